@@ -3,6 +3,7 @@
 import importlib.util
 import subprocess
 import sys
+from importlib.metadata import PackageNotFoundError, version
 
 import onnxruntime
 import pytest
@@ -25,6 +26,15 @@ def test_an_engine_that_is_not_installed_is_shown_with_how_to_get_it(capsys: pyt
     shown = capsys.readouterr().out
     assert "does not work here: openvino is not installed" in shown
     assert 'pip install "biopsy[openvino]"' in shown
+
+
+def test_pytorch_is_named_with_its_release_or_how_to_get_it(capsys: pytest.CaptureFixture[str]):
+    assert main(["doctor"]) == 0
+    (line,) = [line for line in capsys.readouterr().out.splitlines() if line.startswith("PyTorch")]
+    try:
+        assert f"torch {version('torch')}" in line
+    except PackageNotFoundError:
+        assert 'pip install "biopsy[torch]"' in line
 
 
 def test_tensorrt_is_named_with_its_package_or_how_to_get_it(capsys: pytest.CaptureFixture[str]):

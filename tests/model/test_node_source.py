@@ -118,3 +118,43 @@ def test_megabytes_are_not_read() -> None:
     assert found is not None
     assert len(found.scopes) < 100
     assert not is_stack("x" * 5_000_000 + "\na.py(1): f")
+
+
+def stack(*files: str) -> str:
+    return "".join(f'File "{file}", line {line}, in forward\n  code\n' for line, file in enumerate(files, 1))
+
+
+TORCH = "/venv/lib/python3.11/site-packages/torch/nn/modules/linear.py"
+
+
+@pytest.mark.parametrize(
+    ("files", "told"),
+    [
+        (["/home/me/models.py", "/usr/lib/python3.11/contextlib.py"], "/home/me/models.py"),
+        (["/home/me/models.py", "<frozen importlib._bootstrap>"], "/home/me/models.py"),
+        (["/home/me/models.py", "<eval_with_key>.39"], "/home/me/models.py"),
+        (["/home/me/lib/torch/nn/models.py", TORCH], "/home/me/lib/torch/nn/models.py"),
+        (
+            ["/home/me/lib/torch/nn/models.py", "/home/me/lib/torch/utils/own.py", TORCH],
+            "/home/me/lib/torch/utils/own.py",
+        ),
+        (["/home/me/pytorch/torch/nn/modules/linear.py", "/home/me/models.py"], "/home/me/models.py"),
+        (["/home/me/models.py", "/home/me/pytorch/torch/nn/modules/linear.py"], "/home/me/models.py"),
+        (["/home/me/.venv/lib/python3.11/site-packages/shop/model.py", TORCH], "shop"),
+        (["<string>", TORCH], "<string>"),
+        ([TORCH], TORCH),
+    ],
+)
+def test_no_line_is_that_of_python_itself_or_of_what_looks_like_torch(files: list[str], told: str) -> None:
+    found = noted(stack_trace=stack(*files))
+    assert found is not None
+    assert found.file is not None
+    assert told in found.file
+    assert found.line == files.index(found.file) + 1
+
+
+def test_code_that_torch_has_generated_is_no_place() -> None:
+    assert noted(stack_trace=stack("<eval_with_key>.39")) is None
+    found = noted(stack_trace=stack("<eval_with_key>.39"), name_scopes="['', 'first', 'linear']")
+    assert found is not None
+    assert (found.file, str(found)) == (None, "module first")

@@ -109,3 +109,47 @@ def test_an_open_size_that_does_not_fit_is_status_2(tmp_path: Path, shape: str, 
     ran = biopsy(tmp_path, "torch", "models:sized", "--dynamic-shapes", shape, "-o", "found")
     assert (ran.returncode, said in ran.stderr) == (2, True), ran.stderr
     assert not (tmp_path / "found").exists()
+
+
+SURROUNDINGS = """
+import os
+import torch
+print("printed on import")
+
+class Late(torch.nn.Module):
+    def forward(self, x):
+        print("printed by forward")
+        import late_numbers
+        return x * late_numbers.TWO
+
+def late():
+    os.makedirs("elsewhere", exist_ok=True)
+    os.chdir("elsewhere")
+    return Late().eval(), (torch.ones(2, 3),)
+
+class Leaving(torch.nn.Module):
+    def forward(self, x):
+        raise SystemExit(0)
+
+def leaving():
+    return Leaving().eval(), (torch.ones(2, 3),)
+"""
+
+
+def test_what_the_code_prints_imports_and_enters_changes_neither_json_nor_folder(tmp_path: Path) -> None:
+    (tmp_path / "own_code.py").write_text(SURROUNDINGS)
+    (tmp_path / "late_numbers.py").write_text("TWO = 2.0\n")
+    ran = biopsy(tmp_path, "torch", "own_code:late", "-o", "found", "--json")
+    assert ran.returncode == 0, ran.stderr
+    assert json.loads(ran.stdout)["torch"]["blame"] == "passes"
+    assert (tmp_path / "found" / "model.onnx").is_file()
+    assert list((tmp_path / "elsewhere").iterdir()) == []
+    assert "printed by forward" in ran.stderr
+
+
+@pytest.mark.parametrize("words", [("torch", "-o", "found"), ("data", "from-torch", "-o", "golden.safetensors")])
+def test_a_module_that_ends_python_does_not_end_biopsy_with_status_0(tmp_path: Path, words: tuple[str, ...]) -> None:
+    (tmp_path / "own_code.py").write_text(SURROUNDINGS)
+    ran = biopsy(tmp_path, *words, "own_code:leaving")
+    assert ran.returncode != 0, ran.stderr
+    assert "sys.exit(0)" in ran.stderr

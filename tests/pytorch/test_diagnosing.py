@@ -1,7 +1,11 @@
 import json
+import linecache
+import statistics
 import subprocess
 import sys
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
@@ -34,6 +38,13 @@ pytestmark = pytest.mark.torch
 
 X = torch.linspace(-2, 2, 24).reshape(3, 8)
 SQUARE = torch.from_numpy(np.random.default_rng(0).standard_normal((8, 8), dtype=np.float32))
+
+
+NOTEBOOK = """import torch
+class Varying(torch.nn.Module):
+    def forward(self, x):
+        return torch.nn.functional.dropout(x, 0.5)
+"""
 
 
 def wrong_gelu(x, approximate="none"):
@@ -152,6 +163,20 @@ def test_what_was_found_is_plain_json() -> None:
     tree = json.loads(json.dumps(found.as_json()))
     assert tree["blame"] == "exporter"
     assert [step["name"] for step in tree["steps"]] == [e.name for e in told if isinstance(e, events.StepDone)]
+    assert found.piece is not None and (found.piece.path, found.piece.inputs) == (None, None)  # nothing was kept
+    code = found.places[0].code
+    assert code is not None and code in found._repr_html_()
+
+
+def test_a_cell_of_a_notebook_is_a_file_with_lines(monkeypatch: pytest.MonkeyPatch) -> None:
+    cell, name = NOTEBOOK.splitlines(keepends=True), "/tmp/ipykernel_1/2.py"
+    monkeypatch.setitem(linecache.cache, name, (len(NOTEBOOK), None, cell, name))
+    held: dict[str, Any] = {}
+    exec(compile(NOTEBOOK, name, "exec"), held)
+    found = biopsy.torch.diagnose(held["Varying"]().eval(), X)
+    (place,) = found.places
+    assert (place.file, place.code) == (name, "return torch.nn.functional.dropout(x, 0.5)")
+    assert place.code is not None and place.code in found._repr_html_()
 
 
 def test_outputs_that_are_renamed_and_nested_inputs_are_told_apart() -> None:
@@ -336,3 +361,64 @@ def test_a_run_that_ends_with_the_time_is_nobodys_failure(monkeypatch: pytest.Mo
     found = biopsy.torch.diagnose(Mlp().eval(), (X,))
     assert (found.verdict.blame, found.failed) == ("unknown", None)
     assert found.steps[-1].name == "engine"
+
+
+class Seeded(torch.nn.Module):
+    def forward(self, x):
+        torch.manual_seed(0)
+        return x + torch.rand(8)
+
+
+def test_random_numbers_of_a_seed_of_ones_own_are_not_the_exporters_fault() -> None:
+    found = biopsy.torch.diagnose(Seeded().eval(), (X,))
+    assert (found.verdict.blame, found.failed) == ("varies", True)
+    assert found.places[0].code == "return x + torch.rand(8)"
+
+
+class TwoPlanes(NamedTuple):
+    left: torch.Tensor
+    right: torch.Tensor
+
+
+class Planes(torch.nn.Module):
+    def forward(self, planes):
+        return TwoPlanes(planes.right * 2, planes.left - 1)
+
+
+def test_named_tuples_are_arguments_like_others() -> None:
+    found = biopsy.torch.diagnose(Planes().eval(), (TwoPlanes(X, X + 1),))
+    assert found.verdict.blame == "passes"
+
+
+@dataclass
+class Held:
+    values: torch.Tensor
+
+
+class Changing(torch.nn.Module):
+    def forward(self, held):
+        return held.values.add_(1) * 2
+
+
+def test_arguments_in_an_object_are_copied_too() -> None:
+    held = Held(X.clone())
+    found = biopsy.torch.diagnose(Changing().eval(), (held,))
+    assert found.steps[0].answer == "yes"
+    assert torch.equal(held.values, X)
+
+
+def test_a_module_without_values_is_refused() -> None:
+    with pytest.raises(errors.UsageError, match="meta"):
+        biopsy.torch.diagnose(torch.nn.Linear(8, 8, device="meta").eval(), (X,))
+
+
+def test_a_line_of_python_itself_is_never_told() -> None:
+    class Raising(torch.nn.Module):
+        def forward(self, x):
+            if torch.compiler.is_exporting():
+                statistics.mean([])
+            return x
+
+    found = biopsy.torch.diagnose(Raising().eval(), (X,))
+    assert found.verdict.blame == "capture"
+    assert [place.code for place in found.places] == ["statistics.mean([])"]

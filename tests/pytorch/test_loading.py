@@ -26,6 +26,8 @@ def make_with_arguments():
 ready = make()
 training = Scale
 number = 3
+def make_with_tensor():
+    return make(), torch.ones(2)
 def broken():
     return 1 / 0
 def leaving():
@@ -71,10 +73,12 @@ def test_a_factory_may_give_arguments_too():
         ("package.own_models:absent", "has no 'absent'"),
         ("package.own_models:number", "is no function, but a int"),
         ("package.own_models:other", "gives no torch.nn.Module, but a str"),
-        ("package.own_models:broken", "failed in own_models.py:14: ZeroDivisionError: division by zero"),
-        ("package.own_models:leaving", "SystemExit"),
+        ("package.own_models:broken", "failed in own_models.py:16: ZeroDivisionError: division by zero"),
+        ("package.own_models:leaving", "sys.exit(0)"),
         ("package.own_models:training", "is in training mode"),
         ("package.absent:make", "ModuleNotFoundError: No module named 'package.absent'"),
+        ("no_such_package:make", "there is no Python module 'no_such_package' in "),
+        ("own_models.py:make", "is not PKG.MOD:FACTORY"),
         ("program.pt2", "is not loaded: reading a saved program or module executes code"),
     ],
 )
@@ -83,6 +87,18 @@ def test_whatever_else_is_named_is_refused_in_one_line(text, said):
         named_module(text)
     assert said in raised.value.message
     assert "\n" not in raised.value.message
+
+
+def test_what_was_meant_is_told():
+    for text, meant in (("package.own_models:mak", "'make'"), ("own_models.py:make", "own_models:make")):
+        with pytest.raises(errors.UsageError) as raised:
+            named_module(text)
+        assert meant in "".join(raised.value.next_steps)
+
+
+def test_a_factory_may_give_one_tensor_as_it_is():
+    given = named_module("package.own_models:make_with_tensor").given
+    assert given is not None and len(given.args) == 1
 
 
 @pytest.mark.parametrize(

@@ -39,6 +39,7 @@ def execute(args: argparse.Namespace, console: Console) -> int:
     width = max(len(engine.name) for engine in found)
     for engine in found:
         _say_engine(console, engine, width)
+    _say_pytorch(console)
     _say_environments(console)
     _say_settings(console)
     return _status(next(engine for engine in found if engine.name == NEEDED))
@@ -53,6 +54,18 @@ def _say_where(console: Console) -> None:
     from importlib.metadata import version
 
     console.say(f"biopsy {version('biopsy')} · Python {platform.python_version()} · {platform.platform(terse=True)}")
+
+
+def _say_pytorch(console: Console) -> None:
+    """Whether modules can be exported here. Nothing is imported, which would take seconds."""
+    from importlib.metadata import PackageNotFoundError, version
+
+    try:
+        found = [f"{name} {version(name)}" for name in ("torch", "onnxscript")]
+    except PackageNotFoundError as error:
+        console.say(f'PyTorch  {error.name} is not installed: pip install "biopsy[torch]"')
+    else:
+        console.say(f"PyTorch  {' · '.join(found)} · biopsy torch, biopsy data from-torch")
 
 
 def _say_environments(console: Console) -> None:

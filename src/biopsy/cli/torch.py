@@ -88,6 +88,13 @@ def _add_comparison(group: argparse._ArgumentGroup) -> None:
 
 def execute(args: argparse.Namespace, console: Console) -> int:
     """Diagnose the module; returns 0 if nothing fails, 1 if something does, 4 if not even that is known."""
+    from biopsy.torch.loading import surroundings
+
+    with surroundings(is_stdout_ours=args.json):
+        return _execute(args, console)
+
+
+def _execute(args: argparse.Namespace, console: Console) -> int:
     from biopsy.cli.debug.checking import ended_politely
     from biopsy.cli.diagnose.progress import DiagnosisProgress
     from biopsy.filesystem.write import require_writable

@@ -41,10 +41,10 @@ _FRAME = re.compile(r'\s*File "([^"\n]{1,1000})", line (\d{1,9}), in ([^\n]{1,20
 _SCRIPT_FRAME = re.compile(r"([^\n]{1,1000})\((\d{1,9})\): ([^\n]{1,200})")
 _ITEM = re.compile(r"'((?:[^'\\]|\\.)*)'|\"((?:[^\"\\]|\\.)*)\"")
 _TARGET = re.compile(r"\[target=(?:torch\.ops\.)?([\w.]{1,200})\]")
-_TORCH = re.compile(
-    r"[/\\]torch[/\\](?:nn|onnx|jit|fx|export|utils|autograd|_\w+|functional\.py)(?:[/\\]|$|\.)|^<eval_with_key>"
-)
+_TORCH = re.compile(r"[/\\]torch[/\\](?:nn|onnx|jit|fx|export|utils|autograd|_\w+|functional\.py)(?:[/\\]|$|\.)")
 _INSTALLED = re.compile(r"[/\\](?:site|dist)-packages[/\\]")
+_STANDARD = re.compile(r"[/\\]lib[/\\](?:python|pypy)3\.\d+[/\\]|[/\\]python3\d*[/\\]lib[/\\]", re.IGNORECASE)
+_GENERATED = re.compile(r"<(?:eval_with_key|frozen )")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -103,9 +103,9 @@ class _StackFrame:
     code: str = ""
 
 
-def is_installed(file: str) -> bool:
-    """Whether a file of Python code belongs to an installed package, and not to a person's own code."""
-    return _INSTALLED.search(file) is not None or _TORCH.search(file) is not None
+def is_of_packages(file: str) -> bool:
+    """Whether a file stands where Python or packages are installed, or was generated; torch may stand elsewhere."""
+    return any(found.search(file) for found in (_INSTALLED, _STANDARD, _GENERATED))
 
 
 def is_stack(doc: str) -> bool:
@@ -136,7 +136,8 @@ def source_of(payload: bytes) -> NodeSource | None:
 def source_of_stack(stack: str, operator: str, classes: Sequence[str] = ()) -> NodeSource | None:
     """What the stack trace of a node of PyTorch's programs says of it; None if it holds no frame."""
     frames = list(_frames(stack[:_LONGEST]))
-    return _at(NodeSource(by="pytorch", operator=operator, classes=tuple(classes)), frames) if frames else None
+    found = _at(NodeSource(by="pytorch", operator=operator, classes=tuple(classes)), frames)
+    return found if found.file is not None else None
 
 
 def _short(payload: bytes, start: int, end: int) -> str:
@@ -154,9 +155,8 @@ def _of_metadata(entries: dict[str, str]) -> NodeSource | None:
         classes = tuple(kind.strip() for _, _, kind in pairs if kind.strip())
     target = _TARGET.search(entries.get(FX_NODE, ""))
     found = NodeSource(by=by, scopes=scopes, classes=classes, operator=target[1] if target is not None else None)
-    if frames:
-        return _at(found, frames)
-    return found if scopes or classes else None
+    found = _at(found, frames)
+    return found if found.file is not None or scopes or classes else None
 
 
 def _of_script(name: str, op_type: str, doc: str) -> NodeSource | None:
@@ -166,9 +166,8 @@ def _of_script(name: str, op_type: str, doc: str) -> NodeSource | None:
     is_path = len(parts) > 2 and not parts[0] and op_type and re.fullmatch(rf"{re.escape(op_type)}(_\d+)?", parts[-1])
     modules = parts[1:-1][:_MOST_SCOPES] if is_path else []
     scopes = _paths(modules)
-    if frames:
-        return _at(NodeSource(by="torchscript", scopes=scopes), frames[::-1])
-    return NodeSource(by="torchscript", scopes=scopes) if scopes else None
+    source = _at(NodeSource(by="torchscript", scopes=scopes), frames[::-1])
+    return source if source.file is not None or scopes else None
 
 
 def _paths(modules: Sequence[str]) -> tuple[str, ...]:
@@ -191,10 +190,19 @@ def _frames(stack: str) -> Iterator[_StackFrame]:
 
 
 def _at(found: NodeSource, frames: Sequence[_StackFrame]) -> NodeSource:
-    """The source with the innermost frame of the author's: outside of installed packages, or at least of torch."""
-    outside = [place for place, frame in enumerate(frames) if not _TORCH.search(frame.file)]
-    own = [place for place in outside if not _INSTALLED.search(frames[place].file)]
-    place = (own or outside or [len(frames) - 1])[-1]
+    """The source with the innermost frame of the author's: outside of installed packages, or at least of torch.
+
+    What torch has generated is no place at all: there is no such file.
+    """
+    written = [place for place, frame in enumerate(frames) if not _GENERATED.search(frame.file)]
+    if not written:
+        return found
+    torch = [place for place in written if _TORCH.search(frames[place].file)]
+    # Where torch is installed as a package, what merely looks like its folders is the author's.
+    torch = [place for place in torch if _INSTALLED.search(frames[place].file)] or torch
+    outside = [place for place in written if place not in torch]
+    own = [place for place in outside if not is_of_packages(frames[place].file)]
+    place = (own or outside or written)[-1]
     frame = frames[place]
     return replace(
         found,

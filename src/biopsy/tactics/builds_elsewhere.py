@@ -89,7 +89,7 @@ class BuildsElsewhere:
         return PreparedTask(
             check=None if plan.checks_building else self._check(drawn),
             candidate=plan.candidate,
-            preparation=PortableBuild(
+            preparation=BuildPreparation(
                 model=str(plan.model.path),
                 order=Order(plan.spec_with(drawn.change).text, dict(drawn.change.environment), plan.artifact),
                 timeout=plan.build_timeout,
@@ -142,7 +142,7 @@ class BuildsElsewhere:
 
 
 @dataclass(frozen=True, kw_only=True)
-class PortableBuild:
+class BuildPreparation:
     """A build that another machine makes before its check looks; see ``checks.preparation``.
 
     ``model`` and the path in ``order`` are those that stand here, as is that of the ``record``, which is written before

@@ -45,6 +45,7 @@ def find_switches(
     are sought; where no single setting is one, the fewest of all settings together. All of the shortest length are
     found. Everything is verified in fresh processes. ``workers`` run the check, as many at once as will be needed; this
     process, one after the other, if they are None. The result is the same.
+
     Raises OriginalPasses if the check does not fail, CheckError if it cannot be run.
     """
     ahead = None if workers is None else runs_ahead(check, model, workers)

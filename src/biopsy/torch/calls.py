@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import copy
+import os
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 from biopsy import errors
@@ -25,12 +29,38 @@ class Arguments:
 
     def copied(self) -> Arguments:
         """The same values in tensors of their own, for a module may change what it is given."""
-        tensor = imported().Tensor
-        args, kwargs = imported("torch.utils._pytree").tree_map(
-            lambda value: value.detach().clone() if isinstance(value, tensor) else value,
-            (self.args, dict(self.kwargs)),
-        )
+        args, kwargs = imported("torch.utils._pytree").tree_map(_copied, (self.args, dict(self.kwargs)))
         return Arguments(args=args, kwargs=kwargs)
+
+
+def _copied(value: Any) -> Any:
+    """A tensor, or an object that holds some, such as a dataclass; what cannot be copied is given as it is."""
+    if isinstance(value, imported().Tensor):
+        return value.detach().clone()
+    try:
+        with imported().no_grad():
+            return copy.deepcopy(value)
+    except Exception:
+        return value
+
+
+class ModuleExitsError(Exception):
+    """The code of a module ends Python. As an exception like others it cannot end biopsy, with a status of its own."""
+
+
+@contextmanager
+def persons_code() -> Iterator[None]:
+    """Run a person's code; the current folder is the same afterwards.
+
+    Raises ModuleExitsError where that code would end Python.
+    """
+    folder = Path.cwd()
+    try:
+        yield
+    except SystemExit as error:
+        raise ModuleExitsError(f"this code ends Python: sys.exit({error.code!r})") from error
+    finally:
+        os.chdir(folder)
 
 
 def arguments_of(args: Any, kwargs: Mapping[str, Any] | None = None) -> Arguments:
@@ -52,10 +82,10 @@ def require_evaluation(module: Any, called: str = "the module", hint: str = "mod
 def called(function: Callable[..., Any], given: Arguments) -> list[Leaf]:
     """What a module or program gives, without gradients, in tensors of its own. Raises what it raises.
 
-    It is called many times: what it warns of, its author has seen before.
+    It is called many times: what it warns of, its author has seen before. Raises ModuleExitsError if it ends Python.
     """
     fresh = given.copied()
-    with imported().no_grad(), warnings.catch_warnings():
+    with imported().no_grad(), persons_code(), warnings.catch_warnings():
         warnings.simplefilter("ignore")
         return _own(leaves_of(function(*fresh.args, **fresh.kwargs)))
 

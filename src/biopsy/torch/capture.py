@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, redirect_stderr, redirect_stdout
 from typing import Any
 
-from biopsy.torch.calls import Arguments, said
+from biopsy.torch.calls import Arguments, persons_code, said
 from biopsy.torch.installed import imported
 from biopsy.torch.module_state import ModuleState
 
@@ -39,7 +39,7 @@ def captured(module: Any, state: ModuleState, given: Arguments, dynamic_shapes: 
     for strict in (False, True):
         fresh = given.copied()
         try:
-            with _quiet(), config.patch(backed_size_oblivious=True):
+            with _quiet(), persons_code(), config.patch(backed_size_oblivious=True):
                 return export.export(
                     module,
                     fresh.args,
@@ -63,7 +63,7 @@ def translated(program: Any, given: Arguments, dynamic_shapes: Any, **options: A
     onnx = imported("torch.onnx")
     fresh = given.copied()
     try:
-        with _quiet():
+        with _quiet(), persons_code():
             return onnx.export(
                 program,
                 fresh.args,

@@ -22,6 +22,7 @@ from biopsy.isolation.cleanup import temporary_folder
 from biopsy.torch.calls import arguments_of, require_evaluation
 from biopsy.torch.differences import Closeness
 from biopsy.torch.facts import TorchDiagnosis
+from biopsy.torch.installed import imported
 from biopsy.torch.module_state import kept
 from biopsy.torch.questions import Inquiry, ModuleQuestion
 
@@ -58,6 +59,7 @@ def diagnose(
     """
     require_seconds(run_timeout=run_timeout, max_time=max_time)
     require_evaluation(module)
+    _require_values(module, args, kwargs)
     create(suspect)
     tolerances, stats = asked_of_outputs(atol, rtol, "elemwise")
     question = ModuleQuestion(
@@ -99,3 +101,14 @@ def require_folder(folder: Path) -> None:
             f"the folder {folder} is not empty, and nothing is overwritten there", next_steps=["name a new folder"]
         )
     require_writable(folder / "a file")
+
+
+def _require_values(module: Any, args: Any, kwargs: Any) -> None:
+    """Raise UsageError for what has shapes and no values."""
+    leaves, _ = imported("torch.utils._pytree").tree_flatten((args, kwargs))
+    for value in (*module.parameters(), *module.buffers(), *leaves):
+        if isinstance(value, imported().Tensor) and value.is_meta:
+            raise errors.UsageError(
+                "the module or an argument is on the device 'meta', where tensors have no values",
+                next_steps=["make them on the CPU"],
+            )

@@ -42,7 +42,10 @@ class ModuleLine:
 
 @dataclass(frozen=True, kw_only=True)
 class SmallestPiece:
-    """The reduced model: its nodes, of how many, and its files. ``bundle`` is the folder to send, None without one."""
+    """The reduced model: its nodes, of how many, and its files, which are None if nothing was to be kept.
+
+    ``bundle`` is the folder to send, None without one.
+    """
 
     nodes: tuple[str, ...]
     of: int
@@ -123,8 +126,10 @@ class TorchDiagnosis:
         return f"<TorchDiagnosis: {self.verdict.blame}: {printable(self.verdict.text + where)}>"
 
     def _repr_html_(self) -> str:
-        rows = [(step.name, step.outcome, step.answer) for step in self.steps]
-        return html_table(f"{self.verdict.blame}: {self.verdict.text}", ["question", "", "answer"], rows)
+        rows = [("at", str(place), place.code or "") for place in self.places]
+        rows += [("error", self.error, "")] if self.error else []
+        rows += [(step.question, step.answer or step.outcome, f"{step.seconds:.1f} s") for step in self.steps]
+        return html_table(f"{self.verdict.blame}: {self.verdict.text}", ["", "", ""], rows)
 
 
 def _piece_tree(piece: SmallestPiece) -> dict[str, Any]:

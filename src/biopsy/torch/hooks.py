@@ -23,7 +23,7 @@ from biopsy import errors
 from biopsy.model.node_source import source_of
 from biopsy.tensors.results import Array, same_values
 from biopsy.torch.arrays import as_array, type_in_model
-from biopsy.torch.calls import Arguments, arguments_of, require_evaluation, said
+from biopsy.torch.calls import Arguments, arguments_of, persons_code, require_evaluation, said
 from biopsy.torch.exporting import loaded
 from biopsy.torch.installed import imported
 from biopsy.torch.module_state import kept
@@ -260,7 +260,7 @@ def _returned(module: Any, given: Arguments, calls: _Calls) -> Any:
     hooks = list(calls.listen(module))
     try:
         fresh = given.copied()
-        with torch.no_grad():
+        with torch.no_grad(), persons_code():
             return module(*fresh.args, **fresh.kwargs)
     except errors.BiopsyError:
         raise

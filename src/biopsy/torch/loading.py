@@ -9,15 +9,16 @@ from __future__ import annotations
 import inspect
 import sys
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext, redirect_stdout
 from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
 from typing import Any
 
 from biopsy import errors
+from biopsy.similar_names import did_you_mean
 from biopsy.torch.arrays import as_tensor
-from biopsy.torch.calls import Arguments, require_evaluation, said
+from biopsy.torch.calls import Arguments, ModuleExitsError, persons_code, require_evaluation, said
 from biopsy.torch.installed import imported
 
 _PLACE = "PKG.MOD:FACTORY"
@@ -58,7 +59,9 @@ def named_module(text: str) -> NamedModule:
     with _own_code(text):
         found = getattr(import_module(package), name, None)
         if found is None:
-            raise errors.UsageError(f"{package} has no {name!r}", next_steps=[f"{_PLACE}    a function in a module"])
+            near = did_you_mean(name, (one for one in vars(import_module(package)) if not one.startswith("_")))
+            hint = f"{_PLACE}    a function in a module"
+            raise errors.UsageError(f"{package} has no {name!r}", next_steps=[*near, hint])
         if not isinstance(found, torch.nn.Module):
             if not callable(found):
                 raise errors.UsageError(f"{text} is no function, but a {type(found).__name__}")
@@ -77,9 +80,15 @@ def _parts(text: str) -> tuple[str, str]:
             f"{text} is not loaded: reading a saved program or module executes code that the file holds",
             next_steps=[f"{_PLACE}    a function that makes the module"],
         )
+    if package.endswith(".py") and name:  # a file
+        module = ".".join(Path(package).with_suffix("").parts).lstrip("/.")
+        raise errors.UsageError(f"{text!r} is not {_PLACE}", next_steps=[f"{module}:{name}"])
     if not name or not all(part.isidentifier() for part in (*package.split("."), name)):
-        file = package.endswith(".py") or "/" in package
-        hint = "a file is named without .py, and with dots for its folders" if file else "a function in a module"
+        hint = (
+            "a file is named without .py, and with dots for its folders"
+            if "/" in text or text.endswith(".py")
+            else "a function in a module"
+        )
         raise errors.UsageError(f"{text!r} is not {_PLACE}", next_steps=[f"{_PLACE}    {hint}"])
     return package, name
 
@@ -88,25 +97,53 @@ def _given(text: str, rest: list[Any]) -> Arguments | None:
     if not rest:
         return None
     args, kwargs = rest[0], rest[1] if len(rest) == 2 else {}
+    if isinstance(args, imported().Tensor):
+        args = (args,)
     if len(rest) > 2 or not isinstance(args, tuple | list) or not isinstance(kwargs, Mapping):
         raise errors.UsageError(f"{text} gives more than (module, args) or (module, args, kwargs)")
     return Arguments(args=tuple(args), kwargs=dict(kwargs))
 
 
 @contextmanager
-def _own_code(text: str) -> Iterator[None]:
-    """Run a person's code: the current folder can be imported from, as in ``python -m``."""
-    folder = str(Path.cwd())
+def surroundings(*, is_stdout_ours: bool = False) -> Iterator[None]:
+    """While a person's code may run: what it imports late is found in the current folder, as in ``python -m``.
+
+    ``is_stdout_ours``: what it prints goes to stderr, since another program reads what we print.
+    """
+    with _importable(str(Path.cwd())), redirect_stdout(sys.stderr) if is_stdout_ours else nullcontext():
+        yield
+
+
+@contextmanager
+def _importable(folder: str) -> Iterator[None]:
     sys.path.insert(0, folder)
     try:
         yield
-    except errors.BiopsyError:
-        raise
-    except (Exception, SystemExit) as error:
-        raise errors.UsageError(f"{text} failed{_line(error, folder)}: {said(error)}") from error
     finally:
         if folder in sys.path:
             sys.path.remove(folder)
+
+
+@contextmanager
+def _own_code(text: str) -> Iterator[None]:
+    """Run a person's code: the current folder can be imported from, and stays the current one."""
+    folder = str(Path.cwd())
+    with _importable(folder):
+        try:
+            with persons_code():
+                yield
+        except errors.BiopsyError:
+            raise
+        except ModuleNotFoundError as error:
+            if error.name is None or error.name != text.partition(":")[0].partition(".")[0]:
+                raise errors.UsageError(f"{text} failed{_line(error, folder)}: {said(error)}") from error
+            raise errors.UsageError(
+                f"there is no Python module {error.name!r} in {folder}, nor is one installed",
+                next_steps=["cd to the folder that it is imported from", "PYTHONPATH=FOLDER biopsy ..."],
+            ) from error
+        except Exception as error:
+            cause = error.__cause__ if isinstance(error, ModuleExitsError) else error
+            raise errors.UsageError(f"{text} failed{_line(cause or error, folder)}: {said(error)}") from error
 
 
 def _line(error: BaseException, folder: str) -> str:

@@ -75,7 +75,6 @@ class Location:
         self._scratch = scratch
         self._steps = steps
         self._listener = listener
-        self._timeout = timeout
 
     def located(self, accusation: Accusation, *, bundled: bool) -> Located:
         """The place of what somebody is accused of; ``bundled``: the smallest part is packed, too.
@@ -105,8 +104,9 @@ class Location:
         if part is None:
             return Located(accusation=accusation, places=places, values=values)
         places = places or lines_of(part.sources)
-        piece = SmallestPiece(nodes=part.nodes, of=part.nodes_before, path=part.output, inputs=part.inputs)
+        piece = SmallestPiece(nodes=part.nodes, of=part.nodes_before)
         if bundled:
+            piece = replace(piece, path=part.output, inputs=part.inputs)
             told = EarlierFindings(title=_title(accusation, places), verdict=_told(accusation, places))
             made = self._answer("bundle", lambda: self._packed(failing, part, told))
             piece = piece if made is None else replace(piece, bundle=made)

@@ -38,9 +38,13 @@ def line_of_node(program: Any, message: str) -> ModuleLine | None:
     """The line of the node of a captured program that a message of the exporter quotes; None if it quotes none."""
     found = _QUOTED.search(message)
     nodes = [node for node in program.graph.nodes if found is not None and node.name == found[1]]
-    if len(nodes) != 1 or not nodes[0].meta.get("stack_trace"):
+    return line_of_program_node(nodes[0]) if len(nodes) == 1 else None
+
+
+def line_of_program_node(node: Any) -> ModuleLine | None:
+    """The line of a node of a captured program; None if it does not say."""
+    if not node.meta.get("stack_trace"):
         return None
-    (node,) = nodes
     classes = [name for _, name in (node.meta.get("nn_module_stack") or {}).values()]
     source = source_of_stack(node.meta["stack_trace"], str(node.target), list(map(str, classes)))
     return None if source is None else _line([source])

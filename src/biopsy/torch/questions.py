@@ -23,11 +23,13 @@ from biopsy.torch.exporter_or_engine import blamed
 from biopsy.torch.exporting import save
 from biopsy.torch.facts import ModuleLine, TorchDiagnosis, TorchVerdict
 from biopsy.torch.fast_path import FAST_PATH, fast_part, without_fast_path
+from biopsy.torch.installed import imported
 from biopsy.torch.location import LOCATING, Location
-from biopsy.torch.module_lines import line_of_node
+from biopsy.torch.module_lines import line_of_node, line_of_program_node
 from biopsy.torch.module_state import ModuleState, in_training
 from biopsy.torch.other_sizes import sizes_of, with_other_sizes
 from biopsy.torch.outputs import Leaf, array_of_leaf, outputs_of
+from biopsy.torch.randomness import random_nodes
 from biopsy.torch.steps import BlamedError, Steps
 from biopsy.torch.time_left import TimeLeft
 from biopsy.torch.values import input_values
@@ -37,6 +39,9 @@ INPUTS, OTHER_INPUTS = "inputs.safetensors", "other_inputs.safetensors"
 """What the model is fed with: the arguments that were given, and those of other sizes."""
 
 _PACKAGES = ("torch", "onnxscript", "onnx")
+
+_OTHER_SEED = 20_011
+"""Of random numbers that are drawn once more."""
 
 _QUESTIONS = {
     "steady": "does the module give the same twice?",
@@ -184,7 +189,26 @@ class Inquiry:
             text = f"The program that torch.export captures raises where the module does not: {said(error)}"
             raise BlamedError(Accusation(blame="capture", text=text, error=said(error))) from error
         self._require_as_captured(given, sample, "")
+        self._require_no_chance(program, sample)
         return program, "yes"
+
+    def _require_no_chance(self, program: Any, sample: Sample) -> None:
+        """Raise BlamedError if what the program gives depends on random numbers: a module may set the seed itself."""
+        drawn = random_nodes(program.graph.nodes)
+        if not drawn:
+            return
+        imported().manual_seed(_OTHER_SEED)
+        try:
+            found = difference_of_leaves(
+                self._called(program, self._question.given), sample.expected, self._question.asked
+            )
+        except Exception:
+            return
+        if found is not None:
+            first = next(iter(drawn))
+            text = f"The module draws random numbers ({drawn[first]}) after a seed of its own: no other model does."
+            place = line_of_program_node(first)
+            raise BlamedError(Accusation(blame="varies", text=text, difference=found, places=_places(place)))
 
     def _called(self, program: Any, given: Arguments) -> list[Leaf]:
         """What a captured program gives; it may share buffers with the module, which are put back."""
@@ -280,7 +304,8 @@ class Inquiry:
 
         is_optimized = bool(self._question.export.get("optimize", True))
         accusation = blamed(engines, suspected, model, plain if is_optimized else None)
-        return accusation, accusation.text
+        part = f", its {accusation.part}" if accusation.part else ""
+        return accusation, f"{accusation.blame}{part}"
 
 
 def _places(place: ModuleLine | None) -> tuple[ModuleLine, ...]:

@@ -16,6 +16,9 @@ _Answer = TypeVar("_Answer")
 
 _OPEN = "open: the time was over"
 
+_ANSWERS = {"passes": "yes", "tolerance": "no, by rounding alone", "unknown": "nobody can tell"}
+"""What a question is answered with that ends in a verdict, whose own text follows: to all others the answer is no."""
+
 
 class BlamedError(Exception):
     """The verdict is known: no further question is asked about whose fault it is."""
@@ -52,7 +55,7 @@ class Steps:
             found, line = answer()
             outcome = "done"
         except BlamedError as known:
-            outcome, line = "done", known.accusation.text
+            outcome, line = "done", _ANSWERS.get(known.accusation.blame, "no")
             raise
         except TimeUpError:
             outcome, line = "stopped", _OPEN

@@ -8,7 +8,7 @@ from typing import Any
 from biopsy import errors
 from biopsy.tensors.results import Array
 from biopsy.torch.arrays import as_array, type_in_model
-from biopsy.torch.calls import arguments_of, said
+from biopsy.torch.calls import arguments_of, persons_code, said
 from biopsy.torch.installed import imported
 from biopsy.torch.names import NamedValues, named_values, program_of
 
@@ -58,13 +58,27 @@ def _flat_inputs(program: Any, args: Any, kwargs: Mapping[str, Any] | None) -> S
     """What the graph of the program takes: its parameters, buffers and constants, then what it is called with."""
     given = arguments_of(args, kwargs)
     try:
-        found: Sequence[Any] = program._graph_module_flat_inputs(given.args, given.kwargs)
+        found: Sequence[Any] = _taken(program, given.args, dict(given.kwargs))
     except Exception as error:
         raise errors.UsageError(
             f"the arguments are not of the form that was exported: {said(error)}",
             next_steps=["the module is called as module(*args, **kwargs), as in torch.onnx.export"],
         ) from error
     return found
+
+
+def _taken(program: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Sequence[Any]:
+    try:
+        found: Sequence[Any] = program._graph_module_flat_inputs(args, kwargs)
+        return found
+    except TypeError as error:
+        # PyTorch 2.13 stumbles over named tuples when it compares forms: their type is no class there.
+        flat, form = program._get_flat_args_with_check(args, kwargs)
+        if form != program.call_spec.in_spec:
+            raise error
+    kinds = [spec for spec in program.graph_signature.input_specs if spec.kind.name != "USER_INPUT"]
+    held = {**program.constants, **program.state_dict}
+    return (*(held[spec.target] for spec in kinds), *flat)
 
 
 def _values(program: Any, inputs: Sequence[Any], named: NamedValues, copy: bool) -> Iterator[tuple[str, Array]]:
@@ -87,7 +101,8 @@ def _values(program: Any, inputs: Sequence[Any], named: NamedValues, copy: bool)
 
 def _result(interpreter: Any, node: Any) -> Any:
     try:
-        return interpreter.run_node(node)
+        with persons_code():
+            return interpreter.run_node(node)
     except Exception as error:
         raise errors.EngineFailure(
             f"PyTorch cannot run {node.format_node()}: {said(error)}",

@@ -12,10 +12,12 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from types import FrameType
 from typing import Any
 
-from biopsy.model.node_source import is_installed
+import biopsy
+from biopsy.model.node_source import is_of_packages
 from biopsy.torch.facts import ModuleLine
 from biopsy.torch.installed import imported
 from biopsy.torch.outputs import leaves_of
@@ -139,4 +141,5 @@ def _place(frame: FrameType, line: int, module: str = "", operator: str = "") ->
 
 
 def _is_authors(file: str) -> bool:
-    return not file.startswith("<") and not is_installed(file) and "/biopsy/torch/" not in file
+    installed = (imported().__file__, biopsy.__file__)
+    return not is_of_packages(file) and not any(Path(file).is_relative_to(Path(one).parent) for one in installed if one)

@@ -15,7 +15,7 @@ from biopsy.blame.releases.findings import ReleaseFindings
 from biopsy.blame.releases.probe import ReleaseQuestion
 from biopsy.blame.releases.release_check import ReleaseCheck
 from biopsy.blame.releases.runs import ReleaseRun, ReleaseRuns
-from biopsy.blame.releases.runs_elsewhere import ReleaseThere, RunsElsewhere, task_of
+from biopsy.blame.releases.runs_elsewhere import ReleasePreparation, RunsElsewhere, task_of
 from biopsy.blame.releases.span import NamedReleases, span_of
 from biopsy.environments.releases import releases
 from environments.conftest import index as index
@@ -148,7 +148,7 @@ def test_an_installation_that_nobody_waits_for_any_more_keeps_no_machine(
 
 
 def test_a_machine_with_another_python_refuses() -> None:
-    there = ReleaseThere(requirements=("thing==1.0",), python=None, series="3.7", is_own_run=False, is_bare=False)
+    there = ReleasePreparation(requirements=("thing==1.0",), python=None, series="3.7", is_own_run=False, is_bare=False)
     ours = f"{sys.version_info.major}.{sys.version_info.minor}"
     with pytest.raises(errors.UsageError, match=rf"has Python {ours}, and the releases are those for Python 3.7"):
         there._interpreter()

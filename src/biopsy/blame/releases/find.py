@@ -39,9 +39,8 @@ class ReleaseSearchOptions:
     """How a search for a release is done.
 
     ``every``: all releases are asked. ``jobs`` environments are made at once on this machine; checks run one at a time
-    here. ``whole`` is
-    the question about the whole model, by which the borders are verified, if the search is with a piece of it.
-    ``allow_vacuous``: a check that also fails on a model of one Identity node is accepted.
+    here. ``whole`` is the question about the whole model, by which the borders are verified, if the search is with a
+    piece of it. ``allow_vacuous``: a check that also fails on a model of one Identity node is accepted.
     """
 
     every: bool = False

@@ -91,7 +91,7 @@ def task_of(run: ReleaseRun) -> PreparedTask:
     return PreparedTask(
         check=command_elsewhere(run),
         candidate=run.model,
-        preparation=ReleaseThere(
+        preparation=ReleasePreparation(
             requirements=tuple(check.requirements(run.version)),
             python=check.python_text,
             series=_interpreter_of(check).series,
@@ -153,7 +153,7 @@ class _OpenElsewhere:
 
 
 @dataclass(frozen=True, kw_only=True)
-class ReleaseThere:
+class ReleasePreparation:
     """An environment that another machine makes for a check; see ``checks.preparation``.
 
     ``python`` is the interpreter that it is for, as a person wrote it; it must be of the ``series`` ("3.11") that the

@@ -81,6 +81,13 @@ def _require_new_model(args: argparse.Namespace) -> None:
 
 def execute(args: argparse.Namespace, console: Console) -> int:
     """Export the module, record its values, and say how many tensors have one."""
+    from biopsy.torch.loading import surroundings
+
+    with surroundings():
+        return _execute(args, console)
+
+
+def _execute(args: argparse.Namespace, console: Console) -> int:
     from biopsy.filesystem.write import require_writable
     from biopsy.torch import exporting
     from biopsy.torch.loading import named_call
