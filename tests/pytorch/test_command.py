@@ -6,6 +6,7 @@ import sys
 from importlib.metadata import version
 from pathlib import Path
 
+import onnx
 import pytest
 
 pytest.importorskip("torch")
@@ -29,6 +30,13 @@ def columns():
 
 def doubled():
     return Doubled().eval()
+
+class Fixed(torch.nn.Module):
+    def forward(self, x):
+        return x.reshape(-1, 3) * len(x)
+
+def sized():
+    return Fixed().eval(), (torch.ones(4, 3),)
 
 def broken():
     return Doubled().eval(), ("no tensor", None)
@@ -75,6 +83,32 @@ def test_nothing_to_call_it_with_is_status_2(tmp_path: Path) -> None:
 def test_a_module_that_raises_is_status_4(tmp_path: Path) -> None:
     ran = biopsy(tmp_path, "torch", "models:broken", "-o", "found")
     assert (ran.returncode, "the module itself raises" in ran.stderr) == (4, True)
+
+
+def test_sizes_that_are_named_open_are_tried_with_others(tmp_path: Path) -> None:
+    ran = biopsy(tmp_path, "torch", "models:sized", "--dynamic-shapes", "x:[batch,3]", "-o", "found")
+    assert ran.returncode == 0, ran.stderr
+    assert "also with sizes [5, 3]" in ran.stdout
+    model = onnx.load(tmp_path / "found" / "model.onnx")
+    assert model.graph.input[0].type.tensor_type.shape.dim[0].dim_param == "batch"
+
+
+def test_golden_values_of_a_model_with_open_sizes(tmp_path: Path) -> None:
+    words = ("data", "from-torch", "models:sized")
+    shapes = ("--dynamic-shapes", "x:[batch,3]")
+    assert biopsy(tmp_path, *words, *shapes, "-o", "golden.safetensors").returncode == 0
+    for more in (shapes, ()):
+        ran = biopsy(tmp_path, *words, *more, "--model", "model.onnx", "-o", "again.safetensors")
+        assert ran.returncode == 0, ran.stderr
+
+
+@pytest.mark.parametrize(
+    ("shape", "said"), [("x:[batch]", "of shape [4, 3]"), ("y:[batch]", "the tensors are x"), ("x", "a name and")]
+)
+def test_an_open_size_that_does_not_fit_is_status_2(tmp_path: Path, shape: str, said: str) -> None:
+    ran = biopsy(tmp_path, "torch", "models:sized", "--dynamic-shapes", shape, "-o", "found")
+    assert (ran.returncode, said in ran.stderr) == (2, True), ran.stderr
+    assert not (tmp_path / "found").exists()
 
 
 SURROUNDINGS = """

@@ -138,3 +138,45 @@ def _unknown():
     outputs = [value(op, 1, [2]) for op in ("Tanh", "Relu")]
     onnx.save(onnx.helper.make_model(onnx.helper.make_graph(nodes, "g", [value("x", 1, [2])], outputs)), "unknown.onnx")
     return "unknown.onnx"
+
+
+class Turning(torch.nn.Module):
+    """Returns its values transposed; its caller transposes them back, and exporters leave out both."""
+
+    def forward(self, x):
+        return torch.tanh(x).permute(1, 0)
+
+
+class Aside(torch.nn.Module):
+    """Returns what it is given, and gives something else by an attribute."""
+
+    def forward(self, x):
+        self.aside = torch.tanh(x)
+        return x
+
+
+class Whole(torch.nn.Module):
+    def __init__(self, part):
+        super().__init__()
+        self.part = part
+        self.rectified = torch.nn.ReLU(inplace=True)
+
+    def forward(self, x):
+        found = self.part(x)
+        found = self.part.aside + 1 if hasattr(self.part, "aside") else found.permute(1, 0) * 2
+        return self.rectified(found) - 1
+
+
+@pytest.mark.parametrize("dynamo", [True, False])
+@pytest.mark.parametrize("part", [Turning, Aside])
+@pytest.mark.filterwarnings("ignore")
+def test_a_part_whose_tensor_is_another_than_it_returns_is_refused(part, dynamo):
+    module, x = Whole(part()).eval(), torch.linspace(-2, 2, 16).reshape(4, 4)
+    if dynamo:
+        torch.onnx.export(module, (x,), dynamo=True, verbose=False).save("whole.onnx")
+    else:
+        torch.onnx.export(module, (x,), "whole.onnx", dynamo=False)
+    found = biopsy.torch.record_hooks(module, "whole.onnx", (x,), "golden.safetensors")
+    assert any("part returns" in reason for reason in found.refused.values())
+    assert found.tensors == 2, "an operator in place is no reason to refuse its part"
+    assert any("anh" in name for name in found.refused)

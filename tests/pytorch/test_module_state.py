@@ -69,3 +69,12 @@ def test_a_module_of_torchscript_can_be_kept(make):
     with kept(module) as state:
         module(torch.ones(1, 2))
         state.restore()
+
+
+def test_what_tracing_has_left_behind_is_no_hindrance():
+    module = Keeping().eval()
+    module.left = torch._subclasses.FakeTensorMode().from_tensor(torch.ones(2))
+    module.meta = torch.ones(2, device="meta")
+    with kept(module) as state:
+        module(torch.ones(1, 2))
+        state.restore()

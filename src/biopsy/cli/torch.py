@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from biopsy import errors
 from biopsy.cli.advice import Advice, say_advice
-from biopsy.cli.arguments import checks, file_kinds, types
+from biopsy.cli.arguments import checks, file_kinds, named_values, types
 from biopsy.cli.arguments.pytorch import FACTORY, add_module
 from biopsy.cli.arguments.report_option import add_report
 from biopsy.cli.report_file import report_file
@@ -100,10 +100,12 @@ def _execute(args: argparse.Namespace, console: Console) -> int:
     from biopsy.filesystem.write import require_writable
     from biopsy.torch.diagnosing import diagnose, require_folder
     from biopsy.torch.loading import named_call
+    from biopsy.torch.open_sizes import dynamic_shapes_of
 
     if args.events is not None:
         require_writable(args.events)
     require_folder(args.output)
+    shapes = named_values.parse_symbolic_shapes(args.dynamic_shapes, "--dynamic-shapes")
     shown = console.on_stderr() if args.json else console
     report = report_file(args, shown)
     module, given = named_call(args.factory, args.arguments)
@@ -112,6 +114,7 @@ def _execute(args: argparse.Namespace, console: Console) -> int:
             module,
             given.args,
             given.kwargs,
+            dynamic_shapes=dynamic_shapes_of(module, given, shapes),
             suspect=args.suspect,
             output=args.output,
             atol=args.atol,

@@ -34,7 +34,7 @@ def require_listener(address: str) -> None:
 
     Other addresses are left to Ray.
     """
-    parts = _ADDRESS.fullmatch(address)
+    parts = _ADDRESS.fullmatch(address.strip())
     if parts is None:
         return
     try:

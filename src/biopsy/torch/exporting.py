@@ -13,6 +13,7 @@ from biopsy.filesystem.folders import make_folders_of
 from biopsy.filesystem.write import cannot_write
 from biopsy.isolation.cleanup import temporary_folder
 from biopsy.model.load import require_file
+from biopsy.shell_words import line_of
 from biopsy.torch.calls import Arguments, said
 from biopsy.torch.capture import CannotCaptureError, CannotTranslateError, captured, translated
 from biopsy.torch.installed import imported
@@ -33,16 +34,16 @@ class ExportedModel:
     exported_program: Any
 
 
-def exported(module: Any, given: Arguments, *, optimize: bool = True) -> Any:
+def exported(module: Any, given: Arguments, *, dynamic_shapes: Any = None, optimize: bool = True) -> Any:
     """The ``torch.onnx.ONNXProgram`` of a module; the module stays as it was.
 
-    ``optimize``: whether the exporter's optimizer works on it, as it does by default. Raises EngineFailure if the
-    module cannot be captured or translated.
+    ``dynamic_shapes`` are those of ``torch.onnx.export``; ``optimize``: whether the exporter's optimizer works on it,
+    as it does by default. Raises EngineFailure if the module cannot be captured or translated.
     """
     imported()
     try:
         with kept(module) as state:
-            return translated(captured(module, state, given, None), given, None, optimize=optimize)
+            return translated(captured(module, state, given, dynamic_shapes), given, dynamic_shapes, optimize=optimize)
     except CannotCaptureError as error:
         raise _failure(f"torch.export cannot capture the module: {error}", "CannotCapture") from error
     except CannotTranslateError as error:
@@ -93,9 +94,19 @@ def of_file(path: Path, onnx_program: Any) -> ExportedModel:
             raise errors.CannotCompare(
                 f"{path} has another {name!r} than the module: it was not exported from these weights, or not in this "
                 "way",
-                next_steps=["--no-optimize    if it was exported with optimize=False"],
+                next_steps=["--no-optimize    if it was exported with optimize=False", *_with_open_sizes(model)],
             )
     return ExportedModel(model=model, exported_program=onnx_program.exported_program)
+
+
+def _with_open_sizes(model: Any) -> list[str]:
+    """What says the sizes that a model leaves open, for a module that may have been exported without."""
+    shapes = []
+    for value in model.graph.inputs:
+        sizes = [size if isinstance(size, int) else str(size.value or -1) for size in value.shape or ()]
+        if any(isinstance(size, str) for size in sizes):
+            shapes.append(f"{value.name}:[{','.join(map(str, sizes))}]")
+    return [f"{line_of(['--dynamic-shapes', *shapes])}    the sizes that the model leaves open"] if shapes else []
 
 
 def loaded(path: Path) -> Any:

@@ -7,6 +7,8 @@ one tensor that leaves the nodes of a part is what the part returns. That is ref
 * a part that several tensors leave, or whose tensor goes to a node of unknown scope, which may be the part's own;
 * a part whose weights are others in the model: the exporter has put what follows into its node (Conv and BatchNorm);
 * what another call gives otherwise: it depends on random numbers;
+* a part that returns what it is given, or its elements in another order than the node gives them: exporters put the
+  transposition into the next one;
 * what stands inside of ``torch.cond`` or a loop, where no hook can look.
 """
 
@@ -29,6 +31,11 @@ from biopsy.torch.installed import imported
 from biopsy.torch.module_state import kept
 from biopsy.torch.outputs import leaves_of
 from biopsy.torch.recording import RecordingFile, TorchRecording, require_safetensors, require_some
+
+_KEEP_ORDER = frozenset(
+    {"Transpose", "Einsum", "Slice", "Gather", "Split", "Squeeze", "Unsqueeze", "Identity", "Cast", "Expand"}
+)
+"""Operators that stand behind a transposition only where that has a node, or are one."""
 
 _FOLDED = frozenset({"Conv", "ConvTranspose", "Gemm", "MatMul"})
 """Operators into whose weights an exporter may put what follows them."""
@@ -74,7 +81,7 @@ def record_hooks(
     inputs = _inputs(graph, given)
     chosen = _innermost(parts)
     with RecordingFile(path, inputs, parts.names) as file:
-        calls = _Calls(chosen, file)
+        calls = _Calls(chosen, parts.of_part, file)
         own = set(parts.names) - set(chosen.values())
         with kept(module) as state:
             first = _own_outputs(graph, _returned(module, given, calls), own)
@@ -206,8 +213,10 @@ def _innermost(parts: PartTensors) -> dict[str, str]:
 class _Calls:
     """Listens to the parts of a module, and writes what they return."""
 
-    def __init__(self, chosen: Mapping[str, str], file: RecordingFile) -> None:
+    def __init__(self, chosen: Mapping[str, str], values: Mapping[str, Any], file: RecordingFile) -> None:
         self._chosen = chosen
+        self._values = values
+        self._given: dict[str, dict[int, int | None]] = {}
         self._file = file
         self._times: Counter[str] = Counter()
         self._other: dict[str, str] = {}
@@ -221,7 +230,17 @@ class _Calls:
         """Register the hooks, and give what removes them."""
         for part, inside in module.named_modules():
             if part in self._chosen:
+                yield inside.register_forward_pre_hook(self._entered(part), with_kwargs=True)
                 yield inside.register_forward_hook(self._hook(part))
+
+    def _entered(self, part: str) -> Any:
+        tensor = imported().Tensor
+
+        def entered(_: Any, args: Any, kwargs: Any) -> None:
+            values = [leaf.value for leaf in leaves_of((args, kwargs))]
+            self._given[part] = {id(value): _version(value) for value in values if isinstance(value, tensor)}
+
+        return entered
 
     def _hook(self, part: str) -> Any:
         is_compiling = imported("torch.compiler").is_compiling
@@ -238,10 +257,26 @@ class _Calls:
         self._times[part] += not self._is_again
         if not isinstance(output, imported().Tensor) or type_in_model(output) is None:
             self._other[part] = f"the module {part} returns no single tensor, but a {type(output).__name__}"
+        elif (why := self._is_other(part, output)) is not None:
+            self._other[part] = why
         elif self._times[part] == 1 and not self._is_again:
             self._file.add(name, as_array(output))
         elif self._times[part] == 1 and not self._file.has(name, as_array(output)):
             self._other[part] = f"the module {part} returns something else each time: it depends on random numbers"
+
+    def _is_other(self, part: str, output: Any) -> str | None:
+        """Why what a part returns is surely, or maybe, not the tensor that leaves its nodes; None if it is that."""
+        value = self._values[part]
+        given = self._given.get(part, {})
+        if id(output) in given and given[id(output)] == _version(output):
+            return f"the module {part} returns what it is given, and something else leaves its nodes"
+        if value.shape is not None and not _fits(value.shape, output.shape):
+            return f"the module {part} returns another shape than its nodes give: the exporter has put more into them"
+        if _is_reordered(output) and value.producer().op_type not in _KEEP_ORDER:
+            return (
+                f"the module {part} returns elements in another order: the exporter may have left that to what follows"
+            )
+        return None
 
     def refusals(self) -> dict[str, str]:
         """The parts whose value is none of the model's, with the reason."""
@@ -252,6 +287,24 @@ class _Calls:
         }
         often = {part: f"the module {part} is called {times} times" for part, times in self._times.items() if times > 1}
         return {**seldom, **often, **self._other}
+
+
+def _version(tensor: Any) -> int | None:
+    """Which in-place operators count up; None where nothing is counted."""
+    return None if tensor.is_inference() else int(tensor._version)
+
+
+def _fits(declared: Any, shape: Sequence[int]) -> bool:
+    if len(declared) != len(shape):
+        return False
+    return all(not isinstance(size, int) or size == given for size, given in zip(declared, shape, strict=True))
+
+
+def _is_reordered(tensor: Any) -> bool:
+    """Whether elements stand in another order in the memory, as behind a transposition."""
+    pairs = zip(tensor.shape, tensor.stride(), strict=True)
+    strides = [stride for size, stride in pairs if size > 1 and stride > 0]
+    return strides != sorted(strides, reverse=True)
 
 
 def _returned(module: Any, given: Arguments, calls: _Calls) -> Any:

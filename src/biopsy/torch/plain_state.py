@@ -41,7 +41,8 @@ class PlainState:
     def _inside(self, found: Any) -> Iterator[Any]:
         torch = imported()
         if isinstance(found, torch.Tensor):
-            if not isinstance(found, torch.nn.Parameter) and found.layout == torch.strided:
+            # Tracing leaves stand-ins without values behind, of classes of their own.
+            if type(found) is torch.Tensor and found.layout == torch.strided and not found.is_meta:
                 self._restorers.append(_of_tensor(found, found.detach().clone()))
         elif isinstance(found, list | deque | set):
             self._restorers.append(_of_collection(found, list(found)))

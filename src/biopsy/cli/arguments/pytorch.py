@@ -14,7 +14,7 @@ arguments."""
 
 
 def add_module(parser: argparse.ArgumentParser) -> None:
-    """``PKG.MOD:FACTORY`` and ``--args``, as ``factory`` and ``arguments``."""
+    """``PKG.MOD:FACTORY``, ``--args`` and ``--dynamic-shapes``, as ``factory``, ``arguments``, ``dynamic_shapes``."""
     parser.add_argument("factory", metavar="PKG.MOD:FACTORY", help="a function of yours that makes the module")
     parser.add_argument(
         "--args",
@@ -23,4 +23,11 @@ def add_module(parser: argparse.ArgumentParser) -> None:
         metavar="FILE",
         help="what the module is called with: .pt (read with weights_only=True), .safetensors, .npz or .json; by "
         "default what FACTORY gives",
+    )
+    parser.add_argument(
+        "--dynamic-shapes",
+        nargs="+",
+        metavar="NAME:[d0,d1,...]",
+        help="which sizes of which arguments are exported as open ones: a name or -1 for each open one, and for others "
+        "their number, as x:[batch,8]; NAME is a parameter of forward",
     )

@@ -7,7 +7,8 @@ from collections import Counter
 from pathlib import Path
 
 from biopsy import errors
-from biopsy.cli.arguments import file_kinds
+from biopsy.cli.advice import Advice, say_advice
+from biopsy.cli.arguments import file_kinds, named_values
 from biopsy.cli.arguments.file_kinds import Derived
 from biopsy.cli.arguments.pytorch import FACTORY, add_module
 from biopsy.cli.console import Console
@@ -91,8 +92,10 @@ def _execute(args: argparse.Namespace, console: Console) -> int:
     from biopsy.filesystem.write import require_writable
     from biopsy.torch import exporting
     from biopsy.torch.loading import named_call
+    from biopsy.torch.open_sizes import dynamic_shapes_of
     from biopsy.torch.recording import record, require_safetensors
 
+    shapes = named_values.parse_symbolic_shapes(args.dynamic_shapes, "--dynamic-shapes")
     saved = _saved_model(args)
     require_safetensors(args.output)
     for path in (args.output, saved):
@@ -100,7 +103,8 @@ def _execute(args: argparse.Namespace, console: Console) -> int:
             require_writable(path)
     _require_new_model(args)
     module, given = named_call(args.factory, args.arguments)
-    program = exporting.exported(module, given, optimize=not args.no_optimize)
+    dynamic_shapes = dynamic_shapes_of(module, given, shapes)
+    program = exporting.exported(module, given, dynamic_shapes=dynamic_shapes, optimize=not args.no_optimize)
     model = program if args.model is None else exporting.of_file(args.model, program)
     recording = record(model, given.args, args.output, given.kwargs)
     if saved is not None:
@@ -110,7 +114,6 @@ def _execute(args: argparse.Namespace, console: Console) -> int:
     for reason, number in Counter(recording.refused.values()).most_common(_MOST_REASONS):
         console.say(f"  {count(number, 'tensor')} without one: {reason}")
     shown = args.model or saved
-    console.say("")
-    line = ["biopsy", "debug", "layers", str(shown), "--load-outputs", str(args.output), "--suspect"]
-    console.say(f"Next     {line_of(line)} ENGINE")
+    line = ["biopsy", "debug", "layers", str(shown), "--load-outputs", str(args.output), "--suspect", "onnxrt"]
+    say_advice(console, [Advice(line_of(line), "which layers ONNX Runtime, or another engine, computes otherwise")])
     return 0

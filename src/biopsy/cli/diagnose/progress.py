@@ -57,7 +57,8 @@ class DiagnosisProgress(Progress):
 
     def _update(self, doing: str) -> None:
         step = self._step
-        parts = [f"question {step.number} of {step.total}", count(self._checks, "check"), doing[:70]]
+        checks = [count(self._checks, "check")] if self._checks else []
+        parts = [f"question {step.number} of {step.total}", *checks, doing[:70]]
         self._live.update(step.name, " · ".join(parts), (step.number - 1) / step.total)
 
 
