@@ -19,6 +19,7 @@ from biopsy.text import first_of
 from biopsy.torch.installed import imported
 from biopsy.torch.plain_state import PlainState
 
+_PIECE = 1 << 20
 _INTEGERS = {1: "uint8", 2: "int16", 4: "int32", 8: "int64"}
 
 _REGISTRIES = ("_parameters", "_buffers", "_modules")
@@ -86,7 +87,8 @@ def _digest(parameter: Any) -> int | None:
     """The sum of its elements as integers, which does not depend on their order; None for what has no such form."""
     integers = _INTEGERS.get(parameter.element_size())
     try:
-        return int(parameter.detach().view(getattr(imported(), integers or "")).sum())
+        flat = parameter.detach().view(getattr(imported(), integers or "")).reshape(-1)
+        return sum(int(part.sum()) for part in flat.split(_PIECE))  # a sum is made of 64-bit copies
     except (AttributeError, RuntimeError):
         return None
 
