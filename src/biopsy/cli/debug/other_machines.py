@@ -123,8 +123,8 @@ def machines_of(
 
     if "model" in args:
         require_file(args.model)
-    require_ray()
     runtime_env = _runtime_env(args)
+    require_ray()
     where = "that this machine is in, or starting one" if args.on == "ray" else f"at {args.on}"
     console.note(f"machines   joining the Ray cluster {where}")
     if runtime_env is not None:
