@@ -143,8 +143,8 @@ def test_a_command_without_a_candidate_runs_elsewhere_with_the_files_that_it_nam
     assert [run.number for run in found] == [0, 1, 2, 3]
     assert [run.judged.evidence.status for run in found] == [3] * 4
     assert [run.judged.evidence.output for run in found] == [f"{source} {{}}\n".encode()] * 4
-    for node in machines.nodes:
-        assert sorted(path.name for path in node.sent) == ["command.py", "m.onnx", "w.bin"]
+    sent = [sorted(path.name for path in node.sent) for node in machines.nodes]
+    assert {*map(tuple, sent)} - {()} == {("command.py", "m.onnx", "w.bin")}  # one that is slow to start runs none
 
 
 def test_a_machine_that_dies_is_no_run_that_fails(tmp_path: Path, machines: NodeProcesses) -> None:
