@@ -19,7 +19,7 @@ SOURCE = Path(__file__).parents[2] / "src"
 MANY_POSITIONAL = 7
 MANY_FIELDS = 4
 MANY_ATTRIBUTES = 12
-MANY_LINES = 400
+MANY_LINES = 500
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -41,7 +41,7 @@ class Figures:
     wide_classes: int
     """Classes of more than 12 attributes; fields of frozen records count, class constants do not."""
     long_modules: int
-    """Modules of more than 400 lines."""
+    """Modules of more than 500 lines."""
     generator_loops: int
     """Functions outside of ``search`` that drive a generator by hand."""
     child_protocols: int
