@@ -159,3 +159,22 @@ def test_after_a_while_or_where_numbers_began_anew_all_processes_are_looked_at(m
     later = time.monotonic() + 6
     monkeypatch.setattr(time, "monotonic", lambda: later)
     assert everybody in list(moment.younger())
+
+
+def test_without_what_only_linux_has_the_list_is_a_temporary_file_and_works_as_well(tmp_path: Path) -> None:
+    code = (
+        "import os, signal, subprocess, sys; from pathlib import Path\n"
+        "del os.memfd_create, os.pidfd_open\n"
+        "from biopsy.isolation import cleanup\n"
+        "with cleanup.temporary_folder('ours', Path(sys.argv[1])):\n"
+        "    child = subprocess.Popen(['sleep', '600'], start_new_session=True, stdout=subprocess.DEVNULL)\n"
+        "    cleanup.register('group', str(child.pid), '')\n"
+        "    print(child.pid, os.listdir(sys.argv[1]), flush=True)\n"
+        "    os.kill(os.getpid(), signal.SIGKILL)\n"
+    )
+    variables = {**os.environ, "TMPDIR": str(tmp_path)}
+    ended = subprocess.run([*PYTHON, code, str(tmp_path)], env=variables, stdout=subprocess.PIPE, check=False)
+    assert ended.returncode == -signal.SIGKILL
+    child, folders = ended.stdout.split(maxsplit=1)
+    assert folders.count(b",") == 0
+    assert wait_until(lambda: not is_alive(int(child)) and not list(tmp_path.iterdir()))

@@ -15,7 +15,6 @@ import stat
 import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
-from pathlib import Path
 from typing import TypeAlias
 
 VERDICT_VARIABLE = "BIOPSY_VERDICT"
@@ -119,7 +118,7 @@ class Moment:
 def _newest_process() -> int:
     """The number that was given to a process last; 0 where /proc does not say."""
     with suppress(OSError, ValueError, IndexError):
-        return int(Path("/proc/loadavg").read_bytes().split()[4])
+        return int(_content("/proc/loadavg").split()[4])
     return 0
 
 
@@ -135,7 +134,13 @@ def beginning(pid: int) -> str:
 
 def _stat(pid: int) -> list[bytes]:
     """What /proc says behind the name of a process: its state, parent, group, session, ... Raises OSError."""
-    return Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()
+    return _content(f"/proc/{pid}/stat").rpartition(b")")[2].split()
+
+
+def _content(path: str) -> bytes:
+    """A file of /proc. Raises OSError."""
+    with open(path, "rb", buffering=0) as file:  # noqa: PTH123 -- three times as fast, and asked for each process
+        return file.readall()
 
 
 def end_processes(is_meant: Callable[[int], bool], among: Callable[[], Iterable[int]] = processes) -> None:
@@ -185,11 +190,11 @@ def end_marked(folders: Iterable[str], among: Callable[[], Iterable[int]] = proc
 
     Only where /proc shows the environment of processes.
     """
-    marks = tuple(os.fsencode(f"{VERDICT_VARIABLE}={folder}/") for folder in folders)
+    marks = [os.fsencode(f"\0{VERDICT_VARIABLE}={folder}/") for folder in folders]
 
     def is_marked(pid: int) -> bool:
-        environment = Path(f"/proc/{pid}/environ").read_bytes()
-        return any(variable.startswith(marks) for variable in environment.split(b"\0"))
+        environment = b"\0" + _content(f"/proc/{pid}/environ")
+        return any(mark in environment for mark in marks)
 
     if marks:
         end_processes(is_marked, among)
