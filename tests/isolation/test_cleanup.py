@@ -178,3 +178,24 @@ def test_without_what_only_linux_has_the_list_is_a_temporary_file_and_works_as_w
     child, folders = ended.stdout.split(maxsplit=1)
     assert folders.count(b",") == 0
     assert wait_until(lambda: not is_alive(int(child)) and not list(tmp_path.iterdir()))
+
+
+def test_a_process_that_is_starting_a_program_is_waited_for(tmp_path: Path) -> None:
+    """Linux shows an empty environment while a program is being loaded: a hundred starts meet that moment."""
+    missed = 0
+    variables = {reaper.VERDICT_VARIABLE: f"{tmp_path}/verdict.json"}
+    for _ in range(100):
+        moment = reaper.Moment()
+        with subprocess.Popen(["/bin/sleep", "600"], env=variables) as daemon:
+            reaper.end_marked([str(tmp_path)], moment.younger)
+            missed += not wait_until(lambda daemon=daemon: daemon.poll() is not None, 0.5)
+            daemon.kill()
+    assert not missed
+
+
+def test_one_without_any_variable_is_not_waited_for_long(tmp_path: Path) -> None:
+    moment = reaper.Moment()
+    with subprocess.Popen(["/bin/sleep", "600"], env={}) as somebody:
+        reaper.end_marked([str(tmp_path)], moment.younger)
+        assert somebody.poll() is None
+        somebody.kill()

@@ -34,6 +34,8 @@ _PATIENCE = 1.0
 """Seconds to wait for a lock: who begins anew looks at it for a moment."""
 _LONGEST_RANGE = 1 << 12
 """Numbers of processes that are tried one by one, which takes some milliseconds."""
+_STARTS_A_PROGRAM = 0.001
+"""Seconds to wait for a process that is about to start a program: Linux shows no environment of it meanwhile."""
 _NO_FULL_CIRCLE = 5.0
 """Seconds in which no machine begins as many processes as it has numbers, 32,768 and more."""
 
@@ -143,23 +145,28 @@ def _content(path: str) -> bytes:
         return file.readall()
 
 
-def end_processes(is_meant: Callable[[int], bool], among: Callable[[], Iterable[int]] = processes) -> None:
+def end_processes(is_meant: Callable[[int], bool | None], among: Callable[[], Iterable[int]] = processes) -> None:
     """Kill every process but this one that is meant, until there is none.
 
-    ``is_meant`` may raise OSError for a process that has gone. It is asked twice, the second time while the process is
-    held, so that its number cannot have become that of another one.
+    ``is_meant`` may raise OSError for a process that has gone, and returns None for one that it has to be asked about
+    again. It is asked twice, the second time while the process is held, so that its number cannot have become that of
+    another one.
     """
     for _ in range(_ROUNDS):
-        killed = False
+        is_over = True
         for pid in among():
             with suppress(OSError):
-                if pid != os.getpid() and is_meant(pid):
-                    killed |= _kill(pid, is_meant)
-        if not killed:
+                meant = pid != os.getpid() and is_meant(pid)
+                if meant is None:
+                    is_over = False
+                    time.sleep(_STARTS_A_PROGRAM)
+                elif meant:
+                    is_over = not _kill(pid, is_meant) and is_over
+        if is_over:
             return
 
 
-def _kill(pid: int, is_meant: Callable[[int], bool]) -> bool:
+def _kill(pid: int, is_meant: Callable[[int], bool | None]) -> bool:
     if not hasattr(os, "pidfd_open"):
         os.kill(pid, signal.SIGKILL)
         return True
@@ -192,8 +199,10 @@ def end_marked(folders: Iterable[str], among: Callable[[], Iterable[int]] = proc
     """
     marks = [os.fsencode(f"\0{VERDICT_VARIABLE}={folder}/") for folder in folders]
 
-    def is_marked(pid: int) -> bool:
+    def is_marked(pid: int) -> bool | None:
         environment = b"\0" + _content(f"/proc/{pid}/environ")
+        if environment == b"\0" and int(_stat(pid)[20]):  # it has memory, and will have an environment in a moment
+            return None
         return any(mark in environment for mark in marks)
 
     if marks:
