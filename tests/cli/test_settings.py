@@ -46,7 +46,8 @@ def test_options_of_the_project_count_as_if_typed(project: Path, capsys: pytest.
         "settings   biopsy.toml: --engine onnxrt --engine reference --atol 0.5 --input-shapes 'x:[3]' --validate"
         in shown
     )
-    assert "PASSED, with atol=0.5, input-shapes='x:[3]' of biopsy.toml | 1 output compared" in shown
+    settings = "engines=onnxrt reference, atol=0.5, input-shapes='x:[3]'"
+    assert f"PASSED, with {settings} of biopsy.toml | 1 output compared" in shown
 
 
 @pytest.mark.parametrize(
@@ -88,7 +89,7 @@ def test_options_of_the_project_reach_a_check_that_is_a_command_of_ours(
     )
     assert status == 0, shown
     assert "settings   biopsy.toml: check: --engine onnxrt --input-shapes 'x:[2]'" in shown
-    assert shown.rstrip().endswith("result     with input-shapes='x:[2]' of biopsy.toml")
+    assert shown.rstrip().endswith("result     with engines=onnxrt, input-shapes='x:[2]' of biopsy.toml")
     assert "1 of 2 nodes" in shown
 
 

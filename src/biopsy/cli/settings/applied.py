@@ -30,12 +30,12 @@ if TYPE_CHECKING:
     from biopsy.cli.parser import Parser
 
 DECIDING = frozenset({
-    *(f"--{key}" for key in allowed.KEYS if key not in (allowed.ENGINES, "validate")), *LIMITS, *MAKING,
-    "--load-outputs", "--compare-with", "--compare-func-script", "--postprocess-func-script", "--build-only",
-    "--onnx-outputs", "--onnx-outputs-by-type", "--onnx-exclude-outputs", "--match", "--fail-regex", "--fail-code",
-    "--ignore-fail-code", "--allow-vacuous-check", "--allow-invalid", "--require-uniform",
+    "--engine", *(f"--{key}" for key in (*allowed.TOLERANCES, *allowed.INPUTS, *allowed.FILES, *allowed.FOLDERS)),
+    *LIMITS, *MAKING, "--load-outputs", "--compare-with", "--compare-func-script", "--postprocess-func-script",
+    "--build-only", "--onnx-outputs", "--onnx-outputs-by-type", "--onnx-exclude-outputs", "--match", "--fail-regex",
+    "--fail-code", "--ignore-fail-code", "--allow-vacuous-check", "--allow-invalid", "--require-uniform",
 })  # fmt: skip
-"""Options with which a model passes that would fail without them: a verdict names those that a file gave."""
+"""Options with which a model may pass that fails without them: a verdict names those that a file gave."""
 
 TYPED = frozenset({*REST_OPTIONS, *HELP, *VERSION})
 """Options that no file gives, since they change what a command line is."""

@@ -48,11 +48,13 @@ def of_project(folder: Path) -> SettingsFile | None:
     """The settings of the project that a folder belongs to; None if it has none.
 
     The nearest file counts, up to the folder with the project's ``.git``; outside of any such project, only the folder
-    itself is looked at. Raises UsageError if the file cannot be read, or belongs to somebody else.
+    itself is looked at. Raises UsageError if the file cannot be read, belongs to somebody else, or is a link that leads
+    out of the project.
     """
-    for place in _places(folder.absolute()):
+    places = _places(folder.absolute())
+    for place in places:
         for name in (OWN_FILE, SHARED_FILE):
-            table = _table(place / name)
+            table = _table(place / name, places[-1])
             if table is not None:
                 _require_owner(place / name)
                 return SettingsFile(file=place / name, values=_values(table, place / name), is_users=False)
@@ -65,7 +67,7 @@ def of_user() -> SettingsFile | None:
     Raises UsageError if it cannot be read, or if anybody else owns it or may write it.
     """
     file = users_path()
-    table = None if file is None else _table(file)
+    table = None if file is None else _table(file, None)
     if file is None or table is None:
         return None
     for path in (file, file.parent.resolve(), file.resolve().parent):
@@ -90,8 +92,11 @@ def _places(folder: Path) -> list[Path]:
     return list(upwards[: root + 1])
 
 
-def _table(file: Path) -> Mapping[str, Any] | None:
-    """What a file gives to biopsy; None if there is no file, or nothing for biopsy in it."""
+def _table(file: Path, root: Path | None) -> Mapping[str, Any] | None:
+    """What a file gives to biopsy; None if there is no file, or nothing for biopsy in it.
+
+    Links may lead anywhere below ``root``: what stands elsewhere is nothing to be told of, not even in an error.
+    """
     try:
         if not file.is_file():
             return None
@@ -103,6 +108,10 @@ def _table(file: Path) -> Mapping[str, Any] | None:
         ) from error
     if file.name == SHARED_FILE and b"biopsy" not in data:
         return None
+    if root is not None and not file.resolve().is_relative_to(root.resolve()):
+        raise errors.UsageError(
+            f"{file} is a link that leads out of {root}: it is not followed", next_steps=["put a copy in its place"]
+        )
     import tomllib  # here, since most folders have no such file
 
     try:
