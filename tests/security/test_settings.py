@@ -66,6 +66,7 @@ ATTACKS = {
     "a cache": "engines = 'openvino:config.CACHE_DIR=evil'",
     "a timing cache": "engines = 'trt:save_timing_cache=evil'",
     "golden values": "engines = 'recorded:file=../outside/in.npz'",
+    "options of nobody's engine": "engines = ' trt:plugins=./evil.so'",
     "a crash": "engines = 'fake:crash.Add=run'",
     "a script": "data-loader-script = 'evil.py'",
     "a comparison": "compare-func-script = 'evil.py'",

@@ -80,7 +80,7 @@ def _of_engine(text: str) -> str:
     try:
         declared = registry.find_class(spec.name).options_declared
     except errors.EngineMissing:
-        return ""  # which ends the command that wants it
+        declared = ()  # nobody can say what the options of such an engine do
     harmless = {option.name for option in declared if option.harmless}
     wrong = [key for key in spec.settings if key not in harmless]
     own = ", ".join(sorted(harmless)) or "none"
