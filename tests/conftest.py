@@ -36,6 +36,15 @@ os.environ["XDG_STATE_HOME"] = _STATE.name
 # So do the known failures of theirs.
 os.environ["BIOPSY_KNOWN_DIR"] = str(Path(_STATE.name) / "known")
 
+# And their settings; what other programs have there, such as uv, is what it was.
+_CONFIG = Path(_STATE.name) / "config"
+_CONFIG.mkdir()
+_THEIRS = Path(os.environ.get("XDG_CONFIG_HOME") or Path.home() / ".config")
+for _place in _THEIRS.iterdir() if _THEIRS.is_dir() else ():
+    if _place.name != "biopsy":
+        (_CONFIG / _place.name).symlink_to(_place.absolute())
+os.environ["XDG_CONFIG_HOME"] = str(_CONFIG)
+
 # And their environments, which tests may clear.
 os.environ["BIOPSY_CACHE_DIR"] = str(Path(_STATE.name) / "cache")
 

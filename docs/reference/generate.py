@@ -91,7 +91,8 @@ def engines() -> str:
             default = "+".join(option.default) if isinstance(option.default, tuple) else option.default
             shown = f"`{default}`" if default not in (None, "") else ""
             parts.append(f"| `{option.name}` | {option.help}{choices} | {shown} |")
-        parts += [""] if found.options_declared else []
+        harmless = ", ".join(f"`{option.name}`" for option in found.options_declared if option.harmless)
+        parts += ["", f"A project's settings may give: {harmless or 'none of them'}.", ""]
     return "\n".join(parts)
 
 

@@ -11,14 +11,16 @@ from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 from pathlib import Path
+from types import ModuleType
 
 from biopsy import errors
 from biopsy.checks.leading_options import HELP, VERSION, split_leading
-from biopsy.cli import check_words, commands, messages, misplaced, project_settings
+from biopsy.cli import check_words, commands, messages, misplaced
 from biopsy.cli.arguments import absent_options, conflicts, file_kinds
 from biopsy.cli.commands import GROUPS
 from biopsy.cli.console import Console
 from biopsy.cli.parser import leading_options, parser_of
+from biopsy.cli.settings.applied import applied
 from biopsy.filesystem.privacy import as_private_as_what_is_read
 from biopsy.isolation import interrupts
 from biopsy.isolation.forks import KEEP_VARIABLE
@@ -82,11 +84,12 @@ def _dispatch(program: str, words: list[str], console: Console, *, is_program: b
     module = importlib.import_module(command.module)
     parser = parser_of(program, command)
     own, rest = check_words.split_at(getattr(module, "REST_OPTIONS", ()), asked.rest)
-    rest_option = None if rest is None else asked.rest[len(own)]
-    misplaced.require_check_for_engines(command, own, rest_option or "--check", rest, program)
-    own, rest, settings = project_settings.applied(program, command, own, rest)
+    rest_option = "--check" if rest is None else asked.rest[len(own)]
+    misplaced.require_check_for_engines(command, own, rest_option, rest, program)
+    settings = applied(program, command, own, rest_option, rest)
+    rest = settings.rest
     try:
-        args = parser.parse_args(own, leading_options(parser, asked.leading))
+        args = parser.parse_args(settings.own, leading_options(parser, asked.leading))
     except SystemExit as exit_:  # argparse ends --help and --version this way
         return int(exit_.code or 0)
     if rest is not None:
@@ -94,15 +97,16 @@ def _dispatch(program: str, words: list[str], console: Console, *, is_program: b
     args.words, args.began, args.started = words, time.time(), time.monotonic()
     messages.apply(args, console)
     console.asks = getattr(args, "check", ()) is None
-    if settings:
-        console.note(settings)
+    console.proviso = settings.proviso
+    for line in settings.lines:
+        (console.on_stderr() if getattr(args, "json", False) else console).remark(line)
     for line in absent_options.notes(args):
         console.warn(line)
-    work = partial(module.execute, args, console)
+    work = partial(_executed, module, args, console)
     warmed_up = getattr(module, "warmed_up", _not_warmed_up)
     kept = {KEEP_VARIABLE: "1"} if getattr(args, "keep_processes", False) else {}
     with variables(kept), as_private_as_what_is_read(conflicts.sources(parser, args)), warmed_up(args, console):
-        if rest is not None and rest_option is not None:
+        if rest is not None:
             misplaced.require_own_place(parser, rest_option, rest, program)
             misplaced.warn_of_unread(parser, rest_option, rest, console)
         conflicts.require_no_file_twice(parser, args, getattr(module, "derived_files", _none)(args))
@@ -111,7 +115,19 @@ def _dispatch(program: str, words: list[str], console: Console, *, is_program: b
             _say_that_it_looks()
         if is_program and command.may_crash and not _is_a_check():
             return _watched(work, console, partial(getattr(module, "conclude_crash", _tell), args, console))
-        return int(work())
+        return work()
+
+
+def _executed(module: ModuleType, args: argparse.Namespace, console: Console) -> int:
+    """Run a command; a result that rests on settings of a file ends with a line that says so, if none did."""
+    shown = console.on_stderr() if getattr(args, "json", False) else console
+    try:
+        status = int(module.execute(args, console))
+    except errors.OriginalPasses:
+        shown.say_proviso()
+        raise
+    shown.say_proviso()
+    return status
 
 
 def _watched(work: Callable[[], int], console: Console, conclude: Callable[[errors.EngineCrash], int]) -> int:
@@ -119,7 +135,7 @@ def _watched(work: Callable[[], int], console: Console, conclude: Callable[[erro
     from biopsy.isolation import supervised
 
     if not supervised.is_possible():
-        return int(work())
+        return work()
     try:
         return supervised.run(lambda: _ended(work, console))
     except errors.EngineCrash as crash:

@@ -39,6 +39,7 @@ class Console:
 
     ``verbosity`` is 0 by default, 1 or more after ``-v``, negative after ``-q``. It ``asks`` if a person is the check.
     What is shown goes to the ``log`` too, if there is one. ``remarks`` are what was said by ``remark`` and ``warn``.
+    A verdict (``PASSED | ...``) is said with the ``proviso`` that it rests on, such as "with atol=1e9 of biopsy.toml".
     A stream that was closed, whose reader has gone (``| head``) or whose disk is full takes nothing more; the work goes
     on to its end.
     """
@@ -51,11 +52,14 @@ class Console:
         self.form = LineForm()
         self.log: LogFile | None = None
         self.remarks: list[events.Remark] = []
+        self.proviso = ""
+        self._said_proviso = False
 
     def on_stderr(self) -> Console:
         """One that shows everything on stderr, and leaves stdout to another program."""
         made = Console(self._err, self._err)
         made.verbosity, made.form, made.log = self.verbosity, self.form, self.log
+        made.remarks, made.proviso, made._said_proviso = self.remarks, self.proviso, self._said_proviso
         return made
 
     @property
@@ -66,7 +70,18 @@ class Console:
     def say(self, *lines: str) -> None:
         """Lines of a result, an empty one if there are none: shown unless ``-q`` is given twice."""
         if self.verbosity > -2:
-            self._lines(lines or ("",))
+            self._lines([self._with_proviso(line) for line in lines] or [""])
+
+    def say_proviso(self) -> None:
+        """A line with the proviso, unless a verdict was said with it; nothing if there is none."""
+        if self.proviso and not self._said_proviso:
+            self.say(f"result     {self.proviso}")
+
+    def _with_proviso(self, line: str) -> str:
+        if not self.proviso or line[:6] not in _VERDICTS or line[6:9] != " | ":
+            return line
+        self._said_proviso = True
+        return f"{line[:6]}, {self.proviso}{line[6:]}"
 
     def note(self, *lines: str) -> None:
         """Lines of a remark on the way: not shown with ``-q``."""
@@ -149,7 +164,11 @@ class Console:
     def _with_coloured_verdict(self, line: str) -> str:
         """The word that a command's verdict begins with, green or red where colours are wanted."""
         verdict = line[:6]
-        if verdict not in _VERDICTS or line[6:9] != " | " or not self.form.is_coloured(self._out):
+        if (
+            verdict not in _VERDICTS
+            or not line[6:].startswith((" | ", ", with "))
+            or not self.form.is_coloured(self._out)
+        ):
             return line
         return f"\x1b[{_VERDICTS[verdict]}m{verdict}{_NO_COLOUR}{line[6:]}"
 

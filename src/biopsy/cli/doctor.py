@@ -86,14 +86,17 @@ def _say_environments(console: Console) -> None:
 
 
 def _say_settings(console: Console) -> None:
-    """What the project gives to every command here. Raises UsageError if its file is wrong."""
-    from biopsy.cli import project_settings
+    """What files give to every command here. Raises UsageError if one of them is wrong."""
+    from biopsy.cli.settings import allowed, files
 
-    settings = project_settings.find(Path.cwd())
-    if settings is not None:
-        console.say("", f"settings of this project, in {settings.file}")
-        for key, values in settings.values.items():
-            console.say(f"  {key}  {', '.join(values)}")
+    for whose, found in (("of this project", files.of_project(Path.cwd())), ("of your own", files.of_user())):
+        if found is None:
+            continue
+        console.say("", f"settings {whose}, in {found.file}")
+        for key, value in found.values.items():
+            why = "" if found.is_users else allowed.objection(key, value, found.file.parent)
+            text = str(value).lower() if isinstance(value, bool) else ", ".join(value)
+            console.say(f"  {key}  {text}{f'    is refused: it {why}' if why else ''}")
 
 
 def _say_engine(console: Console, engine: Installed, width: int) -> None:

@@ -66,8 +66,10 @@ class ReportFile:
             began=self.began,
             seconds=time.monotonic() - self.started,
         )
-        tree = report_tree(ended, {**sections(), "remarks": [vars(one) for one in self.console.remarks]})
-        return as_json(tree)
+        told = {**sections(), "remarks": [vars(one) for one in self.console.remarks]}
+        if self.console.proviso and told.get("verdict"):
+            told["verdict"] = {**told["verdict"], "text": f"{told['verdict']['text']}, {self.console.proviso}"}
+        return as_json(report_tree(ended, told))
 
     @contextlib.contextmanager
     def also_of_errors(self, sections: Sections = _nothing) -> Iterator[None]:

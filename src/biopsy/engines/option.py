@@ -62,6 +62,9 @@ class Option:
     choices: tuple[str, ...] = ()
     parse: Callable[[str], Any] = str
     takes: str = ""
+    harmless: bool = False
+    """Whether a settings file may give it that came with a folder of a stranger: no value of it runs code, reads or
+    writes a file, installs something, hides an output, or takes more time or memory than a model could ask for."""
 
     @property
     def is_switch(self) -> bool:

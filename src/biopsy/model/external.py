@@ -100,7 +100,7 @@ def resolve(folder: Path, location: str, tensor: str = "") -> Path:
         if path.is_symlink():
             leads, target = os.path.realpath(path), os.path.realpath(root / location)
             raise refused(f"{printable(str(path))} is a symbolic link to {printable(leads)}", copied(target))
-    if _may_be_shared(path, root):
+    if may_be_shared(path, root):
         raise refused("it is a hard link to a file that may stand outside the model's folder", copied(str(path)))
     is_read(path)
     return path
@@ -111,7 +111,7 @@ def _is_too_long(location: str) -> bool:
     return len(name) > _LONGEST_PATH or any(len(part) > _LONGEST_NAME for part in name.split(b"/"))
 
 
-def _may_be_shared(path: Path, root: Path) -> bool:
+def may_be_shared(path: Path, root: Path) -> bool:
     """Whether a file has names that are not seen in the folder: then its content may be somebody else's."""
     try:
         found = path.lstat()

@@ -61,11 +61,17 @@ class OnnxRuntime(Engine):
     options_declared = (
         Option("providers", "execution providers, joined by '+', such as cuda+cpu", ("cpu",), parse=words),
         Option("provider.KEY", "an option of a provider, such as provider.cuda.device_id=1"),
-        Option("optimization", "how far the graph is optimized", "all", tuple(LEVELS)),
-        Option("disabled_optimizers", "optimizers to switch off, joined by '+'", (), parse=words),
+        Option("optimization", "how far the graph is optimized", "all", tuple(LEVELS), harmless=True),
+        Option("disabled_optimizers", "optimizers to switch off, joined by '+'", (), parse=words, harmless=True),
         Option("threads", "threads within an operator; 0: as many as the engine likes", 0, parse=count),
         Option("inter_threads", "nodes that run at once with execution=parallel; 0: its own choice", 0, parse=count),
-        Option("execution", "whether independent nodes may run at once", "sequential", ("sequential", "parallel")),
+        Option(
+            "execution",
+            "whether independent nodes may run at once",
+            "sequential",
+            ("sequential", "parallel"),
+            harmless=True,
+        ),
         Option("profile", "measure the time of each layer", False, parse=switch),
         Option("config.KEY", "any session config entry, such as config.session.disable_prepacking=1"),
     )

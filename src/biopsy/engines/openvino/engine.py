@@ -52,7 +52,9 @@ class OpenVino(Engine):
     forks_warm = True
     options_declared = (
         Option("device", "device to compile for, such as CPU, GPU.1 or HETERO:GPU\\,CPU", "CPU"),
-        Option("precision", "precision of inner computations, read back after compiling", "f32", PRECISIONS),
+        Option(
+            "precision", "precision of inner computations, read back after compiling", "f32", PRECISIONS, harmless=True
+        ),
         Option("threads", "threads for inference; 0: as many as the engine likes", 0, parse=count),
         Option("profile", "measure the time of each layer", False, parse=switch),
         Option("config.KEY", "any property of the device, such as config.EXECUTION_MODE_HINT=ACCURACY"),

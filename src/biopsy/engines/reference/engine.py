@@ -34,7 +34,9 @@ class Reference(Engine):
     capabilities = Capabilities(precision_used=True)
     forks_warm = True
     options_declared = (
-        Option("float64", "compute everything in float64, whatever the model declares", False, parse=switch),
+        Option(
+            "float64", "compute everything in float64, whatever the model declares", False, parse=switch, harmless=True
+        ),
     )
 
     @classmethod

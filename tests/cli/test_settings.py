@@ -9,10 +9,11 @@ import numpy as np
 import onnx
 import pytest
 
-from biopsy.cli import project_settings
 from biopsy.cli.app import main
 from biopsy.cli.commands import COMMANDS
 from biopsy.cli.parser import parser_of
+from biopsy.cli.settings import allowed, files
+from biopsy.cli.settings.applied import applied
 from biopsy.errors import UsageError
 from biopsy.tensors.files import write_feeds
 
@@ -45,7 +46,8 @@ def test_options_of_the_project_count_as_if_typed(project: Path, capsys: pytest.
         "settings   biopsy.toml: --engine onnxrt --engine reference --atol 0.5 --input-shapes 'x:[3]' --validate"
         in shown
     )
-    assert "PASSED | 1 output compared" in shown
+    settings = "engines=onnxrt reference, atol=0.5, input-shapes='x:[3]'"
+    assert f"PASSED, with {settings} of biopsy.toml | 1 output compared" in shown
 
 
 @pytest.mark.parametrize(
@@ -87,6 +89,7 @@ def test_options_of_the_project_reach_a_check_that_is_a_command_of_ours(
     )
     assert status == 0, shown
     assert "settings   biopsy.toml: check: --engine onnxrt --input-shapes 'x:[2]'" in shown
+    assert shown.rstrip().endswith("result     with engines=onnxrt, input-shapes='x:[2]' of biopsy.toml")
     assert "1 of 2 nodes" in shown
 
 
@@ -102,7 +105,7 @@ def test_a_check_with_a_check_of_its_own_is_left_alone(project: Path) -> None:
     settle(project, 'load-inputs = "inputs.npz"\n')
     command = next(one for one in COMMANDS if one.words == ("debug", "repeat"))
     check = ["biopsy", "debug", "reduce", "model.onnx", "-o", "reduced.onnx", "--check", "check.sh"]
-    assert project_settings.applied("biopsy", command, ["--until", "2"], check)[1] == check
+    assert applied("biopsy", command, ["--until", "2"], "--check", check).rest == check
 
 
 def test_operands_behind_two_dashes_stay_operands(project: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -115,39 +118,42 @@ def test_the_nearest_file_counts_up_to_the_root_of_the_project(tmp_path: Path) -
     inner = tmp_path / "root" / "one" / "two"
     inner.mkdir(parents=True)
     (tmp_path / "biopsy.toml").write_text("seed = 1\n")
-    assert project_settings.find(inner) is None
+    assert files.of_project(inner) is None
     (tmp_path / "root" / ".git").mkdir()
-    assert project_settings.find(inner) is None
+    assert files.of_project(inner) is None
     (tmp_path / "root" / "pyproject.toml").write_text("[tool.biopsy]\nseed = 2\n")
     (tmp_path / "root" / "one" / "pyproject.toml").write_text("[tool.biopsies]\nseed = 3\n")
-    found = project_settings.find(inner)
+    found = files.of_project(inner)
     assert found is not None
     assert (found.file, found.values) == (tmp_path / "root" / "pyproject.toml", {"seed": ("2",)})
     (tmp_path / "root" / "one" / "biopsy.toml").write_text("seed = 4\n")
-    found = project_settings.find(inner)
+    found = files.of_project(inner)
     assert found is not None
     assert found.values == {"seed": ("4",)}
 
 
-def test_files_are_meant_from_the_folder_of_the_settings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / ".git").mkdir()
-    (tmp_path / "biopsy.toml").write_text('load-inputs = ["data/inputs.npz"]\n')
-    (tmp_path / "deep").mkdir()
-    monkeypatch.chdir(tmp_path / "deep")
-    found = project_settings.find(Path.cwd())
-    assert found is not None
-    assert found.values["load-inputs"] == ("../data/inputs.npz",)
+def test_files_are_meant_from_the_folder_of_the_settings(
+    project: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    settle(project, 'load-inputs = ["in.npz"]\n')
+    write_feeds(project / "in.npz", [{"x": np.ones(2, np.float32)}])
+    for folder in (project / ".git", project / "deep"):
+        folder.mkdir()
+    monkeypatch.chdir(project / "deep")
+    status, shown = told(capsys, "run", "../model.onnx", "--onnxrt")
+    assert status == 0
+    assert "settings   ../biopsy.toml: --load-inputs ../in.npz" in shown
 
 
 @pytest.mark.parametrize(
     ("text", "problem"),
     [
-        ("atoll = 1\n", "there is no setting 'atoll'"),
-        ("save-outputs = 'x.json'\n", "there is no setting 'save-outputs'"),
-        ("data-loader-script = 'x.py'\n", "there is no setting"),
+        ("atoll = 1\n", "it may not give atoll"),
+        ("save-outputs = 'x.json'\n", "it may not give save-outputs"),
+        ("data-loader-script = 'x.py'\n", "it may not give data-loader-script"),
         ("atol = []\n", "atol has no value"),
-        ("#" * ((1 << 20) + 1), "it is not read for settings"),
-        ("atol = {x = 1}\n", "atol is text, a number, or a list of them"),
+        ("#" * ((1 << 20) + 1), "is not read for settings: it is larger than 1 MiB"),
+        ("atol = {x = 1}\n", "there are no sections here"),
         ("atol = true\n", "atol is text, a number, or a list of them"),
         ("validate = 1\n", "validate is true or false"),
         ("engines = ['--save-outputs=x']\n", "begins with a dash"),
@@ -189,20 +195,20 @@ def test_settings_of_another_user_are_not_followed(project: Path) -> None:
     settle(project, "seed = 1\n")
     os.chown(project / "biopsy.toml", 12345, 12345)
     with pytest.raises(UsageError, match="belongs to another user"):
-        project_settings.find(project)
+        files.of_project(project)
 
 
 @pytest.mark.parametrize("name", ["biopsy.toml", "pyproject.toml"])
 def test_a_file_too_large_to_be_read_is_refused_rather_than_ignored(project: Path, name: str) -> None:
-    (project / name).write_text("[tool.biopsy]\n#" + "x" * project_settings.MOST_BYTES)
-    with pytest.raises(UsageError, match=f"{name} has more than 1048576 bytes"):
-        project_settings.find(project)
+    (project / name).write_text("[tool.biopsy]\n#" + "x" * files.MOST_BYTES)
+    with pytest.raises(UsageError, match=f"{name} is not read for settings: it is larger than 1 MiB"):
+        files.of_project(project)
 
 
 def test_validate_is_no_list(project: Path) -> None:
     settle(project, "validate = [true, true]\n")
-    with pytest.raises(UsageError, match="validate is true or false"):
-        project_settings.find(project)
+    with pytest.raises(UsageError, match="a switch is true or false"):
+        files.of_project(project)
 
 
 def test_the_help_of_a_command_needs_no_settings(project: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -220,8 +226,8 @@ def test_doctor_shows_the_settings(project: Path, capsys: pytest.CaptureFixture[
 
 def test_every_setting_is_an_option_of_run() -> None:
     run = parser_of("biopsy", next(command for command in COMMANDS if command.words == ("run",)))
-    for key in project_settings.KEYS:
-        assert run.has_option("--engine" if key == project_settings.ENGINES else f"--{key}"), key
+    for key in allowed.KEYS:
+        assert run.has_option("--engine" if key == allowed.ENGINES else f"--{key}"), key
 
 
 def test_a_section_is_refused_with_what_to_do_about_it(project: Path, capsys: pytest.CaptureFixture[str]) -> None:
