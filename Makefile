@@ -40,7 +40,7 @@ test-all: lint types imports bytecode
 	$(BIN)/python -m pytest -n $(WORKERS) --hypothesis-profile thorough -m "not peer and not ray and not torch" tests
 
 # The oldest versions that pyproject.toml allows, on the oldest Python if there is one.
-LOWEST_PYTHON ?= $(shell for p in python3.10 "$$HOME"/.pyenv/versions/3.10.*/bin/python $(PYTHON); do \
+LOWEST_PYTHON ?= $(shell for p in python3.11 "$$HOME"/.pyenv/versions/3.11.*/bin/python $(PYTHON); do \
 	"$$p" -c "import venv" 2>/dev/null && { echo "$$p"; break; }; done)
 
 .venv-lowest/.ready: pyproject.toml alias/pyproject.toml

@@ -7,7 +7,6 @@ it. So everything that keeps or shows a command line, such as a journal or an ad
 from __future__ import annotations
 
 import os
-import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -140,10 +139,8 @@ def _too_large(file: Path) -> errors.UsageError:
 
 
 def _parsed(data: bytes, file: Path) -> dict[str, Any]:
-    if sys.version_info >= (3, 11):
-        import tomllib
-    else:
-        import tomli as tomllib
+    import tomllib
+
     try:
         return tomllib.loads(data.decode())
     except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError) as error:
