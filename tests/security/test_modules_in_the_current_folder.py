@@ -85,10 +85,12 @@ COMMANDS = {
     "settings": (0, ("debug", "flags", "m.onnx", "--engine", "onnxrt", "--check", *SETTINGS)),
     "capability": (0, ("inspect", "capability", "m.onnx", "--openvino")),
     "transform": (3, ("debug", "transform", "m.onnx", "--by", "onnxruntime")),
+    "machine of a cluster": (0, (*REDUCE, "--on", "ray", "--check", *RUN, *REFUSES)),
     "another interpreter": (0, ("run", "m.onnx", "--engine", f"onnxrt:python={sys.executable}")),
 }
 
 
+MARKS = {"machine of a cluster": [pytest.mark.ray], "diagnose": [pytest.mark.slow]}
 TYPED = [
     *(("the command", command) for command in COMMANDS),
     *(("python -m", command) for command in ("nothing", "onnxrt", "json", "warm", "layers")),
@@ -171,7 +173,7 @@ def typed(start: list[str], words: Sequence[str], folder: Path, **variables: str
 
 @pytest.mark.parametrize(
     ("start", "command"),
-    [pytest.param(*typed, marks=[pytest.mark.slow] if "diagnose" in typed else []) for typed in TYPED],
+    [pytest.param(*typed, marks=MARKS.get(typed[1], [])) for typed in TYPED],
 )
 def test_nothing_is_imported_from_it(folder: Path, start: str, command: str) -> None:
     status, words = COMMANDS[command]
