@@ -13,7 +13,7 @@ from biopsy.checks.outcome import Check, Evidence
 from biopsy.checks.task import Task, run_check
 from biopsy.checks.verdict import VerdictFile
 from biopsy.comparison.mismatch import Mismatch, Rounding
-from biopsy.isolation.cleanup import VERDICT_VARIABLE
+from biopsy.isolation.reaper import VERDICT_VARIABLE
 from biopsy.isolation.watch import Stop
 
 FOUND = (

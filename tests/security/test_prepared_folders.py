@@ -26,7 +26,7 @@ from biopsy.checks.outcome import Outcome
 from biopsy.cli.event_log import EventLog
 from biopsy.filesystem import write
 from biopsy.filesystem.write import require_writable, write_whole
-from biopsy.isolation import cleanup
+from biopsy.isolation import cleanup, reaper
 from biopsy.tensors.appendable_store import AppendableStore
 from biopsy.tensors.files import write_feeds
 from faults.conftest import LOOK
@@ -352,36 +352,36 @@ def test_an_unfinished_recording_must_be_a_file_of_ours(name: str, planted: Plan
 def test_only_the_very_file_that_was_listed_is_removed(here: Path) -> None:
     ours, other = here / "ours\n with a line", here / "other"
     ours.write_bytes(b"ours")
-    known = cleanup.identity(ours.lstat())
+    known = reaper.identity(ours.lstat())
     other.write_bytes(b"somebody's")
-    cleanup.clean_up([("file", known, str(other), str(other)), ("folder", known, str(here))])
+    reaper.clean_up([("file", known, str(other), str(other)), ("folder", known, str(here))])
     assert other.exists()
     other.unlink()
     other.symlink_to(ours)
-    cleanup.clean_up([("file", known, str(other), str(other))])
+    reaper.clean_up([("file", known, str(other), str(other))])
     assert ours.exists()
-    cleanup.clean_up([("file", known, str(here / "temporary"), str(ours))])
+    reaper.clean_up([("file", known, str(here / "temporary"), str(ours))])
     assert not ours.exists()
 
 
 def test_nothing_is_touched_while_somebody_else_has_the_lock(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     import fcntl
 
-    monkeypatch.setattr(cleanup, "_PATIENCE", 0.1)
+    monkeypatch.setattr(reaper, "_PATIENCE", 0.1)
     for name in ("lock", "candidate", "aside"):
         (here / name).write_bytes(b"")
     held = os.open(here / "lock", os.O_RDWR)
     fcntl.flock(held, fcntl.LOCK_EX)
-    candidate, aside = (cleanup.identity((here / name).lstat()) for name in ("candidate", "aside"))
+    candidate, aside = (reaper.identity((here / name).lstat()) for name in ("candidate", "aside"))
     entries = [
         ("lock", str(here / "lock")),
         ("file", candidate, str(here / ".t.part"), str(here / "candidate")),
         ("back", aside, str(here / "aside"), str(here / "back")),
     ]
-    cleanup.clean_up(entries)
+    reaper.clean_up(entries)
     assert sorted(path.name for path in here.iterdir()) == ["aside", "candidate", "lock"]
     os.close(held)
-    cleanup.clean_up(entries)
+    reaper.clean_up(entries)
     assert [path.name for path in here.iterdir()] == ["back"]
 
 
@@ -389,9 +389,9 @@ def test_nothing_is_touched_while_somebody_else_has_the_lock(here: Path, monkeyp
 def test_who_cleans_up_follows_no_lock(planted: Planted, here: Path, victim: Path) -> None:
     planted(here / "lock", victim)
     (here / "candidate").write_bytes(b"")
-    known = cleanup.identity((here / "candidate").lstat())
+    known = reaper.identity((here / "candidate").lstat())
     place = str(here / "candidate")
-    cleanup.clean_up([("lock", str(here / "lock")), ("file", known, place + ".part", place)])
+    reaper.clean_up([("lock", str(here / "lock")), ("file", known, place + ".part", place)])
     assert sorted(path.name for path in here.iterdir()) == ["candidate", "lock"]
 
 
@@ -538,7 +538,7 @@ def test_a_killed_writer_leaves_no_temporary_file(here: Path) -> None:
     code = (
         "import sys, time; from pathlib import Path; from biopsy.filesystem.write import write_whole\n"
         "from biopsy.isolation import cleanup\n"
-        "cleanup.register('group', '999999999')\n"
+        "cleanup.register('group', '999999999', '1')\n"
         "def parts():\n    yield b'a'; Path('begun').touch(); time.sleep(60)\n"
         "write_whole(Path('f'), parts())"
     )
@@ -550,20 +550,16 @@ def test_a_killed_writer_leaves_no_temporary_file(here: Path) -> None:
     assert wait_until(lambda: [path.name for path in here.iterdir()] == ["begun"])
 
 
-def test_a_candidate_costs_who_watches_four_lines_and_no_process(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Candidates come by the thousand: what makes sure that they go is no more than a line when one comes, or goes."""
+def test_a_candidate_costs_who_watches_four_entries_and_no_process(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Candidates come by the thousand: what makes sure that they go is an entry when one comes, or goes."""
     write.write_transient(here / "c.onnx", [b"first"])
-    written, write_it = [], os.write
-
-    def counted(descriptor: int, data: bytes) -> int:
-        written.append(data)
-        return write_it(descriptor, data)
-
-    monkeypatch.setattr(os, "write", counted)
+    changes: list[tuple[str, ...]] = []
+    for name in ("register", "strike"):
+        change = getattr(cleanup, name)
+        monkeypatch.setattr(cleanup, name, lambda *entry, change=change: (changes.append(entry), change(*entry)))
     monkeypatch.setattr(subprocess, "Popen", None)
     for _ in range(20):
         write.write_transient(here / "c.onnx", [b"model"])
-    assert len(written) == 80
-    assert max(map(len, written)) < 1_000
+    assert len(changes) == 80
     monkeypatch.undo()
     cleanup.keep(here / "c.onnx")

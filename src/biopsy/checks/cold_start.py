@@ -12,8 +12,8 @@ from pathlib import Path
 
 from biopsy.checks.command import CommandCheck, verdict_of
 from biopsy.checks.command_line import CommandLine
-from biopsy.isolation.cleanup import VERDICT_VARIABLE
 from biopsy.isolation.process import CannotStartError
+from biopsy.isolation.reaper import VERDICT_VARIABLE
 from biopsy.isolation.waiting import WaitingProcess
 from biopsy.isolation.watch import Ended, Limits, Stop
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import TypeAlias
@@ -17,6 +18,8 @@ from biopsy.checks.own_program import NAME, start_words
 from biopsy.checks.signature import status_text
 from biopsy.checks.start_failure import cannot_start
 from biopsy.isolation import cleanup, process
+from biopsy.isolation.forks import keeps_processes
+from biopsy.isolation.reaper import VERDICT_VARIABLE, Moment, end_marked
 from biopsy.isolation.watch import Ended, Limits, StillRunningError, Stop
 from biopsy.shell_words import line_of
 
@@ -174,10 +177,9 @@ class CommandCheck(Check):
             with cleanup.temporary_folder("biopsy-check-") as folder:
                 told = folder / "verdict.json"
                 started = time.monotonic()
-                ended = run(words, told, stop)
+                with _with_its_processes(folder):
+                    ended = run(words, told, stop)
                 seconds = time.monotonic() - started
-                if ended.cause != "itself":
-                    cleanup.end_marked([str(folder)])
                 said = _verdict(verdict_of(told, ended), ended, self.command)
                 return Evidence(
                     status=ended.status,
@@ -199,11 +201,26 @@ class CommandCheck(Check):
 
     def _run(self, words: list[str], told: Path, stop: Stop | None) -> Ended:
         command = [*start_words(words[0]), *words[1:]]
-        environment = {**self.environment, cleanup.VERDICT_VARIABLE: str(told)}
+        environment = {**self.environment, VERDICT_VARIABLE: str(told)}
         try:
             return process.run(command, lambda: self.limits, stop, environment=environment)
         except process.CannotStartError as error:
             raise cannot_start(words, error.reason, self.words) from error
+
+
+@contextmanager
+def _with_its_processes(folder: Path) -> Iterator[None]:
+    """What a check whose verdict file stands in this folder has started ends with it, wherever it has gone since."""
+    if keeps_processes():
+        yield
+        return
+    begun, entry = Moment(), ("marked", str(folder))
+    cleanup.register(*entry)
+    try:
+        yield
+    finally:
+        end_marked([str(folder)], begun.younger)
+        cleanup.strike(*entry)
 
 
 def verdict_of(told: Path, ended: Ended) -> verdict.VerdictFile:

@@ -18,9 +18,9 @@ from biopsy.checks.python_script import PythonScript
 from biopsy.checks.script_trust import Known, difference, digest
 from biopsy.checks.served import ServedCheck
 from biopsy.filesystem.plain_file import FileState, state_at
-from biopsy.isolation.cleanup import VERDICT_VARIABLE
 from biopsy.isolation.fork_server import ForkServer, ServerGoneError
 from biopsy.isolation.process import IN_ORDER
+from biopsy.isolation.reaper import VERDICT_VARIABLE
 from biopsy.isolation.script_server import script_request, start_script_server
 from biopsy.isolation.watch import Ended, Stop
 

@@ -33,7 +33,7 @@ from pathlib import Path
 from biopsy import errors
 from biopsy.comparison.mismatch import Mismatch, Rounding, kind_of, mismatches_from, rounding_from
 from biopsy.filesystem.plain_file import read_plain
-from biopsy.isolation.cleanup import VERDICT_VARIABLE
+from biopsy.isolation.reaper import VERDICT_VARIABLE
 
 OUTCOMES = frozenset({"fails", "passes", "invalid", "infrastructure"})
 _MOST_BYTES = 1 << 20

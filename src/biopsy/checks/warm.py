@@ -13,8 +13,8 @@ from biopsy.checks.python_script import python_script
 from biopsy.checks.script_check import ScriptCheck
 from biopsy.checks.served import ServedCheck
 from biopsy.checks.warming import Warming
-from biopsy.isolation.cleanup import VERDICT_VARIABLE
 from biopsy.isolation.fork_server import ForkServer, ServerGoneError
+from biopsy.isolation.reaper import VERDICT_VARIABLE
 from biopsy.isolation.watch import Ended, Stop
 
 

@@ -21,7 +21,9 @@ from biopsy.cli.console import Console
 from biopsy.cli.parser import leading_options, parser_of
 from biopsy.filesystem.privacy import as_private_as_what_is_read
 from biopsy.isolation import interrupts
+from biopsy.isolation.forks import KEEP_VARIABLE
 from biopsy.isolation.leaving import leave
+from biopsy.isolation.variables import variables
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -98,7 +100,8 @@ def _dispatch(program: str, words: list[str], console: Console, *, is_program: b
         console.warn(line)
     work = partial(module.execute, args, console)
     warmed_up = getattr(module, "warmed_up", _not_warmed_up)
-    with as_private_as_what_is_read(conflicts.sources(parser, args)), warmed_up(args, console):
+    kept = {KEEP_VARIABLE: "1"} if getattr(args, "keep_processes", False) else {}
+    with variables(kept), as_private_as_what_is_read(conflicts.sources(parser, args)), warmed_up(args, console):
         if rest is not None and rest_option is not None:
             misplaced.require_own_place(parser, rest_option, rest, program)
             misplaced.warn_of_unread(parser, rest_option, rest, console)

@@ -19,8 +19,8 @@ from pathlib import Path
 from biopsy import errors
 from biopsy.cli.run import preloading
 from biopsy.engines.base import Engine
-from biopsy.isolation.cleanup import VERDICT_VARIABLE
 from biopsy.isolation.leaving import leave
+from biopsy.isolation.reaper import VERDICT_VARIABLE
 
 
 def main() -> int:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TextIO
 
-from biopsy.isolation.cleanup import VERDICT_VARIABLE
+from biopsy.isolation.reaper import VERDICT_VARIABLE
 
 _SOURCES = Path(__file__).parents[1]
 

@@ -22,9 +22,9 @@ from biopsy.cli import cold_start
 from biopsy.cli.run import functions, preloading
 from biopsy.engines.base import Engine
 from biopsy.engines.registry import created_plain
-from biopsy.isolation.cleanup import VERDICT_VARIABLE
 from biopsy.isolation.fork_serving import arguments, serve_forks
 from biopsy.isolation.forks import connections_of_environment, is_parted_fork
+from biopsy.isolation.reaper import VERDICT_VARIABLE
 
 
 def main() -> int:

@@ -1,87 +1,70 @@
 """What must not outlive this process, however it ends: child processes, temporary folders, and transient files.
 
 Children lead sessions of their own, so nothing ends them when biopsy is killed by SIGKILL and has no time to do so
-itself. A shell, started with the first entry, holds a list of what there is now, and waits for the end of this
-process. If the list is not empty then, the shell becomes a Python that runs this file, which cleans up. Where there is
-no shell, nothing of this happens.
+itself. So there is a list of what there is now, in memory that outlives this process, and a shell that waits for the
+end of this process. If the list is not empty then, the shell becomes a Python that runs ``reaper``. Until then it does
+nothing, and nothing is sent to it: an entry costs two system calls. Where there is no shell, nothing of this happens.
 
-The list stands in no file: who could write there could have anything removed. What it names in folders of the user is
-known by its inode too, and whatever else has come to stand there since is left as it is.
+The list is a file without a name: whoever could write to one with a name could have anything removed. What it names in
+folders of the user is known by its inode, and a process by its start: whatever else has come to stand there, or to have
+that number, is left as it is.
 
-This file imports nothing of biopsy.
+Linux can signal a child when its parent ends (PR_SET_PDEATHSIG). That is no substitute: the parent that it means is the
+thread that started the child, it reaches no grandchildren, and it removes no files.
 """
 
 from __future__ import annotations
 
-import json
+import errno
 import os
+import select
 import shutil
-import signal
-import stat
 import sys
 import threading
-import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import TypeAlias
 
-VERDICT_VARIABLE = "BIOPSY_VERDICT"
-"""A check, and all that it starts, carry the path of its verdict file in this; it stands in a folder of its own."""
-
-Entry: TypeAlias = tuple[str, ...]
-"""A line of the list, see ``clean_up``: a word for what it is, then what it names."""
+from biopsy.isolation import reaper
+from biopsy.isolation.reaper import LENGTH, SLOT, VERDICT_VARIABLE, Entry, identity
 
 _SHELL = """\
 trap '' HUP INT QUIT TERM
 cd /
-list=
-while IFS= read -r line; do
-  case $line in
-    +*) list="$list${line#+}
-" ;;
-    -*) gone="${line#-}
-"; case $list in *"$gone"*) list="${list%%"$gone"*}${list#*"$gone"}" ;; esac ;;
-  esac
-done
-[ -z "$list" ] || exec "$0" -I -S "$1" "$list"
+while read -r nothing; do :; done
+read -r entries <&1
+[ "$entries" = 0 ] || exec "$0" -I -S "$1" <&1 >/dev/null
 """
+"""Its standard input ends with this process, and its standard output is the list, which it reads."""
 _APART = f"exec 3<&0; (\n{_SHELL}) <&3 3<&- &\n"
-_LONGEST_LINE = 4096
-"""What a pipe takes as a whole or not at all."""
-_ROUNDS = 50
-"""Looks for what is to go: whoever is born, or made, between two of them is found by the next."""
-_PATIENCE = 1.0
-"""Seconds to wait for a lock: who begins anew looks at it for a moment."""
 
 
 def start(*, apart: bool = False) -> None:
-    """Start the shell now, if there is none: what is registered later is then on the list at once.
+    """Start the shell now, if there is none. Raises OSError if it cannot be started.
 
     ``apart``: as no child of ours, for a process whose end is arranged by somebody who ends its children first.
     """
-    _watch.start(apart=apart)
+    _watcher.start(apart=apart)
 
 
 def register(*entry: str) -> None:
-    """Put an entry on the list."""
-    _watch.start()
-    _watch.tell("+", entry)
+    """Put an entry on the list, see ``reaper.clean_up``. Raises OSError if nobody can watch, or there is no memory."""
+    _watcher.add(entry)
 
 
 def strike(*entry: str) -> None:
-    """Take it off the list."""
-    _watch.tell("-", entry)
+    """Take it off the list, if it stands there."""
+    _watcher.remove(entry)
 
 
 def watches() -> bool:
     """Whether there is a shell already that cleans up: a further entry then costs next to nothing."""
-    return _watch.runs
+    return _watcher.is_there()
 
 
-def identity(status: os.stat_result) -> str:
-    """What tells a file or folder from any other that may come to stand at its path."""
-    return f"{status.st_dev}:{status.st_ino}"
+def group(leader: int) -> Entry:
+    """The entry for the group of processes that this one leads, or will lead in a moment."""
+    return "group", str(leader), reaper.beginning(leader)
 
 
 @contextmanager
@@ -127,7 +110,7 @@ class TransientFolder:
 
     def remove(self) -> None:
         """Remove it, and what was put there since, unless another one stands there now."""
-        _remove_folder(*self._entry[1:])
+        reaper.remove_folder(*self._entry[1:])
         self.keep()
 
     def keep(self) -> None:
@@ -135,69 +118,134 @@ class TransientFolder:
         strike(*self._entry)
 
 
-class _CleanupWatcher:
-    """Our end of the pipe to the shell, which is started when there is something to tell it."""
+class _List:
+    """The list: a file without a name, in slots of one size; the first says whether there is any entry."""
 
     def __init__(self) -> None:
+        """Raises OSError if there is no memory for it."""
+        self.descriptor = _nameless_file()
+        self._slots: dict[Entry, list[int]] = {}
+        self._free: list[int] = []
+        self._length = 1
+        self._lock = threading.RLock()  # a signal may be handled while this thread has it
+        self._say_whether_empty()
+
+    def add(self, entry: Entry) -> None:
+        """Raises OSError if there is no memory for it, or if it is longer than any path can make it."""
+        data = b"\0".join(os.fsencode(part) for part in entry)
+        if len(data) > SLOT - LENGTH or data.count(b"\0") != len(entry) - 1:
+            raise OSError(errno.EINVAL, "no path is like this", entry[-1])
+        with self._lock:
+            slot = self._free.pop() if self._free else self._length
+            self._length = max(self._length, slot + 1)
+            self._slots.setdefault(entry, []).append(slot)
+            self._say_whether_empty()
+            os.pwrite(self.descriptor, data, slot * SLOT + LENGTH)
+            os.pwrite(self.descriptor, len(data).to_bytes(LENGTH, "little"), slot * SLOT)  # last: now it counts
+
+    def remove(self, entry: Entry) -> None:
+        with self._lock:
+            slots = self._slots.get(entry)
+            if not slots:
+                return
+            slot = slots.pop()
+            if not slots:
+                del self._slots[entry]
+            os.pwrite(self.descriptor, bytes(LENGTH), slot * SLOT)
+            self._free.append(slot)
+            self._say_whether_empty()
+
+    def _say_whether_empty(self) -> None:
+        os.pwrite(self.descriptor, b"1\n" if self._slots else b"0\n", 0)
+
+
+def _nameless_file() -> int:
+    if hasattr(os, "memfd_create"):
+        with suppress(OSError):  # a sandbox may forbid it
+            return os.memfd_create("biopsy")
+    import tempfile
+
+    with tempfile.TemporaryFile() as file:
+        return os.dup(file.fileno())
+
+
+class _Watcher:
+    """The list, and the shell that waits for our end, which is started when there is something to put on the list."""
+
+    def __init__(self) -> None:
+        self._begin_anew()
+
+    def _begin_anew(self) -> None:
+        self._list: _List | None = None
         self._pipe: int | None = None
-        self._tried = False
-        self._lock = threading.Lock()
+        self._apart = False
+        self._lock = threading.RLock()
 
-    @property
-    def runs(self) -> bool:
-        return self._pipe is not None
+    def is_there(self) -> bool:
+        """Whether the shell waits for our end. Nobody else reads from the pipe: it breaks if that was killed."""
+        if self._pipe is None:
+            return False
+        poll = select.poll()
+        poll.register(self._pipe, 0)
+        return not poll.poll(0)
 
-    def tell(self, sign: str, entry: Entry) -> None:
-        line = f"{sign}{json.dumps(entry)}\n".encode("ascii")
-        if self._pipe is not None and len(line) <= _LONGEST_LINE:
-            with suppress(OSError):  # it was killed, or stopped: then nobody cleans up after us
-                os.write(self._pipe, line)
+    def add(self, entry: Entry) -> None:
+        self.start()
+        if self._list is not None:
+            self._list.add(entry)
+
+    def remove(self, entry: Entry) -> None:
+        if self._list is not None:
+            self._list.remove(entry)
 
     def start(self, *, apart: bool = False) -> None:
         with self._lock:
-            if not self._tried:
-                self._tried = True
-                self._start(apart=apart)
+            if not self.is_there() and os.access("/bin/sh", os.X_OK):
+                self._apart |= apart
+                if self._list is None:
+                    self._list = _List()
+                self._start_shell(self._list)
 
     def leave(self) -> None:
         """In a fork: the list is that of the parent, whose end the shell must see although the fork goes on."""
-        pipe, self._pipe = self._pipe, None
-        self._tried, self._lock = False, threading.Lock()
-        if pipe is not None:
-            os.close(pipe)
+        for descriptor in (self._pipe, None if self._list is None else self._list.descriptor):
+            if descriptor is not None:
+                os.close(descriptor)
+        self._begin_anew()
 
-    def _start(self, *, apart: bool) -> None:
+    def _start_shell(self, listed: _List) -> None:
         import subprocess
 
-        if not Path("/bin/sh").exists():
-            return
+        if self._pipe is not None:
+            os.close(self._pipe)
+            self._pipe = None
         reading, writing = os.pipe()
         # If this process is a check itself, whoever ends it with all that carry its mark must not end the shell.
         environment = {name: value for name, value in os.environ.items() if name != VERDICT_VARIABLE}
         try:
             shell = subprocess.Popen(
-                ["/bin/sh", "-c", _APART if apart else _SHELL, sys.executable, __file__],
+                ["/bin/sh", "-c", _APART if self._apart else _SHELL, sys.executable, reaper.__file__],
                 stdin=reading,
-                stdout=subprocess.DEVNULL,
+                stdout=listed.descriptor,
                 stderr=subprocess.DEVNULL,
                 env=environment,
                 start_new_session=True,
             )
-            if apart:
-                shell.wait()  # its child goes on
-            else:
-                shell.returncode = 0  # nobody waits for it: it ends after us
-            os.set_blocking(writing, False)
-            self._pipe = writing
-        except OSError:
+        except BaseException:
             os.close(writing)
+            raise
         finally:
             os.close(reading)
+        if self._apart:
+            shell.wait()  # its child goes on
+        else:
+            shell.returncode = 0  # nobody waits for it: it ends after us
+        self._pipe = writing
 
 
-_watch = _CleanupWatcher()
+_watcher = _Watcher()
 if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_watch.leave)
+    os.register_at_fork(after_in_child=_watcher.leave)
 
 
 class _TransientFiles:
@@ -271,125 +319,3 @@ def replaced(path: Path) -> None:
 def keep(path: Path) -> None:
     """Whatever stands at ``path`` is not removed any more when this process is killed."""
     _transient.let(path)
-
-
-def end_marked(folders: Iterable[str]) -> None:
-    """End every process of a check whose verdict file stands in one of these folders, wherever it has gone since.
-
-    Only where /proc shows the environment of processes.
-    """
-    marks = tuple(os.fsencode(f"{VERDICT_VARIABLE}={folder}/") for folder in folders)
-    for _ in range(_ROUNDS if marks else 0):
-        marked = list(_marked(marks))
-        for pid in marked:
-            with suppress(OSError):
-                os.kill(pid, signal.SIGKILL)
-        if not marked:
-            return
-
-
-def _marked(marks: tuple[bytes, ...]) -> Iterator[int]:
-    for pid in processes():
-        with suppress(OSError):
-            environment = Path(f"/proc/{pid}/environ").read_bytes()
-            if pid != os.getpid() and any(entry.startswith(marks) for entry in environment.split(b"\0")):
-                yield pid
-
-
-def processes() -> Iterator[int]:
-    """The numbers of all processes, where /proc shows them."""
-    with suppress(OSError):
-        yield from (int(name) for name in os.listdir("/proc") if name.isdigit())  # noqa: PTH208 -- numbers, not paths
-
-
-def clean_up(entries: Iterable[Entry]) -> None:
-    """End and remove what stands on a list.
-
-    ``group PID`` is a group of processes, ``folder IDENTITY PATH`` a folder (no identity: its name is known to nobody
-    else), ``file IDENTITY TEMPORARY PATH`` a file that stands at one of these, ``new PATH`` one whose name
-    is known to nobody else, ``back IDENTITY FROM TO`` a file of
-    somebody else that was set aside, and ``lock PATH`` what must be had before anything with a name that others may
-    use is touched: if somebody else has it, that is left as it is.
-    """
-    listed: dict[str, list[Entry]] = {}
-    for what, *rest in entries:
-        listed.setdefault(what, []).append(tuple(rest))
-    for (number,) in listed.get("group", ()):
-        with suppress(OSError):
-            os.killpg(int(number), signal.SIGKILL)
-    folders = listed.get("folder", [])
-    end_marked(path for known, path in folders if not known)
-    locks = [path for (path,) in listed.get("lock", ())]
-    held = [_taken(path) for path in locks]
-    for known, temporary, path in listed.get("file", ()):
-        for place in {temporary, path} if all(held) else {temporary} - {path}:
-            _remove_file(known, place)
-    for (path,) in listed.get("new", ()):
-        _remove_new(path)
-    for known, path in folders:
-        if not known or all(held):
-            _remove_folder(known, path)
-    if all(held):
-        _put_back(listed.get("back", ()))
-    for path in (path for path, had in zip(locks, held, strict=True) if had):
-        with suppress(OSError):
-            os.unlink(path)  # noqa: PTH108 -- words, not paths
-
-
-def _put_back(entries: Iterable[Entry]) -> None:
-    for known, aside, path in entries:
-        if _is(known, aside) and not os.path.lexists(path):
-            with suppress(OSError):
-                os.rename(aside, path)  # noqa: PTH104 -- words, not paths
-
-
-def _is(known: str, path: str) -> bool:
-    with suppress(OSError):
-        return identity(os.lstat(path)) == known
-    return False
-
-
-def _remove_file(known: str, path: str) -> None:
-    if _is(known, path):
-        with suppress(OSError):
-            os.unlink(path)  # noqa: PTH108 -- words, not paths
-
-
-def _remove_new(path: str) -> None:
-    with suppress(OSError):
-        if stat.S_ISREG(os.lstat(path).st_mode):
-            os.unlink(path)  # noqa: PTH108 -- words, not paths
-
-
-def _remove_folder(known: str, path: str) -> None:
-    """Without following a link, neither at the path nor below it: ``rmtree`` goes by descriptors."""
-    for _ in range(_ROUNDS):
-        if not os.path.lexists(path) or (known and not _is(known, path)):
-            return
-        shutil.rmtree(path, ignore_errors=True)  # who was killed a moment ago may still finish a file in it
-
-
-def _taken(path: str) -> bool:
-    """Take a lock, and keep it until this process ends; False if another has it, or if something else stands there."""
-    import fcntl
-
-    end = time.monotonic() + _PATIENCE
-    while time.monotonic() < end:
-        try:
-            descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK, 0o600)
-        except OSError:
-            return False
-        status = os.fstat(descriptor)
-        if not stat.S_ISREG(status.st_mode) or status.st_uid != os.geteuid() or status.st_nlink > 1:
-            return False
-        with suppress(BlockingIOError):
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            if _is(identity(status), path):
-                return True
-        os.close(descriptor)
-        time.sleep(0.01)
-    return False
-
-
-if __name__ == "__main__":
-    clean_up([tuple(json.loads(line)) for line in sys.argv[1].splitlines()])

@@ -23,10 +23,11 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
 
 from biopsy.isolation import cleanup
-from biopsy.isolation.forks import CONNECTIONS_VARIABLE
+from biopsy.isolation.forks import CONNECTIONS_VARIABLE, keeps_processes
 from biopsy.isolation.output import Pipe
 from biopsy.isolation.pipe_readers import end_readers
 from biopsy.isolation.process import CannotStartError, Process
+from biopsy.isolation.reaper import Moment
 from biopsy.isolation.watch import Ended, Limits, Stop, attend
 
 _SECONDS_TO_FORK = 120
@@ -133,6 +134,7 @@ class ForkServer:
         connection = self._free.get()
         try:
             with Pipe() as pipe:
+                begun_at = Moment()
                 fork = connection.ask(request, pipe.writing)
                 pipe.handed_on()
                 begun(fork.generation)
@@ -141,8 +143,8 @@ class ForkServer:
                     ended = attend(fork, pipe.reading, limits, stop)
                     return ended
                 finally:
-                    if ended is None or ended.cause != "itself":
-                        end_readers(fork.lifeline)
+                    if ended is None or ended.cause != "itself" or not keeps_processes():
+                        end_readers(fork.lifeline, begun_at)
                     fork.close()
         finally:
             self._free.put(connection)
@@ -249,7 +251,8 @@ class _Fork:
         self.generation = generation
         self.lifeline = lifeline
         self._connection = connection
-        cleanup.register("group", str(pid))
+        self._entry = cleanup.group(pid)
+        cleanup.register(*self._entry)
 
     def fileno(self) -> int | None:
         return self._connection.fileno()
@@ -265,4 +268,4 @@ class _Fork:
 
     def close(self) -> None:
         """It has ended: its number may be that of somebody else soon."""
-        cleanup.strike("group", str(self.pid))
+        cleanup.strike(*self._entry)

@@ -23,6 +23,9 @@ CONNECTIONS_VARIABLE = "BIOPSY_FORK_CONNECTIONS"
 STATE_VARIABLE = "BIOPSY_WARM_START"
 """Under this name, that of the warm process of a script says what it is to know, as JSON."""
 
+KEEP_VARIABLE = "BIOPSY_KEEP_PROCESSES"
+"""If this is set, processes that a check leaves in the background stay, such as a server for the next check."""
+
 _LOOK_AT_FORKS = 0.002  # seconds, where no descriptor tells of their ends
 _AT_ONCE = 1 << 16  # bytes read at once
 _MOST_DESCRIPTORS = 4  # that come with a request
@@ -120,6 +123,11 @@ def end_group(leader: int) -> None:
         os.kill(leader, signal.SIGKILL)  # it may not lead a group yet
     except (ProcessLookupError, PermissionError):
         pass
+
+
+def keeps_processes() -> bool:
+    """Whether processes stay that a check leaves in the background."""
+    return bool(os.environ.get(KEEP_VARIABLE))
 
 
 def sacrifice(pid: int) -> None:
@@ -270,15 +278,15 @@ class _Client:
         """The status of the fork, once it has ended; what it started and left behind is ended first."""
         if self.end is not None and flags and not select.select([self.end], [], [], 0)[0]:
             return None
-        if self.end is not None:
+        if self.end is not None and not keeps_processes():
             end_group(self.fork)  # while its number still is its own
         done, status = os.waitpid(self.fork, flags if self.end is None else 0)
         if not done:
             return None
-        if self.end is None:
-            end_group(self.fork)
-        else:
+        if self.end is not None:
             os.close(self.end)
+        elif not keeps_processes():
+            end_group(self.fork)
         os.close(self.lifeline)
         self.fork, self.lifeline, self.end = 0, -1, None
         return -os.WTERMSIG(status) if os.WIFSIGNALED(status) else os.WEXITSTATUS(status)

@@ -6,7 +6,7 @@ import os
 from contextlib import suppress
 from pathlib import Path
 
-from biopsy.isolation import cleanup
+from biopsy.isolation.reaper import processes
 
 _PAGE = os.sysconf("SC_PAGE_SIZE") if hasattr(os, "sysconf") else 4096
 
@@ -19,7 +19,7 @@ def memory_of_session(leader: int) -> int:
     """Resident bytes of all processes of a session, and of those that work for it; shared pages count for each."""
     total = 0
     helping = (NAME_OF_HELP % leader).encode()
-    for pid in cleanup.processes():
+    for pid in processes():
         with suppress(OSError, ValueError, IndexError):
             # What stands after the name in brackets: state, parent, group, session, ...; the 22nd is the resident set.
             before, _, after = Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")

@@ -14,7 +14,7 @@ from typing import IO
 
 from biopsy import errors
 from biopsy.isolation import cleanup
-from biopsy.isolation.forks import end_group, sacrifice
+from biopsy.isolation.forks import end_group, keeps_processes, sacrifice
 from biopsy.isolation.output import KEPT_OUTPUT, Pipe
 from biopsy.isolation.watch import Ended, Limits, Stop, attend, readable
 
@@ -54,8 +54,8 @@ class Process:
         patient: bool = True,
     ) -> None:
         self.patient = patient
-        cleanup.start()  # before there is a process: who is killed in between leaves it for a moment only
         try:
+            cleanup.start()  # before there is a process: who is killed in between leaves it for a moment only
             with _interruptible():
                 self._popen = subprocess.Popen(
                     words,
@@ -69,7 +69,7 @@ class Process:
         except (OSError, ValueError) as error:
             raise CannotStartError(error) from error
         self.pid = self._popen.pid
-        self._entry: tuple[str, ...] | None = ("group", str(self.pid))
+        self._entry: tuple[str, ...] | None = cleanup.group(self.pid)
         cleanup.register(*self._entry)
         self._end: int | None = None
         try:
@@ -91,14 +91,17 @@ class Process:
         return self._end
 
     def status(self) -> int | None:
-        """Its status if it has ended; whoever it left behind in its group is ended first, while its number is ours."""
+        """Its status if it has ended. Whom it left behind in its group is ended first, unless such processes are kept.
+
+        Until then, its number is nobody else's.
+        """
         if self._popen.returncode is not None:
             return self._popen.returncode
         if self._end is not None and not readable([self._end], 0):
             return None
         if self._end is None and self._popen.poll() is None:
             return None
-        return self._ended()
+        return self._ended(by_itself=True)
 
     def wait(self, seconds: float) -> int | None:
         """Its status once it has ended; None if that takes longer."""
@@ -109,7 +112,7 @@ class Process:
                 self._popen.wait(seconds)
             except subprocess.TimeoutExpired:
                 return None
-            return self._ended()
+            return self._ended(by_itself=True)
         return self.status()
 
     def kill(self) -> int:
@@ -118,11 +121,11 @@ class Process:
             return self._ended()
         return self._popen.returncode
 
-    def _ended(self) -> int:
-        if hasattr(os, "killpg"):
-            end_group(self.pid)
-        else:
+    def _ended(self, *, by_itself: bool = False) -> int:
+        if not hasattr(os, "killpg"):
             self._popen.kill()
+        elif not (by_itself and keeps_processes()):
+            end_group(self.pid)
         self._strike()
         return self._popen.wait()
 

@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 
 from biopsy import errors
-from biopsy.isolation.cleanup import VERDICT_VARIABLE
+from biopsy.isolation.reaper import VERDICT_VARIABLE
 from biopsy.similar_names import did_you_mean
 from biopsy.text import first_of
 

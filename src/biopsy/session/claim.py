@@ -12,7 +12,7 @@ from pathlib import Path
 from biopsy import errors
 from biopsy.filesystem.own_file import InUseError, stands_at, take
 from biopsy.filesystem.write import cannot_write
-from biopsy.isolation import cleanup
+from biopsy.isolation import cleanup, reaper
 from biopsy.shell_words import line_of
 
 _PATIENCE_WITH_THE_LIVING = 0.3
@@ -32,7 +32,7 @@ class Lock:
         """
         self._path = path.with_name(f".{path.name}.lock")
         self._descriptor = _locked(self._path)
-        self._entry: cleanup.Entry = ("lock", str(self._path.absolute()))
+        self._entry: reaper.Entry = ("lock", str(self._path.absolute()))
         cleanup.register(*self._entry)
 
     def release(self) -> None:
@@ -57,7 +57,7 @@ class Claim:
         self.path = path
         self.aside: Path | None = None
         self._lock = Lock(path)
-        self._entries: list[cleanup.Entry] = []
+        self._entries: list[reaper.Entry] = []
         try:
             self._set_aside()
         except BaseException:
@@ -93,7 +93,7 @@ class Claim:
         while os.path.lexists(aside):
             number += 1
             aside = self.path.with_name(f"{self.path.stem}.aside.{number}{self.path.suffix}")
-        entry = ("back", cleanup.identity(status), str(aside.absolute()), str(self.path.absolute()))
+        entry = ("back", reaper.identity(status), str(aside.absolute()), str(self.path.absolute()))
         self._entries.append(entry)
         cleanup.register(*entry)  # first: whoever is killed in between has lost nothing
         self.path.rename(aside)

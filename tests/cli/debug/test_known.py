@@ -9,7 +9,7 @@ import pytest
 import biopsy
 from biopsy import errors
 from biopsy.cli.app import main
-from biopsy.isolation.cleanup import VERDICT_VARIABLE
+from biopsy.isolation.reaper import VERDICT_VARIABLE
 from biopsy.known_failures.entry_file import read_entry
 from support.known_pieces import convolution_with_a_sum
 from support.models import chain, save

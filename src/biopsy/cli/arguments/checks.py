@@ -71,12 +71,23 @@ def add_rules(group: argparse._ArgumentGroup, match: str) -> None:
 
 
 def add_timeout(group: argparse._ArgumentGroup, default: str) -> None:
-    """``--check-timeout``; ``default`` says in words what holds without it."""
+    """``--check-timeout`` and ``--keep-processes``; ``default`` says in words what holds without the first."""
     group.add_argument(
         "--check-timeout",
         type=types.duration,
         metavar="SECONDS",
         help=f"end a check that takes longer (default: {default})",
+    )
+    add_keep_processes(group)
+
+
+def add_keep_processes(group: argparse._ArgumentGroup) -> None:
+    """``--keep-processes``, which ``cli.app`` applies."""
+    group.add_argument(
+        "--keep-processes",
+        action="store_true",
+        help="let processes run that a check leaves in the background, such as a server for the next check (default: "
+        "they end with the check)",
     )
 
 

@@ -45,6 +45,7 @@ def _add_check(parser: argparse.ArgumentParser) -> None:
         "the last engine that is named before it, so that its settings can be tried",
     )
     checks.add_rules(group, "how alike two failures must be to count as the same")
+    checks.add_keep_processes(group)
 
 
 def _add_limits(parser: argparse.ArgumentParser) -> None:

@@ -13,8 +13,8 @@ from contextlib import suppress
 
 from biopsy import errors
 from biopsy.isolation import engine_call
-from biopsy.isolation.cleanup import VERDICT_VARIABLE
 from biopsy.isolation.death import signal_name
+from biopsy.isolation.reaper import VERDICT_VARIABLE
 
 
 def ended_like(status: int, where: str) -> errors.BiopsyError:

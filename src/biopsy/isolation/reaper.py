@@ -1,0 +1,260 @@
+"""Ends and removes what a process of ours has left behind.
+
+Run as a program, once that process has ended, with its list (see ``cleanup``) as standard input. Other modules use the
+same functions while the process lives.
+
+This file imports nothing of biopsy: the program starts in some 15 ms, and finds no module of anybody else.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import stat
+import time
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import TypeAlias
+
+VERDICT_VARIABLE = "BIOPSY_VERDICT"
+"""A check, and all that it starts, carry the path of its verdict file in this; it stands in a folder of its own."""
+
+Entry: TypeAlias = tuple[str, ...]
+"""A line of the list, see ``clean_up``: a word for what it is, then what it names."""
+
+SLOT = 1 << 14
+"""Bytes of the list for each entry: two of the longest paths that Linux knows, and their identity."""
+LENGTH = 4
+"""Bytes at the beginning of a slot that say how long its entry is; 0 if it has none. The first slot is a heading."""
+
+_ROUNDS = 50
+"""Looks for what is to go: whoever is born, or made, between two of them is found by the next."""
+_PATIENCE = 1.0
+"""Seconds to wait for a lock: who begins anew looks at it for a moment."""
+_LONGEST_RANGE = 1 << 12
+"""Numbers of processes that are tried one by one, which takes some milliseconds."""
+_NO_FULL_CIRCLE = 5.0
+"""Seconds in which no machine begins as many processes as it has numbers, 32,768 and more."""
+
+
+def entries_of(descriptor: int) -> Iterator[Entry]:
+    """What stands on a list."""
+    for start in range(SLOT, os.fstat(descriptor).st_size, SLOT):
+        length = int.from_bytes(os.pread(descriptor, LENGTH, start), "little")
+        if length:
+            yield tuple(os.fsdecode(part) for part in os.pread(descriptor, length, start + LENGTH).split(b"\0"))
+
+
+def identity(status: os.stat_result) -> str:
+    """What tells a file or folder from any other that may come to stand at its path."""
+    return f"{status.st_dev}:{status.st_ino}"
+
+
+def clean_up(entries: Iterable[Entry]) -> None:
+    """End and remove what stands on a list.
+
+    ``group PID BEGUN`` is a group of processes, and the start of the one that leads it; ``marked FOLDER`` are the
+    processes of a check whose verdict file stands in that folder; ``folder IDENTITY PATH`` is a folder (no identity:
+    its name is known to nobody else), ``file IDENTITY TEMPORARY PATH`` a file that stands at one of these, ``new PATH``
+    one whose name is known to nobody else, ``back IDENTITY FROM TO`` a file of somebody else that was set aside, and
+    ``lock PATH`` what must be had before anything with a name that others may use is touched: if somebody else has it,
+    that is left as it is.
+    """
+    listed: dict[str, list[Entry]] = {}
+    for what, *rest in entries:
+        listed.setdefault(what, []).append(tuple(rest))
+    for number, begun in listed.get("group", ()):
+        _end_group(int(number), begun)
+    end_marked(folder for (folder,) in listed.get("marked", ()))
+    locks = [path for (path,) in listed.get("lock", ())]
+    held = [_taken(path) for path in locks]
+    for known, temporary, path in listed.get("file", ()):
+        for place in {temporary, path} if all(held) else {temporary} - {path}:
+            _remove_file(known, place)
+    for (path,) in listed.get("new", ()):
+        _remove_new(path)
+    for known, path in listed.get("folder", ()):
+        if not known or all(held):
+            remove_folder(known, path)
+    if all(held):
+        _put_back(listed.get("back", ()))
+    for path in (path for path, had in zip(locks, held, strict=True) if had):
+        with suppress(OSError):
+            os.unlink(path)  # noqa: PTH108 -- words, not paths
+
+
+# Processes
+
+
+def processes() -> Iterator[int]:
+    """The numbers of all processes, where /proc shows them."""
+    with suppress(OSError):
+        yield from (int(name) for name in os.listdir("/proc") if name.isdigit())  # noqa: PTH208 -- numbers, not paths
+
+
+class Moment:
+    """A moment, and the processes that have begun since then, which are found without a look at all of the machine.
+
+    Linux gives numbers to processes in their order, and says which one it gave last.
+    """
+
+    def __init__(self) -> None:
+        self._newest = _newest_process()
+        self._time = time.monotonic()
+
+    def younger(self) -> Iterable[int]:
+        """Numbers among which are those of all processes that have begun since; some may be nobody's.
+
+        If the order of numbers may have come full circle since then, or if they are too many, all there are.
+        """
+        newest = _newest_process()
+        is_in_order = self._newest and time.monotonic() - self._time < _NO_FULL_CIRCLE
+        if is_in_order and 0 <= newest - self._newest <= _LONGEST_RANGE:
+            return range(self._newest + 1, newest + 1)
+        return processes()
+
+
+def _newest_process() -> int:
+    """The number that was given to a process last; 0 where /proc does not say."""
+    with suppress(OSError, ValueError, IndexError):
+        return int(Path("/proc/loadavg").read_bytes().split()[4])
+    return 0
+
+
+def beginning(pid: int) -> str:
+    """When a process began, in ticks since the start of the machine: with its number, that is nobody else's.
+
+    Empty where /proc does not say, or if there is none.
+    """
+    with suppress(OSError, IndexError):
+        return os.fsdecode(_stat(pid)[19])
+    return ""
+
+
+def _stat(pid: int) -> list[bytes]:
+    """What /proc says behind the name of a process: its state, parent, group, session, ... Raises OSError."""
+    return Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()
+
+
+def end_processes(is_meant: Callable[[int], bool], among: Callable[[], Iterable[int]] = processes) -> None:
+    """Kill every process but this one that is meant, until there is none.
+
+    ``is_meant`` may raise OSError for a process that has gone. It is asked twice, the second time while the process is
+    held, so that its number cannot have become that of another one.
+    """
+    for _ in range(_ROUNDS):
+        killed = False
+        for pid in among():
+            with suppress(OSError):
+                if pid != os.getpid() and is_meant(pid):
+                    killed |= _kill(pid, is_meant)
+        if not killed:
+            return
+
+
+def _kill(pid: int, is_meant: Callable[[int], bool]) -> bool:
+    if not hasattr(os, "pidfd_open"):
+        os.kill(pid, signal.SIGKILL)
+        return True
+    held = os.pidfd_open(pid)
+    try:
+        if not is_meant(pid):
+            return False
+        signal.pidfd_send_signal(held, signal.SIGKILL)
+        return True
+    finally:
+        os.close(held)
+
+
+def _end_group(leader: int, begun: str) -> None:
+    """Kill a group, unless its number is that of another process by now."""
+    if not begun:  # nobody can tell
+        with suppress(OSError):
+            os.killpg(leader, signal.SIGKILL)
+        return
+    now = beginning(leader)
+    # As long as anybody is in the group, the number of the one that led it is given to nobody else.
+    if now in ("", begun):
+        end_processes(lambda pid: _stat(pid)[2] == b"%d" % leader and _stat(pid)[0] not in (b"Z", b"X"))
+
+
+def end_marked(folders: Iterable[str], among: Callable[[], Iterable[int]] = processes) -> None:
+    """End every process of a check whose verdict file stands in one of these folders, wherever it has gone since.
+
+    Only where /proc shows the environment of processes.
+    """
+    marks = tuple(os.fsencode(f"{VERDICT_VARIABLE}={folder}/") for folder in folders)
+
+    def is_marked(pid: int) -> bool:
+        environment = Path(f"/proc/{pid}/environ").read_bytes()
+        return any(variable.startswith(marks) for variable in environment.split(b"\0"))
+
+    if marks:
+        end_processes(is_marked, among)
+
+
+# Files and folders
+
+
+def _put_back(entries: Iterable[Entry]) -> None:
+    for known, aside, path in entries:
+        if _is(known, aside) and not os.path.lexists(path):
+            with suppress(OSError):
+                os.rename(aside, path)  # noqa: PTH104 -- words, not paths
+
+
+def _is(known: str, path: str) -> bool:
+    with suppress(OSError):
+        return identity(os.lstat(path)) == known
+    return False
+
+
+def _remove_file(known: str, path: str) -> None:
+    if _is(known, path):
+        with suppress(OSError):
+            os.unlink(path)  # noqa: PTH108 -- words, not paths
+
+
+def _remove_new(path: str) -> None:
+    with suppress(OSError):
+        if stat.S_ISREG(os.lstat(path).st_mode):
+            os.unlink(path)  # noqa: PTH108 -- words, not paths
+
+
+def remove_folder(known: str, path: str) -> None:
+    """Without following a link, neither at the path nor below it: ``rmtree`` goes by descriptors.
+
+    ``known`` is its identity; nothing is removed if another one stands there. Empty: any that stands there.
+    """
+    for _ in range(_ROUNDS):
+        if not os.path.lexists(path) or (known and not _is(known, path)):
+            return
+        shutil.rmtree(path, ignore_errors=True)  # who was killed a moment ago may still finish a file in it
+
+
+def _taken(path: str) -> bool:
+    """Take a lock, and keep it until this process ends; False if another has it, or if something else stands there."""
+    import fcntl
+
+    end = time.monotonic() + _PATIENCE
+    while time.monotonic() < end:
+        try:
+            descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK, 0o600)
+        except OSError:
+            return False
+        status = os.fstat(descriptor)
+        if not stat.S_ISREG(status.st_mode) or status.st_uid != os.geteuid() or status.st_nlink > 1:
+            return False
+        with suppress(BlockingIOError):
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            if _is(identity(status), path):
+                return True
+        os.close(descriptor)
+        time.sleep(0.01)
+    return False
+
+
+if __name__ == "__main__":
+    clean_up(list(entries_of(0)))

@@ -1,0 +1,114 @@
+"""Processes that checks leave in the background: gone with the check, however many run, and however biopsy ends."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+
+import pytest
+
+from support.command_line import is_alive, started, wait_until
+from support.models import chain, save
+
+JOBS = [*("1", "2", "4", "8"), *(pytest.param(jobs, marks=pytest.mark.slow) for jobs in ("16", "32"))]
+
+LEAVES_A_DAEMON = r"""
+daemon = subprocess.Popen(["sleep", "600"], start_new_session=True)
+with open("daemons.txt", "a") as file:
+    file.write(f"{daemon.pid}\n")
+sys.exit('n3' in names and 'n9' in names)
+"""
+
+FORKS_A_DAEMON = r"""
+if not os.fork():
+    os.setsid()
+    with open("daemons.txt", "a") as file:
+        file.write(f"{os.getpid()}\n")
+    for descriptor in (0, 1, 2):
+        os.close(descriptor)
+    time.sleep(600)
+    os._exit(0)
+time.sleep(0.1)
+sys.exit('n3' in names and 'n9' in names)
+"""
+
+
+def daemons(place) -> list[int]:
+    return [int(line) for line in place.told("daemons.txt")]
+
+
+@pytest.mark.parametrize("jobs", JOBS)
+def test_daemons_of_checks_end_with_them(place, jobs: str) -> None:
+    place.model(12)
+    ran = place.reduce("m.onnx", "-o", "r.onnx", "--jobs", jobs, "--check", *place.check(LEAVES_A_DAEMON))
+    assert ran.status == 0, ran.told
+    assert place.nodes() == ["n3", "n9"]
+    assert len(daemons(place)) > 5
+    assert not any(map(is_alive, daemons(place)))
+
+
+@pytest.mark.parametrize("jobs", JOBS)
+def test_a_killed_biopsy_leaves_no_daemon_however_many_checks_have_run(place, jobs: str) -> None:
+    place.model(12)
+    code = LEAVES_A_DAEMON.replace("sys.exit", "time.sleep(0.2)\nsys.exit")
+    process = place.start("m.onnx", "-o", "r.onnx", "--jobs", jobs, "--check", *place.check(code))
+    assert wait_until(lambda: len(daemons(place)) >= 5 + int(jobs))
+    process.kill()
+    process.communicate()
+    assert place.everyone_has_ended()
+    assert not any(map(is_alive, daemons(place)))
+    for path in place.folder.glob("*.journal"):
+        path.unlink()
+
+
+def test_a_daemon_that_a_warm_script_forks_ends_with_its_check(place) -> None:
+    place.model(12)
+    place.check(FORKS_A_DAEMON)
+    ran = place.reduce("m.onnx", "-o", "r.onnx", "--check", sys.executable, "check.py", "{}")
+    assert ran.status == 0, ran.told
+    assert len(daemons(place)) > 5
+    assert not any(map(is_alive, daemons(place)))
+
+
+@pytest.mark.parametrize("start", ["subprocess.Popen(words, start_new_session=True)", "subprocess.Popen(words)"])
+@pytest.mark.parametrize("cold", [[], ["--cold-checks"]])
+def test_a_server_stays_for_the_next_check_if_the_user_says_so(place, start: str, cold: list[str]) -> None:
+    place.model(12)
+    code = f"""
+words = ["sleep", "600"]
+if not os.path.exists("daemons.txt"):
+    open("daemons.txt", "w").write(str({start}.pid))
+os.kill(int(open("daemons.txt").read()), 0)
+sys.exit('n3' in names and 'n9' in names)
+"""
+    words = ["m.onnx", "-o", "r.onnx", "--jobs", "1", *cold, "--check", *place.check(code)]
+    assert place.reduce("--keep-processes", *words).status == 0
+    (server,) = daemons(place)
+    assert is_alive(server)
+    os.kill(server, signal.SIGKILL)
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "debug repeat --until 3 --check CHECK",
+        "debug flags m.onnx --engine onnxrt --check CHECK {}",
+        "debug transform m.onnx --by onnxruntime --check CHECK {}",
+        "debug known m.onnx --check CHECK {}",
+        "diagnose m.onnx --max-time 20 --check CHECK {}",
+    ],
+)
+def test_every_command_with_a_check_takes_its_daemons_along(place, line: str) -> None:
+    save(chain(3), place.folder / "m.onnx")
+    (place.folder / "check.sh").write_text("#!/bin/sh\nsetsid sleep 600 & echo $! >> daemons.txt\nexit 1\n")
+    (place.folder / "check.sh").chmod(0o755)
+    words = line.replace("CHECK", "./check.sh").split()
+    process = started(*words, folder=place.folder, env=place.environment)
+    process.communicate(timeout=60)
+    assert daemons(place)
+    assert wait_until(lambda: not place.processes(), 3)
+    for path in place.folder.iterdir():
+        if path.name not in {"m.onnx", "check.sh", "daemons.txt"}:
+            subprocess.run(["rm", "-r", str(path)], check=True)
