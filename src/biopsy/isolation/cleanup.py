@@ -62,6 +62,14 @@ def watches() -> bool:
     return _watcher.is_there()
 
 
+def starting() -> Entry:
+    """The entry for what is about to be started, and will carry its second part as ``START_VARIABLE``.
+
+    The number of a process is told only after it was started, and this process may be killed in between.
+    """
+    return "starting", os.urandom(8).hex()
+
+
 def group(leader: int) -> Entry:
     """The entry for the group of processes that this one leads, or will lead in a moment."""
     return "group", str(leader), reaper.beginning(leader)

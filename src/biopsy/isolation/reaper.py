@@ -13,13 +13,16 @@ import shutil
 import signal
 import stat
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import suppress
 from pathlib import Path
 from typing import TypeAlias
 
 VERDICT_VARIABLE = "BIOPSY_VERDICT"
 """A check, and all that it starts, carry the path of its verdict file in this; it stands in a folder of its own."""
+
+START_VARIABLE = "BIOPSY_START"
+"""What we start carries a word of its own in this, which is on the list before there is a process."""
 
 Entry: TypeAlias = tuple[str, ...]
 """A line of the list, see ``clean_up``: a word for what it is, then what it names."""
@@ -55,18 +58,19 @@ def identity(status: os.stat_result) -> str:
 def clean_up(entries: Iterable[Entry]) -> None:
     """End and remove what stands on a list.
 
-    ``group PID BEGUN`` is a group of processes, and the start of the one that leads it; ``marked FOLDER`` are the
-    processes of a check whose verdict file stands in that folder; ``folder IDENTITY PATH`` is a folder (no identity:
-    its name is known to nobody else), ``file IDENTITY TEMPORARY PATH`` a file that stands at one of these, ``new PATH``
-    one whose name is known to nobody else, ``back IDENTITY FROM TO`` a file of somebody else that was set aside, and
-    ``lock PATH`` what must be had before anything with a name that others may use is touched: if somebody else has it,
-    that is left as it is.
+    ``group PID BEGUN`` is a group of processes, and the start of the one that leads it; ``starting WORD`` is who
+    carries that word, and was perhaps just being started; ``marked FOLDER`` are the processes of a check whose verdict
+    file stands in that folder; ``folder IDENTITY PATH`` is a folder (no identity: its name is known to nobody else),
+    ``file IDENTITY TEMPORARY PATH`` a file that stands at one of these, ``new PATH`` one whose name is known to nobody
+    else, ``back IDENTITY FROM TO`` a file of somebody else that was set aside, and ``lock PATH`` what must be had
+    before anything with a name that others may use is touched: if somebody else has it, that is left as it is.
     """
     listed: dict[str, list[Entry]] = {}
     for what, *rest in entries:
         listed.setdefault(what, []).append(tuple(rest))
     for number, begun in listed.get("group", ()):
         _end_group(int(number), begun)
+    _end_just_started({word for (word,) in listed.get("starting", ())})
     end_marked(folder for (folder,) in listed.get("marked", ()))
     locks = [path for (path,) in listed.get("lock", ())]
     held = [_taken(path) for path in locks]
@@ -193,6 +197,18 @@ def end_marked(folders: Iterable[str], among: Callable[[], Iterable[int]] = proc
 
     if marks:
         end_processes(is_marked, among)
+
+
+def _end_just_started(words: Collection[str]) -> None:
+    """End those who were started under these words; as ``end_marked``, only where /proc shows the environment."""
+    marks = {os.fsencode(f"{START_VARIABLE}={word}") for word in words}
+
+    def is_marked(pid: int) -> bool:
+        with open(f"/proc/{pid}/environ", "rb") as environment:  # noqa: PTH123 -- asked for each process
+            return not marks.isdisjoint(environment.read().split(b"\0"))
+
+    if marks:
+        end_processes(is_marked)
 
 
 # Files and folders
