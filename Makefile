@@ -40,7 +40,7 @@ test-all: lint types imports bytecode
 	$(BIN)/python -m pytest -n $(WORKERS) --hypothesis-profile thorough -m "not peer and not ray and not torch" tests
 
 # The oldest versions that pyproject.toml allows, on the oldest Python if there is one.
-LOWEST_PYTHON ?= $(shell for p in python3.10 "$$HOME"/.pyenv/versions/3.10.*/bin/python $(PYTHON); do \
+LOWEST_PYTHON ?= $(shell for p in python3.11 "$$HOME"/.pyenv/versions/3.11.*/bin/python $(PYTHON); do \
 	"$$p" -c "import venv" 2>/dev/null && { echo "$$p"; break; }; done)
 
 .venv-lowest/.ready: pyproject.toml alias/pyproject.toml
@@ -77,7 +77,7 @@ test-peer: $(VENV)/.test .venv-peer/.ready
 	touch $@
 
 test-ray: .venv-ray/.ready
-	.venv-ray/bin/python -m pytest -m "ray and not slow" tests/session tests/cli tests/test_ray_executor.py
+	.venv-ray/bin/python -m pytest -m "ray and not slow" tests/session tests/cli tests/security tests/test_ray_executor.py
 
 # PyTorch lives in an environment of its own: it is large. TORCH says which: the smallest build for a processor is best.
 TORCH ?= torch==2.13.0

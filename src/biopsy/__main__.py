@@ -5,7 +5,7 @@ import sys
 
 # The path that -m has put in front; nothing may be imported before, and these two are loaded already. What a person
 # put there by PYTHONPATH stays.
-if not getattr(sys.flags, "safe_path", False) and sys.path[:1] in ([""], [os.getcwd()]):  # noqa: PTH109 -- loaded
+if not sys.flags.safe_path and sys.path[:1] in ([""], [os.getcwd()]):  # noqa: PTH109 -- loaded
     del sys.path[0]
 
 from biopsy.cli.app import main

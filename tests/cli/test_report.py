@@ -97,12 +97,15 @@ def test_the_page_of_a_real_run_shows_the_engines_and_how_the_output_differs(wri
     assert 'data-marks="heat-0"' in page
 
 
-def test_without_jinja2_the_extra_is_named(
-    write: Callable[[str], None], monkeypatch: pytest.MonkeyPatch, capsys: Captured
+@pytest.mark.parametrize("package", ["jinja2", "fast_sugiyama"])
+def test_without_a_package_of_the_extra_it_is_named(
+    write: Callable[[str], None], monkeypatch: pytest.MonkeyPatch, capsys: Captured, package: str
 ) -> None:
     missing: Any = None
-    monkeypatch.setitem(sys.modules, "jinja2", missing)
+    monkeypatch.setitem(sys.modules, package, missing)
     write(json.dumps(reports.tiny()))
     assert made() == 4
-    assert 'pip install "biopsy[report]"' in capsys.readouterr().err
+    said = capsys.readouterr().err
+    assert f"needs the package {package}" in said
+    assert 'pip install "biopsy[report]"' in said
     assert not Path("page.html").exists()

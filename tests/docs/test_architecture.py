@@ -1,17 +1,12 @@
 """The page on the architecture: its drawing, its table of rooms and the files that it names are those of the source."""
 
 import re
-import sys
+import tomllib
 from pathlib import Path
 
 import pytest
 
 from support.pages import ROOT
-
-if sys.version_info >= (3, 11):
-    import tomllib
-else:
-    tomllib = None
 
 SOURCE = ROOT / "src" / "biopsy"
 PAGE = (ROOT / "docs" / "explanation" / "architecture.md").read_text(encoding="utf-8")

@@ -132,3 +132,17 @@ def test_of_one_whose_child_is_stopped(stuck) -> None:
     process = begin(stuck, "debug", "layers", "m.onnx", "--suspect", "stuck", STUCK="run")
     os.kill(int(stuck.told("stuck.txt")[0]), signal.SIGSTOP)
     nothing_is_left_of(stuck, process)
+
+
+DIES_TOO_EARLY = """
+import os, signal
+from biopsy.isolation import cleanup, process
+cleanup.group = lambda leader: os.kill(os.getpid(), signal.SIGKILL)
+process.Process(["sleep", "600"])
+"""
+
+
+def test_between_the_start_of_a_process_and_the_news_of_its_number(place) -> None:
+    ended = subprocess.run([sys.executable, "-c", DIES_TOO_EARLY], env=place.environment, timeout=LIMIT)
+    assert ended.returncode == -signal.SIGKILL
+    assert place.everyone_has_ended(10)

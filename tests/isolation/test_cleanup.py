@@ -187,7 +187,7 @@ def test_a_process_that_is_starting_a_program_is_waited_for(tmp_path: Path) -> N
     for _ in range(100):
         moment = reaper.Moment()
         with subprocess.Popen(["/bin/sleep", "600"], env=variables) as daemon:
-            reaper.end_marked([str(tmp_path)], moment.younger)
+            reaper.end_marked([f"{reaper.VERDICT_VARIABLE}={tmp_path}/"], moment.younger)
             missed += not wait_until(lambda daemon=daemon: daemon.poll() is not None, 0.5)
             daemon.kill()
     assert not missed
@@ -196,6 +196,6 @@ def test_a_process_that_is_starting_a_program_is_waited_for(tmp_path: Path) -> N
 def test_one_without_any_variable_is_not_waited_for_long(tmp_path: Path) -> None:
     moment = reaper.Moment()
     with subprocess.Popen(["/bin/sleep", "600"], env={}) as somebody:
-        reaper.end_marked([str(tmp_path)], moment.younger)
+        reaper.end_marked([f"{reaper.VERDICT_VARIABLE}={tmp_path}/"], moment.younger)
         assert somebody.poll() is None
         somebody.kill()

@@ -1,5 +1,8 @@
 """Whether a changed model is as valid as the one that it was made from."""
 
+import math
+import subprocess
+import sys
 from collections.abc import Iterator
 from contextlib import closing
 
@@ -56,14 +59,35 @@ def test_nothing_is_asked_that_was_not_true_before():
         assert made.told(changed(c=6)) is not None
 
 
-def test_a_model_that_brings_onnx_down_is_not_valid_and_the_next_one_is_looked_at():
-    """The shape inference of onnx counts on as many outputs as ``num_outputs`` says, and ends the process."""
-    nodes = [helper.make_node("Shape", ["x"], ["s"]), helper.make_node("Split", ["s"], ["y", "z"], num_outputs=2)]
+def split(parts: int) -> onnx.ModelProto:
+    """The shape inference of onnx 1.23 counts on as many outputs as ``num_outputs`` says."""
+    nodes = [helper.make_node("Shape", ["x"], ["s"]), helper.make_node("Split", ["s"], ["y", "z"], num_outputs=parts)]
     ends = [helper.make_tensor_value_info(name, TensorProto.INT64, [2]) for name in "yz"]
     graph = helper.make_graph(nodes, "g", [helper.make_tensor_value_info("x", TensorProto.FLOAT, [2, 3, 4, 5])], ends)
-    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=8)
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=8)
+
+
+def transposed(weight: list[int]) -> onnx.ModelProto:
+    """That of onnx 1.21 and older counts on a weight of as many axes as the input has."""
+    nodes = [helper.make_node("ConvTranspose", ["x", "w"], ["y"])]
+    start = helper.make_tensor_value_info("x", TensorProto.FLOAT, [1, 2, 4])
+    end = helper.make_tensor_value_info("y", TensorProto.FLOAT, [1, 2, 5])
+    held = helper.make_tensor("w", TensorProto.FLOAT, weight, [1.0] * math.prod(weight))
+    graph = helper.make_graph(nodes, "g", [start], [end], [held])
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=8)
+
+
+def brings_onnx_down(model: onnx.ModelProto) -> bool:
+    code = "import onnx, sys; onnx.shape_inference.infer_shapes(sys.stdin.buffer.read(), data_prop=True)"
+    told = subprocess.run([sys.executable, "-c", code], input=model.SerializeToString(), capture_output=True)
+    return told.returncode < 0
+
+
+def test_a_model_that_brings_onnx_down_is_not_valid_and_the_next_one_is_looked_at():
+    pairs = [(split(2), split(1)), (transposed([2, 2, 2]), transposed([2, 2]))]
+    model, odd = next((pair for pair in pairs if brings_onnx_down(pair[1])), (None, None))
+    if odd is None:
+        pytest.skip("no model is known that brings this onnx down")
     with closing(Validity(model)) as made:
-        odd = type(model).FromString(model.SerializeToString())
-        odd.graph.node[1].attribute[0].i = 1
         assert made.told(odd) is None
         assert made.told(model) is not None

@@ -214,13 +214,13 @@ def _with_its_processes(folder: Path) -> Iterator[None]:
     if keeps_processes():
         yield
         return
-    begun, entry = Moment(), ("marked", str(folder))
-    cleanup.register(*entry)
+    begun, mark = Moment(), f"{VERDICT_VARIABLE}={folder}/"
+    cleanup.register("marked", mark)
     try:
         yield
     finally:
-        end_marked([str(folder)], begun.younger)
-        cleanup.strike(*entry)
+        end_marked([mark], begun.younger)
+        cleanup.strike("marked", mark)
 
 
 def verdict_of(told: Path, ended: Ended) -> verdict.VerdictFile:

@@ -211,7 +211,7 @@ class Cache:
         return CachedEnvironment(
             key=key,
             record=record,
-            used=datetime.datetime.fromtimestamp(used, datetime.timezone.utc),
+            used=datetime.datetime.fromtimestamp(used, datetime.UTC),
             bytes=record.bytes if record else size_of(path),
             in_use=self._in_use(key),
         )
@@ -225,7 +225,7 @@ class Cache:
 
     def clear(self, *, unused_for: datetime.timedelta = datetime.timedelta(0)) -> Cleared:
         """Remove what was not used for so long, and what is left of unfinished ones."""
-        before = datetime.datetime.now(datetime.timezone.utc) - unused_for
+        before = datetime.datetime.now(datetime.UTC) - unused_for
         old = [entry for entry in self.entries() if entry.used <= before or entry.record is None]
         gone = {entry.key for entry in old if self.remove(entry.key)}
         left = [replace(entry, in_use=self._in_use(entry.key)) for entry in old if entry.key not in gone]

@@ -200,10 +200,8 @@ def _of_uv() -> _UvFiles:
 
 
 def _toml(path: Path) -> Mapping[str, Any] | None:
-    if sys.version_info >= (3, 11):
-        import tomllib
-    else:
-        import tomli as tomllib
+    import tomllib
+
     try:
         return tomllib.loads(read_plain(path, _LARGEST_SETTINGS, follow=True).decode())
     except (OSError, ValueError, RecursionError):

@@ -16,6 +16,7 @@ from biopsy import errors
 from biopsy.isolation import cleanup
 from biopsy.isolation.forks import end_group, keeps_processes, sacrifice
 from biopsy.isolation.output import KEPT_OUTPUT, Pipe
+from biopsy.isolation.reaper import START_VARIABLE
 from biopsy.isolation.watch import Ended, Limits, Stop, attend, readable
 
 IN_ORDER = {"PYTHONUNBUFFERED": "1"}
@@ -54,23 +55,27 @@ class Process:
         patient: bool = True,
     ) -> None:
         self.patient = patient
+        word = os.urandom(8).hex()  # the number is known too late for who is killed in between
+        starting = ("marked", f"{START_VARIABLE}={word}")
         try:
-            cleanup.start()  # before there is a process: who is killed in between leaves it for a moment only
+            cleanup.register(*starting)
             with _interruptible():
                 self._popen = subprocess.Popen(
                     words,
                     stdin=stdin,
                     stdout=stdout,
                     stderr=stderr,
-                    env=_variables(environment or {}),
+                    env=_variables({**(environment or {}), START_VARIABLE: word}),
                     pass_fds=descriptors,
                     start_new_session=True,
                 )
         except (OSError, ValueError) as error:
+            cleanup.strike(*starting)
             raise CannotStartError(error) from error
         self.pid = self._popen.pid
         self._entry: tuple[str, ...] | None = cleanup.group(self.pid)
         cleanup.register(*self._entry)
+        cleanup.strike(*starting)
         self._end: int | None = None
         try:
             self._end = os.pidfd_open(self.pid) if hasattr(os, "pidfd_open") else None

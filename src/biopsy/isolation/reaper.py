@@ -20,6 +20,9 @@ from typing import TypeAlias
 VERDICT_VARIABLE = "BIOPSY_VERDICT"
 """A check, and all that it starts, carry the path of its verdict file in this; it stands in a folder of its own."""
 
+START_VARIABLE = "BIOPSY_START"
+"""What we start carries a word of its own in this, which is on the list before there is a process."""
+
 Entry: TypeAlias = tuple[str, ...]
 """A line of the list, see ``clean_up``: a word for what it is, then what it names."""
 
@@ -56,19 +59,18 @@ def identity(status: os.stat_result) -> str:
 def clean_up(entries: Iterable[Entry]) -> None:
     """End and remove what stands on a list.
 
-    ``group PID BEGUN`` is a group of processes, and the start of the one that leads it; ``marked FOLDER`` are the
-    processes of a check whose verdict file stands in that folder; ``folder IDENTITY PATH`` is a folder (no identity:
-    its name is known to nobody else), ``file IDENTITY TEMPORARY PATH`` a file that stands at one of these, ``new PATH``
-    one whose name is known to nobody else, ``back IDENTITY FROM TO`` a file of somebody else that was set aside, and
-    ``lock PATH`` what must be had before anything with a name that others may use is touched: if somebody else has it,
-    that is left as it is.
+    ``group PID BEGUN`` is a group of processes, and the start of the one that leads it; ``marked MARK`` are processes,
+    see ``end_marked``; ``folder IDENTITY PATH`` is a folder (no identity: its name is known to nobody else), ``file
+    IDENTITY TEMPORARY PATH`` a file that stands at one of these, ``new PATH`` one whose name is known to nobody else,
+    ``back IDENTITY FROM TO`` a file of somebody else that was set aside, and ``lock PATH`` what must be had before
+    anything with a name that others may use is touched: if somebody else has it, that is left as it is.
     """
     listed: dict[str, list[Entry]] = {}
     for what, *rest in entries:
         listed.setdefault(what, []).append(tuple(rest))
     for number, begun in listed.get("group", ()):
         _end_group(int(number), begun)
-    end_marked(folder for (folder,) in listed.get("marked", ()))
+    end_marked(mark for (mark,) in listed.get("marked", ()))
     locks = [path for (path,) in listed.get("lock", ())]
     held = [_taken(path) for path in locks]
     for known, temporary, path in listed.get("file", ()):
@@ -192,20 +194,20 @@ def _end_group(leader: int, begun: str) -> None:
         end_processes(lambda pid: _stat(pid)[2] == b"%d" % leader and _stat(pid)[0] not in (b"Z", b"X"))
 
 
-def end_marked(folders: Iterable[str], among: Callable[[], Iterable[int]] = processes) -> None:
-    """End every process of a check whose verdict file stands in one of these folders, wherever it has gone since.
+def end_marked(marks: Iterable[str], among: Callable[[], Iterable[int]] = processes) -> None:
+    """End every process whose environment has a variable that begins like one of these, wherever it has gone since.
 
     Only where /proc shows the environment of processes.
     """
-    marks = [os.fsencode(f"\0{VERDICT_VARIABLE}={folder}/") for folder in folders]
+    beginnings = [b"\0" + os.fsencode(mark) for mark in marks]
 
     def is_marked(pid: int) -> bool | None:
         environment = b"\0" + _content(f"/proc/{pid}/environ")
         if environment == b"\0" and int(_stat(pid)[20]):  # it has memory, and will have an environment in a moment
             return None
-        return any(mark in environment for mark in marks)
+        return any(beginning in environment for beginning in beginnings)
 
-    if marks:
+    if beginnings:
         end_processes(is_marked, among)
 
 

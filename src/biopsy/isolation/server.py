@@ -96,7 +96,8 @@ class _Child:
         self._process = Process(words, stdin=pipe, stdout=pipe, stderr=pipe, environment=environment)
         stdin, stdout, stderr = self._process.streams
         self._requests: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()
-        self._answers: queue.Queue[bytes] = queue.Queue(1)
+        self._answers: queue.SimpleQueue[bytes] = queue.SimpleQueue()  # an interrupt leaves a Queue without its lock
+        self._room = threading.Semaphore()  # for one answer that nobody has taken yet
         self._printed = KeptOutput(_KEPT)
         self._note: str | None = None
         self._threads = [
@@ -128,7 +129,7 @@ class _Child:
             if limits.seconds is not None:
                 wait = min(wait, max(0.0, started + limits.seconds - time.monotonic()))
             with suppress(queue.Empty):
-                return self._answers.get(timeout=wait)
+                return self._next_answer(wait)
             if self._process.status() is not None:
                 return self._last_line()
             if limits.seconds is not None and time.monotonic() >= started + limits.seconds:
@@ -136,10 +137,16 @@ class _Child:
             if limits.memory is not None and memory_of_session(self._process.pid) > limits.memory:
                 raise self.end("memory")
 
+    def _next_answer(self, seconds: float) -> bytes:
+        """Raises queue.Empty if none comes within so many seconds."""
+        line = self._answers.get(timeout=seconds)
+        self._room.release()
+        return line
+
     def _last_line(self) -> bytes:
         """What it may have said before it died; a daemon of it may have its answers open."""
         with suppress(queue.Empty):
-            return self._answers.get(timeout=_LAST_WAIT)
+            return self._next_answer(_LAST_WAIT)
         return b""
 
     def end(self, cause: Cause) -> ServerEndedError:
@@ -152,7 +159,7 @@ class _Child:
         until = time.monotonic() + _LAST_WAIT
         while any(thread.is_alive() for thread in self._threads) and time.monotonic() < until:
             with suppress(queue.Empty):
-                self._answers.get_nowait()
+                self._next_answer(0)
             for thread in self._threads:
                 thread.join(0.01)
         self._process.close()
@@ -169,7 +176,9 @@ class _Child:
     def _read_answers(self, stream: IO[bytes]) -> None:
         with stream:
             while line := stream.readline(LONGEST_ANSWER):
+                self._room.acquire()
                 self._answers.put(line)
+        self._room.acquire()
         self._answers.put(b"")
 
     def _read_output(self, stream: IO[bytes]) -> None:

@@ -92,5 +92,5 @@ def _json(text: str, file: str) -> tuple[str, str] | None:
         return None
     if '"ir_version"' in text or '"irVersion"' in text:
         code = "import onnx, sys; onnx.save(onnx.load(sys.argv[1], format='json'), 'model.onnx')"
-        return "it is an ONNX model as JSON", line_of(["python", "-c", code]) + f" {file}"
+        return "it is an ONNX model as JSON", line_of(["python", "-P", "-c", code]) + f" {file}"
     return "it is JSON", f"biopsy inspect data {file}    if it holds inputs or outputs"

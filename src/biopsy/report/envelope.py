@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
-from datetime import datetime, timezone
+from datetime import UTC, datetime
 from typing import Any
 
 from biopsy.comparison.json_report import plain
@@ -36,7 +36,7 @@ def report_tree(run: CommandRun, sections: Mapping[str, Any]) -> Tree:
         "command": run.command,
         "line": run.line,
         "status": run.status,
-        "created": datetime.fromtimestamp(run.began, timezone.utc).isoformat(timespec="seconds"),
+        "created": datetime.fromtimestamp(run.began, UTC).isoformat(timespec="seconds"),
         "seconds": round(run.seconds, 3),
     }
     there = {key: value for key, value in sections.items() if value is not None}

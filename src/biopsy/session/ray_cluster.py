@@ -180,11 +180,15 @@ def _connect(address: str | None) -> tuple[str, bool, str]:
     ray = imported()
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # models are private, and so is that somebody looks at one
     local = {} if named else {"include_dashboard": False}
+    # Ray has its processes import from the current folder first, unless it is told that the job comes from a client.
+    elsewhere = ray.job_config.JobConfig(_client_job=True)
     ends_us = signal.getsignal(signal.SIGTERM)
     heard: list[str] = []
     try:
         with overheard() as heard:
-            joined = ray.init(address=address, log_to_driver=False, logging_level="ERROR", **local)
+            joined = ray.init(
+                address=address, job_config=elsewhere, log_to_driver=False, logging_level="ERROR", **local
+            )
     except Exception as error:
         raise no_answer(named or "this machine", error, "".join(heard)) from error
     finally:

@@ -1,9 +1,7 @@
 """Where boxes and nodes stand: below what they read from, and no two in one place."""
 
-import sys
 from itertools import pairwise
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -40,13 +38,6 @@ def test_each_item_stands_below_what_it_reads_from_and_beside_the_others(
     graph: tuple[int, list[tuple[int, int]]],
 ) -> None:
     check(layered(*graph), *graph)
-
-
-@given(graphs())
-def test_that_holds_without_the_package_too(graph: tuple[int, list[tuple[int, int]]]) -> None:
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setitem(sys.modules, "fast_sugiyama", None)
-        check(layered(*graph), *graph)
 
 
 def test_a_layout_is_the_same_each_time() -> None:

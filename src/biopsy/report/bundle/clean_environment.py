@@ -48,9 +48,8 @@ def clean_environment(folder: Path) -> CleanEnvironment:
     """
     venv.EnvBuilder(with_pip=False, symlinks=os.name != "nt").create(folder)
     place = {"base": str(folder), "platbase": str(folder)}
-    scheme = "nt" if os.name == "nt" else "posix_prefix"  # Python 3.10 has no name for that of environments
-    packages = Path(sysconfig.get_path("purelib", scheme, place))
-    programs = Path(sysconfig.get_path("scripts", scheme, place))
+    packages = Path(sysconfig.get_path("purelib", "venv", place))
+    programs = Path(sysconfig.get_path("scripts", "venv", place))
     (packages / "without_biopsy.py").write_text(_BLOCKER, encoding="utf-8")
     lines = ["import without_biopsy", *_package_folders()]
     (packages / "packages_of_another.pth").write_text("\n".join(lines) + "\n", encoding="utf-8")

@@ -68,14 +68,15 @@ _SECTION_OF = {"run": "failure", "whole": "map"}
 
 
 def require_possible() -> None:
-    """Raise BiopsyError if no page can be made here: jinja2 is not installed."""
+    """Raise BiopsyError if no page can be made here: a package of the extra `report` is not installed."""
     _environment()
 
 
 def page_of(report: Mapping[str, Any]) -> str:
     """The page that shows a report, from the tree of its file alone.
 
-    Raises DamagedReport if a key holds something else than its kind of value, and BiopsyError without jinja2.
+    Raises DamagedReport if a key holds something else than its kind of value, and BiopsyError without what
+    the extra `report` installs.
     """
     environment = _environment()
     tree = Branch(report)
@@ -97,10 +98,12 @@ def page_of(report: Mapping[str, Any]) -> str:
 
 def _environment() -> Environment:
     try:
+        import fast_sugiyama  # noqa: F401 -- the drawing of a piece needs it, late in the making of a page
         from jinja2 import Environment, FileSystemLoader, StrictUndefined
     except ImportError as error:
         raise errors.BiopsyError(
-            "a page needs the package jinja2, which is not installed", next_steps=['pip install "biopsy[report]"']
+            f"a page needs the package {error.name}, which is not installed",
+            next_steps=['pip install "biopsy[report]"'],
         ) from error
     environment = Environment(
         loader=FileSystemLoader(_TEMPLATES),
