@@ -36,7 +36,7 @@ class EndedApartError(Exception):
 
 
 def is_possible() -> bool:
-    """Whether a call can be made apart here: on Linux. Elsewhere a fork of a process with threads is not to be trusted."""
+    """Whether a call can be made apart here. Only Linux lets a fork of a process with several threads do much."""
     return hasattr(os, "fork") and sys.platform.startswith("linux")
 
 

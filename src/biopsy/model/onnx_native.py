@@ -48,8 +48,7 @@ _HIDDEN = "biopsy.hidden."  # the domain of nodes that propagation is not to see
 survived: dict[str, set[tuple[str, str]]] = {"inference": set(), "checker": set()}
 """Operators, by domain and name, on which each of the two has not crashed in this process's forks."""
 
-left_out: list[str] = []
-"""What inference has left out in this process, in sentences, each once: for whoever tells the user."""
+_left_out: list[str] = []
 
 _given_up: list[str] = []
 _MOST_SENTENCES = 20
@@ -81,11 +80,18 @@ def inferred(model: onnx.ModelProto, *, strict: bool = False) -> Inference:
     """
     given = _without_endless_functions(model)
     found = _asked("inference", given, lambda: _inference(given, strict))
-    if found.get("left_out", "") not in ("", *left_out) and len(left_out) < _MOST_SENTENCES:
-        left_out.append(found["left_out"])
+    if found.get("left_out", "") not in ("", *_left_out) and len(_left_out) < _MOST_SENTENCES:
+        _left_out.append(found["left_out"])
     return Inference(
         model=found.get("model", given), objection=found.get("objection"), left_out=found.get("left_out", "")
     )
+
+
+def taken_left_out() -> list[str]:
+    """What inference has left out in this process since this was called last, in sentences, each once."""
+    taken = _left_out[:]
+    _left_out.clear()
+    return taken
 
 
 def checker_objection(model: onnx.ModelProto) -> str | None:
