@@ -82,6 +82,8 @@ def _work(work: Callable[[], Iterable[bytes]], writing: int) -> NoReturn:
     try:
         for name in ("SIGINT", "SIGTERM", "SIGHUP"):  # who waits for it ends it
             signal.signal(getattr(signal, name), signal.SIG_IGN)
+        if "faulthandler" in sys.modules:
+            sys.modules["faulthandler"].disable()  # a crash is told by who waits for it
         sacrifice(os.getpid())
         nowhere = os.open(os.devnull, os.O_WRONLY)
         for descriptor in (1, 2):

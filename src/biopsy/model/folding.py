@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from biopsy import errors
 from biopsy.model import external, storage, walk
 from biopsy.model.sanitize import clean_up, every_info, keep
-from biopsy.quantities import count, size_text
+from biopsy.quantities import size_text
 
 if TYPE_CHECKING:
     import onnx
@@ -71,7 +71,7 @@ def _bytes_of(value: Any) -> int | None:
     return storage.raw_size(int(value.dtype), list(value.shape))
 
 
-MOST_FOLDED = 512 << 20
+MOST_FOLDED = 500_000_000
 """Bytes that folding computes of all constants together, if no larger threshold is given for a single one."""
 
 MOST_SECONDS = 20.0
@@ -85,7 +85,7 @@ class _Budget:
         self._how = how
         self._bytes = max(MOST_FOLDED, 2 * (how.threshold or 0))
         self._until = time.monotonic() + MOST_SECONDS
-        self._refused: set[str] = set()
+        self._has_refused = False
 
     def allows(self, node: Any) -> bool | None:
         """As ``Folding.may_be_computed``, as long as something is left."""
@@ -96,17 +96,17 @@ class _Budget:
         given = sum(value.const_value.nbytes for value in node.inputs if value is not None)
         needed = sum(given if size is None else size for size in known)
         if needed > self._bytes or time.monotonic() > self._until:
-            self._refused.update(output.name or "" for output in node.outputs)
+            self._has_refused = True
             return False
         self._bytes -= needed
         return allowed
 
     def left_out(self) -> str:
         """A sentence on what was not computed, "" if everything was."""
-        if not self._refused:
+        if not self._has_refused:
             return ""
-        limits = f"{size_text(max(MOST_FOLDED, 2 * (self._how.threshold or 0)))} and {MOST_SECONDS:.0f} s"
-        return f"{count(len(self._refused), 'constant')} stayed as they are: folding may compute {limits} in all"
+        most = size_text(max(MOST_FOLDED, 2 * (self._how.threshold or 0)))
+        return f"not every constant is folded: folding may take {MOST_SECONDS:.0f} s, and compute {most} in all"
 
 
 def fold_constants(model: onnx.ModelProto, folder: Path, how: Folding = Folding()) -> str:
