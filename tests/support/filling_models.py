@@ -268,7 +268,7 @@ FILLING: dict[str, Callable[[], bytes]] = {
     "a ring of two nodes": lambda: cycle(2),
     "a ring of 20,000 nodes": lambda: cycle(20_000),
     "30 nested Ifs": lambda: nested_if(30),
-    "2,000 Ifs of ten": lambda: bodies(2_000, 10),
+    "1,000 Ifs of ten": lambda: bodies(1_000, 10),
     "20,000 groups": lambda: grouped(20_000, 0),
     "20,000 groups in the graph": lambda: grouped(20_000, 1),
     "an Einsum of an outer product": lambda: einsum("a,b,c,d->abcd", 4, 1000, constant=True),

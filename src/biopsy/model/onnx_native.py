@@ -8,12 +8,12 @@ were inferred.
 
 - A model with operators that this process has not inferred yet is inferred in a fork: onnx may crash on it. So is one
   whose lengths only propagation itself can tell. Others, such as the candidates of a reduction, are inferred here.
-- A fork may take ``MOST_SECONDS``, and a quarter of a millisecond for each node, and allocate ``MOST_MEMORY``.
+- A fork may take ``MOST_SECONDS``, and a tenth of a millisecond for each node, and allocate ``MOST_MEMORY``.
 """
 
 from __future__ import annotations
 
-from collections import ChainMap
+from collections import ChainMap, Counter
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from functools import cache
@@ -41,7 +41,7 @@ MOST_SECONDS = 10.0
 MOST_MEMORY = 500_000_000
 """Bytes that a fork may allocate, besides eight times the size of the model."""
 
-_SECONDS_OF_A_NODE = 0.00025
+_SECONDS_OF_A_NODE = 0.0001
 _SECONDS_ONCE_GIVEN_UP = 2.0  # for all models of a process, once one has reached the limit
 _HIDDEN = "biopsy.hidden."  # the domain of nodes that propagation is not to see; theirs follows
 
@@ -59,7 +59,7 @@ Answer: TypeAlias = "tuple[str, Any]"
 
 
 @dataclass(frozen=True, kw_only=True)
-class Inference:
+class Inferred:
     """What onnx infers of a model. ``model`` is a copy with all types that can be told, those in bodies too.
 
     ``objection`` is what strict inference says against the model, if it was asked; ``left_out`` says in a sentence what
@@ -71,7 +71,7 @@ class Inference:
     left_out: str = ""
 
 
-def inferred(model: onnx.ModelProto, *, strict: bool = False) -> Inference:
+def inferred(model: onnx.ModelProto, *, strict: bool = False) -> Inferred:
     """The types of a model, best one without its large weights (``infer.without_weights``).
 
     ``strict``: types are compared with those declared, and the first contradiction is the ``objection``; a model on
@@ -82,7 +82,7 @@ def inferred(model: onnx.ModelProto, *, strict: bool = False) -> Inference:
     found = _asked("inference", given, lambda: _inference(given, strict))
     if found.get("left_out", "") not in ("", *_left_out) and len(_left_out) < _MOST_SENTENCES:
         _left_out.append(found["left_out"])
-    return Inference(
+    return Inferred(
         model=found.get("model", given), objection=found.get("objection"), left_out=found.get("left_out", "")
     )
 
@@ -121,7 +121,8 @@ def _without_endless_functions(model: onnx.ModelProto) -> onnx.ModelProto:
 
 def _asked(judge: str, model: onnx.ModelProto, call: Callable[[], Iterator[Answer]]) -> dict[str, Any]:
     """What a call says, by kind; it is made in this process if onnx is known to survive, and there is no doubt."""
-    operators = {(node.domain, node.op_type) for node in walk.nodes(model)}
+    counted = Counter((node.domain, node.op_type) for node in walk.nodes(model))
+    operators = set(counted)
     is_possible = apart.is_possible()
     if survived[judge].issuperset(operators) or not is_possible:
         found: dict[str, Any] = {}
@@ -136,17 +137,17 @@ def _asked(judge: str, model: onnx.ModelProto, call: Callable[[], Iterator[Answe
                 **found,
                 "left_out": "shape inference follows no values, since their lengths are not known beforehand",
             }
-    return _asked_apart(judge, operators, model, call)
+    return _asked_apart(judge, counted, model, call)
 
 
 def _asked_apart(
-    judge: str, operators: set[tuple[str, str]], model: onnx.ModelProto, call: Callable[[], Iterator[Answer]]
+    judge: str, operators: Counter[tuple[str, str]], model: onnx.ModelProto, call: Callable[[], Iterator[Answer]]
 ) -> dict[str, Any]:
-    seconds = (_SECONDS_ONCE_GIVEN_UP if _given_up else MOST_SECONDS) + _SECONDS_OF_A_NODE * len(model.graph.node)
+    seconds = _SECONDS_ONCE_GIVEN_UP if _given_up else MOST_SECONDS + _SECONDS_OF_A_NODE * operators.total()
     limits = Limits(seconds=seconds, memory=MOST_MEMORY + 8 * model.ByteSize())
     try:
         answers = apart.call_apart(lambda: map(_packed, call()), limits)
-        survived[judge] |= operators
+        survived[judge].update(operators)
         return _by_kind(model, answers)
     except OSError as error:
         return {"left_out": f"onnx's {_NAMES[judge]} could not be started: {error.strerror}"}
@@ -199,7 +200,7 @@ def _inference(model: onnx.ModelProto, strict: bool) -> Iterator[Answer]:
     told, _ = _called(model, strict=False, follows=False)
     told = model if told is None else told
     yield "model", told
-    sight = _Sight(told)
+    sight = _Propagation(told)
     if sight.is_needed and sight.is_doubtful:
         yield "doubt", ""
     objection = None
@@ -273,7 +274,7 @@ _FOLLOWED = frozenset({0, 6, 7})
 _UNKNOWN = (0, None)
 
 
-class _Sight:
+class _Propagation:
     """What propagation would see of a model whose types are inferred as far as they are without it.
 
     ``is_needed``: it would follow integers at all, of which shapes may be computed; ``is_doubtful``: it may find
