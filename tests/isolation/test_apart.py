@@ -4,6 +4,7 @@ import ctypes
 import mmap
 import os
 import signal
+import subprocess
 import threading
 import time
 from collections.abc import Iterator
@@ -12,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from biopsy.isolation.apart import EndedApartError, call_apart
+from biopsy.isolation.memory import taken_by_family
 from biopsy.isolation.watch import Limits
 
 PLENTY = Limits(seconds=30.0, memory=500_000_000)
@@ -89,6 +91,14 @@ def test_it_works_while_other_threads_do(recwarn: pytest.WarningsRecorder) -> No
         for thread in threads:
             thread.join()
     assert not recwarn.list
+
+
+def test_the_memory_of_processes_that_end_meanwhile_is_counted_without_a_fault() -> None:
+    for _ in range(30):
+        child = subprocess.Popen(["sh", "-c", "for n in 1 2 3 4 5; do true & done; /bin/true"])
+        while child.poll() is None:
+            assert taken_by_family(child.pid) >= 0
+        assert taken_by_family(child.pid) == 0
 
 
 def test_an_interrupt_ends_it_too() -> None:

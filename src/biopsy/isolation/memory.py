@@ -37,9 +37,9 @@ def taken_by_family(pid: int) -> int:
     while waiting:
         each = waiting.pop()
         total += taken_by(each)
-        for children in Path(f"/proc/{each}/task").glob("*/children"):
-            with suppress(OSError, ValueError):
-                waiting += map(int, children.read_bytes().split())
+        with suppress(OSError, ValueError):  # it may end at any moment, as may each of its threads
+            for thread in os.listdir(f"/proc/{each}/task"):
+                waiting += map(int, Path(f"/proc/{each}/task/{thread}/children").read_bytes().split())
     return total
 
 
