@@ -38,8 +38,8 @@ def taken_by_family(pid: int) -> int:
         each = waiting.pop()
         total += taken_by(each)
         with suppress(OSError, ValueError):  # it may end at any moment, as may each of its threads
-            for thread in os.listdir(f"/proc/{each}/task"):
-                waiting += map(int, Path(f"/proc/{each}/task/{thread}/children").read_bytes().split())
+            for thread in Path(f"/proc/{each}/task").iterdir():
+                waiting += map(int, (thread / "children").read_bytes().split())
     return total
 
 
