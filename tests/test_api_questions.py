@@ -48,7 +48,7 @@ def test_layers_take_inputs_tolerances_and_a_choice_of_nodes() -> None:
         ({"nodes": "("}, "it is no regular expression"),
         ({"atol": {"mistyped": 1.0}}, "mistyped"),
         ({"stat": "maximum"}, "stat='maximum'"),
-        ({"memory_limit": 0}, "memory_limit=0"),
+        ({"record_memory": 0}, "record_memory=0"),
         ({"run_timeout": math.nan}, "run_timeout=nan"),
         ({"inputs": {"other": np.zeros(1)}}, "t0"),
     ],

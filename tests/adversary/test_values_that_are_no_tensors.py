@@ -167,7 +167,7 @@ def test_what_is_recorded_in_batches_leaves_sequences_out_and_says_so(capsys: Ca
     nodes = [helper.make_node("SequenceConstruct", ["x"], ["s"]), helper.make_node("Neg", ["x"], ["y"])]
     outputs = [helper.make_tensor_sequence_value_info("s", FLOAT, None), info("y")]
     save(model(nodes, [info("x")], outputs), Path("model.onnx"))
-    assert run("--onnxrt", "--memory-limit", "1MB", "--save-outputs", "out.safetensors") == 0
+    assert run("--onnxrt", "--record-memory", "1MB", "--save-outputs", "out.safetensors") == 0
     assert "output 's', sequence of float32[...], is not recorded" in capsys.readouterr().err
 
 

@@ -82,7 +82,7 @@ def test_a_failure_of_inputs_that_are_made_by_default_is_shown_too() -> None:
 @pytest.mark.slow
 def test_interrupted_before_anything_was_wrong_it_does_not_say_that_it_passed() -> None:
     save(chain(30, ["Relu", "Neg", "Neg"]), Path("m.onnx"))
-    words = ["--suspect", "fake:sleep_ms=700", "--memory-limit", "100", "--report", "l.json", "--events", "e.jsonl"]
+    words = ["--suspect", "fake:sleep_ms=700", "--record-memory", "100", "--report", "l.json", "--events", "e.jsonl"]
     process = subprocess.Popen(
         [sys.executable, "-m", "biopsy", "debug", "layers", "m.onnx", *words],
         stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,

@@ -14,7 +14,7 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 from biopsy import errors
-from biopsy.model import sanitize
+from biopsy.model import folding, sanitize
 from biopsy.model.tensor_type import TensorType
 
 FLOAT, BOOL = TensorProto.FLOAT, TensorProto.BOOL
@@ -177,14 +177,14 @@ class TestFoldConstants:
         (before,) = run(model, {"x": x})
         sanitize.freeze_inputs(model, {"x": (2, 3, 4)})
         sanitize.refresh_shapes(model)
-        sanitize.fold_constants(model, Path())
+        folding.fold_constants(model, Path())
         assert operators(model) == ["Reshape", "Relu"]
         (after,) = run(model, {"x": x})
         np.testing.assert_array_equal(after, before)
 
     def test_shape_operations_on_symbolic_inputs_stay(self) -> None:
         model = flattening()
-        sanitize.fold_constants(model, Path())
+        folding.fold_constants(model, Path())
         assert "Shape" in operators(model)
         run(model, {"x": np.ones((5, 3, 4), np.float32)})
 
@@ -200,7 +200,7 @@ class TestFoldConstants:
         )  # fmt: skip
         feeds = {"x": np.ones((2, 3), np.float32)}
         before = run(model, feeds)
-        sanitize.fold_constants(model, Path())
+        folding.fold_constants(model, Path())
         assert operators(model) == ["Mul"]
         assert [weight.name for weight in model.graph.initializer] == ["r"]
         np.testing.assert_allclose(run(model, feeds), before, rtol=1e-6)
@@ -220,7 +220,7 @@ class TestFoldConstants:
         model.metadata_props.add(key="k", value="v")
         model.producer_name = "torch"
         before = model.SerializeToString(deterministic=True)
-        sanitize.fold_constants(model, Path())
+        folding.fold_constants(model, Path())
         assert str(model) == str(onnx.ModelProto.FromString(before))
 
     @pytest.mark.parametrize("domain", [None, "ai.onnx"])
@@ -234,7 +234,7 @@ class TestFoldConstants:
             [tensor("x")], [tensor("y")], [ints("zero", 0, scalar=True)],
         )  # fmt: skip
         before = str(model)
-        sanitize.fold_constants(model, Path())
+        folding.fold_constants(model, Path())
         assert str(model) == before
 
     def test_sparse_initializers_survive(self) -> None:
@@ -243,7 +243,7 @@ class TestFoldConstants:
         )
         model = model_of([helper.make_node("Mul", ["x", "w"], ["y"])], [tensor("x")], [tensor("y")])
         model.graph.sparse_initializer.append(sparse)
-        sanitize.fold_constants(model, Path())
+        folding.fold_constants(model, Path())
         assert model.graph.sparse_initializer[0].values.name == "w"
 
     def test_large_weights_are_neither_folded_nor_read(self, tmp_path: Path) -> None:
@@ -253,7 +253,7 @@ class TestFoldConstants:
         )  # fmt: skip
         onnx.save(model, tmp_path / "m.onnx", save_as_external_data=True, location="w.bin")
         model = onnx.load(tmp_path / "m.onnx", load_external_data=False)
-        sanitize.fold_constants(model, tmp_path)
+        folding.fold_constants(model, tmp_path)
         assert operators(model) == ["Neg", "Add"]
         assert model.graph.initializer[0].data_location == TensorProto.EXTERNAL
 
@@ -264,7 +264,7 @@ class TestFoldConstants:
         )  # fmt: skip
         onnx.save(model, tmp_path / "m.onnx", save_as_external_data=True, location="w.bin", size_threshold=0)
         model = onnx.load(tmp_path / "m.onnx", load_external_data=False)
-        sanitize.fold_constants(model, tmp_path)
+        folding.fold_constants(model, tmp_path)
         assert operators(model) == ["Add"]
         np.testing.assert_array_equal(numpy_helper.to_array(model.graph.initializer[0]), [0, -1, -2])
 
@@ -275,12 +275,12 @@ class TestFoldConstants:
         weight.data_location = TensorProto.EXTERNAL
         weight.external_data.add(key="location", value="../w.bin")
         with pytest.raises(errors.ModelError, match="may not be read"):
-            sanitize.fold_constants(model, tmp_path)
+            folding.fold_constants(model, tmp_path)
 
     def test_without_onnxscript_it_tells_what_to_install(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setitem(sys.modules, "onnxscript", None)
         with pytest.raises(errors.BiopsyError, match="not installed") as caught:
-            sanitize.fold_constants(flattening(), Path())
+            folding.fold_constants(flattening(), Path())
         assert caught.value.next_steps == ('pip install "biopsy[surgeon]"',)
 
     @pytest.mark.slow
@@ -292,7 +292,7 @@ class TestFoldConstants:
                 onnx.checker.check_model(model)
             except onnx.checker.ValidationError:
                 continue
-            sanitize.fold_constants(model, path.parent)
+            folding.fold_constants(model, path.parent)
             onnx.checker.check_model(model)
             assert [info.name for info in (*model.graph.input, *model.graph.output)] == ends, path
 
@@ -430,4 +430,4 @@ def test_a_tensor_that_is_defined_twice_is_named(tmp_path: Path) -> None:
         [onnx.helper.make_tensor_value_info("y", 1, [2])],
     )
     with pytest.raises(errors.ModelError, match="constants cannot be folded: tensor 'y' is defined twice"):
-        sanitize.fold_constants(onnx.helper.make_model(graph), tmp_path)
+        folding.fold_constants(onnx.helper.make_model(graph), tmp_path)

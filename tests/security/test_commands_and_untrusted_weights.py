@@ -179,7 +179,7 @@ WITH_ENGINE = {
     "run": ["run", "bad.onnx", "--engine", "{}", "--load-inputs", "inputs.npz", "--save-outputs", "out.npz"],
     "run marked": ["run", "bad.onnx", "--engine", "{}", "--onnx-outputs", "mark", "all", "--save-outputs", "out.npz"],
     "run into a file": [
-        "run", "bad.onnx", "--engine", "{}", "--memory-limit", "1MB", "--save-outputs", "out.safetensors",
+        "run", "bad.onnx", "--engine", "{}", "--record-memory", "1MB", "--save-outputs", "out.safetensors",
     ],
     "run build": ["run", "bad.onnx", "--engine", "{}", "--build-only"],
     "capability": ["inspect", "capability", "bad.onnx", "--engine", "{}", "-o", "parts"],

@@ -417,7 +417,7 @@ COMMANDS = {
         "--save-engine", "e.onnx",
     ],
     "run with a limit": lambda: [
-        "run", "m.onnx", "--onnxrt", "--memory-limit", "1G", "--save-outputs", "o.safetensors",
+        "run", "m.onnx", "--onnxrt", "--record-memory", "1G", "--save-outputs", "o.safetensors",
     ],
     "a folder of outputs": lambda: ["run", "m.onnx", "--onnxrt", "--save-outputs", "saved"],
     "sanitize": lambda: ["surgeon", "sanitize", "m.onnx", "-o", "s.onnx", "--save-external-data"],
@@ -487,7 +487,7 @@ PRIVATE_WEIGHTS = {
     "move": "surgeon sanitize M -o model/out.onnx --save-external-data out.data",
     "engine": "run M --engine onnxrt:optimization=none --build-only --save-engine out.onnx",
     "outputs": "run M --onnxrt --onnx-outputs mark all --save-outputs out.npz",
-    "recorded": "run M --onnxrt --onnx-outputs mark all --save-outputs out.safetensors --memory-limit 1MB",
+    "recorded": "run M --onnxrt --onnx-outputs mark all --save-outputs out.safetensors --record-memory 1MB",
     "report": "run M --onnxrt --reference --report out.json",
     "layers": "debug layers M --suspect onnxrt --report out.json --events out.jsonl",
     "repeat": "debug repeat --until 2 --save-report out.json --check biopsy run M --onnxrt",

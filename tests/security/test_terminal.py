@@ -135,7 +135,7 @@ CASES: dict[str, list[str]] = {
         "--onnx-outputs",
         "mark",
         "all",
-        "--memory-limit",
+        "--record-memory",
         "100MB",
         "--save-outputs",
         "o.npz",

@@ -24,7 +24,7 @@ from support.models import chain, save
 
 IDENTITY = {"model": "a"}
 PLACES: list[Place] = [(0, 0, name) for name in "abc"]
-RECORD = ["run", "m.onnx", "--onnxrt", "--reference", "--memory-limit", "100MB", "--save-outputs", "o.safetensors"]
+RECORD = ["run", "m.onnx", "--onnxrt", "--reference", "--record-memory", "100MB", "--save-outputs", "o.safetensors"]
 DATA, LINES = Path(".o.safetensors.recording"), Path(".o.safetensors.recording.json")
 RM = f"rm -- {DATA} {LINES}"
 

@@ -84,7 +84,7 @@ REDUCE = (
     "debug reduce m.onnx -o r.onnx --max-checks 4 --jobs 1 --fail-code 0 --check /bin/grep -q n1 polygraphy_debug.onnx"
 )
 LOADS_REPLAY = REDUCE.replace("--fail-code", "--load-debug-replay {} --fail-code")
-RECORD = "run m.onnx --engine fake:sleep_ms=100 --onnx-outputs mark all --memory-limit 16 --save-outputs o.safetensors"
+RECORD = "run m.onnx --engine fake:sleep_ms=100 --onnx-outputs mark all --record-memory 16 --save-outputs o.safetensors"
 VICTIMS = (
     Victim("model.onnx", ("inspect model {}", "inspect model {} --mode=full"), weight=12),
     Victim("model.onnx", ("surgeon extract {} -o e.onnx", "surgeon sanitize {} -o s.onnx --cleanup"), engine=True),

@@ -35,7 +35,7 @@ def layers(
     val_range: GivenRanges = None,
     shapes: Mapping[str, tuple[int, ...]] | None = None,
     folder: Folder = None,
-    memory_limit: int = DEFAULT_LIMIT,
+    record_memory: int = DEFAULT_LIMIT,
     run_timeout: float | None = None,
     listener: events.Listener = events.ignore,
 ) -> LayerFindings:
@@ -45,14 +45,14 @@ def layers(
     specs such as ``"onnxrt:optimization=none"``, and run in processes of their own. ``inputs``, ``iterations``,
     ``seed``, ``val_range``, ``shapes`` and ``folder`` are those of ``run``, ``atol``, ``rtol`` and ``stat`` those of
     ``compare``, by the names of any tensors. ``nodes`` is a regular expression: only layers whose name, operator or
-    output it matches somewhere are measured. ``memory_limit`` is in bytes of tensors, ``run_timeout`` in seconds.
+    output it matches somewhere are measured. ``record_memory`` is in bytes of tensors, ``run_timeout`` in seconds.
 
     ``passed`` of the result is the verdict; ``suspects`` are the layers and groups that make errors, the worst first.
 
     Raises UsageError if nothing matches ``nodes`` or the reference gives no inner tensors, CannotCompare if the
     reference cannot run the model or ``inputs`` do not fit it, EngineMissing, ModelError or DataError.
     """
-    require_whole(memory_limit=memory_limit, iterations=iterations)
+    require_whole(record_memory=record_memory, iterations=iterations)
     require_seconds(run_timeout=run_timeout)
     wanted = inputs_of(inputs, iterations, seed, val_range, shapes)
     with model_file(model, folder) as (path, weights), temporary_folder("biopsy-") as scratch:
@@ -64,7 +64,7 @@ def layers(
             reference=reference,
             judge=Judge(*asked_of_outputs(atol, rtol, stat)),
             nodes=_pattern(nodes),
-            limit=memory_limit,
+            limit=record_memory,
             timeout=run_timeout,
         )
         return Examination(question, scratch, listener).run()

@@ -12,11 +12,12 @@ from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 from pathlib import Path
 from types import ModuleType
+from typing import TYPE_CHECKING
 
 from biopsy import errors
 from biopsy.checks.leading_options import HELP, VERSION, split_leading
 from biopsy.cli import check_words, commands, messages, misplaced
-from biopsy.cli.arguments import absent_options, conflicts, file_kinds
+from biopsy.cli.arguments import absent_options, conflicts, file_kinds, limits
 from biopsy.cli.commands import GROUPS
 from biopsy.cli.console import Console
 from biopsy.cli.parser import leading_options, parser_of
@@ -26,6 +27,10 @@ from biopsy.isolation import interrupts
 from biopsy.isolation.forks import KEEP_VARIABLE
 from biopsy.isolation.leaving import leave
 from biopsy.isolation.variables import variables
+from biopsy.quantities import size_text
+
+if TYPE_CHECKING:
+    from biopsy.isolation.watch import Cause, Limits
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -113,33 +118,63 @@ def _dispatch(program: str, words: list[str], console: Console, *, is_program: b
         messages.open_log(args, console)
         if not command.says_when_it_looks:
             _say_that_it_looks()
-        if is_program and command.may_crash and not _is_a_check():
-            return _watched(work, console, partial(getattr(module, "conclude_crash", _tell), args, console))
+        if is_program and command.may_crash and (limits.are_given(args) or not _is_a_check()):
+            conclude = partial(getattr(module, "conclude_crash", _tell), args, console)
+            return _watched(work, console, conclude, command, limits.limits_of(args, command.may_take))
         return work()
 
 
 def _executed(module: ModuleType, args: argparse.Namespace, console: Console) -> int:
-    """Run a command; a result that rests on settings of a file ends with a line that says so, if none did."""
+    """Run a command, and say in the end on which settings of a file its result rests, if none of its lines did.
+
+    Also which types onnx could not be asked for.
+    """
     shown = console.on_stderr() if getattr(args, "json", False) else console
     try:
         status = int(module.execute(args, console))
     except errors.OriginalPasses:
         shown.say_proviso()
         raise
+    finally:
+        native = sys.modules.get("biopsy.model.onnx_native")
+        for line in native.taken_left_out() if native is not None else ():
+            console.warn(line)
     shown.say_proviso()
     return status
 
 
-def _watched(work: Callable[[], int], console: Console, conclude: Callable[[errors.EngineCrash], int]) -> int:
-    """Do the work where a crash ends it alone. A check needs none of that: whoever runs it sees the signal itself."""
+def _watched(
+    work: Callable[[], int],
+    console: Console,
+    conclude: Callable[[errors.EngineCrash], int],
+    command: commands.Command,
+    bounds: Limits,
+) -> int:
+    """Do the work where a crash ends it alone, and within limits.
+
+    A check that was given none needs nothing of that: whoever runs it sees the signal itself.
+    """
     from biopsy.isolation import supervised
 
     if not supervised.is_possible():
         return work()
     try:
-        return supervised.run(lambda: _ended(work, console))
+        return supervised.run(lambda: _ended(work, console), bounds)
     except errors.EngineCrash as crash:
         return conclude(crash)
+    except supervised.LimitReachedError as reached:
+        raise _limit_reached(reached.cause, " ".join(command.words), bounds) from reached
+
+
+def _limit_reached(cause: Cause, name: str, bounds: Limits) -> errors.BiopsyError:
+    if cause == "time":
+        taken, option = f"{bounds.seconds:g} s", "--timeout TIME"
+    else:
+        taken, option = f"more than {size_text(bounds.memory or 0)} of memory", "--memory-limit SIZE"
+    return errors.BiopsyError(
+        f"{name} was ended: it had taken {taken}",
+        next_steps=[f"{option}    lets it take more, on a model that you trust"],
+    )
 
 
 def _tell(args: argparse.Namespace, console: Console, crash: errors.EngineCrash) -> int:

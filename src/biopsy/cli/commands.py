@@ -31,7 +31,10 @@ class Command(NamedTuple):
     module: str
     summary: str
     may_crash: bool = False
-    """Engines, or other native code that a wrong model may crash, work in its process: it is watched from another."""
+    """Engines, or other native code that a wrong model may crash, work in its process: it is watched from another,
+    which also ends it at its limits. So it has ``--timeout`` and ``--memory-limit``."""
+    may_take: str = ""
+    """How long it may take if ``--timeout`` does not say, as one would type it; "" for any time."""
     says_when_it_looks: bool = False
     """It calls ``verdict.report_looking`` by itself, once all that it needs is loaded and before it opens its model:
     what ends it earlier is not the model's fault. For the others this is said before they begin."""
@@ -100,9 +103,16 @@ COMMANDS: tuple[Command, ...] = (
         "biopsy.cli.inspect.model",
         "show the nodes, attributes and weights of a model",
         may_crash=True,
+        may_take="24h",
         says_when_it_looks=True,
     ),
-    Command(("inspect", "data"), "biopsy.cli.inspect.data", "show statistics of saved inputs or outputs"),
+    Command(
+        ("inspect", "data"),
+        "biopsy.cli.inspect.data",
+        "show statistics of saved inputs or outputs",
+        may_crash=True,
+        may_take="24h",
+    ),
     Command(
         ("inspect", "capability"),
         "biopsy.cli.inspect.capability",
@@ -115,19 +125,29 @@ COMMANDS: tuple[Command, ...] = (
         "biopsy.cli.inspect.sparsity",
         "show which weights follow the 2:4 pattern of sparsity",
         may_crash=True,
+        may_take="24h",
         says_when_it_looks=True,
     ),
-    Command(("inspect", "tactics"), "biopsy.cli.inspect.tactics", "show what an engine chose for each layer"),
+    Command(
+        ("inspect", "tactics"),
+        "biopsy.cli.inspect.tactics",
+        "show what an engine chose for each layer",
+        may_crash=True,
+        may_take="24h",
+    ),
     Command(
         ("inspect", "diff-tactics"),
         "biopsy.cli.inspect.diff_tactics",
         "show which engine choices go with bad builds",
+        may_crash=True,
+        may_take="24h",
     ),
     Command(
         ("check", "lint"),
         "biopsy.cli.check.lint",
         "find the nodes of a model that are invalid or fail, and what else is wrong",
         may_crash=True,
+        may_take="24h",
         says_when_it_looks=True,
     ),
     Command(
@@ -135,6 +155,7 @@ COMMANDS: tuple[Command, ...] = (
         "biopsy.cli.surgeon.sanitize",
         "fix shapes, fold constants, clean up",
         may_crash=True,
+        may_take="24h",
         says_when_it_looks=True,
     ),
     Command(
@@ -142,6 +163,7 @@ COMMANDS: tuple[Command, ...] = (
         "biopsy.cli.surgeon.extract",
         "cut a subgraph out of a model",
         may_crash=True,
+        may_take="24h",
         says_when_it_looks=True,
     ),
     Command(
@@ -149,6 +171,7 @@ COMMANDS: tuple[Command, ...] = (
         "biopsy.cli.surgeon.insert",
         "insert a node between tensors of a model",
         may_crash=True,
+        may_take="24h",
         says_when_it_looks=True,
     ),
     Command(
@@ -156,6 +179,7 @@ COMMANDS: tuple[Command, ...] = (
         "biopsy.cli.surgeon.prune",
         "make weights 2:4 sparse, whatever that does to accuracy",
         may_crash=True,
+        may_take="24h",
         says_when_it_looks=True,
     ),
     Command(
@@ -163,6 +187,7 @@ COMMANDS: tuple[Command, ...] = (
         "biopsy.cli.surgeon.weight_strip",
         "leave out the weights that an engine can be refitted with",
         may_crash=True,
+        may_take="24h",
         says_when_it_looks=True,
     ),
     Command(
@@ -170,6 +195,7 @@ COMMANDS: tuple[Command, ...] = (
         "biopsy.cli.surgeon.weight_reconstruct",
         "make up values for a stripped model",
         may_crash=True,
+        may_take="24h",
         says_when_it_looks=True,
     ),
     Command(

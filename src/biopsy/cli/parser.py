@@ -12,6 +12,7 @@ from typing import Any, NoReturn
 from biopsy import errors
 from biopsy.checks.leading_options import HELP
 from biopsy.cli import messages
+from biopsy.cli.arguments import limits
 from biopsy.cli.arguments.conflicts import name_of
 from biopsy.cli.commands import Command
 from biopsy.cli.console import Console
@@ -116,6 +117,8 @@ def parser_of(program: str, command: Command) -> Parser:
         allow_abbrev=False,
     )
     importlib.import_module(command.module).configure(parser)
+    if command.may_crash:
+        limits.add(parser, command.may_take)
     messages.add_options(parser)
     return parser
 

@@ -116,6 +116,16 @@ ESSENTIAL: dict[tuple[str, ...], tuple[str, ...]] = {
         "--load-inputs",
         "--save-external-data",
     ),
+    ("surgeon", "insert"): (
+        "model",
+        "--output",
+        "--op",
+        "--name",
+        "--inputs",
+        "--outputs",
+        "--attrs",
+        "--save-external-data",
+    ),
     ("surgeon", "sanitize"): (
         "model",
         "--output",

@@ -19,6 +19,7 @@ from typing import Any
 
 from biopsy import errors
 from biopsy.cli import cold_start
+from biopsy.cli.arguments import limits
 from biopsy.cli.run import functions, preloading
 from biopsy.engines.base import Engine
 from biopsy.engines.registry import created_plain
@@ -44,7 +45,8 @@ def main() -> int:
 
 def _may_be_served(args: argparse.Namespace, engines: Sequence[type[Engine]]) -> bool:
     runs_scripts = args.data_loader_script or functions.are_given(args)
-    return bool(engines) and all(engine.forks_warm for engine in engines) and not runs_scripts
+    is_plain = not (runs_scripts or limits.are_given(args))  # limits are kept by a process that only waits
+    return bool(engines) and all(engine.forks_warm for engine in engines) and is_plain
 
 
 def warm_up(args: argparse.Namespace, engines: Sequence[type[Engine]]) -> None:

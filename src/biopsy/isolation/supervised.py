@@ -22,6 +22,8 @@ from biopsy.isolation.death import signal_name
 from biopsy.isolation.forks import fork
 from biopsy.isolation.interrupts import Interrupts
 from biopsy.isolation.leaving import leave
+from biopsy.isolation.memory import taken_by_family
+from biopsy.isolation.watch import LOOK_AT_MEMORY, Cause, Limits
 
 _HANDED_ON = frozenset(
     getattr(signal, name)
@@ -32,6 +34,8 @@ _HANDED_ON = frozenset(
 
 _FROM_THE_KERNEL = 0x80
 """``si_code`` of a signal that the kernel sends by itself: Ctrl-C reaches every process of the terminal's group."""
+
+NO_LIMITS = Limits()
 
 _ONE_REQUEST = 0.5  # seconds in which several SIGINT are one: sent to the group, they come to the fork twice
 
@@ -48,8 +52,19 @@ def is_possible() -> bool:
     return hasattr(os, "fork") and hasattr(signal, "pthread_sigmask") and alone
 
 
-def run(task: Callable[[], int]) -> int:
+class LimitReachedError(errors.BiopsyError):
+    """A task was ended since it had taken more time, or more memory, than it may: ``cause`` says which."""
+
+    def __init__(self, cause: Cause) -> None:
+        super().__init__(f"the command was ended at its limit of {cause}")
+        self.cause = cause
+
+
+def run(task: Callable[[], int], limits: Limits = NO_LIMITS) -> int:
     """Do a task in a fork; returns the status that it returns.
+
+    It is killed when it reaches a limit, and LimitReachedError is raised. ``limits.memory`` is for all its processes;
+    files that they map do not count.
 
     If it does not end within three seconds of an interrupt, or is interrupted again, it is killed, and Interrupted is
     raised: an engine may be in native code for ever, where Python hears of nothing.
@@ -76,7 +91,7 @@ def run(task: Callable[[], int]) -> int:
         signal.pthread_sigmask(signal.SIG_SETMASK, mask)
         _do(task, page)
     try:
-        ended, received = _watch(child, watched)
+        ended, received = _watch(child, watched, limits)
     finally:
         os.close(lifeline)
         _give_back(mask - received.signals, before)
@@ -116,19 +131,22 @@ def _take_interrupts_once() -> None:
 # In the process that waits
 
 
-def _watch(child: int, watched: frozenset[signal.Signals]) -> tuple[int, _Received]:
+def _watch(child: int, watched: frozenset[signal.Signals], limits: Limits) -> tuple[int, _Received]:
     """Wait for the end of the fork: its status as the system tells it, and what came here meanwhile."""
     received = _Received()
+    until = None if limits.seconds is None else time.monotonic() + limits.seconds
     while True:
         done, status = os.waitpid(child, os.WNOHANG)
         if done:
             received.signals |= {signal.Signals(number) for number in signal.sigpending()} & _HANDED_ON
             return status, received
-        arrival = _next_signal(watched, received.patience())
+        arrival = _next_signal(watched, _wait(received, until, limits))
         if arrival is None:
-            received.killed = True
-            received.interrupted_at = None
-            os.kill(child, signal.SIGKILL)
+            received.reached = received.reached or _reached(child, until, limits)
+            if received.patience() == 0 or (received.reached and not received.killed):
+                received.killed = True
+                received.interrupted_at = None
+                os.kill(child, signal.SIGKILL)
             continue
         number, meant_for_all = arrival
         if number != signal.SIGCHLD:
@@ -138,11 +156,30 @@ def _watch(child: int, watched: frozenset[signal.Signals]) -> tuple[int, _Receiv
                     os.kill(child, number)
 
 
+def _wait(received: _Received, until: float | None, limits: Limits) -> float | None:
+    """Seconds until something is due."""
+    if received.killed:
+        return None
+    times = [received.patience(), None if until is None else max(0.0, until - time.monotonic())]
+    times.append(None if limits.memory is None else LOOK_AT_MEMORY)
+    return min((seconds for seconds in times if seconds is not None), default=None)
+
+
+def _reached(child: int, until: float | None, limits: Limits) -> Cause | None:
+    """The limit that the fork has reached."""
+    if until is not None and time.monotonic() >= until:
+        return "time"
+    if limits.memory is not None and taken_by_family(child) > limits.memory:
+        return "memory"
+    return None
+
+
 class _Received:
-    """The signals that came to this process, and whether the fork had to be killed since it did not heed them."""
+    """The signals that came to this process; whether the fork had to be killed, since it heeds none or for a limit."""
 
     def __init__(self) -> None:
         self.signals: set[signal.Signals] = set()
+        self.reached: Cause | None = None
         self.interrupted_at: float | None = None
         self.killed = False
         self._patience = _GRACE
@@ -187,6 +224,8 @@ def _next_by_asking(watched: frozenset[signal.Signals], patience: float | None) 
 def _end_as(ended: int, received: _Received, page: mmap.mmap) -> int:
     """The status of a fork that has ended; raises, or ends this process, where there is none. See ``run``."""
     status = os.waitstatus_to_exitcode(ended)
+    if received.reached and engine_call.finished(page) is None and status == -signal.SIGKILL:
+        raise LimitReachedError(received.reached)
     if received.killed and engine_call.finished(page) is None and status == -signal.SIGKILL:
         raise errors.Interrupted("interrupted")
     if status < 0 and -status in received.signals:

@@ -96,27 +96,19 @@ def of_nodes(light: onnx.ModelProto) -> Iterator[tuple[int, str]]:
 
 def _each_node(light: onnx.ModelProto) -> Iterator[tuple[Any, ...]]:
     """What is said of models of one node each; ``light`` is the model as ``infer.without_weights`` gives it."""
-    import onnx
-
-    from biopsy.model import infer
+    from biopsy.model import infer, onnx_native
 
     frame = _Frame(light, infer.infer_value_infos(light.SerializeToString()))
     for number, node in enumerate(light.graph.node):
-        one = frame.model_of(node, typed=False)
-        try:
-            onnx.checker.check_model(one)
-        except Exception as error:
-            yield _found(CHECKER, str(error).partition("==> Context:")[0], [number])
+        refused = onnx_native.checker_objection(frame.model_of(node, typed=False))
+        if refused is not None:
+            yield _found(CHECKER, refused.partition("==> Context:")[0], [number])
             continue
         if not frame.knows_types_of(node):
             continue
-        try:
-            onnx.shape_inference.infer_shapes(
-                frame.model_of(node, typed=True), check_type=True, strict_mode=True, data_prop=True
-            )
-        except Exception as error:
-            if _UNKNOWN_TYPE not in str(error):
-                yield _found(INFERENCE, _without_head(str(error)), [number])
+        objection = onnx_native.inferred(frame.model_of(node, typed=True), strict=True).objection
+        if objection is not None and _UNKNOWN_TYPE not in objection:
+            yield _found(INFERENCE, _without_head(objection), [number])
 
 
 def _without_head(message: str) -> str:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from biopsy.mixed_precision.cost import work_of
 from biopsy.mixed_precision.formats import FLOAT16, WORKING_TYPES
 from biopsy.mixed_precision.operators import NodeRole, Role, node_role
-from biopsy.model import walk
+from biopsy.model import onnx_native, walk
 from biopsy.model.index import label
 from biopsy.model.infer import without_weights
 from biopsy.model.node_source import NodeSource, source_of
@@ -101,7 +101,8 @@ def plan_of(model: onnx.ModelProto, needed: frozenset[int] = frozenset({FLOAT16}
     """
     opset = next((entry.version for entry in model.opset_import if entry.domain in ("", "ai.onnx")), 1)
     reader = _Reader(opset, needed)
-    graph = reader.read(model.graph, _inferred(model), None, ())
+    told = onnx_native.inferred(without_weights(model)).model.graph  # the types of tensors in bodies too
+    graph = reader.read(model.graph, told, None, ())
     taken = frozenset(_names(model))
     return PrecisionPlan(
         model=model,
@@ -112,17 +113,6 @@ def plan_of(model: onnx.ModelProto, needed: frozenset[int] = frozenset({FLOAT16}
         passive=reader.passive,
         taken=taken,
     )
-
-
-def _inferred(model: onnx.ModelProto) -> onnx.GraphProto:
-    """The graph with the types of all tensors in it, of bodies too, as far as onnx can tell."""
-    import onnx
-
-    light = without_weights(model)
-    try:
-        return onnx.shape_inference.infer_shapes(light, check_type=False, strict_mode=False, data_prop=True).graph
-    except Exception:  # onnx raises whatever a schema's function raises; no inference is no error
-        return light.graph
 
 
 def _names(model: onnx.ModelProto) -> Iterator[str]:

@@ -19,7 +19,9 @@ from biopsy.mixed_precision.assembly import unchanged
 from biopsy.mixed_precision.constants import RangeLoss
 from biopsy.mixed_precision.functions import without_functions
 from biopsy.mixed_precision.plan import Layer, plan_of
+from biopsy.model import onnx_native
 from biopsy.model.external import load_into
+from biopsy.model.infer import without_weights
 from biopsy.model.topology import sort_nodes
 from biopsy.tensors.results import Feed
 
@@ -80,7 +82,7 @@ class QuantizedModels:
             **({"bodies are not quantized": inside} if inside else {}),
         }
         self._ranges = self._recorded(feeds)
-        self._inferred = _inferred(self._model)
+        self._inferred = _typed(self._model)
 
     def parts(self, high: frozenset[int]) -> Sequence[bytes]:
         """The bytes of the model with these layers left in float32."""
@@ -177,13 +179,15 @@ def _with_names(model: onnx.ModelProto) -> onnx.ModelProto:
     return copy
 
 
-def _inferred(model: onnx.ModelProto) -> onnx.ModelProto:
-    import onnx
-
-    try:
-        return onnx.shape_inference.infer_shapes(model, data_prop=True)
-    except Exception:  # a schema's function raises what it likes; the quantizer then leaves more in float32
-        return model
+def _typed(model: onnx.ModelProto) -> onnx.ModelProto:
+    """A copy with the types that can be told; the quantizer leaves what has none in float32."""
+    told = onnx_native.inferred(without_weights(model)).model.graph
+    copy = type(model)()
+    copy.CopyFrom(model)
+    for listed, infos in ((copy.graph.value_info, told.value_info), (copy.graph.output, told.output)):
+        del listed[:]
+        listed.extend(infos)
+    return copy
 
 
 @contextlib.contextmanager

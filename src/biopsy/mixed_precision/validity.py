@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from biopsy import errors
-from biopsy.model import walk
+from biopsy.model import onnx_native, walk
 
 _MOST_BYTES = 2**31 - 1
 """More cannot be given to the checker at once."""
@@ -38,11 +38,8 @@ def objection(parts: Sequence[bytes]) -> str | None:
     for tensor in walk.tensors(model):
         if tensor.data_location == onnx.TensorProto.EXTERNAL:
             _empty(tensor)
-    try:
-        onnx.checker.check_model(model)
-    except Exception as error:  # ValidationError, and whatever else the C++ side raises
-        return " ".join(str(error).split())[:500]
-    return None
+    refused = onnx_native.checker_objection(model)
+    return None if refused is None else " ".join(refused.split())[:500]
 
 
 def _empty(tensor: object) -> None:

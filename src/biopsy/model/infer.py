@@ -9,17 +9,13 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable
 from typing import TYPE_CHECKING
 
-from biopsy.model import value_info, walk
-from biopsy.model.calls import unbounded
+from biopsy.model import onnx_native, value_info, walk
 from biopsy.model.external import VALUE_FIELDS
 from biopsy.model.storage import elements
 from biopsy.model.tensor_type import TensorType
-from biopsy.model.wire import fields
 
 if TYPE_CHECKING:
     import onnx
-
-_FUNCTIONS = 25  # ModelProto.functions
 
 _MOST_ELEMENTS = 1024
 """A larger tensor is no shape, no list of axes and no set of scales: its values tell inference nothing."""
@@ -49,15 +45,10 @@ def infer_value_infos(model_bytes_without_weights: bytes) -> dict[str, bytes]:
     from google.protobuf.message import DecodeError
 
     try:
-        model = onnx.shape_inference.infer_shapes(
-            _without_endless_functions(model_bytes_without_weights), check_type=False, strict_mode=False, data_prop=True
-        )
-    except Exception:  # onnx raises whatever a schema's function raises; no inference is no error
-        try:
-            model = onnx.ModelProto.FromString(model_bytes_without_weights)
-        except DecodeError:
-            return {}
-    return _infos(model.graph)
+        model = onnx.ModelProto.FromString(model_bytes_without_weights)
+    except DecodeError:
+        return {}
+    return _infos(onnx_native.inferred(model).model.graph)
 
 
 def _infos(graph: onnx.GraphProto) -> dict[str, bytes]:
@@ -102,7 +93,7 @@ def without_weights(model: onnx.ModelProto) -> onnx.ModelProto:
 
     light = onnx.ModelProto(ir_version=max(model.ir_version, 4), producer_name=model.producer_name)
     light.opset_import.extend(model.opset_import)
-    light.functions.extend(_bounded(model))
+    light.functions.extend(onnx_native.bounded_functions(model))
     graph = light.graph
     graph.name = model.graph.name or "graph"
     _copy_nodes(graph, model.graph.node)
@@ -117,27 +108,6 @@ def without_weights(model: onnx.ModelProto) -> onnx.ModelProto:
         elif weight.name not in inputs:
             graph.input.append(helper.make_tensor_value_info(weight.name, weight.data_type, list(weight.dims)))
     return light
-
-
-def _bounded(model: onnx.ModelProto) -> list[onnx.FunctionProto]:
-    """The functions that inference can follow in time; a call of another one is then an operator it does not know."""
-    endless = unbounded(model.functions)
-    return [function for function in model.functions if walk.function_key(function) not in endless]
-
-
-def _without_endless_functions(data: bytes) -> bytes:
-    import onnx
-
-    if not any(number == _FUNCTIONS for number, *_ in fields(data)):
-        return data
-    model = onnx.ModelProto.FromString(data)
-    kept = _bounded(model)
-    if len(kept) < len(model.functions):
-        copies = [type(function).FromString(function.SerializeToString()) for function in kept]
-        del model.functions[:]
-        model.functions.extend(copies)
-        return model.SerializeToString()
-    return data
 
 
 def _is_small(tensor: onnx.TensorProto) -> bool:

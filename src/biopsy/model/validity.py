@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Collection
 from typing import TYPE_CHECKING
 
-from biopsy.model import infer, walk
+from biopsy.model import infer, onnx_native, walk
 from biopsy.model.stripping import is_stripped
 
 if TYPE_CHECKING:
@@ -33,33 +33,21 @@ def judged_form(model: onnx.ModelProto, filled: Collection[str] = ()) -> onnx.Mo
 
 def checker_objection(light: onnx.ModelProto) -> str | None:
     """Why onnx.checker refuses a model, in one line; None if it accepts it."""
-    import onnx
-
     shaped = type(light).FromString(light.SerializeToString())
     for graph in walk.graphs(shaped):
         for info in (*graph.input, *graph.output):
             if info.type.HasField("tensor_type"):
                 info.type.tensor_type.shape.SetInParent()  # the checker wants to see some; engines do not
-    try:
-        onnx.checker.check_model(shaped)
-    except Exception as error:  # ValidationError, and whatever else the C++ side raises
-        return _in_one_line(error)
-    return None
+    return _in_one_line(onnx_native.checker_objection(shaped))
 
 
 def inference_objection(light: onnx.ModelProto) -> str | None:
     """Which types or shapes contradict each other, in one line; None if strict shape inference accepts the model."""
-    import onnx
-
-    try:
-        onnx.shape_inference.infer_shapes(light, check_type=True, strict_mode=True, data_prop=True)
-    except Exception as error:
-        return _in_one_line(error)
-    return None
+    return _in_one_line(onnx_native.inferred(light, strict=True).objection)
 
 
-def _in_one_line(error: Exception) -> str:
-    return " ".join(str(error).split()).removeprefix(_HEAD)[:500]
+def _in_one_line(objection: str | None) -> str | None:
+    return None if objection is None else " ".join(objection.split()).removeprefix(_HEAD)[:500]
 
 
 def _drop_values(light: onnx.ModelProto, names: set[str]) -> None:

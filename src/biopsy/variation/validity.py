@@ -14,6 +14,7 @@ from biopsy.isolation.process import CannotStartError
 from biopsy.isolation.server import Server, ServerEndedError
 from biopsy.isolation.serving import Note, Request, Serving
 from biopsy.isolation.watch import Limits
+from biopsy.model import onnx_native
 from biopsy.model.infer import without_weights
 from biopsy.model.tensor_type import DTYPE_OF_ELEM
 from biopsy.reduction.passes.editing import copied, inferred, keep_only, types_in
@@ -103,31 +104,20 @@ def _tell_types_anew(model: onnx.ModelProto) -> None:
 
     Unlike what reducing does, this gives outputs other element types too.
     """
-    import onnx
-
     unknown = _untold(model)
     keep_only(model.graph.value_info, lambda info: info.name in unknown)
     light = without_weights(model)
     for info in light.graph.output:
         if info.name not in unknown:
             info.ClearField("type")
-    try:
-        told = onnx.shape_inference.infer_shapes(light, data_prop=True).graph.output
-    except Exception:  # onnx raises whatever a schema's function raises; what is declared stays
-        return
+    told = onnx_native.inferred(light).model.graph.output
     for info, found in zip(model.graph.output, told, strict=True):
         if found.type.tensor_type.elem_type:
             info.type.CopyFrom(found.type)
 
 
 def _is_accepted(model: onnx.ModelProto) -> bool:
-    import onnx
-
-    try:
-        onnx.checker.check_model(model)
-    except Exception:  # ValidationError, and whatever else the C++ side raises
-        return False
-    return True
+    return onnx_native.checker_objection(model) is None
 
 
 def has_allowed_types(model: onnx.ModelProto) -> bool:

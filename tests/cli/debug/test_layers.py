@@ -322,7 +322,7 @@ def test_a_report_of_another_model_or_no_report_is_refused(here: Path, two_wrong
         (["--suspect", "onnxrt", "--nodes", "["], 2, "--nodes [: not a valid regular expression"),
         (["--suspect", "onnxrt", "--nodes", "nothing"], 2, "--nodes nothing: no layer has a name"),
         (["--suspect", "onnxrt", "--top", "0"], 2, "--top 0: must be a whole number from 1 to 1000000"),
-        (["--suspect", "onnxrt", "--memory-limit", "much"], 2, "--memory-limit much: not a valid size"),
+        (["--suspect", "onnxrt", "--record-memory", "much"], 2, "--record-memory much: not a valid size"),
         (["--suspect", "onnxrt", "--atol", "x"], 2, "--atol"),
         (["--suspect", "onnxrt", "--report", "m.onnx"], 2, "given twice"),
         (["--suspect", "onnxrt", "--report", "m.onnx/l.json"], 2, "m.onnx is no folder"),
@@ -347,7 +347,7 @@ def test_a_model_that_is_not_there_or_is_none_is_told(here: Path, capsys) -> Non
 
 @pytest.mark.slow
 def test_interrupted_it_shows_and_writes_what_was_measured(here: Path) -> None:
-    words = ["--suspect", "fake:scale.n10=2,sleep_ms=700", "--memory-limit", "100", "--report", "l.json"]
+    words = ["--suspect", "fake:scale.n10=2,sleep_ms=700", "--record-memory", "100", "--report", "l.json"]
     process = subprocess.Popen(
         [sys.executable, "-m", "biopsy", "debug", "layers", "m.onnx", *words, "--events", "e.jsonl"],
         stdout=subprocess.PIPE,
@@ -396,7 +396,7 @@ def test_tensors_of_ten_times_the_memory_limit_need_little_more_than_the_limit(h
             dim.dim_value = 512  # 1 MiB a tensor
     save(made, here / "large.onnx")
     base = peaks("small.onnx", *suspect)
-    found = peaks("large.onnx", *suspect, "--memory-limit", "31MB")
+    found = peaks("large.onnx", *suspect, "--record-memory", "31MB")
     ranking = json.loads((here / "l.json").read_text())["layers"]["ranking"]
     assert [one["nodes"] for one in ranking] == [[200], [100]]
     assert all(now - before < 3 * 31_000 for now, before in zip(found, base, strict=True)), (base, found)

@@ -550,7 +550,7 @@ def wide(length: int = 8) -> None:
     save(model(nodes, [info("t0", ("N", 100))], [info("y", ("N",))]), Path("wide.onnx"))
 
 
-LARGE = ("--input-shapes", "t0:[100,100]", "--onnx-outputs", "mark", "all", "--memory-limit", "100KB")
+LARGE = ("--input-shapes", "t0:[100,100]", "--onnx-outputs", "mark", "all", "--record-memory", "100KB")
 
 
 def test_outputs_are_recorded_in_batches_and_are_those_of_one_run(capsys: Captured):
@@ -601,7 +601,7 @@ def test_a_recording_that_was_killed_goes_on(capsys: Captured):
 def test_batches_that_do_not_agree_are_told(capsys: Captured):
     skip_without_it()  # the fusion is wrong unless one of its tensors is marked: in one of the batches
     save(demonstration_model(), Path("bug.onnx"))
-    words = ("--onnx-outputs", "mark", "all", "--save-outputs", "o.safetensors", "--memory-limit", "500KB")
+    words = ("--onnx-outputs", "mark", "all", "--save-outputs", "o.safetensors", "--record-memory", "500KB")
     assert run("bug.onnx", "--onnxrt", *words) == 0
     told = capsys.readouterr()
     assert "onnxrt: batches do not agree on 'logits', |difference| up to " in told.err
@@ -615,9 +615,9 @@ def test_batches_that_do_not_agree_are_told(capsys: Captured):
 @pytest.mark.parametrize(
     ("words", "told"),
     [
-        (("--memory-limit", "plenty"), "--memory-limit plenty: not a valid size: write 500MB"),
-        (("--memory-limit", "0"), "--memory-limit 0: not a valid size"),
-        (("--memory-limit", "1GB", "--save-outputs", "o.json"), "which only .safetensors can: not o.json"),
+        (("--record-memory", "plenty"), "--record-memory plenty: not a valid size: write 500MB"),
+        (("--record-memory", "0"), "--record-memory 0: not a valid size"),
+        (("--record-memory", "1GB", "--save-outputs", "o.json"), "which only .safetensors can: not o.json"),
     ],
 )
 def test_a_memory_limit_that_cannot_be_kept_is_a_usage_error(words: tuple[str, ...], told: str, capsys: Captured):
@@ -627,7 +627,7 @@ def test_a_memory_limit_that_cannot_be_kept_is_a_usage_error(words: tuple[str, .
 
 def test_an_engine_that_fails_while_recording_leaves_nothing_behind(capsys: Captured):
     save(chain(1, ops=["Foo"]), Path("foo.onnx"))
-    assert run("foo.onnx", "--onnxrt", "--memory-limit", "1GB", "--save-outputs", "o.safetensors") == 1
+    assert run("foo.onnx", "--onnxrt", "--record-memory", "1GB", "--save-outputs", "o.safetensors") == 1
     assert "onnxrt cannot load the model" in capsys.readouterr().err
     assert not [path for path in Path().iterdir() if "o.safetensors" in path.name]
 

@@ -39,7 +39,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
         "-o", "--output", type=file_kinds.WRITTEN, metavar="FILE", help="also write the report to this file, as JSON"
     )
     parser.add_argument(
-        "--timeout",
+        "--node-timeout",
         type=types.duration,
         default="10m",
         metavar="TIME",
@@ -70,7 +70,7 @@ def execute(args: argparse.Namespace, console: Console) -> int:
         folder,
         spec.text,
         lambda index: _samples(index, args, console),
-        args.timeout,
+        args.node_timeout,
         lambda index: _other_samples(index, args),
     )
     _show(report, console)

@@ -71,7 +71,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 def _add_memory(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("memory and files")
     group.add_argument(
-        "--memory-limit",
+        "--record-memory",
         type=types.byte_size,
         default=_DEFAULT_LIMIT,
         metavar="SIZE",
@@ -182,7 +182,7 @@ def _question(args: argparse.Namespace, fed: list[Feed], console: Console) -> Qu
         reference=args.reference_engine,
         judge=Judge(*tolerances_of(args), limits_of(args)),
         nodes=None if args.nodes is None else types.regex("--nodes", args.nodes),
-        limit=args.memory_limit,
+        limit=args.record_memory,
         timeout=args.run_timeout,
     )
 

@@ -48,7 +48,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
         help=f"the same, into the folder {_DEFAULT_FOLDER} if -o names none; no parts if the engine takes every node",
     )
     parser.add_argument(
-        "--timeout",
+        "--build-timeout",
         type=types.duration,
         default="10m",
         metavar="TIME",
@@ -78,7 +78,7 @@ def execute(args: argparse.Namespace, console: Console) -> int:
     try:
         with (
             temporary_folder("biopsy-capability-") as scratch,
-            Worker(spec.text, scratch, args.timeout) as worker,
+            Worker(spec.text, scratch, args.build_timeout) as worker,
         ):
             version = worker.version()
             verdict.report_looking()

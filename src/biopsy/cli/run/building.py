@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from biopsy.engines.base import Engine, ModelInput, Session
     from biopsy.engines.feeding import Inputs
 
-_NEEDS_A_RUN = ("load_outputs", "save_outputs", "save_inputs", "compare_with", "memory_limit", "validate")
+_NEEDS_A_RUN = ("load_outputs", "save_outputs", "save_inputs", "compare_with", "record_memory", "validate")
 """Options that ask for what only running gives."""
 
 

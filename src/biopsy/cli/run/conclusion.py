@@ -25,7 +25,7 @@ def conclude_crash(args: argparse.Namespace, console: Console, crash: errors.Eng
     crashed = next((engine for engine in engines if crash.label in (engine.label, engine.name)), None)
     if crashed is None:
         return crash.status
-    if args.save_outputs is not None and args.memory_limit is None:
+    if args.save_outputs is not None and args.record_memory is None:
         console.warn(f"{args.save_outputs} is not written: the outputs of the other engines are lost")
     findings = Findings([Ran(crashed, failure=crash)])
     if args.report is not None:

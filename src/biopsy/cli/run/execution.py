@@ -52,19 +52,19 @@ class ModelExecution:
         return result
 
     def recorder(self, engines: Sequence[Engine], save_to: Path | None) -> Recorder | None:
-        """What keeps outputs out of memory, if --memory-limit is given."""
-        if self.args.memory_limit is None:
+        """What keeps outputs out of memory, if --record-memory is given."""
+        if self.args.record_memory is None:
             return None
         from biopsy.cli.run.recording import Recorder
         from biopsy.cli.run.settings import own_outputs, tolerances_of
 
         if self.args.warm_up:
-            self.console.warn("--warm-up is ignored: with --memory-limit nothing is timed")
+            self.console.warn("--warm-up is ignored: with --record-memory nothing is timed")
         return Recorder(
             model=self.model,
             own=own_outputs(self.args),
             engines=engines,
-            limit=self.args.memory_limit,
+            limit=self.args.record_memory,
             save_to=save_to,
             tolerances=tolerances_of(self.args)[0],
             console=self.console,

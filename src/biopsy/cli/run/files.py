@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 _NEED_AN_ENGINE = (
     "load_inputs", "data_loader_script", "save_inputs", "save_outputs", "save_onnx", "save_engine", "build_only",
-    "compare_with", "memory_limit",
+    "compare_with", "record_memory",
 )  # fmt: skip
 """Options that speak of a run."""
 

@@ -94,5 +94,5 @@ def _require_possible(args: argparse.Namespace) -> None:
         )
     if args.build_only:
         raise errors.UsageError(f"--build-only runs nothing, so that {given} has nothing to do")
-    if args.postprocess_func_script and args.memory_limit:
-        raise errors.UsageError(f"{_POSTPROCESS} needs all outputs in memory: it goes without --memory-limit")
+    if args.postprocess_func_script and args.record_memory:
+        raise errors.UsageError(f"{_POSTPROCESS} needs all outputs in memory: it goes without --record-memory")

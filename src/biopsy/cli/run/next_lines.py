@@ -18,7 +18,9 @@ from biopsy.shell_words import ListOption, is_refused, line_of
 if TYPE_CHECKING:
     from biopsy.cli.parser import Parser
 
-_OF_ONE_RUN = frozenset({"memory_limit", "warm_up", "verbose", "quiet", "silent", "verbosity", "log_format"})
+_OF_ONE_RUN = frozenset({
+    "record_memory", "memory_limit", "timeout", "warm_up", "verbose", "quiet", "silent", "verbosity", "log_format",
+})  # fmt: skip
 """Options that say how a run is made or shown, and nothing of how it fails."""
 
 

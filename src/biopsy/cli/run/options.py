@@ -34,7 +34,7 @@ def add(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("report and memory")
     add_report(group)
     group.add_argument(
-        "--memory-limit",
+        "--record-memory",
         type=byte_size,
         metavar="SIZE",
         help="keep at most this much of an engine's outputs in memory, such as 500MB: they are computed and saved in "

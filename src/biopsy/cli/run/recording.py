@@ -1,4 +1,4 @@
-"""``biopsy run --memory-limit``: what engines give goes to a file batch by batch, and is compared from there."""
+"""``biopsy run --record-memory``: what engines give goes to a file batch by batch, and is compared from there."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ class Recorder:
         self._names = [self._index.names[tensor] for tensor in self._index.outputs]
         outputs = {self._index.names[tensor]: self._index.value_type(tensor) for tensor in self._index.outputs}
         for name in (name for name, kind in outputs.items() if not isinstance(kind, TensorType | None)):
-            console.warn(f"output {name!r}, {outputs[name]}, is not recorded: with --memory-limit only tensors are")
+            console.warn(f"output {name!r}, {outputs[name]}, is not recorded: with --record-memory only tensors are")
         self._scratch = contextlib.ExitStack()
         self._path = save_to or self._scratch.enter_context(temporary_folder("biopsy-")) / "outputs.safetensors"
         self._saved = save_to is not None

@@ -116,9 +116,9 @@ def tolerances_of(args: argparse.Namespace) -> tuple[Tolerances, Stats]:
 
 def require_writable(args: argparse.Namespace) -> None:
     """Raise UsageError now if what is to be saved at the end could not be."""
-    if args.memory_limit and args.save_outputs and args.save_outputs.suffix != ".safetensors":
+    if args.record_memory and args.save_outputs and args.save_outputs.suffix != ".safetensors":
         raise errors.UsageError(
-            f"--memory-limit saves outputs batch by batch, which only .safetensors can: not {args.save_outputs}",
+            f"--record-memory saves outputs batch by batch, which only .safetensors can: not {args.save_outputs}",
             next_steps=[option_line("--save-outputs", str(args.save_outputs.with_suffix(".safetensors")))],
         )
     for path in (args.save_inputs, args.save_outputs, args.report, args.save_onnx):

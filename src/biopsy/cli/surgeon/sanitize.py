@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     import onnx
 
     from biopsy.cli.console import Console
-    from biopsy.model.sanitize import Folding
+    from biopsy.model.folding import Folding
 
 EXAMPLES = """\
 examples:
@@ -125,7 +125,7 @@ def derived_files(args: argparse.Namespace) -> file_kinds.Derived:
 
 def execute(args: argparse.Namespace, console: Console) -> int:
     """Do what was asked in a fixed order, write, and tell what changed."""
-    from biopsy.model import sanitize
+    from biopsy.model import folding, sanitize
 
     _warn_of_idle_options(args, console)
     opened = model_files.opened(args)
@@ -139,7 +139,9 @@ def execute(args: argparse.Namespace, console: Console) -> int:
     run = shape_inference.FallbackRun(args, folder, console)
     _infer(model, run, args)
     if args.fold_constants:
-        sanitize.fold_constants(model, folder, _folding(args))
+        left_out = folding.fold_constants(model, folder, _folding(args))
+        if left_out:
+            console.warn(left_out)
         _infer(model, run, args)
     _bound(model, args, console)
     if args.cleanup:
@@ -187,7 +189,7 @@ def _with_outputs(opened: model_files.Opened, args: argparse.Namespace) -> model
 
 
 def _folding(args: argparse.Namespace) -> Folding:
-    from biopsy.model.sanitize import Folding
+    from biopsy.model.folding import Folding
 
     given = {} if args.num_passes is None else {"passes": args.num_passes}
     return Folding(

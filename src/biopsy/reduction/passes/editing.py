@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
-from biopsy.model import walk
+from biopsy.model import onnx_native, walk
 from biopsy.model.infer import without_weights
 
 if TYPE_CHECKING:
@@ -149,13 +149,7 @@ def inferred(model: onnx.ModelProto) -> onnx.ModelProto:
 
     Never raises: what cannot be inferred is missing.
     """
-    import onnx
-
-    light = without_weights(model)
-    try:
-        return onnx.shape_inference.infer_shapes(light, check_type=False, strict_mode=False, data_prop=True)
-    except Exception:  # onnx raises whatever a schema's function raises; no inference is no error
-        return light
+    return onnx_native.inferred(without_weights(model)).model
 
 
 def types_in(graph: onnx.GraphProto) -> dict[str, onnx.TypeProto]:

@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING
 
-from biopsy.model import walk
+from biopsy.model import onnx_native, walk
 from biopsy.model.infer import without_weights
 from biopsy.reduction.change import Change
 from biopsy.reduction.passes.editing import Place, graph_at, inferred, keep_only, types_in
@@ -18,14 +18,10 @@ if TYPE_CHECKING:
 
 def is_consistent(model: onnx.ModelProto) -> bool:
     """Whether shapes agree as far as shape inference can tell, and every Reshape keeps the number of elements."""
-    import onnx
-
-    try:
-        told = onnx.shape_inference.infer_shapes(
-            without_weights(model), check_type=True, strict_mode=True, data_prop=True
-        )
-    except Exception:  # onnx raises whatever a schema's function raises
+    inference = onnx_native.inferred(without_weights(model), strict=True)
+    if inference.objection is not None:
         return False
+    told = inference.model
     kinds = types_in(told.graph)
     return all(
         _same_count(kinds.get(node.input[0]), kinds.get(node.output[0]))
@@ -72,8 +68,6 @@ def _is_ranked(kind: onnx.TypeProto.Tensor) -> bool:
 
 def tell_types_anew(model: onnx.ModelProto) -> None:
     """Drop the shapes that follow from the new ones, and give the outputs those that do."""
-    import onnx
-
     opsets = opsets_of(model)
     unknown = {name for node in model.graph.node if schema_of(node, opsets) is None for name in node.output}
     keep_only(model.graph.value_info, lambda info: info.name in unknown)
@@ -81,10 +75,7 @@ def tell_types_anew(model: onnx.ModelProto) -> None:
     for info in light.graph.output:
         if info.name not in unknown and info.type.HasField("tensor_type"):
             info.type.tensor_type.ClearField("shape")
-    try:
-        told = onnx.shape_inference.infer_shapes(light, data_prop=True).graph.output
-    except Exception:  # what cannot be inferred is left as it was declared
-        return
+    told = onnx_native.inferred(light).model.graph.output
     for info, found in zip(model.graph.output, told, strict=True):
         if found.type.tensor_type.HasField("shape"):
             info.type.CopyFrom(found.type)

@@ -1,0 +1,305 @@
+"""Constants that a model computes are computed once: whatever does not depend on its inputs, within limits."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Iterator, Mapping, MutableSequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from biopsy import errors
+from biopsy.model import external, storage, walk
+from biopsy.model.sanitize import clean_up, every_info, keep
+from biopsy.quantities import size_text
+
+if TYPE_CHECKING:
+    import onnx
+
+_MOST_PASSES = 10  # folding stops by itself; a model that never settles must not hang it
+
+_HIDDEN = "biopsy.hidden."
+_REWRITTEN = frozenset({"Dropout", "SequenceConstruct", "SequenceAt", "ConcatFromSequence", "SplitToSequence"})
+"""Operators that onnxscript's folding does not fold but replaces by others; sequences below opset 13 wrongly so."""
+
+_OF_SHAPES = frozenset({"Shape", "Size"})
+"""Operators whose results depend on shapes alone."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Folding:
+    """How constants are folded.
+
+    ``passes``: at most so many; ``shapes``: operations on shapes too; ``infers``: shapes are inferred in each pass;
+    ``threshold``: bytes of a tensor that is still computed, None for the limits of ``fold_constants``;
+    ``ignores_weights``: those in files may be missing, and nothing is computed from them then.
+    """
+
+    passes: int = _MOST_PASSES
+    shapes: bool = True
+    infers: bool = True
+    threshold: int | None = None
+    ignores_weights: bool = False
+
+    def may_be_computed(self, node: Any) -> bool | None:
+        """For the optimizer: False for a node that stays, True for one that is computed, None for its own rules."""
+        if any(_is_missing(value) for value in node.inputs) or _may_be_computed(node) is False:
+            return False
+        if self.threshold is None:
+            return None
+        sizes = [_bytes_of(output) for output in node.outputs]
+        if any(size is None or size > self.threshold for size in sizes):
+            return False
+        return None if node.op_type in _KEPT else True
+
+
+_KEPT = frozenset({"ConstantOfShape", "QuantizeLinear", "DequantizeLinear"})
+"""What the optimizer leaves as it is by its own rules."""
+
+
+def _is_missing(value: Any) -> bool:
+    """Whether this is a weight in a file that is not there."""
+    path = getattr(value.const_value, "path", None) if value is not None else None
+    return path is not None and not Path(path).is_file()
+
+
+def _bytes_of(value: Any) -> int | None:
+    """Bytes of a tensor of known type and shape; None if they are not known."""
+    if value.shape is None or value.dtype is None or not all(isinstance(dim, int) for dim in value.shape):
+        return None
+    return storage.raw_size(int(value.dtype), list(value.shape))
+
+
+MOST_FOLDED = 500_000_000
+"""Bytes that folding computes of all constants together, if no larger threshold is given for a single one."""
+
+MOST_SECONDS = 20.0
+"""Seconds that folding computes for; what is left then stays as it is."""
+
+
+class _Budget:
+    """What folding may still compute. Results and time are counted over all passes."""
+
+    def __init__(self, how: Folding) -> None:
+        self._how = how
+        self._bytes = max(MOST_FOLDED, 2 * (how.threshold or 0))
+        self._until = time.monotonic() + MOST_SECONDS
+        self._has_refused = False
+
+    def allows(self, node: Any) -> bool | None:
+        """As ``Folding.may_be_computed``, as long as something is left."""
+        allowed = self._how.may_be_computed(node)
+        if allowed is False or any(value is not None and value.const_value is None for value in node.inputs):
+            return allowed
+        known = [_bytes_of(output) for output in node.outputs]
+        given = sum(value.const_value.nbytes for value in node.inputs if value is not None)
+        needed = sum(given if size is None else size for size in known)
+        if needed > self._bytes or time.monotonic() > self._until:
+            self._has_refused = True
+            return False
+        self._bytes -= needed
+        return allowed
+
+    def left_out(self) -> str:
+        """A sentence on what was not computed, "" if everything was."""
+        if not self._has_refused:
+            return ""
+        most = size_text(max(MOST_FOLDED, 2 * (self._how.threshold or 0)))
+        return f"not every constant is folded: folding may take {MOST_SECONDS:.0f} s, and compute {most} in all"
+
+
+def fold_constants(model: onnx.ModelProto, folder: Path, how: Folding = Folding()) -> str:
+    """Compute whatever does not depend on the inputs, shape operations on known shapes included; drop what is left.
+
+    By onnxscript's optimizer, folding only: no function is inlined, no pattern rewritten. Results of over 262,144
+    elements and weights of over 8,192 stay as they are, as do ConstantOfShape and (De)QuantizeLinear. What would have
+    more than 16,777,216 elements, or an unknown number of them, is not even computed. With a threshold, it alone and
+    the last rule decide. All results together may have ``MOST_FOLDED`` bytes, or twice the threshold if that is more,
+    and take ``MOST_SECONDS``; returns a sentence on what was left out so, or "". External data in ``folder`` is read
+    only where a small weight is folded. A node that cannot be computed stays, and the others are folded all the same.
+
+    Raises BiopsyError if onnxscript is not installed, ModelError if it cannot read the model or its external data.
+    """
+    optimizer, ir = _load_onnxscript()
+    if not how.ignores_weights:
+        for tensor in external.external_tensors(model):
+            external.span_of(tensor, folder)
+    for function in model.functions:  # the optimizer would look for their data in the current folder
+        external.load_into(function, folder)
+    _require_each_computed_once(model)
+    lost = _lost_by_folding(model)
+    names = _names_of_nodes(model)
+    computed = {name for node in walk.nodes(model) for name in node.output}
+    listed = {info.name: info.SerializeToString() for infos in _listings(model) for info in infos}
+    budget = _Budget(how)
+    try:
+        _hide(model, _REWRITTEN if how.shapes else _REWRITTEN | _OF_SHAPES)
+        represented = ir.from_proto(model)
+        ir.external_data.set_base_dir(represented.graph, folder)
+        with _quiet("onnxscript", "onnx_ir"):
+            for _ in range(how.passes):
+                if not optimizer.fold_constants(represented, **_settings(how, budget)).modified:
+                    break
+            folded = ir.to_proto(represented)
+    except Exception as error:  # whatever a folded operator or the conversion raises
+        first = _first_cause(error)
+        raise errors.ModelError(f"constants cannot be folded: {type(first).__name__}: {first}") from error
+    finally:
+        _show_again(model)
+    folded.ClearField("opset_import")
+    folded.graph.ClearField("input")
+    folded.graph.ClearField("output")
+    model.CopyFrom(folded)
+    model.MergeFrom(lost)
+    _show_again(model)
+    _restore_names(model, names)
+    _drop_folding_notes(model)
+    weights = {weight.name for weight in walk.weights(model)} & computed  # those have their type themselves
+    _restore_listings(model, {name: info for name, info in listed.items() if name not in weights})
+    clean_up(model, functions=False)
+    return budget.left_out()
+
+
+def _settings(how: Folding, budget: _Budget) -> dict[str, Any]:
+    limits = {} if how.threshold is None else {"output_size_limit": _MOST_COMPUTED}
+    return {"onnx_shape_inference": how.infers, "should_fold": budget.allows, **limits}
+
+
+_MOST_COMPUTED = 1 << 24
+"""Elements of a constant that is computed at all. Over 262,144 it is not kept, but that is seen afterwards only."""
+
+_GROWING = frozenset({
+    "AffineGrid", "BlackmanWindow", "CenterCropPad", "Col2Im", "ConstantOfShape", "ConvTranspose", "DFT", "Einsum",
+    "Expand", "EyeLike", "HammingWindow", "HannWindow", "MaxUnpool", "MelWeightMatrix", "OneHot", "Pad", "Range",
+    "Resize", "STFT", "Tile", "Upsample",
+})  # fmt: skip
+"""Operators whose results may be of any size, whatever is given to them."""
+
+
+def _may_be_computed(node: Any) -> bool | None:
+    """False for a node whose results would fill the memory, or may; None, which means the optimizer's own rules, else.
+
+    ``node`` is one of onnx_ir's, its types inferred.
+    """
+    for output in node.outputs:
+        known = output.shape is not None and all(isinstance(dim, int) for dim in output.shape)
+        if known and storage.elements(output.shape) > _MOST_COMPUTED:
+            return False
+        if not known and node.op_type in _GROWING:
+            return False
+    return None
+
+
+def _hide(model: onnx.ModelProto, operators: frozenset[str]) -> None:
+    """Take operators that the optimizer is not to touch out of its sight, into a domain that it does not know."""
+    model.opset_import.add(domain=_HIDDEN, version=1)
+    for node in walk.nodes(model):
+        if node.op_type in operators and node.domain in {"", "ai.onnx"}:
+            node.domain = f"{_HIDDEN}{node.domain}"
+
+
+def _show_again(model: onnx.ModelProto) -> None:
+    for node in walk.nodes(model):
+        if node.domain == _HIDDEN:
+            node.ClearField("domain")
+        elif node.domain.startswith(_HIDDEN):
+            node.domain = node.domain.removeprefix(_HIDDEN)
+    keep(model.opset_import, lambda opset: opset.domain != _HIDDEN)
+
+
+def _require_each_computed_once(model: onnx.ModelProto) -> None:
+    computed: set[str] = set()
+    for node in model.graph.node:
+        for name in filter(None, node.output):
+            if name in computed:
+                raise errors.ModelError(f"constants cannot be folded: tensor {name!r} is defined twice")
+            computed.add(name)
+
+
+def _first_cause(error: BaseException) -> BaseException:
+    """What the conversion met; what it raises says only in which part of the model."""
+    while error.__cause__ is not None:
+        error = error.__cause__
+    return error
+
+
+def _lost_by_folding(model: onnx.ModelProto) -> onnx.ModelProto:
+    """The parts that folding loses, orders anew or gives half a type, as a model that holds nothing else."""
+    if any(graph.sparse_initializer for place, graph in enumerate(walk.graphs(model)) if place):
+        raise errors.ModelError("constants cannot be folded: a subgraph holds a sparse initializer")
+    lost = type(model)()
+    lost.opset_import.extend(model.opset_import)
+    lost.training_info.extend(model.training_info)
+    lost.graph.input.extend(model.graph.input)
+    lost.graph.output.extend(model.graph.output)
+    lost.graph.sparse_initializer.extend(model.graph.sparse_initializer)
+    return lost
+
+
+def _load_onnxscript() -> tuple[Any, Any]:
+    try:
+        import onnx_ir
+        from onnxscript import optimizer
+    except ImportError as error:
+        raise errors.BiopsyError(
+            "folding constants needs the package onnxscript, which is not installed",
+            next_steps=['pip install "biopsy[surgeon]"'],
+        ) from error
+    return optimizer, onnx_ir
+
+
+class _quiet:  # noqa: N801  (a context manager, named as it reads)
+    """Let named loggers say nothing below errors: what cannot be folded simply stays."""
+
+    def __init__(self, *names: str) -> None:
+        self._loggers = [logging.getLogger(name) for name in names]
+        self._levels = [logger.level for logger in self._loggers]
+
+    def __enter__(self) -> None:
+        for logger in self._loggers:
+            logger.setLevel(logging.ERROR)
+
+    def __exit__(self, *exc: object) -> None:
+        for logger, level in zip(self._loggers, self._levels, strict=True):
+            logger.setLevel(level)
+
+
+def _names_of_nodes(model: onnx.ModelProto) -> dict[tuple[str, ...], str]:
+    return {tuple(node.output): node.name for node in walk.nodes(model)}
+
+
+def _restore_names(model: onnx.ModelProto, names: Mapping[tuple[str, ...], str]) -> None:
+    """The optimizer names nameless nodes; they get back what they had."""
+    for node in walk.nodes(model):
+        name = names.get(tuple(node.output), node.name)
+        if name:
+            node.name = name
+        else:
+            node.ClearField("name")
+
+
+def _drop_folding_notes(model: onnx.ModelProto) -> None:
+    """The optimizer's remarks on what it folded are no part of the user's model."""
+    holders: list[Any] = [*walk.nodes(model), *walk.weights(model), *every_info(model)]
+    for holder in holders:
+        kept = [entry for entry in holder.metadata_props if not entry.key.startswith("pkg.onnxscript.")]
+        if len(kept) < len(holder.metadata_props):
+            del holder.metadata_props[:]
+            holder.metadata_props.extend(kept)
+
+
+def _listings(model: onnx.ModelProto) -> Iterator[MutableSequence[onnx.ValueInfoProto]]:
+    """Every value_info list: of graphs, and of functions."""
+    for graph in walk.graphs(model):
+        yield graph.value_info
+    for function in model.functions:
+        yield function.value_info
+
+
+def _restore_listings(model: onnx.ModelProto, listed: Mapping[str, bytes]) -> None:
+    """The optimizer lists whatever it inferred, whole or in part; what the model listed stays, as it was."""
+    for infos in _listings(model):
+        keep(infos, lambda info: info.name in listed)
+        for info in infos:
+            info.ParseFromString(listed[info.name])

@@ -1,0 +1,112 @@
+"""One call in a fork: whatever becomes of it, this process goes on, and nothing is left."""
+
+import ctypes
+import mmap
+import os
+import signal
+import subprocess
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from biopsy.isolation.apart import EndedApartError, call_apart
+from biopsy.isolation.memory import taken_by_family
+from biopsy.isolation.watch import Limits
+
+PLENTY = Limits(seconds=30.0, memory=500_000_000)
+
+
+def has_children() -> bool:
+    return bool(Path(f"/proc/{os.getpid()}/task/{threading.get_native_id()}/children").read_text())
+
+
+def ended(work: object, limits: Limits = PLENTY) -> EndedApartError:
+    with pytest.raises(EndedApartError) as told:
+        call_apart(work, limits)  # type: ignore[arg-type]
+    assert not has_children()
+    return told.value
+
+
+def test_answers_of_any_size_come_in_their_order() -> None:
+    assert call_apart(lambda: [b"", b"x" * 3_000_000, b"last"], PLENTY) == [b"", b"x" * 3_000_000, b"last"]
+    assert not has_children()
+
+
+def test_a_crash_ends_the_fork_alone_and_what_it_said_before_counts() -> None:
+    def work() -> Iterator[bytes]:
+        yield b"before"
+        ctypes.string_at(0)
+        yield b"after"
+
+    told = ended(work)
+    assert (told.cause, told.status, told.answers) == ("itself", -signal.SIGSEGV, [b"before"])
+
+
+def test_what_raises_is_no_answer() -> None:
+    assert ended(lambda: iter([1 // 0])).status == 4
+
+
+def test_a_call_that_takes_too_long_is_ended() -> None:
+    began = time.monotonic()
+    told = ended(lambda: [time.sleep(60) or b""], Limits(seconds=0.2))
+    assert told.cause == "time"
+    assert time.monotonic() - began < 5
+
+
+def test_a_call_that_fills_the_memory_is_ended() -> None:
+    def work() -> Iterator[bytes]:
+        held = []
+        while True:
+            held.append(bytearray(os.urandom(1 << 10) * (1 << 10)))
+            if not held:
+                yield b""
+
+    assert ended(work, Limits(seconds=30.0, memory=100_000_000)).cause == "memory"
+
+
+def test_a_mapped_file_is_no_memory(tmp_path: Path) -> None:
+    (tmp_path / "weights").write_bytes(os.urandom(1 << 20) * 200)
+
+    def work() -> Iterator[bytes]:
+        with (tmp_path / "weights").open("rb") as file:
+            mapped = mmap.mmap(file.fileno(), 0, prot=mmap.PROT_READ)
+            yield bytes([sum(mapped[at] for at in range(0, len(mapped), 4096)) % 256])
+            time.sleep(0.1)
+
+    assert len(call_apart(work, Limits(seconds=30.0, memory=50_000_000))) == 1
+
+
+def test_it_works_while_other_threads_do(recwarn: pytest.WarningsRecorder) -> None:
+    stop = threading.Event()
+    threads = [threading.Thread(target=lambda: [sorted(range(1000)) for _ in iter(stop.is_set, True)]) for _ in "ab"]
+    for thread in threads:
+        thread.start()
+    try:
+        assert all(call_apart(lambda: [b"x"], PLENTY) == [b"x"] for _ in range(20))
+    finally:
+        stop.set()
+        for thread in threads:
+            thread.join()
+    assert not recwarn.list
+
+
+def test_the_memory_of_processes_that_end_meanwhile_is_counted_without_a_fault() -> None:
+    for _ in range(30):
+        child = subprocess.Popen(["sh", "-c", "for n in 1 2 3 4 5; do true & done; /bin/true"])
+        while child.poll() is None:
+            assert taken_by_family(child.pid) >= 0
+        assert taken_by_family(child.pid) == 0
+
+
+def test_an_interrupt_ends_it_too() -> None:
+    before = signal.signal(signal.SIGALRM, signal.default_int_handler)
+    try:
+        signal.setitimer(signal.ITIMER_REAL, 0.2)
+        with pytest.raises(KeyboardInterrupt):
+            call_apart(lambda: [time.sleep(60) or b""], PLENTY)
+    finally:
+        signal.signal(signal.SIGALRM, before)
+    assert not has_children()
