@@ -27,7 +27,6 @@ from biopsy.isolation import interrupts
 from biopsy.isolation.forks import KEEP_VARIABLE
 from biopsy.isolation.leaving import leave
 from biopsy.isolation.variables import variables
-from biopsy.quantities import size_text
 
 if TYPE_CHECKING:
     from biopsy.isolation.watch import Cause, Limits
@@ -167,6 +166,8 @@ def _watched(
 
 
 def _limit_reached(cause: Cause, name: str, bounds: Limits) -> errors.BiopsyError:
+    from biopsy.quantities import size_text  # the start of a check's process pays for none of this
+
     if cause == "time":
         taken, option = f"{bounds.seconds:g} s", "--timeout TIME"
     else:

@@ -23,6 +23,9 @@ CONNECTIONS_VARIABLE = "BIOPSY_FORK_CONNECTIONS"
 STATE_VARIABLE = "BIOPSY_WARM_START"
 """Under this name, that of the warm process of a script says what it is to know, as JSON."""
 
+START_VARIABLE = "BIOPSY_START"
+"""A process that biopsy starts carries a word of its own in this, which is on the list before there is a process."""
+
 KEEP_VARIABLE = "BIOPSY_KEEP_PROCESSES"
 """If this is set, processes that a check leaves in the background stay, such as a server for the next check."""
 
@@ -140,7 +143,8 @@ def sacrifice(pid: int) -> None:
 
 
 def connections_of_environment() -> list[int]:
-    """The descriptors that the environment names, and does not name any more afterwards."""
+    """The descriptors that the environment names. It loses that, and the mark of our start: forks inherit neither."""
+    os.environ.pop(START_VARIABLE, None)
     descriptors = json.loads(os.environ.pop(CONNECTIONS_VARIABLE))
     assert isinstance(descriptors, list)
     return descriptors

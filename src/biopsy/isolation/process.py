@@ -14,9 +14,9 @@ from typing import IO
 
 from biopsy import errors
 from biopsy.isolation import cleanup
-from biopsy.isolation.forks import end_group, keeps_processes, sacrifice
+from biopsy.isolation.forks import START_VARIABLE, end_group, keeps_processes, sacrifice
 from biopsy.isolation.output import KEPT_OUTPUT, Pipe
-from biopsy.isolation.reaper import START_VARIABLE
+from biopsy.isolation.reaper import VERDICT_VARIABLE
 from biopsy.isolation.watch import Ended, Limits, Stop, attend, readable
 
 IN_ORDER = {"PYTHONUNBUFFERED": "1"}
@@ -55,27 +55,30 @@ class Process:
         patient: bool = True,
     ) -> None:
         self.patient = patient
-        word = os.urandom(8).hex()  # the number is known too late for who is killed in between
-        starting = ("marked", f"{START_VARIABLE}={word}")
+        changes, mark = dict(environment or {}), ""
         try:
-            cleanup.register(*starting)
+            cleanup.start()
+            if VERDICT_VARIABLE not in changes:  # a check carries a mark already, and may look at what it carries
+                changes[START_VARIABLE] = os.urandom(8).hex()
+                mark = f"{START_VARIABLE}={changes[START_VARIABLE]}"
+                cleanup.register("marked", mark)  # who is killed before the number is known leaves nobody behind
             with _interruptible():
                 self._popen = subprocess.Popen(
                     words,
                     stdin=stdin,
                     stdout=stdout,
                     stderr=stderr,
-                    env=_variables({**(environment or {}), START_VARIABLE: word}),
+                    env=_variables(changes),
                     pass_fds=descriptors,
                     start_new_session=True,
                 )
         except (OSError, ValueError) as error:
-            cleanup.strike(*starting)
+            cleanup.strike("marked", mark)
             raise CannotStartError(error) from error
         self.pid = self._popen.pid
         self._entry: tuple[str, ...] | None = cleanup.group(self.pid)
         cleanup.register(*self._entry)
-        cleanup.strike(*starting)
+        cleanup.strike("marked", mark)
         self._end: int | None = None
         try:
             self._end = os.pidfd_open(self.pid) if hasattr(os, "pidfd_open") else None

@@ -20,9 +20,6 @@ from typing import TypeAlias
 VERDICT_VARIABLE = "BIOPSY_VERDICT"
 """A check, and all that it starts, carry the path of its verdict file in this; it stands in a folder of its own."""
 
-START_VARIABLE = "BIOPSY_START"
-"""What we start carries a word of its own in this, which is on the list before there is a process."""
-
 Entry: TypeAlias = tuple[str, ...]
 """A line of the list, see ``clean_up``: a word for what it is, then what it names."""
 
