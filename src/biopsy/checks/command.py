@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TypeAlias
@@ -18,9 +17,8 @@ from biopsy.checks.own_program import NAME, start_words
 from biopsy.checks.signature import status_text
 from biopsy.checks.start_failure import cannot_start
 from biopsy.isolation import cleanup, process
-from biopsy.isolation.forks import keeps_processes
 from biopsy.isolation.reaper import VERDICT_VARIABLE, Moment, end_marked
-from biopsy.isolation.watch import Ended, Limits, StillRunningError, Stop
+from biopsy.isolation.watch import Ended, Limits, StillRunningError, Stop, lets_processes_stay
 from biopsy.shell_words import line_of
 
 ARBITER = "--tell-rounding"
@@ -177,8 +175,7 @@ class CommandCheck(Check):
             with cleanup.temporary_folder("biopsy-check-") as folder:
                 told = folder / "verdict.json"
                 started = time.monotonic()
-                with _with_its_processes(folder):
-                    ended = run(words, told, stop)
+                ended = _run_to_the_end(lambda: run(words, told, stop), f"{VERDICT_VARIABLE}={folder}/")
                 seconds = time.monotonic() - started
                 said = _verdict(verdict_of(told, ended), ended, self.command)
                 return Evidence(
@@ -208,19 +205,17 @@ class CommandCheck(Check):
             raise cannot_start(words, error.reason, self.words) from error
 
 
-@contextmanager
-def _with_its_processes(folder: Path) -> Iterator[None]:
-    """What a check whose verdict file stands in this folder has started ends with it, wherever it has gone since."""
-    if keeps_processes():
-        yield
-        return
-    begun, mark = Moment(), f"{VERDICT_VARIABLE}={folder}/"
+def _run_to_the_end(run: Callable[[], Ended], mark: str) -> Ended:
+    """A run of a check, and the end of all that it has started: whoever carries its mark, wherever that has gone."""
+    begun, ended = Moment(), None
     cleanup.register("marked", mark)
     try:
-        yield
+        ended = run()
     finally:
-        end_marked([mark], begun.younger)
+        if not lets_processes_stay(ended):
+            end_marked([mark], begun.younger)
         cleanup.strike("marked", mark)
+    return ended
 
 
 def verdict_of(told: Path, ended: Ended) -> verdict.VerdictFile:

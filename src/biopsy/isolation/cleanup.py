@@ -3,7 +3,7 @@
 Children lead sessions of their own, so nothing ends them when biopsy is killed by SIGKILL and has no time to do so
 itself. So there is a list of what there is now, in memory that outlives this process, and a shell that waits for the
 end of this process. If the list is not empty then, the shell becomes a Python that runs ``reaper``. Until then it does
-nothing, and nothing is sent to it: an entry costs two system calls. Where there is no shell, nothing of this happens.
+nothing, and nothing is sent to it: an entry costs a few system calls. Where there is no shell, nothing of this happens.
 
 The list is a file without a name: whoever could write to one with a name could have anything removed. What it names in
 folders of the user is known by its inode, and a process by its start: whatever else has come to stand there, or to have
@@ -16,6 +16,7 @@ thread that started the child, it reaches no grandchildren, and it removes no fi
 from __future__ import annotations
 
 import errno
+import itertools
 import os
 import select
 import shutil
@@ -126,9 +127,10 @@ class _List:
         self.descriptor = _nameless_file()
         self._slots: dict[Entry, list[int]] = {}
         self._free: list[int] = []
-        self._length = 1
-        self._lock = threading.RLock()  # a signal may be handled while this thread has it
-        self._say_whether_empty()
+        self._unused = itertools.count(1)
+        self._heading = b""
+        self._lock = threading.RLock()  # a handler of a signal may change the list while this thread does so
+        self._head()
 
     def add(self, entry: Entry) -> None:
         """Raises OSError if there is no memory for it, or if it is longer than any path can make it."""
@@ -136,10 +138,12 @@ class _List:
         if len(data) > SLOT - LENGTH or data.count(b"\0") != len(entry) - 1:
             raise OSError(errno.EINVAL, "no path is like this", entry[-1])
         with self._lock:
-            slot = self._free.pop() if self._free else self._length
-            self._length = max(self._length, slot + 1)
+            try:
+                slot = self._free.pop()
+            except IndexError:
+                slot = next(self._unused)
             self._slots.setdefault(entry, []).append(slot)
-            self._say_whether_empty()
+            self._head()
             os.pwrite(self.descriptor, data, slot * SLOT + LENGTH)
             os.pwrite(self.descriptor, len(data).to_bytes(LENGTH, "little"), slot * SLOT)  # last: now it counts
 
@@ -153,10 +157,14 @@ class _List:
                 del self._slots[entry]
             os.pwrite(self.descriptor, bytes(LENGTH), slot * SLOT)
             self._free.append(slot)
-            self._say_whether_empty()
+            self._head()
 
-    def _say_whether_empty(self) -> None:
-        os.pwrite(self.descriptor, b"1\n" if self._slots else b"0\n", 0)
+    def _head(self) -> None:
+        """Write whether there is any entry, if that has changed."""
+        heading = b"1\n" if self._slots else b"0\n"
+        if heading != self._heading:
+            self._heading = heading
+            os.pwrite(self.descriptor, heading, 0)
 
 
 def _nameless_file() -> int:

@@ -23,12 +23,12 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
 
 from biopsy.isolation import cleanup
-from biopsy.isolation.forks import CONNECTIONS_VARIABLE, keeps_processes
+from biopsy.isolation.forks import CONNECTIONS_VARIABLE
 from biopsy.isolation.output import Pipe
 from biopsy.isolation.pipe_readers import end_readers
 from biopsy.isolation.process import CannotStartError, Process
 from biopsy.isolation.reaper import Moment
-from biopsy.isolation.watch import Ended, Limits, Stop, attend
+from biopsy.isolation.watch import Ended, Limits, Stop, attend, lets_processes_stay
 
 _SECONDS_TO_FORK = 120
 _SECONDS_TO_END = 5
@@ -143,7 +143,7 @@ class ForkServer:
                     ended = attend(fork, pipe.reading, limits, stop)
                     return ended
                 finally:
-                    if ended is None or ended.cause != "itself" or not keeps_processes():
+                    if not lets_processes_stay(ended):
                         end_readers(fork.lifeline, begun_at)
                     fork.close()
         finally:

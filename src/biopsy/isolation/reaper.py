@@ -36,8 +36,10 @@ _LONGEST_RANGE = 1 << 12
 """Numbers of processes that are tried one by one, which takes some milliseconds."""
 _STARTS_A_PROGRAM = 0.001
 """Seconds to wait for a process that is about to start a program: Linux shows no environment of it meanwhile."""
-_NO_FULL_CIRCLE = 5.0
-"""Seconds in which no machine begins as many processes as it has numbers, 32,768 and more."""
+_NO_FULL_CIRCLE = 1.0
+"""Seconds in which no machine begins as many processes and threads as it has numbers, 32,768 and more."""
+_YOUNG = 1.0
+"""Seconds after its beginning in which a process may be about to start the program that it was made for."""
 
 
 def entries_of(descriptor: int) -> Iterator[Entry]:
@@ -185,10 +187,14 @@ def _end_group(leader: int, begun: str) -> None:
         with suppress(OSError):
             os.killpg(leader, signal.SIGKILL)
         return
-    now = beginning(leader)
+
+    def is_member(pid: int) -> bool:
+        state, _, group = _stat(pid)[:3]
+        return int(group) == leader and state not in (b"Z", b"X")
+
     # As long as anybody is in the group, the number of the one that led it is given to nobody else.
-    if now in ("", begun):
-        end_processes(lambda pid: _stat(pid)[2] == b"%d" % leader and _stat(pid)[0] not in (b"Z", b"X"))
+    if beginning(leader) in ("", begun):
+        end_processes(is_member)
 
 
 def end_marked(marks: Iterable[str], among: Callable[[], Iterable[int]] = processes) -> None:
@@ -200,12 +206,19 @@ def end_marked(marks: Iterable[str], among: Callable[[], Iterable[int]] = proces
 
     def is_marked(pid: int) -> bool | None:
         environment = b"\0" + _content(f"/proc/{pid}/environ")
-        if environment == b"\0" and int(_stat(pid)[20]):  # it has memory, and will have an environment in a moment
+        if environment == b"\0" and _may_be_starting_a_program(pid):
             return None
         return any(beginning in environment for beginning in beginnings)
 
     if beginnings:
         end_processes(is_marked, among)
+
+
+def _may_be_starting_a_program(pid: int) -> bool:
+    """Whether a process without an environment may have one in a moment: it is young, and has memory."""
+    of_process = _stat(pid)
+    age = float(_content("/proc/uptime").split()[0]) - int(of_process[19]) / os.sysconf("SC_CLK_TCK")
+    return int(of_process[20]) > 0 and age < _YOUNG
 
 
 # Files and folders

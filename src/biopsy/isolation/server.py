@@ -156,6 +156,7 @@ class _Child:
             status = self._process.kill()
             cause = "answer" if cause == "itself" else cause
         self._requests.put(None)
+        self._room.release()  # an interrupt may have kept who took an answer from saying so
         until = time.monotonic() + _LAST_WAIT
         while any(thread.is_alive() for thread in self._threads) and time.monotonic() < until:
             with suppress(queue.Empty):

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Literal, Protocol
 
 from biopsy import errors
-from biopsy.isolation.forks import end_group, signal_group
+from biopsy.isolation.forks import end_group, keeps_processes, signal_group
 from biopsy.isolation.groups import memory_of_session
 from biopsy.isolation.output import KEPT_OUTPUT, KeptOutput
 
@@ -54,6 +54,11 @@ class Ended:
     status: int
     cause: Cause
     output: bytes
+
+
+def lets_processes_stay(ended: Ended | None) -> bool:
+    """Whether what a run has left in the background stays: if the user wants that, and the run ended by itself."""
+    return ended is not None and ended.cause == "itself" and keeps_processes()
 
 
 class Stop:
