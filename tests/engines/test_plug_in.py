@@ -116,3 +116,10 @@ def test_a_command_that_asks_for_it_concludes_nothing_and_says_why(broken: Path)
     done = type_in(broken, f"biopsy run '{path}' --engine no-engine")
     assert done.returncode == 4
     assert "the plug-in of engine 'no-engine' (no_engine:Mine of package no-engine) is broken" in done.stdout
+
+
+def test_the_test_of_the_page_passes_for_its_engine(installed: Path):
+    files = {block.file: block.text for block in blocks(PAGE) if block.file}
+    (installed / "test_tiny.py").write_text(files["test_tiny.py"])
+    done = type_in(installed, f"'{sys.executable}' -m pytest -q -p no:cacheprovider test_tiny.py")
+    assert done.returncode == 0, done.stdout

@@ -37,7 +37,7 @@ class Deadly(Engine):
         return Run()
 
 class Run(Session):
-    inputs, outputs = {}, ()
+    inputs, outputs = {}, ("t2",)
 
     def run(self, feed):
         kind = os.environ["DEADLY"]
@@ -137,7 +137,7 @@ def test_a_hanging_worker_is_stopped_at_the_timeout(tmp_path: Path, feeds: Path,
 def test_the_worker_ends_with_a_parent_that_is_interrupted(tmp_path: Path, feeds: Path, deadly: pytest.MonkeyPatch):
     deadly.setenv("DEADLY", "hang")
     deadly.setenv("DEADLY_PID", str(tmp_path / "pid"))
-    path = save(chain(1), tmp_path / "m.onnx")
+    path = save(chain(2), tmp_path / "m.onnx")
     code = f"""
 from pathlib import Path
 from biopsy.engines.base import ModelInput

@@ -330,6 +330,28 @@ def test_artifacts_are_not_sorted_into_a_link_at_the_usual_name(here: Path, vict
         Artifacts((Path("a.json"),)).sort(Outcome.PASSES, 0, "")
 
 
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("biopsy-demo", ["demo", "--force"]),
+        (
+            "polygraphy_capability_dumps",
+            ["inspect", "capability", "m.onnx", "--engine", "onnxrt", "--with-partitioning"],
+        ),
+    ],
+)
+def test_no_command_writes_into_a_link_at_the_name_of_its_own_folder(
+    here: Path, victim: Path, name: str, words: list[str]
+) -> None:
+    save(chain(2), here / "m.onnx")
+    (victim.parent.parent / "empty").mkdir()
+    (here / name).symlink_to(victim.parent.parent / "empty")
+    done = typed(*words)
+    assert done.status == 2
+    assert f"{name} is a symbolic link, and nobody has named it" in done.told
+    assert not list((victim.parent.parent / "empty").iterdir())
+
+
 def test_nor_into_a_link_below_the_folder_that_was_named(here: Path, victim: Path) -> None:
     (here / "sorted").mkdir()
     (here / "sorted" / "good").symlink_to(victim.parent)

@@ -41,6 +41,9 @@ def _search_for(operator: str) -> tuple[str, ...]:
     )  # fmt: skip
 
 
+_FOLDER = Path("biopsy-demo")
+
+
 def configure(parser: argparse.ArgumentParser) -> None:
     """Add the options of ``demo``."""
     parser.description = (
@@ -51,7 +54,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
         "-o",
         "--output",
         type=file_kinds.FOLDER_WRITTEN,
-        default=Path("biopsy-demo"),
+        default=_FOLDER,
         metavar="DIR",
         help="the folder (default: biopsy-demo)",
     )
@@ -69,6 +72,10 @@ def execute(args: argparse.Namespace, console: Console) -> int:
         raise errors.UsageError(
             f"{folder} exists already",
             next_steps=[_typed(("demo", "--force", "-o", as_word(folder))), "biopsy demo -o ANOTHER"],
+        )
+    if folder == _FOLDER and folder.is_symlink():
+        raise errors.UsageError(
+            f"{folder} is a symbolic link, and nobody has named it", next_steps=["biopsy demo -o ANOTHER"]
         )
     try:
         folder.mkdir(parents=True, exist_ok=True)

@@ -6,9 +6,13 @@ seal of this user: anybody else may write such files too, and they would be beli
 
 from __future__ import annotations
 
+import contextlib
 import hmac
+import itertools
 import json
-from collections.abc import Iterator, Mapping, Sequence
+import os
+import stat
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -22,6 +26,7 @@ from biopsy.diagnosis.plan import PLAN
 from biopsy.diagnosis.question import DiagnosisQuestion, require_no_place
 from biopsy.diagnosis.record_json import as_json, from_json
 from biopsy.diagnosis.steps.piece import PIECE
+from biopsy.filesystem.folders import make_folders_of, remove_empty
 from biopsy.filesystem.plain_file import read_plain
 from biopsy.filesystem.user_key import user_key
 from biopsy.filesystem.write import write_whole
@@ -29,9 +34,10 @@ from biopsy.model.digest import digest_of
 from biopsy.session.claim import locked
 from biopsy.session.journal_identity import JournalIdentity
 from biopsy.session.options import SearchOptions
-from biopsy.text import first_of
+from biopsy.text import first_of, printable
 
 STATE = "diagnosis.json"
+_LOCK = f".{STATE}.lock"
 _MOST_BYTES = 64 << 20
 _VERSION = 1
 
@@ -45,30 +51,95 @@ class KnownSteps:
 
 
 @contextmanager
-def held_folder(folder: Path) -> Iterator[None]:
+def held_folder(folder: Path, *, beside: bool = False, warn: Callable[[str], object] = str) -> Iterator[Path]:
     """The folder as that of one diagnosis, before anything is written there, until that ends; it is made if need be.
 
-    Raises UsageError if it cannot be made, has a name that checks cannot hold, holds what no
-    diagnosis has left, or is that of another one that runs.
+    A folder is one of ours if it carries the seal of this user, its files are those that were left there, and nothing
+    in it is a link. ``beside``: if it is not, another one is given, ``model_diagnosis-2``, and ``warn`` is told why.
+    One that was made here goes again if the diagnosis is refused before it has answered anything.
+
+    Raises UsageError if it cannot be made, has a name that checks cannot hold, is not ours, or is that of another
+    diagnosis that runs.
     """
     require_no_place([folder], "--dir ANOTHER")
-    _prepare(folder)
-    with locked([folder / STATE]):
-        yield
+    place = next(each for each in _places(folder) if not beside or _can_be_ours(each))
+    if place != folder:
+        warn(f"{folder} {_why_not_ours(folder)}: it stays as it is, and the evidence goes to {place}")
+    made, was_marked = _prepare(place)
+    with locked([place / STATE]):
+        try:
+            yield place
+        except errors.UsageError:
+            if not was_marked and not (_sealed(place) or {}).get("steps"):
+                _remove_made(place, made)
+            raise
 
 
-def _prepare(folder: Path) -> None:
-    """Make the folder, if it is not there, and mark it as that of a diagnosis."""
+def _places(folder: Path) -> Iterator[Path]:
+    yield folder
+    yield from (folder.with_name(f"{folder.name}-{number}") for number in itertools.count(2))
+
+
+def _can_be_ours(folder: Path) -> bool:
+    """Whether nothing stands there, or what a diagnosis of this user may go on with."""
+    return not os.path.lexists(folder) or _why_not_ours(folder) is None
+
+
+def _why_not_ours(folder: Path) -> str | None:
+    """What tells that somebody else has made a folder or put something into it; None for ours, and an empty one."""
+    if folder.is_symlink():
+        return "is a symbolic link"
     try:
-        folder.mkdir(parents=True, exist_ok=True)
-        if (folder / STATE).is_file():
-            return
-        is_strange = any(folder.iterdir())
+        if not folder.is_dir():
+            return "is no folder"
+        names = [entry.name for entry in os.scandir(folder)]
+        strange = next((name for name in names if not _is_plain(folder / name)), None)
+    except OSError as error:
+        raise errors.UsageError(f"cannot read the folder {folder}: {error.strerror or error}") from error
+    if strange is not None:
+        return f"holds a link, {printable(strange)}"
+    tree = _sealed(folder)
+    if tree is None:
+        is_empty = all(name == _LOCK for name in names)
+        return None if is_empty else "was not written by a diagnosis of this user"
+    left = tree.get("files", {})
+    changed = next((name for name, digest in _digests(folder, left).items() if digest not in (None, left[name])), None)
+    # One that was interrupted is refused by name, and not begun anew elsewhere.
+    is_changed = changed is not None and tree.get("complete") is True
+    return f"holds another {changed} than a diagnosis has left there" if is_changed else None
+
+
+def _is_plain(path: Path) -> bool:
+    """Whether this is a folder, or a file that has no other name: writing to it changes nothing elsewhere."""
+    status = path.lstat()
+    return stat.S_ISDIR(status.st_mode) or (stat.S_ISREG(status.st_mode) and status.st_nlink == 1)
+
+
+def _prepare(folder: Path) -> tuple[list[Path], bool]:
+    """Make the folder, if it is not there, and mark it as that of a diagnosis.
+
+    Returns the folders that were made, and whether it was marked before; if not, nothing has stood in it.
+    """
+    try:
+        made = make_folders_of(folder / STATE)
     except OSError as error:
         raise errors.UsageError(f"cannot make the folder {folder}: {error.strerror or error}") from error
-    if is_strange:
-        raise errors.UsageError(f"{folder} is not empty, and no diagnosis has made it", next_steps=["--dir ANOTHER"])
-    write_whole(folder / STATE, [json.dumps({"biopsy_diagnosis": _VERSION, "complete": True}).encode("ascii"), b"\n"])
+    why_not = _why_not_ours(folder)
+    if why_not is not None:
+        raise errors.UsageError(f"{folder} {why_not}: nothing is written there", next_steps=["--dir ANOTHER"])
+    was_marked = _sealed(folder) is not None
+    if not was_marked:
+        _write(folder / STATE, {"biopsy_diagnosis": _VERSION, "complete": True}, user_key())
+    return made, was_marked
+
+
+def _remove_made(folder: Path, made: list[Path]) -> None:
+    """Remove the folders that were made here, the outermost first in the list, with the files in the folder."""
+    with contextlib.suppress(OSError):
+        for entry in os.scandir(folder):
+            if entry.is_file(follow_symlinks=False):
+                (folder / entry.name).unlink()
+    remove_empty(made)
 
 
 def identity_of(question: DiagnosisQuestion, check: Check) -> dict[str, str]:
@@ -113,18 +184,15 @@ class EvidenceFile:
             "identity": self._identity,
             "facts": as_json(known.facts),
             "steps": [as_json(step) for step in known.steps],
-            "files": _digests(self.path.parent, known.steps),
+            "files": _digests(self.path.parent, _files_of(known.steps)),
         }
-        tree = {**content, "seal": _seal(self._key, content)}
-        write_whole(self.path, [json.dumps(tree, indent=2).encode("ascii"), b"\n"])
+        _write(self.path, content, self._key)
 
     def _resume(self) -> None:
         tree = _read(self.path)
         if tree is None or tree.get("complete") is not False:
             return
-        content = {key: value for key, value in tree.items() if key != "seal"}
-        seal = tree.get("seal")
-        if self._key is None or not isinstance(seal, str) or not hmac.compare_digest(seal, _seal(self._key, content)):
+        if not _is_sealed(tree, self._key):
             raise errors.UsageError(
                 f"{self.path} was not written by this user: what it says is not believed", next_steps=[_FRESH]
             )
@@ -150,7 +218,7 @@ class EvidenceFile:
             )
 
     def _require_unchanged(self, before: Mapping[str, str | None]) -> None:
-        now = _digests(self.path.parent, self.known.steps)
+        now = _digests(self.path.parent, _files_of(self.known.steps))
         changed = [name for name in now if before.get(name) != now[name]]
         if changed:
             raise errors.UsageError(
@@ -160,11 +228,20 @@ class EvidenceFile:
             )
 
 
-def _digests(folder: Path, steps: Sequence[StepReport]) -> dict[str, str | None]:
-    """The SHA-256 of each file that an answered step has left, by its name; None where there is none."""
+def _files_of(steps: Sequence[StepReport]) -> list[str]:
+    """The names of the files that answered steps have left, each with that of its weights."""
     done = {step.name for step in steps if step.outcome == "done"}
     names = dict.fromkeys(name for step in PLAN if step.name in done for name in step.files)
-    return {name: digest_of(folder / name) if (folder / name).is_file() else None for name in names}
+    return [each for name in names for each in (name, f"{name}.data")]
+
+
+def _digests(folder: Path, names: Iterable[str]) -> dict[str, str | None]:
+    """The SHA-256 of each file by its name; None where there is none, a link being none."""
+    return {name: digest_of(folder / name) if _is_own_file(folder / name) else None for name in names}
+
+
+def _is_own_file(path: Path) -> bool:
+    return path.is_file() and not path.is_symlink()
 
 
 def _step_of(tree: object) -> StepReport:
@@ -183,6 +260,28 @@ def _read(path: Path) -> dict[str, Any] | None:
     except (OSError, ValueError, RecursionError) as error:
         raise errors.UsageError(f"{path} cannot be read: {error}", next_steps=[_FRESH]) from error
     return tree if isinstance(tree, dict) else None
+
+
+def _sealed(folder: Path) -> dict[str, Any] | None:
+    """What the record of a folder says, if this user has written it."""
+    try:
+        tree = _read(folder / STATE)
+    except errors.UsageError:
+        return None
+    return tree if tree is not None and _is_sealed(tree, user_key()) else None
+
+
+def _is_sealed(tree: Mapping[str, Any], key: bytes | None) -> bool:
+    content = {name: value for name, value in tree.items() if name != "seal"}
+    seal = tree.get("seal")
+    return (
+        key is not None and isinstance(seal, str) and hmac.compare_digest(seal.encode(), _seal(key, content).encode())
+    )
+
+
+def _write(path: Path, content: Mapping[str, Any], key: bytes | None) -> None:
+    tree = {**content, "seal": _seal(key, content)}
+    write_whole(path, [json.dumps(tree, indent=2).encode("ascii"), b"\n"])
 
 
 def _seal(key: bytes | None, content: Mapping[str, Any]) -> str:

@@ -129,6 +129,9 @@ class Session(ABC):
 
     made_by: str = ""
     """The label of the engine that has built it; set when it is handed over."""
+    gives_new_arrays: ClassVar[bool] = False
+    """Whether nothing writes to an array that ``run`` has given, so that none need be copied: no buffer is used again.
+    An output that is an input as it was fed is copied all the same."""
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
@@ -151,11 +154,12 @@ class Session(ABC):
 
     @abstractmethod
     def run(self, feed: Feed) -> dict[str, Array]:
-        """Run once. ``feed`` has every input; returns every tensor output, in order.
+        """Run once. ``feed`` has every input, in arrays that are read-only; returns every tensor output, in order.
 
         Sequences, optionals and maps are fed and given as the tensors that they hold (tensors/structured_values.py).
 
-        Raises EngineFailure with stage "run".
+        Raises EngineFailure with stage "run"; whoever calls it, too, with kind "missing output" if one is not given,
+        and BiopsyError for what is no array of an output (engines/run_contract.py).
         """
 
     def layers(self) -> Sequence[LayerRecord]:

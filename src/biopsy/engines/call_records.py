@@ -1,6 +1,7 @@
 """Every call of an engine or a session is recorded while it lasts (``EngineCall``): a crash can then be told of.
 
-It is done once, where the classes are made, so that neither an engine nor who calls one can forget it.
+It is done once, where the classes are made, so that neither an engine nor who calls one can forget it. So is what a
+session may do with its inputs and must give (``run_contract``).
 """
 
 from __future__ import annotations
@@ -45,7 +46,8 @@ def record_calls_of_session(session_class: type) -> None:
     for name, (stage, description) in OF_SESSIONS.items():
         found = session_class.__dict__.get(name)
         if callable(found):
-            setattr(session_class, name, _recorded(found, stage, description, _label_of_session))
+            method = _recorded(found, stage, description, _label_of_session)
+            setattr(session_class, name, _held_to_contract(method) if name == "run" else method)
 
 
 def _recorded(method: _Method, stage: str, description: str, name_of: Callable[[Any], str]) -> _Method:
@@ -58,15 +60,28 @@ def _recorded(method: _Method, stage: str, description: str, name_of: Callable[[
 
 
 def _signing(method: _Method) -> _Method:
-    """Write into each session that a method returns which engine has made it."""
+    """Write into each session that a method returns which engine has made it, if it is one for the model."""
+    from biopsy.engines.run_contract import require_session
 
     @wraps(method)
     def signed(self: Any, *args: Any, **kwargs: Any) -> Any:
         session = method(self, *args, **kwargs)
+        model = next((one for one in (*args, *kwargs.values()) if hasattr(one, "data")), None)
+        require_session(session, _label_of_engine(self), model, self.capabilities)
         session.made_by = _label_of_engine(self)
         return session
 
     return signed
+
+
+def _held_to_contract(method: _Method) -> _Method:
+    from biopsy.engines.run_contract import run_by_contract
+
+    @wraps(method)
+    def run(self: Any, feed: Any) -> Any:
+        return run_by_contract(self, _label_of_session(self), lambda fed: method(self, fed), feed)
+
+    return run
 
 
 def _name_of_class(engine_class: Any) -> str:

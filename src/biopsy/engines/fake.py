@@ -168,6 +168,8 @@ class Fake(Engine):
 class FakeSession(BuiltModel):
     """A session of ONNX Runtime that may fail while it runs."""
 
+    gives_new_arrays = True
+
     def __init__(self, session: Session, engine: Fake, faults: _Faults) -> None:
         remarks = [f"the model has no layer for {setting}: nothing goes wrong there" for setting in faults.unknown]
         super().__init__(session.inputs, session.outputs, remarks)

@@ -133,6 +133,8 @@ class GoldenValues(Engine):
 class _RecordedSession(BuiltModel):
     """Gives golden values. ``samples`` have the tensors by name."""
 
+    gives_new_arrays = True
+
     def __init__(self, index: ModelIndex, outputs: Sequence[str], samples: Sequence[Feed]) -> None:
         super().__init__({index.names[t]: index.value_type(t) for t in index.fed_inputs()}, outputs)
         self._samples = samples

@@ -90,7 +90,7 @@ def _add_evidence(parser: argparse.ArgumentParser) -> None:
         type=file_kinds.FOLDER_WRITTEN,
         metavar="DIR",
         help="the folder that keeps what was found; a diagnosis that was stopped goes on there (default: "
-        "MODEL_diagnosis)",
+        "MODEL_diagnosis; MODEL_diagnosis-2, and so on, if that was not written by a diagnosis of yours)",
     )
     group.add_argument(
         "--fresh", action="store_true", help="begin anew instead of going on with a diagnosis that was stopped"

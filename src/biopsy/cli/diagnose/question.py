@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 from collections.abc import Sequence
 from contextlib import ExitStack
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from biopsy import errors
@@ -41,11 +42,11 @@ def question_of(args: argparse.Namespace, console: Console, held: ExitStack) -> 
     index = index_file(args.model, args.external_data_dir)
     asked = own_run if own_run is not None else args
     check, template = _check(args, own_run, engines)
-    samples = _samples(args, asked, index, held)
+    samples, folder = _samples(args, asked, index, held, console)
     return DiagnosisQuestion(
         index=index,
         model=args.model,
-        folder=folder_of(args),
+        folder=folder,
         engines=engines,
         check=check,
         template=template,
@@ -116,19 +117,21 @@ def _engines(
     return tuple(spec.text for spec in specs)
 
 
-def _samples(args: argparse.Namespace, asked: argparse.Namespace, index: ModelIndex, held: ExitStack) -> Samples:
-    """The inputs; they are made up and written to the folder where nobody gave them."""
+def _samples(
+    args: argparse.Namespace, asked: argparse.Namespace, index: ModelIndex, held: ExitStack, console: Console
+) -> tuple[Samples, Path]:
+    """The inputs, written to the folder where nobody gave them, and that folder, which is held from now on."""
     inputs = inputs_of(asked)
     if args.check is None:
         require_sizes(index, inputs)
-        held.enter_context(held_folder(folder_of(args)))
-        return settled(index, inputs, folder_of(args), args.load_inputs or ())
-    if asked is not args:
+    elif asked is not args:
         preconditions.require_inputs_of_golden_values(asked, keep_inputs=False)
         if not asked.load_inputs:
             require_sizes(index, inputs)
-    held.enter_context(held_folder(folder_of(args)))
-    return Samples(inputs=inputs, files=tuple(asked.load_inputs or ()), made_up=False)
+    folder = held.enter_context(held_folder(folder_of(args), beside=args.dir is None, warn=console.warn))
+    if args.check is None:
+        return settled(index, inputs, folder, args.load_inputs or ()), folder
+    return Samples(inputs=inputs, files=tuple(asked.load_inputs or ()), made_up=False), folder
 
 
 def _check(

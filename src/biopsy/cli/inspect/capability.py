@@ -161,6 +161,8 @@ def _questions(found: Survey) -> str:
 
 
 def _require_empty(folder: Path) -> None:
+    if folder == Path(_DEFAULT_FOLDER) and folder.is_symlink():
+        raise errors.UsageError(f"{folder} is a symbolic link, and nobody has named it", next_steps=["-o ANOTHER"])
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise errors.UsageError(f"{folder} is not an empty folder, and nothing in it may be overwritten")
 

@@ -208,6 +208,8 @@ class OnnxRuntime(Engine):
 class OnnxRuntimeSession(BuiltModel):
     """A model that ONNX Runtime has loaded."""
 
+    gives_new_arrays = True
+
     def __init__(self, ort: Any, session: Any, engine: OnnxRuntime, model: ModelInput, remarks: Sequence[str]) -> None:
         self._ort = ort
         self._session = session
@@ -225,7 +227,7 @@ class OnnxRuntimeSession(BuiltModel):
             self._fetched = {name: type_ for name, type_ in self._fetched.items() if isinstance(type_, TensorType)}
         skipped = ", ".join(repr(name) for name in outputs if name not in self._fetched)
         more = [f"not read from onnxruntime, since its type is not: {skipped}"] if skipped else []
-        super().__init__(inputs, tuple(outputs), (*remarks, *more))
+        super().__init__(inputs, tuple(self._fetched), (*remarks, *more))
         self._run_options = ort.RunOptions()
         self._run_options.log_severity_level = _SILENT
 

@@ -234,6 +234,8 @@ class OpenVinoSession(BuiltModel):
     ``uncompiled`` is what it was compiled from, if that is known.
     """
 
+    gives_new_arrays = True
+
     def __init__(
         self,
         package: tuple[Any, Imports],

@@ -158,6 +158,8 @@ def _remarks(proto: onnx.ModelProto) -> list[str]:
 class ReferenceSession(BuiltModel):
     """A model that the reference evaluator has loaded; ``wide``: remarks on how, if it computes in float64."""
 
+    gives_new_arrays = True
+
     def __init__(self, evaluator: Any, index: ModelIndex, wide: Sequence[str] | None = None) -> None:
         self._evaluator = evaluator
         self._is_wide = wide is not None

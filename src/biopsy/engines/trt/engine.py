@@ -346,6 +346,8 @@ def _type_of(engine: Any, name: str) -> TensorType | None:
 class TensorRtSession(BuiltModel):
     """An engine that TensorRT has built, as a plan; it is read by a GPU when it first runs."""
 
+    gives_new_arrays = True
+
     def __init__(
         self,
         package: Package,

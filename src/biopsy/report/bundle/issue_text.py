@@ -1,7 +1,7 @@
 """The text of ``ISSUE.md``: what a maintainer is told, under the headings of the form of that engine's tracker.
 
-Whatever comes from the model, the engine or the check stands in code, with fences longer than any in it: no name makes
-a heading, a link or a mention.
+Whatever comes from the model, the engine or the check stands in code, with fences longer than any in it, in headings
+too: no name makes a heading, a link or a mention.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ def issue_text(facts: IssueFacts) -> str:
     """The text, in Markdown."""
     engine = facts.failure.engine
     form = FORMS.get("" if engine is None else engine.name, FORMS[""])
-    parts = [f"# {_heading(facts.failure.title)}", *_warning(facts)]
+    parts = [f"# {_prose(facts.failure.title)}", *_warning(facts)]
     for heading, content in form.sections:
         lines = list(_CONTENTS[content](facts))
         if lines:
@@ -71,27 +71,27 @@ def _warning(facts: IssueFacts) -> Iterator[str]:
 def _description(facts: IssueFacts) -> Iterator[str]:
     failure = facts.failure
     if facts.found.verdict:
-        yield _heading(facts.found.verdict)
+        yield _prose(facts.found.verdict)
     if failure.message:
         yield _fenced(failure.message)
     if failure.against:
         yield f"The expected values are those of {_inline(failure.against)}."
     yield f"`reproduce.py` prints (exit status {facts.reproduction.status}):"
     yield _fenced(shortened(facts.reproduction.output.strip(), _MOST_OF_OUTPUT))
-    excluded = "\n".join(f"- {printable(text)}" for text in facts.excluded)
+    excluded = "\n".join(f"- {_prose(text)}" for text in facts.excluded)
     if facts.found.variation:
         yield f"What may vary, as far as it was tried: {_inline(facts.found.variation)}"
     if facts.found.known:
         yield f"How it compares with a known failure: {_inline(facts.found.known)}"
     for text, line in facts.found.workarounds:
-        yield f"A workaround that was tried: {_heading(text)}"
+        yield f"A workaround that was tried: {_prose(text)}"
         if line:
             yield _fenced(printable(line))
     yield f"What was excluded:\n\n{excluded}" if excluded else "Nothing else was excluded yet."
 
 
 def _steps(facts: IssueFacts) -> Iterator[str]:
-    names = "\n".join(f"- `{name}`, {size_text(size)}" for name, size in facts.sizes.items())
+    names = "\n".join(f"- {_inline(name)}, {size_text(size)}" for name, size in facts.sizes.items())
     yield f"Unpack the attached files and run `python reproduce.py`:\n\n{names}"
     yield "The model (`model.onnx`):"
     yield _fenced(shortened(facts.model, _MOST_OF_MODEL))
@@ -104,7 +104,7 @@ def _steps(facts: IssueFacts) -> Iterator[str]:
         yield "`reproduce.py`:"
         yield _fenced(facts.script.strip(), "python")
     if facts.remarks:
-        yield "\n".join(f"- {printable(text)}" for text in facts.remarks)
+        yield "\n".join(f"- {_prose(text)}" for text in facts.remarks)
 
 
 def _log(facts: IssueFacts) -> Iterator[str]:
@@ -112,7 +112,7 @@ def _log(facts: IssueFacts) -> Iterator[str]:
 
 
 def _environment(facts: IssueFacts) -> Iterator[str]:
-    yield "\n".join(f"- {name}: {_inline(value)}" for name, value in _facts(facts) if value)
+    yield "\n".join(f"- {_prose(name)}: {_inline(value)}" for name, value in _facts(facts) if value)
 
 
 def _facts(facts: IssueFacts) -> Iterator[tuple[str, str]]:
@@ -168,17 +168,28 @@ _CONTENTS: Mapping[str, _Content] = {
 }
 
 
-def _heading(text: str) -> str:
-    """One line that may quote a stranger's name: as code, unless nothing in it means anything in Markdown."""
+def _prose(text: str) -> str:
+    """One line that may quote a stranger's names: each of them as code, and all of it where the rest is not plain."""
     plain = printable(text)
-    return plain if re.fullmatch(r"(?:[\w ,.:;'/()+=-]| -> )*", plain) else _inline(plain)
+    around = _QUOTED.sub("", plain)
+    if plain.startswith(" ") or not _PLAIN.fullmatch(around) or _LIVE.search(around):
+        return _inline(plain)
+    return _QUOTED.sub(lambda name: _inline(name[0]), plain)
+
+
+_QUOTED = re.compile(r"""'(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*\"""")
+"""A name as ``repr`` writes it."""
+_PLAIN = re.compile(r"(?:[A-Za-z ](?:[\w ,.:;'/()+=-]| -> )*)?")
+"""What means nothing in Markdown, wherever it stands in a paragraph or a heading."""
+_LIVE = re.compile(r"://|www\.|mailto:|xmpp:|\bGH-\d|\b[0-9a-f]{7,}\b|(?<!\w)_|_(?!\w)", re.IGNORECASE)
+"""What GitHub makes a link of, or a stress, though none of its characters means anything by itself."""
 
 
 def _inline(text: str) -> str:
     """One line of a stranger's as code."""
     plain = printable(text)
     ticks = "`" * (max((len(run) for run in re.findall("`+", plain)), default=0) + 1)
-    pad = " " if plain.startswith("`") or plain.endswith("`") else ""
+    pad = " " if not plain.strip(" ") or plain[0] in "` " or plain[-1] in "` " else ""
     return f"{ticks}{pad}{plain}{pad}{ticks}"
 
 
