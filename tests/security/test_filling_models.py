@@ -104,4 +104,4 @@ def test_an_output_of_which_the_values_are_not_followed_is_told(tmp_path: Path, 
     folder.mkdir()
     (folder / "m.onnx").write_bytes(FILLING["a long input of integers"]())
     ended = confined.run(COMMANDS["sanitize"].split(), folder)
-    assert "warning: shape inference does not follow the values of 3 nodes: a tensor has 8589934592" in ended.err
+    assert "warning: shape inference does not follow the values of 3 nodes: a tensor has 8,589,934,592" in ended.err

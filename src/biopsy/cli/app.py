@@ -124,9 +124,9 @@ def _dispatch(program: str, words: list[str], console: Console, *, is_program: b
 
 
 def _executed(module: ModuleType, args: argparse.Namespace, console: Console) -> int:
-    """Run a command, and say in the end on which settings of a file its result rests, if none of its lines did.
+    """Run a command; then name the settings from files that its result rests on, unless its verdict did.
 
-    Also which types onnx could not be asked for.
+    And warn of types that could not be inferred.
     """
     shown = console.on_stderr() if getattr(args, "json", False) else console
     try:
@@ -151,7 +151,7 @@ def _watched(
 ) -> int:
     """Do the work where a crash ends it alone, and within limits.
 
-    A check that was given none needs nothing of that: whoever runs it sees the signal itself.
+    A check without limits needs no watcher: whoever started it sees the signal.
     """
     from biopsy.isolation import supervised
 
@@ -169,12 +169,12 @@ def _limit_reached(cause: Cause, name: str, bounds: Limits) -> errors.BiopsyErro
     from biopsy.quantities import size_text  # the start of a check's process pays for none of this
 
     if cause == "time":
-        taken, option = f"{bounds.seconds:g} s", "--timeout TIME"
+        taken, option = f"it took longer than {bounds.seconds:g} s", "--timeout TIME"
     else:
-        taken, option = f"more than {size_text(bounds.memory or 0)} of memory", "--memory-limit SIZE"
+        taken, option = f"it used more than {size_text(bounds.memory or 0)} of memory", "--memory-limit SIZE"
     return errors.BiopsyError(
-        f"{name} was ended: it had taken {taken}",
-        next_steps=[f"{option}    lets it take more, on a model that you trust"],
+        f"biopsy {name} was stopped: {taken}",
+        next_steps=[f"{option}    allows more, for a model that you trust"],
     )
 
 

@@ -11,6 +11,7 @@ import os
 import select
 import signal
 import sys
+import threading
 import time
 import warnings
 from collections.abc import Callable, Iterable
@@ -23,6 +24,8 @@ from biopsy.isolation.watch import Cause, Limits
 _LOOK_AT_MEMORY = 10  # milliseconds: at a gigabyte a second, a limit is passed by 10 MB
 _HEAD = 8  # bytes that tell the length of an answer
 _AT_ONCE = 1 << 20
+
+_forking = threading.Lock()
 
 
 class EndedApartError(Exception):
@@ -46,18 +49,19 @@ def call_apart(work: Callable[[], Iterable[bytes]], limits: Limits) -> list[byte
     ``limits.memory`` bounds what the fork allocates besides what this process has; files that are mapped do not count.
     Raises EndedApartError if it dies, raises or reaches a limit, and OSError if there can be no fork.
     """
-    reading, writing = os.pipe()
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", DeprecationWarning)  # of other threads; see above
-            child, lifeline = fork()
-        if child == 0:
-            _work(work, writing)
-    except BaseException:
-        os.close(reading)
-        raise
-    finally:
-        os.close(writing)
+    with _forking:  # or the fork of another thread would hold our end of the pipe open
+        reading, writing = os.pipe()
+        try:
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore", DeprecationWarning)  # of other threads; see above
+                child, lifeline = fork()
+            if child == 0:
+                _work(work, writing)
+        except BaseException:
+            os.close(reading)
+            raise
+        finally:
+            os.close(writing)
     status = None
     try:
         cause, data = _read(reading, child, limits)

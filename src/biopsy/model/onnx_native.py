@@ -1,13 +1,14 @@
 """onnx's own shape inference and checker, which are native code that a model may crash, or have fill the memory.
 
-All of biopsy calls them here, where no model can harm this process. What is dangerous is their *propagation of values*:
+All of biopsy calls them here. What fills the memory is their *propagation of values*:
 it follows the values of one-dimensional tensors, since shapes are computed from them, and makes a message for each
 element of every tensor whose length is known. So each model is inferred without it first. The lengths that this tells
 decide what is handed to it: a node that would propagate a long tensor is taken out of its sight, with its types as they
 were inferred.
 
-- A model with operators that this process has not inferred yet is inferred in a fork: onnx may crash on it. So is one
-  whose lengths only propagation itself can tell. Others, such as the candidates of a reduction, are inferred here.
+- A model with an operator that is new to this process is inferred in a fork: onnx may crash on it. So is one whose
+  lengths only propagation itself can tell. Others, such as the candidates of a reduction, are inferred here, and could
+  crash this process.
 - A fork may take ``MOST_SECONDS``, and a tenth of a millisecond for each node, and allocate ``MOST_MEMORY``.
 """
 
@@ -42,7 +43,7 @@ MOST_MEMORY = 500_000_000
 """Bytes that a fork may allocate, besides eight times the size of the model."""
 
 _SECONDS_OF_A_NODE = 0.0001
-_SECONDS_ONCE_GIVEN_UP = 2.0  # for all models of a process, once one has reached the limit
+_SECONDS_OF_A_SLOW_JUDGE = 2.0  # besides those of the nodes, once a model of this process has reached the limit
 _HIDDEN = "biopsy.hidden."  # the domain of nodes that propagation is not to see; theirs follows
 
 survived: dict[str, set[tuple[str, str]]] = {"inference": set(), "checker": set()}
@@ -50,7 +51,7 @@ survived: dict[str, set[tuple[str, str]]] = {"inference": set(), "checker": set(
 
 _left_out: list[str] = []
 
-_given_up: list[str] = []
+_slow_judges: set[str] = set()
 _MOST_SENTENCES = 20
 
 
@@ -72,7 +73,7 @@ class Inferred:
 
 
 def inferred(model: onnx.ModelProto, *, strict: bool = False) -> Inferred:
-    """The types of a model, best one without its large weights (``infer.without_weights``).
+    """The types of a model. Pass one without its large weights (``infer.without_weights``).
 
     ``strict``: types are compared with those declared, and the first contradiction is the ``objection``; a model on
     which onnx crashes is objected to as well. Functions that are too large to be written out stay unknown operators.
@@ -143,7 +144,8 @@ def _asked(judge: str, model: onnx.ModelProto, call: Callable[[], Iterator[Answe
 def _asked_apart(
     judge: str, operators: Counter[tuple[str, str]], model: onnx.ModelProto, call: Callable[[], Iterator[Answer]]
 ) -> dict[str, Any]:
-    seconds = _SECONDS_ONCE_GIVEN_UP if _given_up else MOST_SECONDS + _SECONDS_OF_A_NODE * operators.total()
+    seconds = _SECONDS_OF_A_SLOW_JUDGE if judge in _slow_judges else MOST_SECONDS
+    seconds += _SECONDS_OF_A_NODE * operators.total()
     limits = Limits(seconds=seconds, memory=MOST_MEMORY + 8 * model.ByteSize())
     try:
         answers = apart.call_apart(lambda: map(_packed, call()), limits)
@@ -154,11 +156,13 @@ def _asked_apart(
     except apart.EndedApartError as ended:
         found = _by_kind(model, ended.answers)
         what = "no further types are known" if "model" in found else "only declared types are known"
+        if ended.cause == "itself" and ended.status >= 0:  # such as an answer that is too large for a message
+            return {**found, "left_out": f"onnx's {_NAMES[judge]} gives no answer: {what}"}
         if ended.cause == "itself":
-            how = signal_name(-ended.status) if ended.status < 0 else f"status {ended.status}"
-            found["objection"] = f"onnx's {_NAMES[judge]} ends its process with {how}"
+            found["objection"] = f"onnx's {_NAMES[judge]} ends its process with {signal_name(-ended.status)}"
             return {**found, "left_out": f"{found['objection']}: {what}"}
-        _given_up.append(ended.cause)
+        if ended.cause == "time":
+            _slow_judges.add(judge)
         reached = f"{seconds:.0f} s" if ended.cause == "time" else size_text(limits.memory or 0)
         return {**found, "left_out": f"onnx's {_NAMES[judge]} was ended when it had taken {reached}: {what}"}
 
@@ -238,9 +242,8 @@ def _hidden(model: onnx.ModelProto, unseen: list[onnx.NodeProto]) -> onnx.ModelP
     copy.CopyFrom(model)
     for node, domain in zip(unseen, before, strict=True):
         node.domain = domain
-    copy.opset_import.extend(
-        type(model.opset_import[0])(domain=f"{_HIDDEN}{domain}", version=1) for domain in sorted({*before})
-    )
+    for domain in sorted({*before}):
+        copy.opset_import.add(domain=f"{_HIDDEN}{domain}", version=1)
     return copy
 
 
@@ -285,17 +288,18 @@ class _Propagation:
         operators = {node.op_type for function in model.functions for node in _all_nodes(function.node)}
         self.is_needed = self.is_doubtful = not operators.isdisjoint(_propagating() | {"Shape"})
         self.unseen: list[onnx.NodeProto] = []
-        self.longest = self._total = 0
+        self._longest = self._total = 0
         self._functions = {walk.function_key(function) for function in model.functions}
         self._look(model.graph, ChainMap())
 
     @property
     def left_out(self) -> str:
         """A sentence on what is hidden."""
-        return (
-            f"shape inference does not follow the values of {count(len(self.unseen), 'node')}: a tensor has"
-            f" {self.longest} elements, and at most {LONGEST} of one and {MOST_ELEMENTS} of all are followed"
-        )
+        if self._longest > LONGEST:
+            why = f"a tensor has {self._longest:,} elements, and at most {LONGEST:,} are followed"
+        else:
+            why = f"their tensors together have more than {MOST_ELEMENTS:,} elements"
+        return f"shape inference does not follow the values of {count(len(self.unseen), 'node')}: {why}"
 
     def _look(self, graph: onnx.GraphProto, around: ChainMap[str, tuple[int, int | None]]) -> None:
         """Judge the nodes of a graph, ``around`` which these tensors are known: element types and lengths."""
@@ -312,7 +316,7 @@ class _Propagation:
             total, longest = sum(length or 0 for length in lengths), max((length or 0 for length in lengths), default=0)
             if longest > LONGEST or self._total + total > MOST_ELEMENTS:
                 self.unseen.append(node)
-                self.longest = max(self.longest, longest)
+                self._longest = max(self._longest, longest)
                 continue
             self._total += total
             self.is_doubtful |= any(length is None for _, length in read)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 from typing import TYPE_CHECKING
 
+from biopsy import errors
 from biopsy.cli.arguments import types
 
 if TYPE_CHECKING:
@@ -27,8 +28,8 @@ def add(parser: argparse.ArgumentParser, default: str) -> None:
         "--memory-limit",
         type=types.byte_size,
         metavar="SIZE",
-        help="end the command, with status 4, if its processes together take more memory, such as 4GB; weights that"
-        f" are mapped from a file do not count (default: {MOST_OF_THE_MEMORY:.0%}% of the machine's memory)",
+        help="end the command, with status 4, if its processes together use more memory than this, such as 4GB; weights"
+        f" that are mapped from a file do not count (default: {MOST_OF_THE_MEMORY:.0%}% of the machine's memory)",
     )
 
 
@@ -38,9 +39,12 @@ def are_given(args: argparse.Namespace) -> bool:
 
 
 def limits_of(args: argparse.Namespace, default: str) -> Limits:
-    """What a command may use."""
+    """What a command may use. Raises UsageError if somebody has set a limit and nothing could watch the command."""
+    from biopsy.isolation import supervised
     from biopsy.isolation.memory import memory
     from biopsy.isolation.watch import Limits
 
+    if are_given(args) and not supervised.is_possible():
+        raise errors.UsageError("--timeout and --memory-limit need a second process, which cannot be forked here")
     seconds = types.duration(default) if args.timeout is None and default else args.timeout
     return Limits(seconds=seconds, memory=args.memory_limit or int(MOST_OF_THE_MEMORY * memory()))
