@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import sys
+from textwrap import indent
 
 import pytest
 
@@ -24,15 +25,19 @@ sys.exit('n3' in names and 'n9' in names)
 FORKS_A_DAEMON = r"""
 if not os.fork():
     os.setsid()
+    if os.fork():
+        os._exit(0)
     with open("daemons.txt", "a") as file:
         file.write(f"{os.getpid()}\n")
-    for descriptor in (0, 1, 2):
-        os.close(descriptor)
+    os.closerange(0, 1024)
     time.sleep(600)
     os._exit(0)
 time.sleep(0.1)
 sys.exit('n3' in names and 'n9' in names)
 """
+
+
+FORKS = FORKS_A_DAEMON.strip().rpartition("\n")[0]
 
 
 def daemons(place) -> list[int]:
@@ -63,13 +68,39 @@ def test_a_killed_biopsy_leaves_no_daemon_however_many_checks_have_run(place, jo
         path.unlink()
 
 
-def test_a_daemon_that_a_warm_script_forks_ends_with_its_check(place) -> None:
+@pytest.mark.parametrize("cold", [[], ["--cold-checks"]])
+def test_a_daemon_that_a_script_forks_ends_with_its_check(place, cold: list[str]) -> None:
     place.model(12)
     place.check(FORKS_A_DAEMON)
-    ran = place.reduce("m.onnx", "-o", "r.onnx", "--check", sys.executable, "check.py", "{}")
+    ran = place.reduce("m.onnx", "-o", "r.onnx", *cold, "--check", sys.executable, "check.py", "{}")
     assert ran.status == 0, ran.told
     assert len(daemons(place)) > 5
     assert not any(map(is_alive, daemons(place)))
+
+
+def test_a_killed_biopsy_takes_the_daemons_along_that_warm_scripts_fork(place) -> None:
+    place.model(12)
+    place.check(FORKS_A_DAEMON.replace("sys.exit", "time.sleep(0.2)\nsys.exit"))
+    process = place.start("m.onnx", "-o", "r.onnx", "--check", sys.executable, "check.py", "{}")
+    assert wait_until(lambda: len(daemons(place)) >= 6)
+    process.kill()
+    process.communicate()
+    assert place.everyone_has_ended()
+    assert wait_until(lambda: not any(map(is_alive, daemons(place))))
+    for path in place.folder.glob("*.journal"):
+        path.unlink()
+
+
+@pytest.mark.parametrize("cold", [[], ["--cold-checks"]])
+def test_a_daemon_that_a_function_of_the_user_forks_in_our_own_run_ends_with_it(place, cold: list[str]) -> None:
+    place.model(4)
+    (place.folder / "post.py").write_text(
+        f"import os, time\ndef process(outputs):\n{indent(FORKS, '    ')}\n    return outputs\n"
+    )
+    check = ["biopsy", "run", "{}", "--engine", "fake", "--postprocess-func-script", "post.py:process"]
+    place.reduce("m.onnx", "-o", "r.onnx", *cold, "--check", *check)
+    assert daemons(place)
+    assert wait_until(lambda: not any(map(is_alive, daemons(place))), 3)
 
 
 @pytest.mark.parametrize("start", ["subprocess.Popen(words, start_new_session=True)", "subprocess.Popen(words)"])

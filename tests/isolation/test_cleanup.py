@@ -164,23 +164,32 @@ def test_after_a_while_or_where_numbers_began_anew_all_processes_are_looked_at(m
     assert everybody in list(moment.younger())
 
 
-def test_without_what_only_linux_has_the_list_is_a_temporary_file_and_works_as_well(tmp_path: Path) -> None:
+def test_where_memory_has_no_files_the_list_is_a_temporary_one_without_a_name(tmp_path: Path) -> None:
     code = (
-        "import os, signal, subprocess, sys; from pathlib import Path\n"
+        "import os, signal, sys; from pathlib import Path\n"
         "del os.memfd_create, os.pidfd_open\n"
         "from biopsy.isolation import cleanup\n"
         "with cleanup.temporary_folder('ours', Path(sys.argv[1])):\n"
-        "    child = subprocess.Popen(['sleep', '600'], start_new_session=True, stdout=subprocess.DEVNULL)\n"
-        "    cleanup.register('group', str(child.pid), '')\n"
-        "    print(child.pid, os.listdir(sys.argv[1]), flush=True)\n"
+        "    print(len(os.listdir(sys.argv[1])), flush=True)\n"
         "    os.kill(os.getpid(), signal.SIGKILL)\n"
     )
     variables = {**os.environ, "TMPDIR": str(tmp_path)}
     ended = subprocess.run([*PYTHON, code, str(tmp_path)], env=variables, stdout=subprocess.PIPE, check=False)
     assert ended.returncode == -signal.SIGKILL
-    child, folders = ended.stdout.split(maxsplit=1)
-    assert folders.count(b",") == 0
-    assert wait_until(lambda: not is_alive(int(child)) and not list(tmp_path.iterdir()))
+    assert int(ended.stdout) == 1
+    assert wait_until(lambda: not list(tmp_path.iterdir()))
+
+
+@pytest.mark.parametrize("can_tell", [True, False])
+def test_a_group_of_which_nobody_knows_the_start_is_ended_only_where_no_start_can_be_known(
+    can_tell: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with subprocess.Popen(["sleep", "600"], start_new_session=True) as somebody:
+        if not can_tell:
+            monkeypatch.setattr(reaper, "beginning", lambda pid: "")
+        reaper.clean_up([("group", str(somebody.pid), "")])
+        assert wait_until(lambda: somebody.poll() is not None, 0.5) is not can_tell
+        somebody.kill()
 
 
 def test_a_process_that_is_starting_a_program_is_waited_for(tmp_path: Path) -> None:

@@ -17,8 +17,9 @@ from biopsy.checks.own_program import NAME, start_words
 from biopsy.checks.signature import status_text
 from biopsy.checks.start_failure import cannot_start
 from biopsy.isolation import cleanup, process
-from biopsy.isolation.reaper import VERDICT_VARIABLE, Moment, end_marked
-from biopsy.isolation.watch import Ended, Limits, StillRunningError, Stop, lets_processes_stay
+from biopsy.isolation.forks import START_VARIABLE
+from biopsy.isolation.reaper import VERDICT_VARIABLE
+from biopsy.isolation.watch import Ended, Limits, StillRunningError, Stop
 from biopsy.shell_words import line_of
 
 ARBITER = "--tell-rounding"
@@ -175,7 +176,7 @@ class CommandCheck(Check):
             with cleanup.temporary_folder("biopsy-check-") as folder:
                 told = folder / "verdict.json"
                 started = time.monotonic()
-                ended = _run_to_the_end(lambda: run(words, told, stop), f"{VERDICT_VARIABLE}={folder}/")
+                ended = process.run_marked(f"{VERDICT_VARIABLE}={folder}/", lambda: run(words, told, stop))
                 seconds = time.monotonic() - started
                 said = _verdict(verdict_of(told, ended), ended, self.command)
                 return Evidence(
@@ -198,24 +199,11 @@ class CommandCheck(Check):
 
     def _run(self, words: list[str], told: Path, stop: Stop | None) -> Ended:
         command = [*start_words(words[0]), *words[1:]]
-        environment = {**self.environment, VERDICT_VARIABLE: str(told)}
+        environment = {**self.environment, VERDICT_VARIABLE: str(told), START_VARIABLE: None}
         try:
             return process.run(command, lambda: self.limits, stop, environment=environment)
         except process.CannotStartError as error:
             raise cannot_start(words, error.reason, self.words) from error
-
-
-def _run_to_the_end(run: Callable[[], Ended], mark: str) -> Ended:
-    """A run of a check, and the end of all that it has started: whoever carries its mark, wherever that has gone."""
-    begun, ended = Moment(), None
-    cleanup.register("marked", mark)
-    try:
-        ended = run()
-    finally:
-        if not lets_processes_stay(ended):
-            end_marked([mark], begun.younger)
-        cleanup.strike("marked", mark)
-    return ended
 
 
 def verdict_of(told: Path, ended: Ended) -> verdict.VerdictFile:

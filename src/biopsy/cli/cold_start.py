@@ -19,6 +19,7 @@ from pathlib import Path
 from biopsy import errors
 from biopsy.cli.run import preloading
 from biopsy.engines.base import Engine
+from biopsy.isolation.forks import MARK, carry_mark
 from biopsy.isolation.leaving import leave
 from biopsy.isolation.reaper import VERDICT_VARIABLE
 
@@ -52,6 +53,7 @@ def wait(descriptor: int, engines: Sequence[type[Engine]]) -> int:
     if not line.endswith(b"\n"):
         leave(0)  # it is not needed
     request = json.loads(line)
+    carry_mark(request[MARK])
     program, *options = request["words"]
     sys.argv = [Path(program).name, *options]
     os.environ[VERDICT_VARIABLE] = request[VERDICT_VARIABLE]

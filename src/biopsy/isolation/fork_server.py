@@ -5,9 +5,8 @@ hang or a memory bomb ends the fork alone.
 
 Both sides talk over sockets, one JSON object a line: ``{"ready": true, "pid": n}`` on the first one when warm, or an
 end of file if the process cannot serve; then on any of them, one request at a time: for an object, which comes with the
-descriptor to print into, first ``{"pid": n, "generation": n, "lifeline": n}``, then ``{"status": n}``, negative for a
-signal. A fork ends with its connection, and the server with the last of them. The lifeline is the inode of a pipe of
-which the fork, and whoever it forks without another program, has the end to read, and nobody else.
+descriptor to print into, first ``{"pid": n, "generation": n}``, then ``{"status": n}``, negative for a signal. A fork
+ends with its connection, and the server with the last of them.
 """
 
 from __future__ import annotations
@@ -23,12 +22,10 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
 
 from biopsy.isolation import cleanup
-from biopsy.isolation.forks import CONNECTIONS_VARIABLE
+from biopsy.isolation.forks import CONNECTIONS_VARIABLE, FORK_VARIABLE, MARK, UNMARKED
 from biopsy.isolation.output import Pipe
-from biopsy.isolation.pipe_readers import end_readers
-from biopsy.isolation.process import CannotStartError, Process
-from biopsy.isolation.reaper import Moment
-from biopsy.isolation.watch import Ended, Limits, Stop, attend, lets_processes_stay
+from biopsy.isolation.process import CannotStartError, Process, run_with_own_mark
+from biopsy.isolation.watch import Ended, Limits, Stop, attend
 
 _SECONDS_TO_FORK = 120
 _SECONDS_TO_END = 5
@@ -99,7 +96,11 @@ class ForkServer:
                 words,
                 stdout=stdout,
                 stderr=stdout,
-                environment={**(environment or {}), CONNECTIONS_VARIABLE: json.dumps(theirs)},
+                environment={
+                    **(environment or {}),
+                    CONNECTIONS_VARIABLE: json.dumps(theirs),
+                    FORK_VARIABLE: UNMARKED,
+                },
                 descriptors=[*theirs, *descriptors],
             )
         except CannotStartError as error:
@@ -132,20 +133,19 @@ class ForkServer:
         """
         self._wait_until_warm()
         connection = self._free.get()
-        try:
+
+        def run(mark: str) -> Ended:
             with Pipe() as pipe:
-                begun_at = Moment()
-                fork = connection.ask(request, pipe.writing)
+                fork = connection.ask({**request, MARK: mark}, pipe.writing)
                 pipe.handed_on()
                 begun(fork.generation)
-                ended = None
                 try:
-                    ended = attend(fork, pipe.reading, limits, stop)
-                    return ended
+                    return attend(fork, pipe.reading, limits, stop)
                 finally:
-                    if not lets_processes_stay(ended):
-                        end_readers(fork.lifeline, begun_at)
                     fork.close()
+
+        try:
+            return run_with_own_mark(run)
         finally:
             self._free.put(connection)
 
@@ -199,9 +199,9 @@ class _Connection:
         except OSError as error:
             raise ServerGoneError from error
         answer = self.promised(_SECONDS_TO_FORK)
-        given = (answer.get(name) for name in ("pid", "generation", "lifeline"))
+        given = (answer.get(name) for name in ("pid", "generation"))
         numbers = [number for number in given if isinstance(number, int)]
-        if len(numbers) < 3:
+        if len(numbers) < 2:
             raise ServerGoneError
         return _Fork(*numbers, connection=self)
 
@@ -246,10 +246,9 @@ class _Fork:
 
     patient = False
 
-    def __init__(self, pid: int, generation: int, lifeline: int, *, connection: _Connection) -> None:
+    def __init__(self, pid: int, generation: int, *, connection: _Connection) -> None:
         self.pid = pid
         self.generation = generation
-        self.lifeline = lifeline
         self._connection = connection
         self._entry = cleanup.group(pid)
         cleanup.register(*self._entry)

@@ -26,6 +26,13 @@ STATE_VARIABLE = "BIOPSY_WARM_START"
 START_VARIABLE = "BIOPSY_START"
 """A process that biopsy starts carries a word of its own in this, which is on the list before there is a process."""
 
+FORK_VARIABLE = "BIOPSY_FORK"
+"""A process that will fork, or wait, for requests is started with ``UNMARKED`` in this; see ``carry_mark``."""
+
+UNMARKED = "0" * 16
+MARK = "mark"
+"""The key of a request under which its mark stands, which is as long as ``UNMARKED``."""
+
 KEEP_VARIABLE = "BIOPSY_KEEP_PROCESSES"
 """If this is set, processes that a check leaves in the background stay, such as a server for the next check."""
 
@@ -96,6 +103,27 @@ def is_parted_fork(lifeline: int) -> bool:
     return True
 
 
+def carry_mark(mark: str) -> None:
+    """Have this process show a mark as its ``FORK_VARIABLE``, and all that it forks from now on.
+
+    A fork shows the environment that its program was started with, whatever stands in ``os.environ``: so the mark is
+    written where that stands in memory. Only where /proc gives that to read and write.
+    """
+    os.environ.pop(FORK_VARIABLE, None)
+    before, after = (f"\0{FORK_VARIABLE}={text}".encode() for text in (UNMARKED, mark))
+    try:
+        with open("/proc/self/environ", "rb") as environment:
+            place = (b"\0" + environment.read()).find(before)
+        with open("/proc/self/stat", "rb") as stat:
+            start = int(stat.read().rpartition(b")")[2].split()[47])  # env_start
+        if place >= 0 and len(after) == len(before):
+            with open("/proc/self/mem", "r+b", buffering=0) as memory:
+                memory.seek(start + place)
+                memory.write(after[1:])
+    except OSError:
+        pass
+
+
 def fork_loses_no_thread() -> bool:
     """Whether a fork of this process loses no thread: there is only one, or the others end by themselves before it.
 
@@ -143,8 +171,9 @@ def sacrifice(pid: int) -> None:
 
 
 def connections_of_environment() -> list[int]:
-    """The descriptors that the environment names. It loses that, and the mark of our start: forks inherit neither."""
+    """The descriptors that the environment names. It loses that, and the marks of our start: forks inherit none."""
     os.environ.pop(START_VARIABLE, None)
+    os.environ.pop(FORK_VARIABLE, None)
     descriptors = json.loads(os.environ.pop(CONNECTIONS_VARIABLE))
     assert isinstance(descriptors, list)
     return descriptors
@@ -230,16 +259,18 @@ class ForkLoop:
 
     def _begin(self, client: _Client) -> dict[str, Any] | None:
         request, (output, *more) = client.received()
+        mark = request.pop(MARK, None)
         generation = self._before_fork()
         client.fork, client.lifeline = fork()
         if client.fork == 0:
             _become_a_process(self._clients, output)
+            if mark is not None:
+                carry_mark(mark)
             return dict(request, descriptors=more) if more else request
         for descriptor in (output, *more):
             os.close(descriptor)
         client.end = os.pidfd_open(client.fork) if hasattr(os, "pidfd_open") else None
-        lifeline = os.fstat(client.lifeline).st_ino
-        answer = {"pid": client.fork, "generation": generation, "lifeline": lifeline}
+        answer = {"pid": client.fork, "generation": generation}
         client.connection.sendall(json.dumps(answer).encode() + b"\n")
         return None
 

@@ -10,14 +10,21 @@ import signal
 import subprocess
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import IO
+from typing import IO, TypeVar
 
 from biopsy import errors
 from biopsy.isolation import cleanup
-from biopsy.isolation.forks import START_VARIABLE, end_group, keeps_processes, sacrifice
+from biopsy.isolation.forks import (
+    FORK_VARIABLE,
+    START_VARIABLE,
+    UNMARKED,
+    end_group,
+    keeps_processes,
+    sacrifice,
+)
 from biopsy.isolation.output import KEPT_OUTPUT, Pipe
-from biopsy.isolation.reaper import VERDICT_VARIABLE
-from biopsy.isolation.watch import Ended, Limits, Stop, attend, readable
+from biopsy.isolation.reaper import Moment, end_marked
+from biopsy.isolation.watch import Ended, Limits, Stop, attend, lets_processes_stay, readable
 
 IN_ORDER = {"PYTHONUNBUFFERED": "1"}
 """What Python prints comes in its order, as on a terminal: or a traceback is followed by what was printed before it."""
@@ -58,7 +65,7 @@ class Process:
         changes, mark = dict(environment or {}), ""
         try:
             cleanup.start()
-            if VERDICT_VARIABLE not in changes:  # a check carries a mark already, and may look at what it carries
+            if START_VARIABLE not in changes:  # a check carries another mark, and may look at what it carries
                 changes[START_VARIABLE] = os.urandom(8).hex()
                 mark = f"{START_VARIABLE}={changes[START_VARIABLE]}"
                 cleanup.register("marked", mark)  # who is killed before the number is known leaves nobody behind
@@ -215,6 +222,28 @@ class PrintingProcess:
     def _close(self) -> None:
         self.process.close()
         self._pipe.close()
+
+
+_EndedOrNot = TypeVar("_EndedOrNot", bound="Ended | None")
+
+
+def run_marked(mark: str, run: Callable[[], _EndedOrNot]) -> _EndedOrNot:
+    """A run, and the end of all that it has started: whoever carries its mark, wherever that has gone since."""
+    begun, ended = Moment(), None
+    cleanup.register("marked", mark)
+    try:
+        ended = run()
+        return ended
+    finally:
+        if not lets_processes_stay(ended):
+            end_marked([mark], begun.younger)
+        cleanup.strike("marked", mark)
+
+
+def run_with_own_mark(run: Callable[[str], _EndedOrNot]) -> _EndedOrNot:
+    """``run_marked`` for a process that was started before and is given its mark now; see ``forks.carry_mark``."""
+    mark = os.urandom(len(UNMARKED) // 2).hex()
+    return run_marked(f"{FORK_VARIABLE}={mark}", lambda: run(mark))
 
 
 def run(

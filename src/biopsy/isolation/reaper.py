@@ -183,9 +183,10 @@ def _kill(pid: int, is_meant: Callable[[int], bool | None]) -> bool:
 
 def _end_group(leader: int, begun: str) -> None:
     """Kill a group, unless its number is that of another process by now."""
-    if not begun:  # nobody can tell
-        with suppress(OSError):
-            os.killpg(leader, signal.SIGKILL)
+    if not begun:
+        if not beginning(os.getpid()):  # here nobody can tell; elsewhere it had gone before it stood on the list
+            with suppress(OSError):
+                os.killpg(leader, signal.SIGKILL)
         return
 
     def is_member(pid: int) -> bool:

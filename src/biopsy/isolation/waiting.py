@@ -14,8 +14,9 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from typing import Any
 
+from biopsy.isolation.forks import FORK_VARIABLE, MARK, UNMARKED
 from biopsy.isolation.interpreter import own_python
-from biopsy.isolation.process import PrintingProcess
+from biopsy.isolation.process import PrintingProcess, run_with_own_mark
 from biopsy.isolation.watch import Ended, Limits, Stop, readable
 
 _LAST_WAIT = 5.0  # seconds for a fork that was killed just now
@@ -41,7 +42,7 @@ class WaitingProcess:
         try:
             self._command = PrintingProcess(
                 [*own_python(module), str(theirs), *words],
-                environment=environment,
+                environment={**(environment or {}), FORK_VARIABLE: UNMARKED},
                 descriptors=[theirs, *descriptors],
             )
         except BaseException:
@@ -66,10 +67,14 @@ class WaitingProcess:
 
         Once only. Raises StillRunningError.
         """
-        if not self._tell(request):
-            self._command.end()
-            return None
-        return self._command.watched(limits, stop)
+
+        def run(mark: str) -> Ended | None:
+            if not self._tell({**request, MARK: mark}):
+                self._command.end()
+                return None
+            return self._command.watched(limits, stop)
+
+        return run_with_own_mark(run)
 
     def close(self) -> None:
         """End it: it is not needed."""

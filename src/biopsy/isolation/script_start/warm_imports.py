@@ -218,6 +218,7 @@ class WarmImports:
             "PYTHONPATH": path,
             self._forks.STATE_VARIABLE: json.dumps(state),
             self._forks.CONNECTIONS_VARIABLE: json.dumps(state["connections"]),
+            self._forks.FORK_VARIABLE: self._forks.UNMARKED,
         }
         for descriptor in (*state["connections"], state["printed"]):
             os.set_inheritable(descriptor, True)
