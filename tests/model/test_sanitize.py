@@ -431,3 +431,12 @@ def test_a_tensor_that_is_defined_twice_is_named(tmp_path: Path) -> None:
     )
     with pytest.raises(errors.ModelError, match="constants cannot be folded: tensor 'y' is defined twice"):
         folding.fold_constants(onnx.helper.make_model(graph), tmp_path)
+
+
+def test_strings_stay_and_the_rest_is_folded() -> None:
+    text = """<ir_version: 9, opset_import: ["" : 18]> g (float[2] x) => (string[2] o, float[2] y) {
+        s = Constant <value_strings = ["a"]> ()  o = Concat <axis = 0> (s, s)
+        c = Constant <value_floats = [1.0, 2.0]> ()  d = Add (c, c)  y = Add (x, d) }"""
+    model = onnx.parser.parse_model(text)
+    fold_constants(model, Path())
+    assert [node.op_type for node in model.graph.node] == ["Constant", "Concat", "Add"]

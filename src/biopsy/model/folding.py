@@ -44,7 +44,9 @@ class Folding:
 
     def may_be_computed(self, node: Any) -> bool | None:
         """For the optimizer: False for a node that stays, True for one that is computed, None for its own rules."""
-        if any(_is_missing(value) for value in node.inputs) or _may_be_computed(node) is False:
+        if any(_is_missing(value) or _is_text(value) for value in (*node.inputs, *node.outputs)):
+            return False
+        if _may_be_computed(node) is False:
             return False
         if self.threshold is None:
             return None
@@ -62,6 +64,11 @@ def _is_missing(value: Any) -> bool:
     """Whether this is a weight in a file that is not there."""
     path = getattr(value.const_value, "path", None) if value is not None else None
     return path is not None and not Path(path).is_file()
+
+
+def _is_text(value: Any) -> bool:
+    """Whether this is a tensor of strings, which onnx_ir cannot write."""
+    return value is not None and value.dtype is not None and value.dtype.name == "STRING"
 
 
 def _bytes_of(value: Any) -> int | None:
