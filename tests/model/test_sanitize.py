@@ -438,5 +438,5 @@ def test_strings_stay_and_the_rest_is_folded() -> None:
         s = Constant <value_strings = ["a"]> ()  o = Concat <axis = 0> (s, s)
         c = Constant <value_floats = [1.0, 2.0]> ()  d = Add (c, c)  y = Add (x, d) }"""
     model = onnx.parser.parse_model(text)
-    fold_constants(model, Path())
+    folding.fold_constants(model, Path())
     assert [node.op_type for node in model.graph.node] == ["Constant", "Concat", "Add"]
