@@ -6,6 +6,7 @@
     ├── ModelError                 status 4   a model file is damaged, or its weights are missing
     ├── DataError                  status 4   a file of tensors is damaged or of an unknown form
     ├── CannotCompare              status 4   inputs or golden values do not belong to this model
+    │   └── TooMuchMemory          status 4   an engine was ended at its limit of memory
     ├── EngineMissing              status 4   an engine, or its package, is not installed
     │   └── UnknownEngine          status 2   no engine has this name
     ├── EngineFailure              status 1   an engine could not load, build or run the model
@@ -105,6 +106,10 @@ class CannotCompare(BiopsyError):
     """
 
     quotes = False
+
+
+class TooMuchMemory(CannotCompare):
+    """An engine was ended since it had taken more memory than biopsy allows: it has not failed at the model."""
 
 
 class EngineMissing(BiopsyError):

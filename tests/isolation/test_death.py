@@ -14,7 +14,6 @@ from biopsy.isolation.watch import Cause, Ended
     [
         ("itself", -signal.SIGSEGV, "SIGSEGV", "onnxrt:a=b ended its process with SIGSEGV; it printed:\nlast words"),
         ("time", -signal.SIGKILL, "Timeout", "onnxrt:a=b took too long to build"),
-        ("memory", -signal.SIGKILL, "OutOfMemory", "onnxrt:a=b took more memory than it may to build"),
     ],
 )
 def test_an_engine_that_was_given_the_model_has_failed_on_it(cause: Cause, status: int, kind: str, text: str) -> None:
@@ -29,11 +28,6 @@ def test_an_engine_that_was_given_the_model_has_failed_on_it(cause: Cause, statu
         ("itself", -signal.SIGABRT, "the process of onnxrt ended with SIGABRT, before it looked at the model"),
         ("itself", 7, "the process of onnxrt ended with status 7, before it looked at the model"),
         ("time", -signal.SIGKILL, "the process of onnxrt took too long to start, before it looked at the model"),
-        (
-            "memory",
-            -signal.SIGKILL,
-            "the process of onnxrt took more memory than it may, before it looked at the model",
-        ),
         ("answer", -signal.SIGKILL, "the process of onnxrt gave an answer that is not understood"),
     ],
 )

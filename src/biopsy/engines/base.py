@@ -85,6 +85,8 @@ class Capabilities:
     """Endings of the files that ``Session.save`` writes and ``Engine.load`` reads, best first, such as ``.ort``."""
     saves_without_ending: bool = False
     """Whether such a file may also have a name without an ending: there is but one form of it."""
+    own_memory: int = 8_000_000_000
+    """Bytes of this machine's memory that it may take whatever the model is: for its libraries, and for a device's."""
     wants_shapes: bool = False
     """Whether it builds for ranges of shapes, so that ``ModelInput.shapes`` is worth filling in."""
 

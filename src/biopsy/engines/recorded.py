@@ -29,7 +29,7 @@ class GoldenValues(Engine):
     name = "recorded"
     summary = "golden values: gives the tensors of a file and computes nothing"
     package = "biopsy"
-    capabilities = Capabilities(computes=False)
+    capabilities = Capabilities(computes=False, own_memory=1_500_000_000)
     forks_warm = True
     options_declared = (
         Option("file", "the file of golden values: .safetensors, .npz, .json, or a folder", parse=Path, takes="file"),

@@ -21,23 +21,32 @@ from biopsy.isolation.death import engine_death
 from biopsy.isolation.server import Server, ServerEndedError
 from biopsy.isolation.serving import Note, Request, Serving
 from biopsy.isolation.watch import Limits
+from biopsy.model.external import files_referred_to
 from biopsy.model.load import read_bytes
 from biopsy.model.outputs import mark_outputs
+from biopsy.quantities import size_text
 from biopsy.tensors.results import Array
+
+TIMES_THE_MODEL = 64
+"""An engine may take so many times the bytes of the first model that it is given, of its weights and its inputs,
+besides its ``own_memory``."""
 
 
 class Worker:
     """Runs models in ``engine`` (a spec such as ``onnxrt:optimization=none``). Use it in a ``with``.
 
-    ``scratch`` is a folder for transient files; nothing stays there. ``timeout`` is in seconds per run.
+    ``scratch`` is a folder for transient files; nothing stays there. ``timeout`` is in seconds per run. ``memory``:
+    bytes that its processes may take; None for what no real model needs: see ``TIMES_THE_MODEL``.
     """
 
-    def __init__(self, engine: str, scratch: Path, timeout: float | None = None) -> None:
+    def __init__(self, engine: str, scratch: Path, timeout: float | None = None, *, memory: int | None = None) -> None:
         self.engine = engine
         self.remarks: tuple[str, ...] = ()
         """What the session that ran last said about its values."""
         self._scratch = scratch
-        self._limits = Limits(seconds=timeout)
+        self._timeout = timeout
+        self._memory = memory
+        self._given: int | None = None
         self._server = Server(__name__, engine)
         self._numbers = itertools.count()
 
@@ -63,12 +72,14 @@ class Worker:
 
         Raises what the engine raises (EngineFailure, EngineMissing, CannotCompare, ModelError, DataError, UsageError);
         EngineFailure also if it died by a signal, which is then the ``kind``, or took too long (``kind`` "Timeout").
+        TooMuchMemory if it was ended at its limit of memory.
         """
         output = self._new_path(".safetensors")
         try:
             with self._request(model) as request:
                 marked = None if outputs is None else list(outputs)
                 files = {"feeds": str(feeds), "output": str(output)}
+                self._settle_memory(model, feeds)
                 answer = self._ask({**request, **files, "wants": "outputs", "outputs": marked})
             self.remarks = tuple(answer["remarks"])
             return _mapped(output)
@@ -77,6 +88,7 @@ class Worker:
 
     def build(self, model: ModelInput) -> None:
         """Build a model and do no more. Raises what the engine raises, as ``run`` does."""
+        self._settle_memory(model)
         with self._request(model) as request:
             self._ask({**request, "wants": "build"})
 
@@ -97,7 +109,21 @@ class Worker:
 
     def limit(self, seconds: float | None) -> None:
         """Let every run from now on take so long; None for as long as it takes."""
-        self._limits = Limits(seconds=seconds)
+        self._timeout = seconds
+
+    @property
+    def memory(self) -> int:
+        """Bytes that its processes may take."""
+        if self._memory is not None:
+            return self._memory
+        return create(self.engine).capabilities.own_memory + TIMES_THE_MODEL * (self._given or 0)
+
+    def _settle_memory(self, model: ModelInput, feeds: Path | None = None) -> None:
+        """Count what is given at first, which is the whole: what is fed to a part has been computed from it."""
+        if self._given is None and self._memory is None:
+            data = model.data or (b"" if model.path is None else read_bytes(model.path))
+            files = [*files_referred_to(data, model.folder), *([] if feeds is None else [feeds])]
+            self._given = len(data) + sum(file.stat().st_size for file in files if file.is_file())
 
     @contextlib.contextmanager
     def _request(self, model: ModelInput) -> Iterator[dict[str, Any]]:
@@ -117,9 +143,13 @@ class Worker:
 
     def _ask(self, request: Request) -> dict[str, Any]:
         """The answer to a request. Raises what went wrong."""
+        memory = self.memory
         try:
-            return self._server.ask(request, self._limits)
+            return self._server.ask(request, Limits(seconds=self._timeout, memory=memory))
         except ServerEndedError as error:
+            if error.ended.cause == "memory":
+                message = f"{self.engine} was ended at {size_text(memory)} of memory: that is its limit"
+                raise errors.TooMuchMemory(message) from error
             raise engine_death(self.engine, cast("errors.Stage | None", error.note), error.ended) from error
 
 

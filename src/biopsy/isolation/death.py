@@ -33,9 +33,6 @@ def engine_death(engine: str, stage: errors.Stage | None, ended: Ended) -> error
     name = engine.partition(":")[0]
     if ended.cause == "time":
         return errors.EngineFailure(f"{engine} took too long to {stage}", engine=name, stage=stage, kind="Timeout")
-    if ended.cause == "memory":
-        message = f"{engine} took more memory than it may to {stage}"
-        return errors.EngineFailure(message, engine=name, stage=stage, kind="OutOfMemory")
     if ended.status < 0:
         kind = signal_name(-ended.status)
         message = f"{engine} ended its process with {kind}{quoted}"
@@ -46,6 +43,4 @@ def engine_death(engine: str, stage: errors.Stage | None, ended: Ended) -> error
 def _how(ended: Ended) -> str:
     if ended.cause == "time":
         return "took too long to start"
-    if ended.cause == "memory":
-        return "took more memory than it may"
     return f"ended with {signal_name(-ended.status) if ended.status < 0 else f'status {ended.status}'}"

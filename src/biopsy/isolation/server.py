@@ -18,8 +18,8 @@ from contextlib import suppress
 from typing import IO, Any
 
 from biopsy.isolation.errors_as_json import from_json
-from biopsy.isolation.groups import memory_of_session
 from biopsy.isolation.interpreter import own_python
+from biopsy.isolation.memory import taken_by_family
 from biopsy.isolation.output import KeptOutput
 from biopsy.isolation.process import Process
 from biopsy.isolation.watch import LOOK_AT_MEMORY, Cause, Ended, Limits
@@ -58,6 +58,8 @@ class Server:
 
     def ask(self, request: Mapping[str, Any], limits: Limits | None = None) -> dict[str, Any]:
         """The answer to a request. Raises the error that the child raised instead, and CannotStartError.
+
+        ``limits.memory`` is for all processes of the child; files that they map do not count.
 
         Raises ServerEndedError if the child ends without an answer, reaches a limit, or answers something that is no
         answer; it has ended then.
@@ -134,7 +136,7 @@ class _Child:
                 return self._last_line()
             if limits.seconds is not None and time.monotonic() >= started + limits.seconds:
                 raise self.end("time")
-            if limits.memory is not None and memory_of_session(self._process.pid) > limits.memory:
+            if limits.memory is not None and taken_by_family(self._process.pid) > limits.memory:
                 raise self.end("memory")
 
     def _next_answer(self, seconds: float) -> bytes:

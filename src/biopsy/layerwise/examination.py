@@ -67,15 +67,15 @@ class Examination:
         """Examine. Raises CannotCompare if the reference cannot run the model, and what else stops every run."""
         question = self._question
         with (
-            Worker(question.suspect, self._scratch, question.timeout) as suspect,
-            Worker(question.reference, self._scratch, question.timeout) as reference,
+            Worker(question.suspect, self._scratch, question.timeout, memory=question.memory) as suspect,
+            Worker(question.reference, self._scratch, question.timeout, memory=question.memory) as reference,
         ):
             for worker in (reference, suspect):
                 worker.start()
             self.engines = Engines((question.reference, reference.version()), (question.suspect, suspect.version()))
             recorded = self._parts.recorded = self._record(reference)
             reference.close()
-            with RoundingJudge(recorded, self._scratch, question.timeout) as rounding:
+            with RoundingJudge(recorded, self._scratch, question.timeout, reference.memory) as rounding:
                 self._examine(suspect, recorded, ReferenceValues(recorded, reference, question.judge), rounding)
         self._parts.is_complete = True
         return self.findings

@@ -87,6 +87,7 @@ class IsolatedLayers:
         """Run layers. What is wrong is run again; ``flaky``, or if the runs do not agree: everything is."""
         layers = list(self._layers(nodes))
         runs = {layer.layers[0]: [result] for layer, result in self._round(layers)}
+        layers = [layer for layer in layers if layer.layers[0] in runs]
         if not flaky:
             self._repeat_wrong(layers, runs)
             self.is_flaky = any(len({result.differs for result in results}) > 1 for results in runs.values())
@@ -126,6 +127,9 @@ class IsolatedLayers:
         results: list[tuple[Subgraph, IsolatedResult]] = []
 
         def keep(layer: Subgraph, runs: Runs | errors.BiopsyError, expected: Runs | None) -> None:
+            if isinstance(runs, errors.TooMuchMemory):
+                self.impossible.setdefault(layer.layers[0], runs.message)
+                return
             if isinstance(runs, errors.BiopsyError):
                 result = IsolatedResult(failure=failure_of(runs))
             else:

@@ -33,7 +33,8 @@ class Question:
 
     ``model`` has a path. ``feeds`` gives the input samples. ``limit``: bytes of tensors in memory at a time. ``nodes``:
     only layers whose name, operator or output it matches somewhere are measured. ``suspect_can``: among others, whether
-    the suspect gives any tensor that is marked. ``timeout``: seconds per run.
+    the suspect gives any tensor that is marked. ``timeout``: seconds per run. ``memory``: bytes
+    that an engine may take; None for what ``Worker`` gives it.
     """
 
     index: ModelIndex
@@ -46,6 +47,7 @@ class Question:
     nodes: re.Pattern[str] | None = None
     suspect_can: Capabilities = field(default_factory=Capabilities)
     timeout: float | None = None
+    memory: int | None = None
 
 
 def question_about(
@@ -59,6 +61,7 @@ def question_about(
     nodes: re.Pattern[str] | None = None,
     limit: int = DEFAULT_LIMIT,
     timeout: float | None = None,
+    memory: int | None = None,
 ) -> Question:
     """The question about the model in a file, whose external weights stand in ``weights_folder``.
 
@@ -91,4 +94,5 @@ def question_about(
         nodes=nodes,
         suspect_can=suspected.capabilities,
         timeout=timeout,
+        memory=memory,
     )

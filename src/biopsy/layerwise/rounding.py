@@ -36,13 +36,16 @@ class RoundingJudge:
     """Runs subgraphs exactly and plainly. Use it in a ``with``: its workers end there.
 
     ``recorded`` has the values that subgraphs are fed with; ``scratch`` is a folder for transient files.
+    ``timeout`` is in seconds per run, ``memory`` in bytes of an engine.
     """
 
-    def __init__(self, recorded: RecordedModel, scratch: Path, timeout: float | None = None) -> None:
+    def __init__(
+        self, recorded: RecordedModel, scratch: Path, timeout: float | None = None, memory: int | None = None
+    ) -> None:
         self._path = recorded.fed.path
         self._recorded = recorded
-        self._exact = Worker(EXACT, scratch, timeout)
-        self._plain = [Worker(engine, scratch, timeout) for engine in PLAIN]
+        self._exact = Worker(EXACT, scratch, timeout, memory=memory)
+        self._plain = [Worker(engine, scratch, timeout, memory=memory) for engine in PLAIN]
 
     def __enter__(self) -> RoundingJudge:
         return self

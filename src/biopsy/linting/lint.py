@@ -24,12 +24,14 @@ def lint(
     samples: Callable[[ModelIndex], Sequence[Feed]],
     timeout: float | None = None,
     others: Callable[[ModelIndex], Iterable[Sequence[Feed]]] = lambda _: (),
+    memory: int | None = None,
 ) -> Report:
     """The report on the model in a file.
 
     ``folder`` is where its external data stands, ``engine`` a spec, such as ``onnxrt``; ``samples`` gives the inputs to
     run it with, and ``others`` gives further ones if the first were made up: what fails with one of them and runs with
-    another is a warning. ``timeout`` is in seconds, for each question. What cannot be read as a model is an exception
+    another is a warning. ``timeout`` is in seconds, for each question; ``memory``: bytes that the engine
+    may take, None for what ``Worker`` gives it. What cannot be read as a model is an exception
     of the report. Raises UsageError if there is no such file, EngineMissing, and what ``samples`` raises.
     """
     from biopsy.linting import rules
@@ -52,7 +54,7 @@ def lint(
         report.add([LintEntry(level="warning", source=LOADER, message="ONNX model has no nodes")])
         return report
     _ask_onnx(report, model, path, folder, timeout)
-    _ask_engine(report, indexed, engine, samples, others, timeout)
+    _ask_engine(report, indexed, engine, samples, others, timeout, memory)
     named = {node for entry in report.entries for node in entry.nodes}
     sources = {node: noted_source(indexed, node) for node in sorted(named)}
     report.sources = {node: source for node, source in sources.items() if source is not None}
@@ -79,6 +81,7 @@ def _ask_engine(
     samples: Callable[[ModelIndex], Sequence[Feed]],
     others: Callable[[ModelIndex], Iterable[Sequence[Feed]]],
     timeout: float | None,
+    memory: int | None,
 ) -> None:
     from biopsy.engines.worker import Worker
     from biopsy.isolation.cleanup import temporary_folder
@@ -92,7 +95,7 @@ def _ask_engine(
         message = f"no node was run: the model does not tell the type of its inputs {listed(untyped)}"
         report.add([LintEntry(level="warning", source=source, message=message)])
         return
-    with temporary_folder("biopsy-lint-") as scratch, Worker(engine, scratch, timeout) as worker:
+    with temporary_folder("biopsy-lint-") as scratch, Worker(engine, scratch, timeout, memory=memory) as worker:
         worker.version()
         try:
             found = examine(index, samples(index), worker, scratch, source)

@@ -29,6 +29,8 @@ from biopsy.tensors.results import Array, Feed
 _MOST_BUILT = 500
 """Nodes without values that are built alone."""
 
+_FAILURES = (errors.EngineFailure, errors.TooMuchMemory)
+
 
 @dataclass(kw_only=True)
 class NodeRuns:
@@ -62,16 +64,19 @@ def _excused(entry: LintEntry) -> LintEntry:
 def examine(index: ModelIndex, samples: Sequence[Feed], worker: Worker, scratch: Path, source: str) -> NodeRuns:
     """Run every node that can be run, with the inputs ``samples``; ``scratch`` is a folder for transient files.
 
-    Raises what ``Worker.run`` raises, but for EngineFailure, which is the answer.
+    Raises what ``Worker.run`` raises, but for EngineFailure, which is the answer, and for TooMuchMemory, a warning.
     """
     search = _Examination(index, samples, worker, scratch, NodeRuns(source=source))
     whole = search.failure_of_whole()
     if whole is None:
         return search.found
+    if isinstance(whole, errors.TooMuchMemory):
+        search.blame((), whole, "no node was run: ")
+        return search.found
     search.run_parts()
     search.build_the_rest()
     if not search.found.entries:
-        search.blame((), f"no node fails alone, but the model does: {whole}")
+        search.blame((), whole, "no node fails alone, but the model does: ")
     return search.found
 
 
@@ -86,13 +91,13 @@ class _Examination:
         self._failed: set[int] = set()
         self.found = found
 
-    def failure_of_whole(self) -> str | None:
+    def failure_of_whole(self) -> errors.BiopsyError | None:
         """Why the model does not run as it is; None if it does, and then every node has run."""
         index = self._index
         try:
             self._run_bytes(bytes(index.buffer[:]), index.fed_inputs())
-        except errors.EngineFailure as failure:
-            return plain_message(failure.message)
+        except _FAILURES as failure:
+            return failure
         self.found.ran.update(node.number for node in index.nodes)
         return None
 
@@ -119,14 +124,19 @@ class _Examination:
             with contextlib.suppress(errors.UsageError):  # nothing tells the type of what it reads
                 try:
                     self._worker.build(ModelInput(parts.bytes_of([number]), self._index.folder))
-                except errors.EngineFailure as failure:
-                    self.blame((number,), failure.message)
+                except _FAILURES as failure:
+                    self.blame((number,), failure)
                     self.found.unasked.discard(number)
 
-    def blame(self, nodes: Iterable[int], message: str) -> None:
-        """An exception of the engine."""
+    def blame(self, nodes: Iterable[int], failure: errors.BiopsyError, before: str = "") -> None:
+        """An exception of the engine, with a few words before it; a warning if it was only ended at its limit."""
         self.found.entries.append(
-            LintEntry(level="exception", source=self.found.source, message=plain_message(message), nodes=tuple(nodes))
+            LintEntry(
+                level="warning" if isinstance(failure, errors.TooMuchMemory) else "exception",
+                source=self.found.source,
+                message=f"{before}{plain_message(failure.message)}",
+                nodes=tuple(nodes),
+            )
         )
 
     def _run(self, nodes: Sequence[int]) -> None:
@@ -138,12 +148,13 @@ class _Examination:
             return
         try:
             self._run_part(left)
-        except errors.EngineFailure as failure:
-            if len(left) == 1:
-                self._failed.add(left[0])
-                if failure.stage == "run" or not self._has_known_shapes(left[0]):
+        except _FAILURES as failure:
+            if len(left) == 1 or isinstance(failure, errors.TooMuchMemory):  # as long to look for as to fill it
+                self._failed.update(left)
+                is_of_values = isinstance(failure, errors.EngineFailure) and failure.stage == "run"
+                if is_of_values or not self._has_known_shapes(left[0]):
                     self.found.failed_on_values.add(left[0])
-                self.blame(left, failure.message)
+                self.blame(left, failure)
                 return
             middle = len(left) // 2
             self._run(left[:middle])

@@ -20,12 +20,13 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class NodeRun:
-    """Runs nodes on every sample. ``folder`` is for transient files."""
+    """Runs nodes on every sample. ``folder`` is for transient files; ``memory`` is what a ``Worker`` may take."""
 
     index: ModelIndex
     samples: Sequence[Feed]
     folder: Path
     listener: events.Listener
+    memory: int | None = None
 
     def record(self, engine: str, nodes: tuple[int, ...], tensors: Sequence[int]) -> ValuesInMemory:
         """The values of some tensors that these nodes compute; of an engine that computes nothing, those that it has.
@@ -43,7 +44,7 @@ class NodeRun:
         feeds = self.folder / "samples.safetensors"
         inputs = {index.names[tensor] for tensor in index.fed_inputs()}
         write_feeds(feeds, [{name: sample[name] for name in sample if name in inputs} for sample in self.samples])
-        with Worker(engine, self.folder) as worker:
+        with Worker(engine, self.folder, memory=self.memory) as worker:
             if not create(engine).capabilities.computes:
                 given = worker.tensors_given(self._model(nodes, tensors))
                 known = {} if given is None else given.sizes

@@ -32,7 +32,7 @@ class Recording:
     too (a layerwise inputs file) is believed for them, so that what is fed or frozen is what the user's golden values
     were made from. ``every_tensor`` records all tensors in the one run, not only those that a boundary may freeze.
     ``made_up`` samples are random: what depends on their values says nothing about the user's. Of ``engines`` the
-    first that can run the original records it.
+    first that can run the original records it; ``memory``: bytes that it may take, None for what ``Worker`` gives it.
     """
 
     def __init__(
@@ -45,6 +45,7 @@ class Recording:
         every_tensor: bool = False,
         made_up: bool = False,
         engines: Sequence[str] = PLAIN,
+        memory: int | None = None,
     ) -> None:
         self._index = index
         self._samples_when_needed = samples
@@ -53,6 +54,7 @@ class Recording:
         self._every_tensor = every_tensor
         self._made_up = made_up
         self._engines = engines
+        self._memory = memory
         self._included: set[int] = set()
         self._recorded_by: tuple[str, tuple[int, ...]] | None = None
         self._recorded: ValuesInMemory | None = None
@@ -215,7 +217,7 @@ class Recording:
         return recorded
 
     def _node_run(self, listener: events.Listener) -> NodeRun:
-        return NodeRun(self._index, self._given.samples, self._folder, listener)
+        return NodeRun(self._index, self._given.samples, self._folder, listener, self._memory)
 
     def _marked(self, nodes: Sequence[int]) -> list[int]:
         """The outputs of the recording run: every tensor that those nodes compute and whose value may be needed."""

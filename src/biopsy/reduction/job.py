@@ -38,13 +38,14 @@ class RecordingOptions:
     """Where types and values of cut tensors come from.
 
     ``samples`` gives inputs to record values with; None makes random ones, as ``draws`` says. ``engines`` are those to
-    record with, the first that can. Types are inferred if ``infer_types``, and taken from a run of the model first if
-    ``types_by_running``.
+    record with, the first that can; ``memory``: bytes that one may take, None for what ``Worker`` gives it. Types are
+    inferred if ``infer_types``, and taken from a run of the model first if ``types_by_running``.
     """
 
     samples: Callable[[], Sequence[Feed]] | None = None
     draws: Draws = field(default_factory=Draws)
     engines: Sequence[str] = PLAIN
+    memory: int | None = None
     infer_types: bool = True
     types_by_running: bool = False
 

@@ -118,6 +118,7 @@ def _recording(
         every_tensor=every_tensor,
         made_up=options.samples is None,
         engines=options.engines,
+        memory=options.memory,
     )
 
 

@@ -54,6 +54,7 @@ class Problem:
         self._frozen: dict[tuple[int, int, bool], bytes | None] = {}
         self._orders: dict[tuple[int, ...], list[int]] = {}
         self._last_subset: tuple[tuple[object, object], Subset] | None = None
+        self._last_target: tuple[Candidate, frozenset[int]] | None = None
 
     @property
     def may_cut_inputs(self) -> bool:
@@ -116,6 +117,26 @@ class Problem:
         if self._keep_outputs and not self._only_what_outputs_need(kept, self.subset(candidate)):
             return None
         return self._normalised(kept, candidate) if kept else None
+
+    def comes_back(self, target: Candidate, gone: Sequence[int]) -> bool:
+        """Whether a target, which is closed, surely cannot do without any of some nodes of it: all would be taken in.
+
+        Told from these nodes and their neighbours alone, which takes far less time than closing what is left.
+        """
+        if self._keep_inputs or self._keep_outputs or target.bypassed:
+            return False
+        if self._last_target is None or self._last_target[0] is not target:
+            self._last_target = target, frozenset(target.nodes)
+        index, kept, lacking = self.index, self._last_target[1], frozenset(gone)
+
+        def is_read(tensor: int) -> bool:
+            return any(node in kept and node not in lacking for node in index.consumers.get(tensor, ()))
+
+        def may_go(tensor: int) -> bool:
+            return index.producer.get(tensor) not in lacking or self._can_cut(tensor)
+
+        ends = [tensor for node in lacking for tensor in index.node_writes[node] if is_read(tensor)]
+        return uncuttable_sources(index, ends, (), may_go) == lacking
 
     def _completed(self, candidate: Candidate) -> Candidate:
         """The candidate with the nodes that it cannot do without taken in.

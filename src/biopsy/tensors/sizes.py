@@ -94,7 +94,7 @@ def _measured(
         shown, shape_of = with_shapes_as_outputs(model, names[start : start + count])
         try:
             outputs = run(shown)
-        except errors.EngineFailure:
+        except (errors.EngineFailure, errors.TooMuchMemory):
             return found
         for output, name in shape_of.items():
             if output in outputs:

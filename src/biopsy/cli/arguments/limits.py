@@ -33,6 +33,21 @@ def add(parser: argparse.ArgumentParser, default: str) -> None:
     )
 
 
+MORE_MEMORY = "--run-memory SIZE    for an engine that needs more"
+
+
+def add_to_runs(group: argparse._ArgumentGroup) -> None:
+    """``--run-memory``."""
+    group.add_argument(
+        "--run-memory",
+        type=types.byte_size,
+        metavar="SIZE",
+        help="end an engine that takes more memory in one of our runs, such as 16GB; weights that are mapped from a"
+        " file do not count (default: 1.5GB, or 8GB for engines other than onnxrt, openvino and reference, and 64 times"
+        " the bytes of the model, its weights and its inputs)",
+    )
+
+
 def are_given(args: argparse.Namespace) -> bool:
     """Whether somebody has set a limit."""
     return args.timeout is not None or args.memory_limit is not None

@@ -72,6 +72,7 @@ def execute(args: argparse.Namespace, console: Console) -> int:
         lambda index: _samples(index, args, console),
         args.node_timeout,
         lambda index: _other_samples(index, args),
+        args.memory_limit and int(_FOR_NODES * args.memory_limit),
     )
     _show(report, console)
     if args.output is not None:
@@ -94,6 +95,9 @@ def _samples(index: ModelIndex, args: argparse.Namespace, console: Console) -> S
     wanted = index.fed_types()
     return Feeder(inputs_of(args), args.save_inputs, console, lambda _: None).feeds(wanted)
 
+
+_FOR_NODES = 0.75
+"""The part of ``--memory-limit`` that the engine may take: what needs more is told, and the command goes on."""
 
 _OTHER_RANGE = (1.0, 2.0)
 _OTHER_SIZES = (None, 2, 8)

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from biopsy import errors
-from biopsy.cli.arguments import comparing, file_kinds, groups, types
+from biopsy.cli.arguments import comparing, file_kinds, groups, limits, types
 from biopsy.cli.arguments.report_option import add_report
 from biopsy.cli.debug import bundling, layers_engines, other_machines
 from biopsy.cli.report_file import report_file
@@ -46,6 +46,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     group.add_argument(
         "--run-timeout", type=types.duration, metavar="TIME", help="end a run that takes longer, e.g. 90s"
     )
+    limits.add_to_runs(group)
     group.add_argument(
         "--nodes", metavar="REGEX", help="measure only layers whose name, operator or output matches somewhere"
     )
@@ -117,6 +118,8 @@ def execute(args: argparse.Namespace, console: Console) -> int:
                 findings = examination.run()
             except KeyboardInterrupt:
                 findings, interrupted = examination.findings, True
+            except errors.TooMuchMemory as error:
+                raise errors.TooMuchMemory(error.message, next_steps=[limits.MORE_MEMORY]) from error
         status = errors.Interrupted.status if interrupted else _status(findings)
         report.write(status, lambda: _sections(args, findings, examination, question.index))
         _write_csv(args, findings)
@@ -184,6 +187,7 @@ def _question(args: argparse.Namespace, fed: list[Feed], console: Console) -> Qu
         nodes=None if args.nodes is None else types.regex("--nodes", args.nodes),
         limit=args.record_memory,
         timeout=args.run_timeout,
+        memory=args.run_memory,
     )
 
 

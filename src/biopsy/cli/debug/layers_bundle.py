@@ -98,7 +98,7 @@ def _fed(question: Question, suspect: Suspect, feeds: Sequence[Feed], scratch: P
     if computed:
         file = scratch / "samples.safetensors"
         write_feeds(file, feeds)
-        with Worker(question.reference, scratch, question.timeout) as reference:
+        with Worker(question.reference, scratch, question.timeout, memory=question.memory) as reference:
             inner = [dict(sample) for sample in reference.run(question.model, file, computed)]
     own = [name for name in suspect.inputs if name not in computed]
     return [

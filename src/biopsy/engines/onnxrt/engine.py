@@ -55,7 +55,12 @@ class OnnxRuntime(Engine):
     package = "onnxruntime"
     distributions = ("onnxruntime", "onnxruntime-gpu", "onnxruntime-openvino", "ort-nightly")
     capabilities = Capabilities(
-        layers=True, layer_times=True, precision_used=True, chooses_device=True, saves=(".onnx", ".ort")
+        layers=True,
+        layer_times=True,
+        precision_used=True,
+        chooses_device=True,
+        saves=(".onnx", ".ort"),
+        own_memory=1_500_000_000,
     )
     forks_warm = True
     options_declared = (

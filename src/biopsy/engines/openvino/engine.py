@@ -48,6 +48,7 @@ class OpenVino(Engine):
         chooses_device=True,
         saves=(BLOB, IR),
         saves_without_ending=True,
+        own_memory=1_500_000_000,
     )
     forks_warm = True
     options_declared = (

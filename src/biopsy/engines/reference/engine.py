@@ -31,7 +31,7 @@ class Reference(Engine):
     summary = "reference evaluator of onnx"
     package = "onnx"
     distributions = ("onnx", "onnx-weekly")
-    capabilities = Capabilities(precision_used=True)
+    capabilities = Capabilities(precision_used=True, own_memory=1_500_000_000)
     forks_warm = True
     options_declared = (
         Option(

@@ -19,4 +19,5 @@ def linear(context: PassContext, target: Candidate) -> NodeSearch:
     def without(target: Candidate, gone: Sequence[int]) -> list[Proposal]:
         return [Proposal(target.without(gone), f"without {problem.index.nodes[gone[-1]].label}")]
 
-    yield from remove_singly(problem.order(target)[::-1], target, without, lambda left: set(left.nodes))
+    order = problem.order(target)[::-1]
+    yield from remove_singly(order, target, without, lambda left: set(left.nodes), problem.comes_back)

@@ -82,9 +82,12 @@ def _found_in(model: onnx.ModelProto) -> Iterator[Removal]:
 
 def _drop_documentation(message: Any) -> None:
     """Clear doc strings and metadata of a message and of all inside it, but for what exporters noted of nodes."""
-    if hasattr(message, "raw_data"):  # a tensor: its values are not to be walked over
+    kind = message.DESCRIPTOR.name
+    if kind == "TensorProto":  # its values are not to be walked over
         for name in _DOCUMENTED:
             message.ClearField(name)
+        return
+    if kind == "TypeProto":  # none has any
         return
     kept = _noted_by_exporters(message)
     for field, value in message.ListFields():

@@ -44,6 +44,7 @@ def job_of(args: argparse.Namespace, jobs: int, machines: Workers | None = None)
             samples=_samples(args, own_run),
             draws=draws_of(args),
             engines=(args.record_with,) if args.record_with else PLAIN,
+            memory=args.run_memory,
             infer_types=not args.no_shape_inference,
             types_by_running=args.force_fallback_shape_inference,
         ),

@@ -6,7 +6,7 @@ import argparse
 from pathlib import Path
 from typing import Any
 
-from biopsy.cli.arguments import absent_options, checks, file_kinds, groups, packages, types
+from biopsy.cli.arguments import absent_options, checks, file_kinds, groups, limits, packages, types
 from biopsy.cli.arguments.report_option import add_report
 from biopsy.cli.debug import bundling, other_machines
 
@@ -133,6 +133,7 @@ def _add_model(parser: argparse.ArgumentParser) -> None:
         metavar="NAME[:key=value,...]",
         help="the engine that records the original's values (default: onnxrt with its optimizer off, else reference)",
     )
+    limits.add_to_runs(group)
     groups.add_weights_folder(group)
     groups.add_weights_file(group)
 
