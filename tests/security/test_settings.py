@@ -6,6 +6,7 @@ one: a person who types the same gets what the attacker wants.
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import subprocess
@@ -22,6 +23,7 @@ import pytest
 from biopsy import errors
 from biopsy.cli.app import main
 from biopsy.cli.commands import COMMANDS
+from biopsy.cli.console import Console
 from biopsy.cli.parser import parser_of
 from biopsy.cli.settings import allowed, files
 from biopsy.cli.settings.applied import TYPED, applied
@@ -331,7 +333,27 @@ def test_a_verdict_names_the_tolerance_that_a_file_gave(
     status = main(["run", "m.onnx", "--onnxrt", "--engine", engine, "--report", "report.json"])
     assert status == (verdict == "FAILED")
     assert f"\n{verdict}, with atol=1e9 of biopsy.toml | " in capsys.readouterr().out
-    assert ", with atol=1e9 of biopsy.toml" in (clone.folder / "report.json").read_text()
+    report = clone.folder / "report.json"
+    assert json.loads(report.read_text())["verdict"]["settings"] == "atol=1e9 of biopsy.toml"
+    assert main(["report", "report.json", "-o", "page.html"]) == 0
+    assert "With settings of files:</strong> atol=1e9 of biopsy.toml" in (clone.folder / "page.html").read_text()
+
+
+def test_a_tolerance_said_with_a_verdict_on_stderr_is_not_said_again(capsys: pytest.CaptureFixture[str]) -> None:
+    console = Console()
+    console.basis.text = "atol=1e9 of biopsy.toml"
+    console.on_stderr().say("PASSED | 1 output compared")
+    console.on_stderr().say_basis()
+    assert capsys.readouterr().err == "PASSED, with atol=1e9 of biopsy.toml | 1 output compared\n"
+
+
+@pytest.mark.slow
+def test_a_diagnosis_as_json_names_its_tolerance_once(clone: Clone, capsys: pytest.CaptureFixture[str]) -> None:
+    clone.plant("atol = 1e9")
+    assert main(["diagnose", "m.onnx", "--engine", OFFSET, "--json"]) == 0
+    shown = capsys.readouterr()
+    assert shown.err.count("with atol=1e9 of biopsy.toml") == 1
+    assert json.loads(shown.out)["verdict"]["settings"] == "atol=1e9 of biopsy.toml"
 
 
 @pytest.mark.parametrize(
