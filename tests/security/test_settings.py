@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -163,11 +164,24 @@ def clone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Clone:
     return Clone(folder, outside)
 
 
-@pytest.mark.parametrize("victim", VICTIMS)
+CROSS_SECTION = {
+    victim: [*ATTACKS] if victim == "run" else [*ATTACKS][place :: len(VICTIMS)] for place, victim in enumerate(VICTIMS)
+}
+"""Attacks that every quick run tries: all on ``run``, and each on one more command or two."""
+
+
+@pytest.mark.parametrize(
+    ("victim", "attacks"),
+    [
+        *(pytest.param(*item, id=item[0]) for item in CROSS_SECTION.items()),
+        *(pytest.param(each, [*ATTACKS], id=f"{each}-all", marks=pytest.mark.slow) for each in VICTIMS),
+    ],
+)
 def test_a_planted_setting_is_refused_before_anything_is_done(
-    clone: Clone, victim: str, capsys: pytest.CaptureFixture[str]
+    clone: Clone, victim: str, attacks: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    for attack, text in ATTACKS.items():
+    for attack in attacks:
+        text = ATTACKS[attack]
         clone.plant(text)
         status = main([*VICTIMS[victim]])
         shown = capsys.readouterr()
@@ -287,10 +301,11 @@ def test_every_option_that_is_not_on_the_list_is_refused(clone: Clone, command: 
     }
     if not any(parser.has_option(f"--{key}") for key in allowed.KEYS):
         pytest.skip("it takes nothing that a project may give, and so looks for no project's file")
-    for key in {option[2:] for option in options} - {*allowed.KEYS}:
-        clone.plant(f"'{key}' = 'x'")
-        with pytest.raises(errors.UsageError, match=f"may not give {key}"):
-            applied("biopsy", command, [], "--check", None)
+    keys = {option[2:] for option in options} - {*allowed.KEYS}
+    clone.plant("\n".join(f"'{key}' = 'x'" for key in keys))
+    with pytest.raises(errors.UsageError) as refusal:
+        applied("biopsy", command, [], "--check", None)
+    assert {*re.findall(r"may not give ([^\s;]+)", refusal.value.message)} == keys
 
 
 HARMLESS = {
@@ -310,14 +325,6 @@ def test_no_engine_has_more_harmless_options_than_somebody_thought_about() -> No
     found = {name: registry.find_class(name).options_declared for name in registry.BUILT_IN}
     assert {name: {one.name for one in declared if one.harmless} for name, declared in found.items()} == HARMLESS
     assert not Option("new", "what a new option does").harmless
-
-
-@pytest.mark.parametrize("engine", HARMLESS)
-def test_a_project_gives_an_engine_its_harmless_options_and_no_others(engine: str, tmp_path: Path) -> None:
-    assert not allowed.objection("engines", (engine,), tmp_path)
-    for option in registry.find_class(engine).options_declared:
-        why = allowed.objection("engines", (f"{engine}:{option.name.replace('KEY', 'a')}=1",), tmp_path)
-        assert bool(why) == (option.name not in HARMLESS[engine]), option.name
 
 
 # Verdicts
@@ -359,7 +366,11 @@ def test_a_diagnosis_as_json_names_its_tolerance_once(clone: Clone, capsys: pyte
 @pytest.mark.parametrize(
     ("words", "status"),
     [
-        (("debug", "reduce", "m.onnx", "-o", "r.onnx", *CHECK, "--onnxrt", "--engine", OFFSET), 3),
+        pytest.param(
+            ("debug", "reduce", "m.onnx", "-o", "r.onnx", *CHECK, "--onnxrt", "--engine", OFFSET),
+            3,
+            marks=pytest.mark.slow,
+        ),
         (("debug", "repeat", "--until", "1", "--check", "biopsy", "run", "m.onnx", "--onnxrt", "--engine", OFFSET), 0),
         (("debug", "known", "m.onnx", *CHECK, "--onnxrt", "--engine", OFFSET), 3),
         pytest.param(("debug", "workaround", "m.onnx", "--engine", OFFSET), 3, marks=pytest.mark.slow),
@@ -389,7 +400,7 @@ def test_everything_that_a_project_may_say_is_named_in_a_verdict_unless_it_is_st
     run = next(command for command in COMMANDS if command.words == ("run",))
     for key in {*allowed.KEYS} - {"validate"}:
         clone.plant(f"{key} = '1'")
-        assert applied("biopsy", run, ["m.onnx"], "--check", None).proviso == f"with {key}=1 of biopsy.toml"
+        assert applied("biopsy", run, ["m.onnx"], "--check", None).basis == f"{key}=1 of biopsy.toml"
 
 
 # The user's own file
@@ -430,6 +441,22 @@ def test_a_users_own_setting_that_no_command_has_is_told(
         own.write_text(f"{key} = 'x'\n")
         assert main(["run", "m.onnx", "--onnxrt"]) == 2
         assert f"there is no setting '{key}'" in capsys.readouterr().err
+    own.write_text("jobs = 4\nfrobnicate = 'x'\n")
+    assert main(["doctor"]) == 0
+    shown = capsys.readouterr().out
+    assert "  jobs  4\n" in shown
+    assert "  frobnicate  x    is not followed: no command has such an option\n" in shown
+
+
+def test_a_setting_of_another_command_imports_nothing(own: Path) -> None:
+    code = "import sys; from biopsy.cli.app import main; main(['inspect', 'model', 'm']); print(*sys.modules)"
+    imported = []
+    for text in ("", "jobs = 4\n"):
+        own.write_text(text)
+        done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+        imported.append({name for name in done.stdout.split() if name.startswith("biopsy.")})
+    assert imported[0] == imported[1]
+    assert "biopsy.cli.settings.applied" in imported[0]
 
 
 @pytest.mark.parametrize("place", ["file", "folder"])

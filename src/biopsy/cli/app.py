@@ -101,8 +101,8 @@ def _dispatch(program: str, words: list[str], console: Console, *, is_program: b
     args.words, args.began, args.started = words, time.time(), time.monotonic()
     messages.apply(args, console)
     console.asks = getattr(args, "check", ()) is None
-    console.basis.text = settings.proviso.removeprefix("with ")
-    for line in settings.lines:
+    console.basis.text = settings.basis
+    for line in settings.remarks:
         (console.on_stderr() if getattr(args, "json", False) else console).remark(line)
     for line in absent_options.notes(args):
         console.warn(line)
