@@ -6,7 +6,9 @@ one: a person who types the same gets what the attacker wants.
 
 from __future__ import annotations
 
+import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -22,6 +24,7 @@ import pytest
 from biopsy import errors
 from biopsy.cli.app import main
 from biopsy.cli.commands import COMMANDS
+from biopsy.cli.console import Console
 from biopsy.cli.parser import parser_of
 from biopsy.cli.settings import allowed, files
 from biopsy.cli.settings.applied import TYPED, applied
@@ -161,11 +164,24 @@ def clone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Clone:
     return Clone(folder, outside)
 
 
-@pytest.mark.parametrize("victim", VICTIMS)
+CROSS_SECTION = {
+    victim: [*ATTACKS] if victim == "run" else [*ATTACKS][place :: len(VICTIMS)] for place, victim in enumerate(VICTIMS)
+}
+"""Attacks that every quick run tries: all on ``run``, and each on one more command or two."""
+
+
+@pytest.mark.parametrize(
+    ("victim", "attacks"),
+    [
+        *(pytest.param(*item, id=item[0]) for item in CROSS_SECTION.items()),
+        *(pytest.param(each, [*ATTACKS], id=f"{each}-all", marks=pytest.mark.slow) for each in VICTIMS),
+    ],
+)
 def test_a_planted_setting_is_refused_before_anything_is_done(
-    clone: Clone, victim: str, capsys: pytest.CaptureFixture[str]
+    clone: Clone, victim: str, attacks: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    for attack, text in ATTACKS.items():
+    for attack in attacks:
+        text = ATTACKS[attack]
         clone.plant(text)
         status = main([*VICTIMS[victim]])
         shown = capsys.readouterr()
@@ -285,10 +301,11 @@ def test_every_option_that_is_not_on_the_list_is_refused(clone: Clone, command: 
     }
     if not any(parser.has_option(f"--{key}") for key in allowed.KEYS):
         pytest.skip("it takes nothing that a project may give, and so looks for no project's file")
-    for key in {option[2:] for option in options} - {*allowed.KEYS}:
-        clone.plant(f"'{key}' = 'x'")
-        with pytest.raises(errors.UsageError, match=f"may not give {key}"):
-            applied("biopsy", command, [], "--check", None)
+    keys = {option[2:] for option in options} - {*allowed.KEYS}
+    clone.plant("\n".join(f"'{key}' = 'x'" for key in keys))
+    with pytest.raises(errors.UsageError) as refusal:
+        applied("biopsy", command, [], "--check", None)
+    assert {*re.findall(r"may not give ([^\s;]+)", refusal.value.message)} == keys
 
 
 HARMLESS = {
@@ -310,14 +327,6 @@ def test_no_engine_has_more_harmless_options_than_somebody_thought_about() -> No
     assert not Option("new", "what a new option does").harmless
 
 
-@pytest.mark.parametrize("engine", HARMLESS)
-def test_a_project_gives_an_engine_its_harmless_options_and_no_others(engine: str, tmp_path: Path) -> None:
-    assert not allowed.objection("engines", (engine,), tmp_path)
-    for option in registry.find_class(engine).options_declared:
-        why = allowed.objection("engines", (f"{engine}:{option.name.replace('KEY', 'a')}=1",), tmp_path)
-        assert bool(why) == (option.name not in HARMLESS[engine]), option.name
-
-
 # Verdicts
 
 
@@ -331,13 +340,37 @@ def test_a_verdict_names_the_tolerance_that_a_file_gave(
     status = main(["run", "m.onnx", "--onnxrt", "--engine", engine, "--report", "report.json"])
     assert status == (verdict == "FAILED")
     assert f"\n{verdict}, with atol=1e9 of biopsy.toml | " in capsys.readouterr().out
-    assert ", with atol=1e9 of biopsy.toml" in (clone.folder / "report.json").read_text()
+    report = clone.folder / "report.json"
+    assert json.loads(report.read_text())["verdict"]["settings"] == "atol=1e9 of biopsy.toml"
+    assert main(["report", "report.json", "-o", "page.html"]) == 0
+    assert "With settings of files:</strong> atol=1e9 of biopsy.toml" in (clone.folder / "page.html").read_text()
+
+
+def test_a_tolerance_said_with_a_verdict_on_stderr_is_not_said_again(capsys: pytest.CaptureFixture[str]) -> None:
+    console = Console()
+    console.basis.text = "atol=1e9 of biopsy.toml"
+    console.on_stderr().say("PASSED | 1 output compared")
+    console.on_stderr().say_basis()
+    assert capsys.readouterr().err == "PASSED, with atol=1e9 of biopsy.toml | 1 output compared\n"
+
+
+@pytest.mark.slow
+def test_a_diagnosis_as_json_names_its_tolerance_once(clone: Clone, capsys: pytest.CaptureFixture[str]) -> None:
+    clone.plant("atol = 1e9")
+    assert main(["diagnose", "m.onnx", "--engine", OFFSET, "--json"]) == 0
+    shown = capsys.readouterr()
+    assert shown.err.count("with atol=1e9 of biopsy.toml") == 1
+    assert json.loads(shown.out)["verdict"]["settings"] == "atol=1e9 of biopsy.toml"
 
 
 @pytest.mark.parametrize(
     ("words", "status"),
     [
-        (("debug", "reduce", "m.onnx", "-o", "r.onnx", *CHECK, "--onnxrt", "--engine", OFFSET), 3),
+        pytest.param(
+            ("debug", "reduce", "m.onnx", "-o", "r.onnx", *CHECK, "--onnxrt", "--engine", OFFSET),
+            3,
+            marks=pytest.mark.slow,
+        ),
         (("debug", "repeat", "--until", "1", "--check", "biopsy", "run", "m.onnx", "--onnxrt", "--engine", OFFSET), 0),
         (("debug", "known", "m.onnx", *CHECK, "--onnxrt", "--engine", OFFSET), 3),
         pytest.param(("debug", "workaround", "m.onnx", "--engine", OFFSET), 3, marks=pytest.mark.slow),
@@ -367,7 +400,7 @@ def test_everything_that_a_project_may_say_is_named_in_a_verdict_unless_it_is_st
     run = next(command for command in COMMANDS if command.words == ("run",))
     for key in {*allowed.KEYS} - {"validate"}:
         clone.plant(f"{key} = '1'")
-        assert applied("biopsy", run, ["m.onnx"], "--check", None).proviso == f"with {key}=1 of biopsy.toml"
+        assert applied("biopsy", run, ["m.onnx"], "--check", None).basis == f"{key}=1 of biopsy.toml"
 
 
 # The user's own file
@@ -408,6 +441,22 @@ def test_a_users_own_setting_that_no_command_has_is_told(
         own.write_text(f"{key} = 'x'\n")
         assert main(["run", "m.onnx", "--onnxrt"]) == 2
         assert f"there is no setting '{key}'" in capsys.readouterr().err
+    own.write_text("jobs = 4\nfrobnicate = 'x'\n")
+    assert main(["doctor"]) == 0
+    shown = capsys.readouterr().out
+    assert "  jobs  4\n" in shown
+    assert "  frobnicate  x    is not followed: no command has such an option\n" in shown
+
+
+def test_a_setting_of_another_command_imports_nothing(own: Path) -> None:
+    code = "import sys; from biopsy.cli.app import main; main(['inspect', 'model', 'm']); print(*sys.modules)"
+    imported = []
+    for text in ("", "jobs = 4\n"):
+        own.write_text(text)
+        done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+        imported.append({name for name in done.stdout.split() if name.startswith("biopsy.")})
+    assert imported[0] == imported[1]
+    assert "biopsy.cli.settings.applied" in imported[0]
 
 
 @pytest.mark.parametrize("place", ["file", "folder"])

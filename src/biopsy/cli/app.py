@@ -101,8 +101,8 @@ def _dispatch(program: str, words: list[str], console: Console, *, is_program: b
     args.words, args.began, args.started = words, time.time(), time.monotonic()
     messages.apply(args, console)
     console.asks = getattr(args, "check", ()) is None
-    console.proviso = settings.proviso
-    for line in settings.lines:
+    console.basis.text = settings.basis
+    for line in settings.remarks:
         (console.on_stderr() if getattr(args, "json", False) else console).remark(line)
     for line in absent_options.notes(args):
         console.warn(line)
@@ -132,13 +132,13 @@ def _executed(module: ModuleType, args: argparse.Namespace, console: Console) ->
     try:
         status = int(module.execute(args, console))
     except errors.OriginalPasses:
-        shown.say_proviso()
+        shown.say_basis()
         raise
     finally:
         native = sys.modules.get("biopsy.model.onnx_native")
         for line in native.taken_left_out() if native is not None else ():
             console.warn(line)
-    shown.say_proviso()
+    shown.say_basis()
     return status
 
 

@@ -11,6 +11,7 @@ import os
 import re
 import sys
 from collections.abc import Iterable
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, TextIO
 
 from biopsy import errors
@@ -34,12 +35,20 @@ _NO_COLOUR = "\x1b[0m"
 _VERDICTS = {"PASSED": "32", "FAILED": "31"}
 
 
+@dataclass
+class Basis:
+    """What a verdict owes to files of settings, such as "atol=1e9 of biopsy.toml", and whether one was said with it."""
+
+    text: str = ""
+    is_said: bool = False
+
+
 class Console:
     """The terminal, or the file or pipe in its place.
 
     ``verbosity`` is 0 by default, 1 or more after ``-v``, negative after ``-q``. It ``asks`` if a person is the check.
     What is shown goes to the ``log`` too, if there is one. ``remarks`` are what was said by ``remark`` and ``warn``.
-    A verdict (``PASSED | ...``) is said with the ``proviso`` that it rests on, such as "with atol=1e9 of biopsy.toml".
+    A verdict (``PASSED | ...``) is said with the settings of files that are its ``basis``.
     A stream that was closed, whose reader has gone (``| head``) or whose disk is full takes nothing more; the work goes
     on to its end.
     """
@@ -52,14 +61,13 @@ class Console:
         self.form = LineForm()
         self.log: LogFile | None = None
         self.remarks: list[events.Remark] = []
-        self.proviso = ""
-        self._said_proviso = False
+        self.basis = Basis()
 
     def on_stderr(self) -> Console:
         """One that shows everything on stderr, and leaves stdout to another program."""
         made = Console(self._err, self._err)
         made.verbosity, made.form, made.log = self.verbosity, self.form, self.log
-        made.remarks, made.proviso, made._said_proviso = self.remarks, self.proviso, self._said_proviso
+        made.remarks, made.basis = self.remarks, self.basis
         return made
 
     @property
@@ -70,18 +78,12 @@ class Console:
     def say(self, *lines: str) -> None:
         """Lines of a result, an empty one if there are none: shown unless ``-q`` is given twice."""
         if self.verbosity > -2:
-            self._lines([self._with_proviso(line) for line in lines] or [""])
+            self._lines(lines or ("",))
 
-    def say_proviso(self) -> None:
-        """A line with the proviso, unless a verdict was said with it; nothing if there is none."""
-        if self.proviso and not self._said_proviso:
-            self.say(f"result     {self.proviso}")
-
-    def _with_proviso(self, line: str) -> str:
-        if not self.proviso or line[:6] not in _VERDICTS or line[6:9] != " | ":
-            return line
-        self._said_proviso = True
-        return f"{line[:6]}, {self.proviso}{line[6:]}"
+    def say_basis(self) -> None:
+        """A line with the basis, unless a verdict was said with it; nothing if there is none."""
+        if self.basis.text and not self.basis.is_said:
+            self.say(f"result     with {self.basis.text}")
 
     def note(self, *lines: str) -> None:
         """Lines of a remark on the way: not shown with ``-q``."""
@@ -159,18 +161,19 @@ class Console:
     def _lines(self, lines: Iterable[str]) -> None:
         for line in lines:
             short = self._shortened(line) if _is_terminal(self._out) else line  # a file or a script gets all of it
-            self._write(self._out, self._with_coloured_verdict(printable(short)), wraps=True)
+            self._write(self._out, self._as_verdict(printable(short)), wraps=True)
 
-    def _with_coloured_verdict(self, line: str) -> str:
-        """The word that a command's verdict begins with, green or red where colours are wanted."""
-        verdict = line[:6]
-        if (
-            verdict not in _VERDICTS
-            or not line[6:].startswith((" | ", ", with "))
-            or not self.form.is_coloured(self._out)
-        ):
+    def _as_verdict(self, line: str) -> str:
+        """A command's verdict with its basis, its first word green or red where colours are wanted; else the line."""
+        word, bar, text = line.partition(" | ")
+        if not bar or word not in _VERDICTS:
             return line
-        return f"\x1b[{_VERDICTS[verdict]}m{verdict}{_NO_COLOUR}{line[6:]}"
+        if self.form.is_coloured(self._out):
+            word = f"\x1b[{_VERDICTS[word]}m{word}{_NO_COLOUR}"
+        if self.basis.text:
+            self.basis.is_said = True
+            word += f", with {printable(self.basis.text)}"
+        return f"{word} | {text}"
 
     def _problem(self, tag: str, text: str, lines: Iterable[str]) -> None:
         """A tag and a text, what it quotes of others, and lines of our own."""

@@ -88,15 +88,20 @@ def _say_environments(console: Console) -> None:
 def _say_settings(console: Console) -> None:
     """What files give to every command here. Raises UsageError if one of them is wrong."""
     from biopsy.cli.settings import allowed, files
+    from biopsy.cli.settings.applied import is_known
 
     for whose, found in (("of this project", files.of_project(Path.cwd())), ("of your own", files.of_user())):
         if found is None:
             continue
         console.say("", f"settings {whose}, in {found.file}")
         for key, value in found.values.items():
-            why = "" if found.is_users else allowed.objection(key, value, found.file.parent)
+            if found.is_users:
+                note = "" if is_known(key) else "is not followed: no command has such an option"
+            else:
+                why = allowed.objection(key, value, found.file.parent)
+                note = f"is refused: it {why}" if why else ""
             text = str(value).lower() if isinstance(value, bool) else ", ".join(value)
-            console.say(f"  {key}  {text}{f'    is refused: it {why}' if why else ''}")
+            console.say(f"  {key}  {text}{f'    {note}' if note else ''}")
 
 
 def _say_engine(console: Console, engine: Installed, width: int) -> None:

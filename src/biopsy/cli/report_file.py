@@ -67,8 +67,8 @@ class ReportFile:
             seconds=time.monotonic() - self.started,
         )
         told = {**sections(), "remarks": [vars(one) for one in self.console.remarks]}
-        if self.console.proviso and told.get("verdict"):
-            told["verdict"] = {**told["verdict"], "text": f"{told['verdict']['text']}, {self.console.proviso}"}
+        if self.console.basis.text and told.get("verdict"):
+            told["verdict"] = {**told["verdict"], "settings": self.console.basis.text}
         return as_json(report_tree(ended, told))
 
     @contextlib.contextmanager

@@ -63,8 +63,8 @@ class Option:
     parse: Callable[[str], Any] = str
     takes: str = ""
     harmless: bool = False
-    """Whether a settings file may give it that came with a folder of a stranger: no value of it runs code, reads or
-    writes a file, installs something, hides an output, or takes more time or memory than a model could ask for."""
+    """Whether a stranger may choose its value, in a settings file that came with a folder: no value of it runs code,
+    reads or writes a file, installs something, hides an output, or takes more time or memory than a model could."""
 
     @property
     def is_switch(self) -> bool:

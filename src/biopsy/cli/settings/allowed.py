@@ -1,8 +1,7 @@
 """What a settings file may say that was found in a folder: only what this table names.
 
-It came with the folder, as the model did, and the folder belongs to whoever unpacked or cloned it. So a setting stands
-here only if no value of it runs code, installs something, reads outside of the file's folder, writes a file, or takes
-more time or memory than a model could ask for itself. A new option is refused until somebody puts it here.
+It came with the folder, as the model did. So a setting stands here only if it is harmless in the sense of
+``biopsy.engines.option.Option.harmless``, but for files below the folder. A new option is refused until it is put here.
 """
 
 from __future__ import annotations
@@ -15,13 +14,12 @@ from biopsy import errors
 ENGINES = "engines"
 """The key of the engines that ``biopsy run`` compares, in a list: what ``--engine`` takes."""
 
-FILES = frozenset({"load-inputs"})
-FOLDERS = frozenset({"external-data-dir"})
+PATHS = ("load-inputs", "external-data-dir")
 TOLERANCES = (
     "atol", "rtol", "check-error-stat", "error-quantile", "cosine", "psnr", "snr", "l2", "ulp", "noise-ratio",
 )  # fmt: skip
 INPUTS = ("input-shapes", "input-symbols", "val-range", "seed", "iterations")
-KEYS = (ENGINES, *TOLERANCES, "validate", *INPUTS, *FILES, *FOLDERS)
+KEYS = (ENGINES, *TOLERANCES, "validate", *INPUTS, *PATHS)
 MOST_ITERATIONS = 1000
 
 
@@ -29,8 +27,16 @@ def objection(key: str, value: bool | tuple[str, ...], folder: Path) -> str:
     """Why a file in a folder may not say this, in words behind its name; "" if it may."""
     if key not in KEYS:
         return f"may not give {key}"
-    texts = () if isinstance(value, bool) else value
-    return next(filter(None, (_of_value(key, text, folder) for text in texts)), "")
+    for text in () if isinstance(value, bool) else value:
+        if key == ENGINES:
+            why = _of_engine(text)
+        elif key in PATHS:
+            why = _of_path(key, text, folder)
+        else:
+            why = _of_iterations(text) if key == "iterations" else ""
+        if why:
+            return why
+    return ""
 
 
 def path_below(text: str, folder: Path) -> Path | None:
@@ -40,14 +46,6 @@ def path_below(text: str, folder: Path) -> Path | None:
     except ValueError:  # a NUL
         return None
     return real if real.is_relative_to(root) else None
-
-
-def _of_value(key: str, text: str, folder: Path) -> str:
-    if key == ENGINES:
-        return _of_engine(text)
-    if key in FILES | FOLDERS:
-        return _of_path(key, text, folder)
-    return _of_iterations(text) if key == "iterations" else ""
 
 
 def _of_iterations(text: str) -> str:
@@ -63,7 +61,7 @@ def _of_path(key: str, text: str, folder: Path) -> str:
     path = path_below(text, folder)
     if path is None:
         return f"may not name what stands outside of its folder, as {key} = {text!r} does"
-    if key in FILES and path.is_dir():
+    if key == "load-inputs" and path.is_dir():
         return f"may not name a folder for {key}, only its files: {text!r}"
     if may_be_shared(path, folder.resolve()):
         return f"may not name {text!r}, a hard link to a file that may stand outside of its folder"
@@ -75,13 +73,11 @@ def _of_engine(text: str) -> str:
     from biopsy.engines import registry
 
     spec = registry.parse_spec(text)
-    if not spec.settings:
-        return ""
     try:
-        declared = registry.find_class(spec.name).options_declared
+        declared = registry.find_class(spec.name).options_declared if spec.settings else ()
     except errors.EngineMissing:
         declared = ()  # nobody can say what the options of such an engine do
-    harmless = {option.name for option in declared if option.harmless}
+    harmless = sorted(option.name for option in declared if option.harmless)
     wrong = [key for key in spec.settings if key not in harmless]
-    own = ", ".join(sorted(harmless)) or "none"
+    own = ", ".join(harmless) or "none"
     return f"may not give the engine {spec.name} its {wrong[0]} (but: {own}), as {text!r} does" if wrong else ""

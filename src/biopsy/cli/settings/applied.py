@@ -7,10 +7,11 @@ keeps or shows a command line, such as a journal or an advised command, holds th
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from itertools import chain
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 from biopsy import errors
 from biopsy.checks.leading_options import HELP, VERSION
@@ -30,7 +31,7 @@ if TYPE_CHECKING:
     from biopsy.cli.parser import Parser
 
 DECIDING = frozenset({
-    "--engine", *(f"--{key}" for key in (*allowed.TOLERANCES, *allowed.INPUTS, *allowed.FILES, *allowed.FOLDERS)),
+    "--engine", *(f"--{key}" for key in (*allowed.TOLERANCES, *allowed.INPUTS, *allowed.PATHS)),
     *LIMITS, *MAKING, "--load-outputs", "--compare-with", "--compare-func-script", "--postprocess-func-script",
     "--build-only", "--onnx-outputs", "--onnx-outputs-by-type", "--onnx-exclude-outputs", "--match", "--fail-regex",
     "--fail-code", "--ignore-fail-code", "--allow-vacuous-check", "--allow-invalid", "--require-uniform",
@@ -41,6 +42,9 @@ TYPED = frozenset({*REST_OPTIONS, *HELP, *VERSION})
 """Options that no file gives, since they change what a command line is."""
 
 _LONGEST = 200
+_NEARLY = 0.8
+
+_Word = TypeVar("_Word")
 
 
 @dataclass(kw_only=True)
@@ -62,6 +66,30 @@ class SettledLine:
         """Whether it was given the option already, in any spelling, or one that excludes it."""
         return any(self.parser.rivals(word, _option(key)) for word in self.words if word.startswith("-"))
 
+    def typed(self, key: str, value: Value) -> Sequence[str | ListOption]:
+        """A setting as a person types it here."""
+        option = _option(key)
+        if isinstance(value, bool):
+            return [option] if value else []
+        several = self.parser.most_values(option) > 1
+        return [ListOption(option, texts) for texts in ([value] if several else [[text] for text in value])]
+
+    def add(self, file: SettingsFile) -> dict[str, list[str]]:
+        """Add the settings of a file that it takes and lacks; the words added, by key."""
+        added = {}
+        for key, value in file.values.items():
+            if not self.takes(key) or self.says(key):
+                continue
+            is_switch = self.parser.most_values(_option(key)) == 0
+            if isinstance(value, bool) != is_switch:
+                wanted = "true or false" if is_switch else "text, a number, or a list of them"
+                raise errors.UsageError(f"{file.name}: {key} is {wanted}")
+            is_path = key in allowed.PATHS and not file.is_users
+            typed = self.typed(key, _from_here(value, file.file.parent) if is_path else value)
+            added[key] = [*chain.from_iterable([one] if isinstance(one, str) else one.words for one in typed)]
+            self.added += added[key]
+        return added
+
     @property
     def words(self) -> list[str]:
         """All words, those that were added before operands behind ``--``."""
@@ -72,13 +100,13 @@ class SettledLine:
 class Applied:
     """The words of a command and of the check behind them, with what files of settings add.
 
-    ``lines`` say what was added; ``proviso`` is what of it a verdict rests on: "with atol=1e9 of biopsy.toml".
+    ``remarks`` say what was added; ``basis`` is what of it a verdict rests on: "atol=1e9 of biopsy.toml".
     """
 
     own: list[str]
     rest: list[str] | None
-    lines: Sequence[str] = ()
-    proviso: str = ""
+    remarks: Sequence[str] = ()
+    basis: str = ""
 
 
 def applied(program: str, command: Command, own: list[str], rest_option: str, rest: list[str] | None) -> Applied:
@@ -89,133 +117,106 @@ def applied(program: str, command: Command, own: list[str], rest_option: str, re
     if rest is None and not {*HELP, *VERSION}.isdisjoint(own):
         return Applied(own=own, rest=rest)
     lines = [SettledLine(command=command, parser=parser_of(program, command), given=own)]
-    looks = rest is not None or any(lines[0].takes(key) for key in allowed.KEYS)
-    project, users = files.of_project(Path.cwd()) if looks else None, files.of_user()
-    if project is None and users is None:
+    looks = rest is not None or any(map(lines[0].takes, allowed.KEYS))
+    sources = [file for file in (files.of_project(Path.cwd()) if looks else None, files.of_user()) if file is not None]
+    if not sources:
         return Applied(own=own, rest=rest)
-    inner = None if rest is None else own_command(rest)
-    if inner is not None and {*REST_OPTIONS}.isdisjoint(inner[1]):  # else it adds to its own check
-        lines.append(SettledLine(command=inner[0], parser=parser_of(program, inner[0]), given=inner[1]))
-    if project is not None:
-        _require_allowed(project, lines, [] if rest is None else [rest_option, *rest], program)
-    told, proviso = list[str](), list[str]()
-    for file in filter(None, (project, users)):
-        added = [_add(file, line) for line in lines]
-        _require_known(file, lines, program)
-        shown = [line_of(word for words in one.values() for word in words) for one in added]
-        parts = [f"{'check: ' * bool(number)}{text}" for number, text in enumerate(shown) if text]
-        if parts:
-            told.append(f"settings   {file.name}: {' · '.join(parts)}")
-        deciding = dict.fromkeys(
-            key for one in added for key, words in one.items() if words and _option(key) in DECIDING
-        )
-        if deciding:
-            proviso.append(f"{', '.join(_shown(key, file.values[key]) for key in deciding)} of {file.name}")
+    check = None if rest is None else own_command(rest)
+    if check is not None and {*REST_OPTIONS}.isdisjoint(check[1]):  # else it adds to its own check
+        lines.append(SettledLine(command=check[0], parser=parser_of(program, check[0]), given=check[1]))
+    remarks, bases = list[str](), list[str]()
+    for file in sources:
+        if file.is_users:
+            _require_known(file, lines)
+        else:
+            _require_allowed(file, lines, [] if rest is None else [rest_option, *rest], program)
+        words_by_key = [line.add(file) for line in lines]
+        remarks += _remarks(file, words_by_key)
+        bases += _bases(file, words_by_key)
     if rest is not None:
-        rest = _joined(rest, lines[-1].added if len(lines) > 1 else [])
-    return Applied(own=lines[0].words, rest=rest, lines=told, proviso=f"with {', '.join(proviso)}" if proviso else "")
+        rest = _joined(rest, lines[1].added if len(lines) > 1 else [])
+    return Applied(own=lines[0].words, rest=rest, remarks=remarks, basis=", ".join(bases))
 
 
-def _joined(given: list[str], added: Sequence[str]) -> list[str]:
+def is_known(key: str) -> bool:
+    """Whether any command has the option of a setting. This imports all commands, which takes a moment."""
+    parsers = ((command, parser_of("biopsy", command)) for command in COMMANDS)
+    return any(SettledLine(command=command, parser=parser, given=[]).takes(key) for command, parser in parsers)
+
+
+def _remarks(file: SettingsFile, words_by_key: Iterable[dict[str, list[str]]]) -> list[str]:
+    """A line with the words that a file added to a command and to its check; none if it added nothing."""
+    shown = [
+        f"{label}{line_of(chain.from_iterable(added.values()))}"
+        for label, added in zip(("", "check: "), words_by_key, strict=False)
+        if any(added.values())
+    ]
+    return [f"settings   {file.name}: {' · '.join(shown)}"] if shown else []
+
+
+def _bases(file: SettingsFile, words_by_key: Sequence[dict[str, list[str]]]) -> list[str]:
+    """What a verdict owes to a file; nothing if that decides nothing."""
+    shown = [
+        shortened(key if isinstance(value, bool) else f"{key}={line_of(value)}", _LONGEST)
+        for key, value in file.values.items()
+        if _option(key) in DECIDING and any(added.get(key) for added in words_by_key)
+    ]
+    return [f"{', '.join(shown)} of {file.name}"] if shown else []
+
+
+def _joined(given: Sequence[_Word], added: Sequence[_Word]) -> list[_Word]:
     at = given.index("--") if "--" in given else len(given)
     return [*given[:at], *added, *given[at:]]
 
 
-def _add(file: SettingsFile, line: SettledLine) -> dict[str, list[str]]:
-    """Add the settings of a file to a command that lacks them; the words added, by key."""
-    added = {}
-    for key, value in file.values.items():
-        if line.takes(key) and not line.says(key):
-            added[key] = _words(key, value, line.parser, file)
-            line.added += added[key]
-    return added
-
-
-def _words(key: str, value: Value, parser: Parser, file: SettingsFile) -> list[str]:
-    option, most = _option(key), parser.most_values(_option(key))
-    if isinstance(value, bool) != (most == 0):
-        wanted = "text, a number, or a list of them" if most else "true or false"
-        raise errors.UsageError(f"{file.name}: {key} is {wanted}")
-    if isinstance(value, bool):
-        return [option] if value else []
-    if not file.is_users and key in allowed.FILES | allowed.FOLDERS:
-        value = tuple(_path(text, file.file.parent) for text in value)
-    return [option, *value] if most > 1 else [word for text in value for word in (option, text)]
-
-
-def _path(text: str, folder: Path) -> str:
-    """A path from the current folder, as a word that is no option, whatever the file is called."""
-    path = os.path.relpath(allowed.path_below(text, folder) or folder)
-    return f"{os.curdir}{os.sep}{path}" if path.startswith("-") else path
+def _from_here(value: Value, folder: Path) -> Value:
+    """Paths below a folder as paths from the current one, as words that are no options, whatever files are called."""
+    texts = () if isinstance(value, bool) else value
+    paths = [os.path.relpath(allowed.path_below(text, folder) or folder) for text in texts]
+    return tuple(f"{os.curdir}{os.sep}{path}" if path.startswith("-") else path for path in paths)
 
 
 def _require_allowed(file: SettingsFile, lines: Sequence[SettledLine], rest: list[str], program: str) -> None:
     """Raise UsageError for settings that no project may give, unless a person typed these very options."""
+    taking = {key: [line for line in lines if line.takes(key)] for key in file.values}
     refused = {
         key: why
         for key, value in file.values.items()
-        if (why := allowed.objection(key, value, file.file.parent)) and not _is_typed(key, lines)
+        if (why := allowed.objection(key, value, file.file.parent))
+        and not (taking[key] and all(line.says(key) for line in taking[key]))
     }
     if not refused:
         return
-    typable = {key: file.values[key] for key in refused if any(line.takes(key) for line in lines)}
-    others = [key for key in refused if key not in typable]
+    own, checks = list[str | ListOption](), list[str | ListOption]()
+    for key in refused:
+        for line in taking[key][:1]:
+            (own if line is lines[0] else checks).extend(line.typed(key, file.values[key]))
+    words = [*lines[0].command.words, *_joined(lines[0].given, own), *_joined(rest, checks)]
+    others = [key for key in refused if not taking[key]]
     unknown = next((key for key in refused if key not in allowed.KEYS), "")
     raise errors.UsageError(
         f"{file.name} came with its folder, and so it {'; it '.join(refused.values())}",
         next_steps=[
             *did_you_mean(unknown, [key for key in allowed.KEYS if key not in file.values], most=1, cutoff=0.6),
-            *_typed_instead(typable, lines, rest, program),
+            *([f"{line_of([program, *words])}    if you trust that"] if len(others) < len(refused) else []),
             f"{'take' if others else 'or take'} {', '.join(others or refused)} out of {file.name}",
             f"your own {files.users_path()} may say everything",
         ],
     )
 
 
-def _is_typed(key: str, lines: Iterable[SettledLine]) -> bool:
-    taking = [line for line in lines if line.takes(key)]
-    return bool(taking) and all(line.says(key) for line in taking)
+def _require_known(file: SettingsFile, lines: Sequence[SettledLine]) -> None:
+    """Raise UsageError for a setting of the user's own file that no command has, but looks like one that decides here.
 
-
-def _typed_instead(
-    refused: Mapping[str, Value], lines: Sequence[SettledLine], rest: list[str], program: str
-) -> list[str]:
-    """The line with which a person says the same, if the command, or else its check, has these options."""
-    outer, check = lines[0], lines[-1]
-    own = [word for key in refused if outer.takes(key) for word in _as_typed(key, refused[key], outer.parser)]
-    inner = [word for key in refused if not outer.takes(key) for word in _as_typed(key, refused[key], check.parser)]
-    words = [program, *outer.command.words, *outer.given, *own, *rest, *inner]
-    return [f"{line_of(words)}    if you trust that"] if refused else []
-
-
-def _as_typed(key: str, value: Value, parser: Parser) -> list[str | ListOption]:
-    option = _option(key)
-    if isinstance(value, bool):
-        return [option] if value else []
-    if parser.most_values(option) > 1:
-        return [ListOption(option, value)]
-    return [ListOption(option, [text]) for text in value]
-
-
-def _require_known(file: SettingsFile, lines: Sequence[SettledLine], program: str) -> None:
-    """Raise UsageError for a setting of the user's own file that no command has; a check leaves that to its caller."""
-    from biopsy.checks import verdict
-
-    left = [key for key in file.values if not any(line.takes(key) for line in lines)]
-    if not file.is_users or not left or verdict.is_wanted():
-        return
-    commands = [SettledLine(command=command, parser=parser_of(program, command), given=[]) for command in COMMANDS]
-    for key in left:
-        if not any(command.takes(key) for command in commands):
-            raise errors.UsageError(
-                f"{file.name}: there is no setting {key!r}",
-                next_steps=did_you_mean(key, allowed.KEYS, most=1, cutoff=0.6),
-            )
-
-
-def _shown(key: str, value: Value) -> str:
-    text = "" if isinstance(value, bool) else f"={line_of(value)}"
-    return shortened(f"{key}{text}", _LONGEST)
+    Any other may belong to another command. To know takes the imports of all, which ``biopsy doctor`` has time for.
+    """
+    for key in file.values:
+        if any(line.takes(key) for line in lines):
+            continue
+        here = [one for one in allowed.KEYS if any(line.takes(one) for line in lines)]
+        meant = did_you_mean(key, here, most=1, cutoff=_NEARLY)
+        if _option(key) in TYPED or (meant and not is_known(key)):
+            raise errors.UsageError(f"{file.name}: there is no setting {key!r}", next_steps=meant)
 
 
 def _option(key: str) -> str:

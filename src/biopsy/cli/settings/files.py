@@ -51,10 +51,11 @@ def of_project(folder: Path) -> SettingsFile | None:
     itself is looked at. Raises UsageError if the file cannot be read, belongs to somebody else, or is a link that leads
     out of the project.
     """
-    places = _places(folder.absolute())
-    for place in places:
+    upwards = (folder.absolute(), *folder.absolute().parents)
+    root = next((place for place in upwards if (place / ".git").exists()), upwards[0])
+    for place in upwards[: upwards.index(root) + 1]:
         for name in (OWN_FILE, SHARED_FILE):
-            table = _table(place / name, places[-1])
+            table = _table(place / name, root)
             if table is not None:
                 _require_owner(place / name)
                 return SettingsFile(file=place / name, values=_values(table, place / name), is_users=False)
@@ -67,8 +68,7 @@ def of_user() -> SettingsFile | None:
     Raises UsageError if it cannot be read, or if anybody else owns it or may write it.
     """
     file = users_path()
-    table = None if file is None else _table(file, None)
-    if file is None or table is None:
+    if file is None or (table := _table(file, None)) is None:
         return None
     for path in (file, file.parent.resolve(), file.resolve().parent):
         _require_owner(path)
@@ -84,12 +84,6 @@ def users_path() -> Path | None:
     """``$XDG_CONFIG_HOME/biopsy/config.toml``, else ``~/.config/biopsy/config.toml``; None without a home."""
     folder = folder_of_user("XDG_CONFIG_HOME", ".config")
     return None if folder is None else folder / USERS_FILE
-
-
-def _places(folder: Path) -> list[Path]:
-    upwards = (folder, *folder.parents)
-    root = next((number for number, place in enumerate(upwards) if (place / ".git").exists()), 0)
-    return list(upwards[: root + 1])
 
 
 def _table(file: Path, root: Path | None) -> Mapping[str, Any] | None:
@@ -152,7 +146,7 @@ def _values(table: Mapping[str, Any], file: Path) -> dict[str, Value]:
 
 
 def _word(value: object, key: str, file: Path) -> str:
-    if isinstance(value, bool) or not isinstance(value, str | int | float):
+    if isinstance(value, bool) or not isinstance(value, str | int):
         raise errors.UsageError(f"{file}: {key} is text, a number, or a list of them; a switch is true or false")
     if isinstance(value, str) and not isinstance(value, _Number) and value.startswith("-"):
         raise errors.UsageError(f"{file}: {key} begins with a dash: {value!r}")

@@ -37,6 +37,8 @@ class Top:
     headline: Cell
     text: str
     certainty: str | None
+    settings: str | None
+    """Of files, on which it rests."""
     figures: Sequence[tuple[str, str]]
     """A number, and what it counts."""
     workarounds: Sequence[Pasteable]
@@ -57,6 +59,7 @@ def top(report: Branch) -> Top:
         headline=Cell(text=label, tone=tone, sign=sign),
         text=cut((verdict.text("text") or "").replace(" -> ", " → "), 2000),
         certainty=verdict.loose("certainty"),
+        settings=verdict.loose("settings"),
         figures=_figures(report),
         workarounds=[pasteable(each.text("line"), each.text("text")) for each in verdict.parts("workarounds")[:20]],
         not_tried=[cut(text, 500) for text in verdict.texts("not_tried")[:50]],
