@@ -143,3 +143,9 @@ def test_every_command_with_a_check_takes_its_daemons_along(place, line: str) ->
     for path in place.folder.iterdir():
         if path.name not in {"m.onnx", "check.sh", "daemons.txt"}:
             subprocess.run(["rm", "-r", str(path)], check=True)
+
+
+def test_what_ended_with_a_check_is_said_once(place) -> None:
+    place.model(12)
+    ran = place.reduce("m.onnx", "-o", "r.onnx", "--check", *place.check(LEAVES_A_DAEMON))
+    assert ran.told.count("a check left 1 process in the background, which ended with it") == 1

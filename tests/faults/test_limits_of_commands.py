@@ -1,5 +1,6 @@
 """``--timeout`` and ``--memory-limit`` end a command, whatever it is at, and say so; nothing stays."""
 
+import re
 from pathlib import Path
 
 import onnx
@@ -57,3 +58,12 @@ def test_a_check_is_ended_by_its_own_limit_and_not_taken_for_a_failure(tmp_path:
 def test_limits_that_are_met_by_far_change_nothing(tmp_path: Path) -> None:
     save(chain(3), tmp_path / "m.onnx")
     assert ended("run m.onnx --engine fake --timeout 10m --memory-limit 4GB", tmp_path).status == 0
+
+
+def test_the_line_that_is_advised_allows_more_and_works(tmp_path: Path) -> None:
+    save(chain(3), tmp_path / "m.onnx")
+    found = ended("run m.onnx --engine fake:sleep_ms=500 --timeout 0.2s", tmp_path)
+    line = re.search(r"next  biopsy (.*)    if you trust the model", found.err)
+    assert line is not None
+    assert line[1] == "run --timeout 2s m.onnx --engine fake:sleep_ms=500"
+    assert ended(line[1], tmp_path).status == 0

@@ -20,6 +20,7 @@ from biopsy.isolation import cleanup, process
 from biopsy.isolation.forks import START_VARIABLE
 from biopsy.isolation.reaper import VERDICT_VARIABLE
 from biopsy.isolation.watch import Ended, Limits, StillRunningError, Stop
+from biopsy.quantities import count
 from biopsy.shell_words import line_of
 
 ARBITER = "--tell-rounding"
@@ -66,6 +67,7 @@ class CommandCheck(Check):
         self.memory = memory
         self.environment = dict(environment or {})
         self._timeout_of_user = timeout
+        self._has_remarked = False
         self._files: Mapping[Path, Path] = {}
         self._original: CommandCheck | None = None
 
@@ -188,6 +190,7 @@ class CommandCheck(Check):
                     out_of_memory=ended.cause == "memory",
                     candidate=str(candidate),
                     scripts=self.command.user_scripts(candidate, self.default_name),
+                    remark=self._remark_on(ended),
                 )
         except StillRunningError as error:
             raise errors.CheckError(f"the check (process {error.pid}) does not end, not even by SIGKILL") from error
@@ -196,6 +199,15 @@ class CommandCheck(Check):
                 f"the check could not be run: {error.strerror or error}"
                 + (f" ({error.filename})" if error.filename else ""),
             ) from error
+
+    def _remark_on(self, ended: Ended) -> str:
+        """What is to be said, once, of processes that a run has left in the background."""
+        check = self._original or self
+        if ended.left == 0 or ended.cause != "itself" or check._has_remarked:
+            return ""
+        check._has_remarked = True
+        left = count(ended.left, "process", "processes")
+        return f"checks     a check left {left} in the background, which ended with it: --keep-processes keeps them"
 
     def _run(self, words: list[str], told: Path, stop: Stop | None) -> Ended:
         command = [*start_words(words[0]), *words[1:]]

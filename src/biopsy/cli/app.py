@@ -119,7 +119,7 @@ def _dispatch(program: str, words: list[str], console: Console, *, is_program: b
             _say_that_it_looks()
         if is_program and command.may_crash and (limits.are_given(args) or not _is_a_check()):
             conclude = partial(getattr(module, "conclude_crash", _tell), args, console)
-            return _watched(work, console, conclude, command, limits.limits_of(args, command.may_take))
+            return _watched(work, console, conclude, words, command, limits.limits_of(args, command.may_take))
         return work()
 
 
@@ -146,6 +146,7 @@ def _watched(
     work: Callable[[], int],
     console: Console,
     conclude: Callable[[errors.EngineCrash], int],
+    words: Sequence[str],
     command: commands.Command,
     bounds: Limits,
 ) -> int:
@@ -162,19 +163,25 @@ def _watched(
     except errors.EngineCrash as crash:
         return conclude(crash)
     except supervised.LimitReachedError as reached:
-        raise _limit_reached(reached.cause, " ".join(command.words), bounds) from reached
+        raise _limit_reached(reached.cause, words, command, bounds) from reached
 
 
-def _limit_reached(cause: Cause, name: str, bounds: Limits) -> errors.BiopsyError:
-    from biopsy.quantities import size_text  # the start of a check's process pays for none of this
+def _limit_reached(cause: Cause, words: Sequence[str], command: commands.Command, bounds: Limits) -> errors.BiopsyError:
+    """What a command that was stopped says, with the line that lets it take ten times as long, or twice the memory."""
+    from biopsy.cli.line_again import line_with
+    from biopsy.quantities import size_text
 
     if cause == "time":
-        taken, option = f"it took longer than {bounds.seconds:g} s", "--timeout TIME"
+        reached = f"it took longer than {bounds.seconds:g} s"
+        more = ("--timeout", f"{10 * (bounds.seconds or 0):g}s")
     else:
-        taken, option = f"it used more than {size_text(bounds.memory or 0)} of memory", "--memory-limit SIZE"
+        reached = f"it used more than {size_text(bounds.memory or 0)} of memory"
+        more = ("--memory-limit", f"{-(-2 * (bounds.memory or 0) // 10**6)}MB")
+    line = line_with(words, (), command.words[-1], more, without=more[:1])
     return errors.BiopsyError(
-        f"biopsy {name} was stopped: {taken}",
-        next_steps=[f"{option}    allows more, for a model that you trust"],
+        f"biopsy {' '.join(command.words)} was stopped: {reached}",
+        kept="nothing was written",
+        next_steps=[f"{line}    if you trust the model"],
     )
 
 

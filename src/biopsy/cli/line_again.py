@@ -22,9 +22,14 @@ def fresh_line(words: Sequence[str], rest: Collection[str], command: str) -> str
     return line_with(words, rest, command, ["--fresh"])
 
 
-def line_with(words: Sequence[str], rest: Collection[str], command: str, added: Sequence[str]) -> str:
-    """The line that does the same once more, with options ``added`` behind the last word of the command's name."""
-    kept = list(_kept(words, rest, {"--fresh": 0}))
+def line_with(
+    words: Sequence[str], rest: Collection[str], command: str, added: Sequence[str], without: Collection[str] = ()
+) -> str:
+    """The line that does the same once more, with options ``added`` behind the last word of the command's name.
+
+    Without those of ``without``, which have one value each.
+    """
+    kept = list(_kept(words, rest, {"--fresh": 0, **dict.fromkeys(without, 1)}))
     place = kept.index(command) + 1
     return line_of(["biopsy", *kept[:place], *added, *kept[place:]])
 

@@ -10,6 +10,7 @@ import signal
 import subprocess
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import IO, TypeVar
 
 from biopsy import errors
@@ -229,15 +230,15 @@ _EndedOrNot = TypeVar("_EndedOrNot", bound="Ended | None")
 
 def run_marked(mark: str, run: Callable[[], _EndedOrNot]) -> _EndedOrNot:
     """A run, and the end of all that it has started: whoever carries its mark, wherever that has gone since."""
-    begun, ended = Moment(), None
+    begun, ended, left = Moment(), None, set[int]()
     cleanup.register("marked", mark)
     try:
         ended = run()
-        return ended
     finally:
         if not lets_processes_stay(ended):
-            end_marked([mark], begun.younger)
+            left = end_marked([mark], begun.younger)
         cleanup.strike("marked", mark)
+    return ended if ended is None or not left else replace(ended, left=ended.left + len(left))
 
 
 def run_with_own_mark(run: Callable[[str], _EndedOrNot]) -> _EndedOrNot:

@@ -146,13 +146,14 @@ def _content(path: str) -> bytes:
         return file.readall()
 
 
-def end_processes(is_meant: Callable[[int], bool | None], among: Callable[[], Iterable[int]] = processes) -> None:
-    """Kill every process but this one that is meant, until there is none.
+def end_processes(is_meant: Callable[[int], bool | None], among: Callable[[], Iterable[int]] = processes) -> set[int]:
+    """Kill every process but this one that is meant, until there is none; the numbers of those that were killed.
 
     ``is_meant`` may raise OSError for a process that has gone, and returns None for one that it has to be asked about
     again. It is asked twice, the second time while the process is held, so that its number cannot have become that of
     another one.
     """
+    killed: set[int] = set()
     for _ in range(_ROUNDS):
         is_over = True
         for pid in among():
@@ -161,10 +162,12 @@ def end_processes(is_meant: Callable[[int], bool | None], among: Callable[[], It
                 if meant is None:
                     is_over = False
                     time.sleep(_STARTS_A_PROGRAM)
-                elif meant:
-                    is_over = not _kill(pid, is_meant) and is_over
+                elif meant and _kill(pid, is_meant):
+                    killed.add(pid)
+                    is_over = False
         if is_over:
-            return
+            break
+    return killed
 
 
 def _kill(pid: int, is_meant: Callable[[int], bool | None]) -> bool:
@@ -198,10 +201,10 @@ def _end_group(leader: int, begun: str) -> None:
         end_processes(is_member)
 
 
-def end_marked(marks: Iterable[str], among: Callable[[], Iterable[int]] = processes) -> None:
+def end_marked(marks: Iterable[str], among: Callable[[], Iterable[int]] = processes) -> set[int]:
     """End every process whose environment has a variable that begins like one of these, wherever it has gone since.
 
-    Only where /proc shows the environment of processes.
+    Returns the numbers of those that were killed. Only where /proc shows the environment of processes.
     """
     beginnings = [b"\0" + os.fsencode(mark) for mark in marks]
 
@@ -211,8 +214,7 @@ def end_marked(marks: Iterable[str], among: Callable[[], Iterable[int]] = proces
             return None
         return any(beginning in environment for beginning in beginnings)
 
-    if beginnings:
-        end_processes(is_marked, among)
+    return end_processes(is_marked, among) if beginnings else set()
 
 
 def _may_be_starting_a_program(pid: int) -> bool:

@@ -49,11 +49,15 @@ class Limits:
 
 @dataclass(frozen=True)
 class Ended:
-    """How a run ended: exit status, or minus the signal; what ended it; what it printed, its middle cut if long."""
+    """How a run ended: exit status, or minus the signal; what ended it; what it printed, its middle cut if long.
+
+    ``left`` is the number of processes that it had left in the background, and that were ended with it.
+    """
 
     status: int
     cause: Cause
     output: bytes
+    left: int = 0
 
 
 def lets_processes_stay(ended: Ended | None) -> bool:

@@ -86,8 +86,8 @@ def add_keep_processes(group: argparse._ArgumentGroup) -> None:
     group.add_argument(
         "--keep-processes",
         action="store_true",
-        help="keep processes that a check leaves in the background, such as a server for the next check (default: they "
-        "end with the check)",
+        help="keep processes that a check leaves in the background, such as a server for the next check, even when "
+        "biopsy has ended (default: they end with the check)",
     )
 
 
