@@ -1,5 +1,6 @@
 """Removing items one by one, and in runs that grow."""
 
+import contextlib
 from collections.abc import Callable, Sequence
 
 import pytest
@@ -98,3 +99,27 @@ def test_the_last_item_stays() -> None:
     predicate = needing(())
     assert drive(remove_each([1, 2, 3], [1, 2, 3], list), first_that(predicate)) == [3]
     assert frozenset() not in predicate.asked
+
+
+@pytest.mark.parametrize("tied", [1, 2, 5, 64, 1000])
+def test_items_that_come_back_together_are_proposed_once_together(tied: int) -> None:
+    asked = 0
+
+    def without(target: frozenset[int], gone: Sequence[int]) -> list[frozenset[int]]:
+        return [target.difference(gone)]
+
+    def comes_back(target: frozenset[int], gone: Sequence[int]) -> bool:
+        nonlocal asked
+        asked += 1
+        return len(target) - tied < len(target.difference(gone))
+
+    everything = frozenset(range(1000))
+    search = remove_singly(range(1000), everything, without, lambda target: target, comes_back)
+    rounds = []
+    with contextlib.suppress(StopIteration):
+        [proposal] = next(search)
+        while True:
+            rounds.append(len(proposal))
+            [proposal] = search.send(None)
+    assert rounds == [1000 - tied] * (1000 // tied)
+    assert asked < 1500 * (2 if tied == 1 else 1)

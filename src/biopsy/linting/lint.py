@@ -54,7 +54,7 @@ def lint(
         report.add([LintEntry(level="warning", source=LOADER, message="ONNX model has no nodes")])
         return report
     _ask_onnx(report, model, path, folder, timeout)
-    _ask_engine(report, indexed, engine, samples, others, timeout, memory)
+    _ask_engine(report, indexed, engine, samples, others, timeout=timeout, memory=memory)
     named = {node for entry in report.entries for node in entry.nodes}
     sources = {node: noted_source(indexed, node) for node in sorted(named)}
     report.sources = {node: source for node, source in sources.items() if source is not None}

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from biopsy.engines.base import ModelInput
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class NodeRun:
     """Runs nodes on every sample. ``folder`` is for transient files; ``memory`` is what a ``Worker`` may take."""
 

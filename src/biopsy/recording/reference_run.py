@@ -217,7 +217,13 @@ class Recording:
         return recorded
 
     def _node_run(self, listener: events.Listener) -> NodeRun:
-        return NodeRun(self._index, self._given.samples, self._folder, listener, self._memory)
+        return NodeRun(
+            index=self._index,
+            samples=self._given.samples,
+            folder=self._folder,
+            listener=listener,
+            memory=self._memory,
+        )
 
     def _marked(self, nodes: Sequence[int]) -> list[int]:
         """The outputs of the recording run: every tensor that those nodes compute and whose value may be needed."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import TypeAlias
 
 from biopsy.search.rounds import Search
@@ -24,6 +25,11 @@ class Candidate:
     bypassed: tuple[tuple[int, int], ...] = ()
     sample: int = 0
     turned: tuple[int, ...] = ()
+
+    @cached_property
+    def kept(self) -> frozenset[int]:
+        """``nodes``, to look one up."""
+        return frozenset(self.nodes)
 
     @property
     def size(self) -> int:

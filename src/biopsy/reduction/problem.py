@@ -54,7 +54,6 @@ class Problem:
         self._frozen: dict[tuple[int, int, bool], bytes | None] = {}
         self._orders: dict[tuple[int, ...], list[int]] = {}
         self._last_subset: tuple[tuple[object, object], Subset] | None = None
-        self._last_target: tuple[Candidate, frozenset[int]] | None = None
 
     @property
     def may_cut_inputs(self) -> bool:
@@ -125,9 +124,7 @@ class Problem:
         """
         if self._keep_inputs or self._keep_outputs or target.bypassed:
             return False
-        if self._last_target is None or self._last_target[0] is not target:
-            self._last_target = target, frozenset(target.nodes)
-        index, kept, lacking = self.index, self._last_target[1], frozenset(gone)
+        index, kept, lacking = self.index, target.kept, frozenset(gone)
 
         def is_read(tensor: int) -> bool:
             return any(node in kept and node not in lacking for node in index.consumers.get(tensor, ()))

@@ -70,9 +70,9 @@ def execute(args: argparse.Namespace, console: Console) -> int:
         folder,
         spec.text,
         lambda index: _samples(index, args, console),
-        args.node_timeout,
-        lambda index: _other_samples(index, args),
-        args.memory_limit and int(_FOR_NODES * args.memory_limit),
+        timeout=args.node_timeout,
+        others=lambda index: _other_samples(index, args),
+        memory=args.memory_limit and int(_FOR_NODES * args.memory_limit),
     )
     _show(report, console)
     if args.output is not None:
