@@ -7,6 +7,7 @@ one: a person who types the same gets what the attacker wants.
 from __future__ import annotations
 
 import os
+import pickle
 import shutil
 import subprocess
 import sys
@@ -19,7 +20,9 @@ import numpy as np
 import onnx
 import pytest
 
+import biopsy
 from biopsy import errors
+from biopsy.checks.warm import command_check
 from biopsy.cli.app import main
 from biopsy.cli.commands import COMMANDS
 from biopsy.cli.parser import parser_of
@@ -368,6 +371,38 @@ def test_everything_that_a_project_may_say_is_named_in_a_verdict_unless_it_is_st
     for key in {*allowed.KEYS} - {"validate"}:
         clone.plant(f"{key} = '1'")
         assert applied("biopsy", run, ["m.onnx"], "--check", None).proviso == f"with {key}=1 of biopsy.toml"
+
+
+@pytest.mark.parametrize("how", ["warm", "cold", "portable"])
+def test_a_check_of_ours_reads_no_settings_file_of_its_own(clone: Clone, how: str) -> None:
+    clone.plant("atol = 1e9")
+    words = ["biopsy", "run", "{}", "--onnxrt", "--engine", OFFSET]
+    check = command_check(words, "m.onnx")
+    if how == "portable":
+        check = pickle.loads(pickle.dumps(check))
+    try:
+        if how == "cold":
+            check.foresee_cold()
+            check = check.cold()
+        evidence = check.run(Path("m.onnx"))
+    finally:
+        check.close()
+    assert (evidence.status, evidence.verdict.kind) == (1, "mismatch"), evidence.output
+
+
+def test_a_python_function_finds_the_failure_that_a_settings_file_would_hide(clone: Clone) -> None:
+    clone.plant("atol = 1e9")
+    biopsy.reduce("m.onnx", check=["biopsy", "run", "{}", "--onnxrt", "--engine", OFFSET], output="p.onnx")
+    assert (clone.folder / "p.onnx").exists()
+
+
+def test_somebody_may_say_that_no_settings_file_is_read(
+    clone: Clone, monkeypatch: pytest.MonkeyPatch, own: Path
+) -> None:
+    own.write_text("rtol = 1e9")
+    clone.plant("atol = 1e9")
+    monkeypatch.setenv("BIOPSY_SETTINGS", "none")
+    assert main(["run", "m.onnx", "--onnxrt", "--engine", OFFSET]) == 1
 
 
 # The user's own file

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 from biopsy import errors
+from biopsy.checks.own_program import NO_SETTINGS, SETTINGS_VARIABLE
 from biopsy.filesystem.plain_file import read_plain
 from biopsy.filesystem.private_folder import folder_of_user, has_modes
 
@@ -51,6 +52,8 @@ def of_project(folder: Path) -> SettingsFile | None:
     itself is looked at. Raises UsageError if the file cannot be read, belongs to somebody else, or is a link that leads
     out of the project.
     """
+    if are_off():
+        return None
     places = _places(folder.absolute())
     for place in places:
         for name in (OWN_FILE, SHARED_FILE):
@@ -66,7 +69,7 @@ def of_user() -> SettingsFile | None:
 
     Raises UsageError if it cannot be read, or if anybody else owns it or may write it.
     """
-    file = users_path()
+    file = None if are_off() else users_path()
     table = None if file is None else _table(file, None)
     if file is None or table is None:
         return None
@@ -78,6 +81,11 @@ def of_user() -> SettingsFile | None:
                 next_steps=[f"chmod go-w {path}"],
             )
     return SettingsFile(file=file, values=_values(table, file), is_users=True)
+
+
+def are_off() -> bool:
+    """Whether no settings file is read: somebody has said so in the environment, or this process is a check of ours."""
+    return os.environ.get(SETTINGS_VARIABLE) == NO_SETTINGS
 
 
 def users_path() -> Path | None:
