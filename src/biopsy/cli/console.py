@@ -39,7 +39,8 @@ class Console:
 
     ``verbosity`` is 0 by default, 1 or more after ``-v``, negative after ``-q``. It ``asks`` if a person is the check.
     What is shown goes to the ``log`` too, if there is one. ``remarks`` are what was said by ``remark`` and ``warn``.
-    A verdict (``PASSED | ...``) is said with the ``proviso`` that it rests on, such as "with atol=1e9 of biopsy.toml".
+    A verdict (``PASSED | ...``) is said with the ``proviso`` that it rests on, such as "with atol=1e9 of biopsy.toml":
+    the command's ``own_proviso``, and those that its checks have told.
     A stream that was closed, whose reader has gone (``| head``) or whose disk is full takes nothing more; the work goes
     on to its end.
     """
@@ -52,14 +53,14 @@ class Console:
         self.form = LineForm()
         self.log: LogFile | None = None
         self.remarks: list[events.Remark] = []
-        self.proviso = ""
-        self._said_proviso = False
+        self.own_proviso = ""
+        self._said_proviso = ""
 
     def on_stderr(self) -> Console:
         """One that shows everything on stderr, and leaves stdout to another program."""
         made = Console(self._err, self._err)
         made.verbosity, made.form, made.log = self.verbosity, self.form, self.log
-        made.remarks, made.proviso, made._said_proviso = self.remarks, self.proviso, self._said_proviso
+        made.remarks, made.own_proviso, made._said_proviso = self.remarks, self.own_proviso, self._said_proviso
         return made
 
     @property
@@ -74,13 +75,20 @@ class Console:
 
     def say_proviso(self) -> None:
         """A line with the proviso, unless a verdict was said with it; nothing if there is none."""
-        if self.proviso and not self._said_proviso:
+        if self.proviso != self._said_proviso:
             self.say(f"result     {self.proviso}")
+
+    @property
+    def proviso(self) -> str:
+        """What of settings files a verdict rests on, as far as it is known by now; "" if nothing does."""
+        judging = sys.modules.get("biopsy.checks.judge")
+        heard = ", ".join(judging.settings_heard) if judging is not None else ""
+        return " and ".join(filter(None, [self.own_proviso, heard and f"with {heard}, in the check"]))
 
     def _with_proviso(self, line: str) -> str:
         if not self.proviso or line[:6] not in _VERDICTS or line[6:9] != " | ":
             return line
-        self._said_proviso = True
+        self._said_proviso = self.proviso
         return f"{line[:6]}, {self.proviso}{line[6:]}"
 
     def note(self, *lines: str) -> None:
