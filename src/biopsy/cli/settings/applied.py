@@ -21,9 +21,9 @@ from biopsy.cli.commands import COMMANDS
 from biopsy.cli.parser import parser_of
 from biopsy.cli.settings import allowed, files
 from biopsy.cli.settings.files import SettingsFile, Value
+from biopsy.cli.settings.loosest import in_words
 from biopsy.shell_words import ListOption, line_of
 from biopsy.similar_names import did_you_mean
-from biopsy.text import shortened
 
 if TYPE_CHECKING:
     from biopsy.cli.commands import Command
@@ -39,8 +39,6 @@ DECIDING = frozenset({
 
 TYPED = frozenset({*REST_OPTIONS, *HELP, *VERSION})
 """Options that no file gives, since they change what a command line is."""
-
-_LONGEST = 200
 
 
 @dataclass(kw_only=True)
@@ -110,7 +108,7 @@ def applied(program: str, command: Command, own: list[str], rest_option: str, re
             key for one in added for key, words in one.items() if words and _option(key) in DECIDING
         )
         if deciding:
-            proviso.append(f"{', '.join(_shown(key, file.values[key]) for key in deciding)} of {file.name}")
+            proviso.append(f"{in_words({key: file.values[key] for key in deciding})} of {file.name}")
     if rest is not None:
         rest = _joined(rest, lines[-1].added if len(lines) > 1 else [])
     return Applied(own=lines[0].words, rest=rest, lines=told, proviso=f"with {', '.join(proviso)}" if proviso else "")
@@ -211,11 +209,6 @@ def _require_known(file: SettingsFile, lines: Sequence[SettledLine], program: st
                 f"{file.name}: there is no setting {key!r}",
                 next_steps=did_you_mean(key, allowed.KEYS, most=1, cutoff=0.6),
             )
-
-
-def _shown(key: str, value: Value) -> str:
-    text = "" if isinstance(value, bool) else f"={line_of(value)}"
-    return shortened(f"{key}{text}", _LONGEST)
 
 
 def _option(key: str) -> str:
