@@ -46,7 +46,7 @@ def test_options_of_the_project_count_as_if_typed(project: Path, capsys: pytest.
         "settings   biopsy.toml: --engine onnxrt --engine reference --atol 0.5 --input-shapes 'x:[3]' --validate"
         in shown
     )
-    settings = "engines=onnxrt reference, atol=0.5, input-shapes='x:[3]'"
+    settings = "atol=0.5, engines=onnxrt reference, input-shapes='x:[3]'"
     assert f"PASSED, with {settings} of biopsy.toml | 1 output compared" in shown
 
 
