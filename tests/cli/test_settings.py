@@ -45,7 +45,7 @@ def test_options_of_the_project_count_as_if_typed(project: Path, capsys: pytest.
     assert status == 0
     words = "--engine onnxrt:optimization=none --engine reference --atol 0.5 --input-shapes 'x:[3]' --validate"
     assert f"settings   biopsy.toml: {words}" in shown
-    settings = "engines=onnxrt:optimization=none reference, atol=0.5, input-shapes='x:[3]'"
+    settings = "atol=0.5, engines=onnxrt:optimization=none reference, input-shapes='x:[3]'"
     assert f"PASSED, with {settings} of biopsy.toml | 1 output compared" in shown
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+import pickle
 import re
 import shutil
 import subprocess
@@ -21,7 +22,10 @@ import numpy as np
 import onnx
 import pytest
 
+import biopsy
 from biopsy import errors
+from biopsy.checks import verdict
+from biopsy.checks.warm import command_check
 from biopsy.cli.app import main
 from biopsy.cli.commands import COMMANDS
 from biopsy.cli.console import Console
@@ -348,7 +352,7 @@ def test_a_verdict_names_the_tolerance_that_a_file_gave(
 
 def test_a_tolerance_said_with_a_verdict_on_stderr_is_not_said_again(capsys: pytest.CaptureFixture[str]) -> None:
     console = Console()
-    console.basis.text = "atol=1e9 of biopsy.toml"
+    console.basis.own = "atol=1e9 of biopsy.toml"
     console.on_stderr().say("PASSED | 1 output compared")
     console.on_stderr().say_basis()
     assert capsys.readouterr().err == "PASSED, with atol=1e9 of biopsy.toml | 1 output compared\n"
@@ -403,6 +407,108 @@ def test_everything_that_a_project_may_say_is_named_in_a_verdict_unless_it_is_st
         assert applied("biopsy", run, ["m.onnx"], "--check", None).basis == f"{key}=1 of biopsy.toml"
 
 
+@pytest.mark.parametrize("how", ["warm", "cold", "portable"])
+def test_a_check_of_ours_reads_no_settings_file_of_its_own(clone: Clone, how: str) -> None:
+    clone.plant("atol = 1e9")
+    words = ["biopsy", "run", "{}", "--onnxrt", "--engine", OFFSET]
+    check = command_check(words, "m.onnx")
+    if how == "portable":
+        check = pickle.loads(pickle.dumps(check))
+    try:
+        if how == "cold":
+            check.foresee_cold()
+            check = check.cold()
+        evidence = check.run(Path("m.onnx"))
+    finally:
+        check.close()
+    assert (evidence.status, evidence.verdict.kind) == (1, "mismatch"), evidence.output
+
+
+def test_a_python_function_finds_the_failure_that_a_settings_file_would_hide(clone: Clone) -> None:
+    clone.plant("atol = 1e9")
+    biopsy.reduce("m.onnx", check=["biopsy", "run", "{}", "--onnxrt", "--engine", OFFSET], output="p.onnx")
+    assert (clone.folder / "p.onnx").exists()
+
+
+def test_somebody_may_say_that_no_settings_file_is_read(
+    clone: Clone, monkeypatch: pytest.MonkeyPatch, own: Path
+) -> None:
+    own.write_text("rtol = 1e9")
+    clone.plant("atol = 1e9")
+    monkeypatch.setenv("BIOPSY_SETTINGS", "none")
+    assert main(["run", "m.onnx", "--onnxrt", "--engine", OFFSET]) == 1
+
+
+SCRIPT = f'{Path(sys.executable).parent / "biopsy"} run "$1" --onnxrt --engine {OFFSET}\n'
+SAID = "with atol=1e9 of biopsy.toml, in the check"
+
+
+@pytest.mark.parametrize(
+    ("line", "words", "status"),
+    [
+        (SCRIPT, ("repeat", "--until", "1"), 0),
+        (f"! {SCRIPT}", ("repeat", "--until", "1"), 0),
+        (SCRIPT, ("known", "m.onnx"), 3),
+    ],
+    ids=["repeat", "turned round", "known"],
+)
+def test_a_search_names_the_settings_of_a_run_inside_of_its_check(
+    clone: Clone, line: str, words: tuple[str, ...], status: int, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (clone.folder / "check.sh").write_text(line)
+    clone.plant("atol = 1e9")
+    assert main(["debug", *words, "--report", "r.json", "--check", "sh", "check.sh", "m.onnx"]) == status
+    assert f"result     {SAID}" in capsys.readouterr().out.splitlines()
+    assert SAID.removeprefix("with ") == json.loads((clone.folder / "r.json").read_text())["verdict"]["settings"]
+
+
+def test_an_original_that_passes_says_which_settings_its_check_had(clone: Clone) -> None:
+    (clone.folder / "check.sh").write_text("""echo '{"settings": ["atol=1e9 of biopsy.toml"]}' > "$BIOPSY_VERDICT"\n""")
+    with pytest.raises(errors.OriginalPasses, match=r"exit status 0, with atol=1e9 of biopsy\.toml"):
+        biopsy.reduce("m.onnx", check=["sh", "check.sh", "{}"], output="p.onnx")
+
+
+def test_settings_of_a_run_stay_told_when_another_run_follows(clone: Clone, monkeypatch: pytest.MonkeyPatch) -> None:
+    told = clone.folder.parent / "verdict.json"
+    monkeypatch.setenv("BIOPSY_VERDICT", str(told))
+    clone.plant("atol = 1e9")
+    assert main(["run", "m.onnx", "--onnxrt", "--engine", OFFSET]) == 0
+    assert main(["run", "m.onnx", "--onnxrt", "--engine", OFFSET, "--atol", "1e-5"]) == 1
+    said = verdict.read(told)
+    assert (said.outcome, said.settings) == ("fails", ("atol=1e9 of biopsy.toml",))
+
+
+@pytest.mark.parametrize(
+    ("key", "loose", "strict"),
+    [("atol", "1e9", "1e-5"), ("cosine", "-1", "0.999"), ("check-error-stat", "median", "max")],
+)
+def test_the_value_that_loosens_most_is_named_however_many_there_are(
+    clone: Clone, key: str, loose: str, strict: str
+) -> None:
+    values = [f"output_{number}:{loose if number == 30 else strict}" for number in range(60)]
+    clone.plant(f"engines = {['onnxrt'] * 100}\n{key} = {values}")
+    run = next(command for command in COMMANDS if command.words == ("run",))
+    proviso = applied("biopsy", run, ["m.onnx"], "--check", None).basis
+    assert f"output_30:{loose}" in proviso[:200]
+    assert "output_0:" in proviso
+    assert " and 58 no looser, engines=" in proviso
+
+
+def test_a_long_name_hides_no_number(clone: Clone) -> None:
+    name, number = "o" * 3000, "9" * 200
+    clone.plant(f"atol = ['{name}:{number}', 'p:{'0' * 300}1e-5']")
+    run = next(command for command in COMMANDS if command.words == ("run",))
+    assert ":1e+200' p:1e-05 of biopsy.toml" in applied("biopsy", run, ["m.onnx"], "--check", None).basis
+
+
+@pytest.mark.slow
+def test_the_text_of_an_issue_names_the_settings_of_the_check(clone: Clone) -> None:
+    clone.plant("atol = 1e-3")
+    words = ("debug", "reduce", "m.onnx", "-o", "r.onnx", "--bundle", "b", *CHECK, "--onnxrt", "--engine", OFFSET)
+    main([*words])
+    assert "that a settings file gave: `atol=1e-3 of biopsy.toml`" in (clone.folder / "b" / "ISSUE.md").read_text()
+
+
 # The user's own file
 
 
@@ -419,7 +525,7 @@ def test_a_users_own_file_may_say_everything(clone: Clone, own: Path, capsys: py
     assert main(["run", "m.onnx"]) == 0
     assert (clone.folder / "marker").exists()
     assert (clone.folder / "o.npz").exists()
-    assert f"PASSED, with engines=onnxrt trusting:library=./evil.py, atol=1e9 of {own} | " in capsys.readouterr().out
+    assert f"PASSED, with atol=1e9, engines=onnxrt trusting:library=./evil.py of {own} | " in capsys.readouterr().out
 
 
 def test_what_is_typed_counts_more_than_the_project_and_that_more_than_the_user(

@@ -13,7 +13,7 @@ from biopsy.checks import verdict
 from biopsy.checks.command_line import LOAD_INPUTS, CommandLine, OwnCommand, OwnInspect, OwnRun, parse
 from biopsy.checks.file_names import names_undone
 from biopsy.checks.outcome import Check, Evidence
-from biopsy.checks.own_program import NAME, start_words
+from biopsy.checks.own_program import NAME, NO_SETTINGS, SETTINGS_VARIABLE, start_words
 from biopsy.checks.signature import status_text
 from biopsy.checks.start_failure import cannot_start
 from biopsy.isolation import cleanup, process
@@ -212,6 +212,8 @@ class CommandCheck(Check):
     def _run(self, words: list[str], told: Path, stop: Stop | None) -> Ended:
         command = [*start_words(words[0]), *words[1:]]
         environment = {**self.environment, VERDICT_VARIABLE: str(told), START_VARIABLE: None}
+        if isinstance(self.command, OwnCommand):
+            environment[SETTINGS_VARIABLE] = NO_SETTINGS
         try:
             return process.run(command, lambda: self.limits, stop, environment=environment)
         except process.CannotStartError as error:

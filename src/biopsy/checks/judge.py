@@ -15,6 +15,10 @@ NOT_RUN = frozenset({126, 127})
 """The statuses with which shells say that a program could not be run or was not found."""
 
 
+settings_heard: dict[str, None] = {}
+"""What settings files gave to commands inside of the checks that were judged here: what their answers rest on too."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class Rules:
     """What a person said of when a check counts as failed; where they say something, they decide alone.
@@ -39,6 +43,10 @@ def judge(evidence: Evidence, rules: Rules, reference: Signature | None) -> Judg
     when any failure is taken for the failure.
     """
     outcome, reason = _judge(evidence, rules, reference)
+    settings = evidence.verdict.settings
+    settings_heard.update(dict.fromkeys(settings))
+    if settings and outcome is Outcome.PASSES:
+        reason = f"{reason}, with {', '.join(settings)}"
     return Judged(outcome, reason, evidence)
 
 

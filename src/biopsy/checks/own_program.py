@@ -10,6 +10,12 @@ from biopsy.isolation.interpreter import own_python
 
 NAME, ALIAS = "biopsy", "polygraphy"
 
+SETTINGS_VARIABLE, NO_SETTINGS = "BIOPSY_SETTINGS", "none"
+"""With that value, a command of ours reads no settings files, nor does what it starts.
+
+So is a check that is our own command: whoever runs it has added to its words what it is to have.
+"""
+
 
 def is_own_program(word: str) -> bool:
     """Whether a program is ours, typed as ``biopsy`` or as the alias, with or without a path."""

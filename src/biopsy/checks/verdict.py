@@ -7,7 +7,8 @@ object there; every key is optional:
      "engine": "onnxrt", "stage": "load" | "build" | "run" | "compare", "kind": "mismatch",
      "message": "one line", "outputs": ["y"], "status": 1,
      "mismatches": [{"output": "y", "kind": "mismatch", "elements": 1024, "wrong": 740, ...}],
-     "rounding": {"verdict": "rounding" | "bug" | "unknown", "times": 2.5}, "hint": "one line", "looked": true}
+     "rounding": {"verdict": "rounding" | "bug" | "unknown", "times": 2.5}, "hint": "one line", "looked": true,
+     "settings": ["atol=1e9 of biopsy.toml"]}
 
 ``outcome`` overrides the exit status, except that a missing or empty file changes nothing. The other keys become
 part of the signature, so that a failure of another kind does not lead the reduction astray. With ``status``, the exit
@@ -16,6 +17,9 @@ status of whoever wrote the file, the verdict only counts if the check as a whol
 ``mismatches`` are the sizes of what differs, ``rounding`` is what float64 says of them: see ``comparison.mismatch``.
 ``hint`` is what a person must know of the failure, such as that every engine fails alike; it is no part of the
 signature.
+
+``settings`` are those that a settings file gave to a command of ours inside of the check. Commands that follow keep
+what stands there, and it counts whatever else of the verdict does.
 
 ``looked`` is the handshake of our own commands: whatever they need is loaded, and now the model is opened. They write
 it first, and alone. One that ends without it, or without an outcome, has died of something else than the model.
@@ -54,6 +58,7 @@ class VerdictFile:
     rounding: Rounding | None = None
     hint: str = ""
     looked: bool = False
+    settings: tuple[str, ...] = ()
 
     @property
     def has_looked(self) -> bool:
@@ -76,7 +81,21 @@ def report(verdict: VerdictFile) -> None:
 
     Raises BiopsyError if it cannot be written, as on a full disk: an exit status alone would be taken for an answer.
     """
+    if not is_wanted():
+        return
+    with contextlib.suppress(errors.CheckError):  # what stands there and is not understood is replaced
+        settings = (*read(Path(os.environ[VERDICT_VARIABLE])).settings, *verdict.settings)
+        verdict = replace(verdict, settings=tuple(dict.fromkeys(settings)))
     _write(json.dumps(asdict(verdict)).encode(), os.O_CREAT)
+
+
+def report_settings(settings: str) -> None:
+    """Add what a settings file gave to this command; all else that was said of the same check stays.
+
+    Raises BiopsyError as ``report`` does, and CheckError if what stands there is not understood.
+    """
+    if is_wanted():
+        report(replace(read(Path(os.environ[VERDICT_VARIABLE])), settings=(settings,)))
 
 
 def report_looking() -> None:
@@ -113,10 +132,10 @@ def _write(data: bytes, flags: int) -> None:
 
 
 def believed(verdict: VerdictFile, status: int) -> VerdictFile:
-    """The verdict if it fits a check that ended with ``status``; an empty one if it was only a part of that check."""
+    """The verdict if it fits a check that ended with ``status``; of one that was only a part of it, the settings."""
     if verdict.status is None or (verdict.status == 0) == (status == 0):
         return verdict
-    return VerdictFile()
+    return VerdictFile(settings=verdict.settings)
 
 
 def report_error(error: errors.BiopsyError, hint: str = "") -> None:
@@ -189,12 +208,15 @@ def _verdict(found: object, path: Path) -> VerdictFile:
         raise errors.CheckError(f"the verdict file {path} holds no JSON object")
     texts = {key: found.get(key, "") for key in ("outcome", "engine", "stage", "kind", "message", "hint")}
     outputs, status, looked = found.get("outputs", []), found.get("status"), found.get("looked", False)
+    settings = found.get("settings", [])
     plain = all(isinstance(text, str) for text in texts.values()) and isinstance(outputs, list)
+    plain = plain and isinstance(settings, list) and all(isinstance(text, str) for text in settings)
     if not plain or not isinstance(status, int | None) or not isinstance(looked, bool):
         raise errors.CheckError(f"the verdict file {path} has a value of a wrong type")
     if texts["outcome"] and texts["outcome"] not in OUTCOMES:
         raise errors.CheckError(f"the verdict file {path} has an unknown outcome {texts['outcome']!r}")
-    told = VerdictFile(**texts, outputs=tuple(str(output) for output in outputs), status=status, looked=looked)
+    names = tuple(str(output) for output in outputs)
+    told = VerdictFile(**texts, outputs=names, status=status, looked=looked, settings=tuple(settings))
     try:
         sizes = mismatches_from(found.get("mismatches", []))
         return replace(told, mismatches=sizes, rounding=rounding_from(found.get("rounding")))

@@ -101,7 +101,7 @@ def _dispatch(program: str, words: list[str], console: Console, *, is_program: b
     args.words, args.began, args.started = words, time.time(), time.monotonic()
     messages.apply(args, console)
     console.asks = getattr(args, "check", ()) is None
-    console.basis.text = settings.basis
+    _rest_on(settings.basis, console)
     for line in settings.remarks:
         (console.on_stderr() if getattr(args, "json", False) else console).remark(line)
     for line in absent_options.notes(args):
@@ -201,6 +201,18 @@ def _say_that_it_looks() -> None:
     from biopsy.checks import verdict
 
     verdict.report_looking()
+
+
+def _rest_on(basis: str, console: Console) -> None:
+    """Have verdicts say on which settings of files they rest, and whoever has this process as its check too."""
+    judging = sys.modules.get("biopsy.checks.judge")
+    if judging is not None:
+        judging.settings_heard.clear()  # those of another command line
+    console.basis.own = basis
+    if basis:
+        from biopsy.checks import verdict
+
+        verdict.report_settings(basis)
 
 
 def _not_warmed_up(args: argparse.Namespace, console: Console) -> AbstractContextManager[None]:

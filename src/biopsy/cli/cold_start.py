@@ -17,6 +17,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from biopsy import errors
+from biopsy.checks.own_program import NO_SETTINGS, SETTINGS_VARIABLE
 from biopsy.cli.run import preloading
 from biopsy.engines.base import Engine
 from biopsy.isolation.forks import MARK, carry_mark
@@ -56,7 +57,7 @@ def wait(descriptor: int, engines: Sequence[type[Engine]]) -> int:
     carry_mark(request[MARK])
     program, *options = request["words"]
     sys.argv = [Path(program).name, *options]
-    os.environ[VERDICT_VARIABLE] = request[VERDICT_VARIABLE]
+    os.environ.update({VERDICT_VARIABLE: request[VERDICT_VARIABLE], SETTINGS_VARIABLE: NO_SETTINGS})
     from biopsy.cli.app import main as run_command
 
     return run_command()

@@ -37,10 +37,20 @@ _VERDICTS = {"PASSED": "32", "FAILED": "31"}
 
 @dataclass
 class Basis:
-    """What a verdict owes to files of settings, such as "atol=1e9 of biopsy.toml", and whether one was said with it."""
+    """What a verdict owes to files of settings, such as "atol=1e9 of biopsy.toml".
 
-    text: str = ""
-    is_said: bool = False
+    ``own`` is what this command owes to them, and ``said`` what the verdict was said with that was said last.
+    """
+
+    own: str = ""
+    said: str = ""
+
+    @property
+    def text(self) -> str:
+        """What this command and commands in its checks owe to files, as far as they have told; "" if nothing."""
+        judging = sys.modules.get("biopsy.checks.judge")
+        heard = ", ".join(judging.settings_heard) if judging is not None else ""
+        return " and with ".join(filter(None, [self.own, heard and f"{heard}, in the check"]))
 
 
 class Console:
@@ -82,7 +92,7 @@ class Console:
 
     def say_basis(self) -> None:
         """A line with the basis, unless a verdict was said with it; nothing if there is none."""
-        if self.basis.text and not self.basis.is_said:
+        if self.basis.text != self.basis.said:
             self.say(f"result     with {self.basis.text}")
 
     def note(self, *lines: str) -> None:
@@ -171,7 +181,7 @@ class Console:
         if self.form.is_coloured(self._out):
             word = f"\x1b[{_VERDICTS[word]}m{word}{_NO_COLOUR}"
         if self.basis.text:
-            self.basis.is_said = True
+            self.basis.said = self.basis.text
             word += f", with {printable(self.basis.text)}"
         return f"{word} | {text}"
 

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from biopsy import errors
+from biopsy.checks.own_program import NO_SETTINGS, SETTINGS_VARIABLE
 from biopsy.cli import cold_start
 from biopsy.cli.arguments import limits
 from biopsy.cli.run import functions, preloading
@@ -68,7 +69,7 @@ def _load_files(paths: Sequence[Path]) -> None:
 
 def _check(request: Mapping[str, Any]) -> int:
     """In a fork: run the command as a process of its own would; its status."""
-    os.environ[VERDICT_VARIABLE] = request[VERDICT_VARIABLE]
+    os.environ.update({VERDICT_VARIABLE: request[VERDICT_VARIABLE], SETTINGS_VARIABLE: NO_SETTINGS})
     program, *words = request["words"]
     sys.argv = [Path(program).name]
     from biopsy.cli.app import main as run_command

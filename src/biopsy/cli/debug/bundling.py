@@ -111,6 +111,7 @@ def pack(packing: Packing, console: Console) -> None:
         secrets=None if packing.words is None else without_words_of(packing.words, packing.model),
         reports=packing.reports,
         found=packing.found or EarlierFindings(),
+        settings=console.basis.text,
     )
     bundle = make_bundle(job)
     _say(bundle, console)

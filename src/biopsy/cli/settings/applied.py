@@ -22,9 +22,9 @@ from biopsy.cli.commands import COMMANDS
 from biopsy.cli.parser import parser_of
 from biopsy.cli.settings import allowed, files
 from biopsy.cli.settings.files import SettingsFile, Value
+from biopsy.cli.settings.loosest import in_words
 from biopsy.shell_words import ListOption, line_of
 from biopsy.similar_names import did_you_mean
-from biopsy.text import shortened
 
 if TYPE_CHECKING:
     from biopsy.cli.commands import Command
@@ -41,7 +41,6 @@ DECIDING = frozenset({
 TYPED = frozenset({*REST_OPTIONS, *HELP, *VERSION})
 """Options that no file gives, since they change what a command line is."""
 
-_LONGEST = 200
 _NEARLY = 0.8
 
 _Word = TypeVar("_Word")
@@ -156,12 +155,12 @@ def _remarks(file: SettingsFile, words_by_key: Iterable[dict[str, list[str]]]) -
 
 def _bases(file: SettingsFile, words_by_key: Sequence[dict[str, list[str]]]) -> list[str]:
     """What a verdict owes to a file; nothing if that decides nothing."""
-    shown = [
-        shortened(key if isinstance(value, bool) else f"{key}={line_of(value)}", _LONGEST)
+    deciding = {
+        key: value
         for key, value in file.values.items()
         if _option(key) in DECIDING and any(added.get(key) for added in words_by_key)
-    ]
-    return [f"{', '.join(shown)} of {file.name}"] if shown else []
+    }
+    return [f"{in_words(deciding)} of {file.name}"] if deciding else []
 
 
 def _joined(given: Sequence[_Word], added: Sequence[_Word]) -> list[_Word]:

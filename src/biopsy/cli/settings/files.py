@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 from biopsy import errors
+from biopsy.checks.own_program import NO_SETTINGS, SETTINGS_VARIABLE
 from biopsy.filesystem.plain_file import read_plain
 from biopsy.filesystem.private_folder import folder_of_user, has_modes
 
@@ -51,6 +52,8 @@ def of_project(folder: Path) -> SettingsFile | None:
     itself is looked at. Raises UsageError if the file cannot be read, belongs to somebody else, or is a link that leads
     out of the project.
     """
+    if are_off():
+        return None
     upwards = (folder.absolute(), *folder.absolute().parents)
     root = next((place for place in upwards if (place / ".git").exists()), upwards[0])
     for place in upwards[: upwards.index(root) + 1]:
@@ -67,7 +70,7 @@ def of_user() -> SettingsFile | None:
 
     Raises UsageError if it cannot be read, or if anybody else owns it or may write it.
     """
-    file = users_path()
+    file = None if are_off() else users_path()
     if file is None or (table := _table(file, None)) is None:
         return None
     for path in (file, file.parent.resolve(), file.resolve().parent):
@@ -78,6 +81,11 @@ def of_user() -> SettingsFile | None:
                 next_steps=[f"chmod go-w {path}"],
             )
     return SettingsFile(file=file, values=_values(table, file), is_users=True)
+
+
+def are_off() -> bool:
+    """Whether no settings file is read: somebody has said so in the environment, or this process is a check of ours."""
+    return os.environ.get(SETTINGS_VARIABLE) == NO_SETTINGS
 
 
 def users_path() -> Path | None:

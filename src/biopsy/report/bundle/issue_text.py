@@ -31,6 +31,7 @@ class IssueFacts:
 
     ``sizes`` are bytes by the name of each member; ``remarks`` are sentences on what the bundle lacks; ``found`` is
     what is known of the failure from before. ``places`` are the lines of their author's code that the nodes come from.
+    ``settings`` is what settings files gave to the check, in words.
     """
 
     failure: ObservedFailure
@@ -43,6 +44,7 @@ class IssueFacts:
     remarks: Sequence[str] = ()
     sizes: Mapping[str, int] = field(default_factory=dict)
     places: Sequence[str] = ()
+    settings: str = ""
 
 
 def issue_text(facts: IssueFacts) -> str:
@@ -79,6 +81,8 @@ def _description(facts: IssueFacts) -> Iterator[str]:
     yield f"`reproduce.py` prints (exit status {facts.reproduction.status}):"
     yield _fenced(shortened(facts.reproduction.output.strip(), _MOST_OF_OUTPUT))
     excluded = "\n".join(f"- {_prose(text)}" for text in facts.excluded)
+    if facts.settings:
+        yield f"The check was run with options that a settings file gave: {_inline(facts.settings)}"
     if facts.found.variation:
         yield f"What may vary, as far as it was tried: {_inline(facts.found.variation)}"
     if facts.found.known:

@@ -59,7 +59,7 @@ class BundleJob:
     what is known of the failure before. ``secrets`` are words that no member may hold -> what they are, for a person;
     nor may it then hold paths, and the names of the user and the machine. None where nothing is to be hidden.
     ``original`` is the model that ``model`` was made of. ``reports`` are further members that are ready, by name: the
-    report as JSON and as a page.
+    report as JSON and as a page. ``settings`` is what settings files gave to the check, in words; "" if nothing.
     """
 
     target: Path
@@ -73,3 +73,4 @@ class BundleJob:
     found: EarlierFindings = field(default_factory=EarlierFindings)
     secrets: Mapping[str, str] | None = None
     reports: Mapping[str, bytes] = field(default_factory=dict)
+    settings: str = ""
