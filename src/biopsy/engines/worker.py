@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import Any, cast
 
 from biopsy import errors
-from biopsy.engines.base import GivenTensors, ModelInput
-from biopsy.engines.registry import create
+from biopsy.engines.base import Capabilities, GivenTensors, ModelInput
+from biopsy.engines.registry import create, find_class, parse_spec
 from biopsy.filesystem.write import write_whole
 from biopsy.isolation.death import engine_death
 from biopsy.isolation.server import Server, ServerEndedError
@@ -116,7 +116,11 @@ class Worker:
         """Bytes that its processes may take."""
         if self._memory is not None:
             return self._memory
-        return create(self.engine).capabilities.own_memory + TIMES_THE_MODEL * (self._given or 0)
+        try:
+            own = find_class(parse_spec(self.engine).name).capabilities.own_memory
+        except errors.BiopsyError:  # its process will say what is wrong with it
+            own = Capabilities().own_memory
+        return own + TIMES_THE_MODEL * (self._given or 0)
 
     def _settle_memory(self, model: ModelInput, feeds: Path | None = None) -> None:
         """Count what is given at first, which is the whole: what is fed to a part has been computed from it."""

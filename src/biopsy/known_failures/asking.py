@@ -39,7 +39,9 @@ def seen_by(check: Check, piece: Path, seen: SeenFailure) -> SeenFailure:
     evidence = check.run(piece)
     judged = judge(evidence, Rules(), None)
     if judged.outcome is Outcome.PASSES:
-        raise errors.OriginalPasses(f"{piece} does not fail this check, so there is nothing to look up")
+        raise errors.OriginalPasses(
+            f"{piece} does not fail this check ({judged.reason}), so there is nothing to look up"
+        )
     if judged.outcome not in (Outcome.REPRODUCES, Outcome.OTHER_FAILURE):
         raise errors.CheckError(f"the check says nothing of {piece}: {judged.reason}")
     found = signature_of(evidence)

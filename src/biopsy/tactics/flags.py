@@ -190,7 +190,8 @@ class SettingProbe:
         )
         if not rate.failed:
             raise errors.OriginalPasses(
-                "the model does not fail this check as the engine is set, so no setting can switch it off",
+                f"the model does not fail this check as the engine is set ({first.reason}), "
+                "so no setting can switch it off",
                 next_steps=[f"run it by hand: {self._line}"],
             )
         self.found = replace(self.found, failed=rate.failed, runs=rate.runs)

@@ -123,7 +123,7 @@ def _facts(
         versions=versions_tree(labels),
         excluded=list(exclusions(observation, failure, reproduction, job.found.how_often)),
         found=job.found,
-        settings=job.settings if job.secrets is None or not job.settings else "some that are not told here",
+        settings=job.settings if job.secrets is None or not job.settings else "not told here",
         remarks=[f"left out: {text}" for text in contents.left_out],
         sizes={member.name: member.stat().st_size for member in contents.members},
         places=_places(job, folder / "model.onnx"),
