@@ -147,7 +147,7 @@ def test_files_are_meant_from_the_folder_of_the_settings(
 @pytest.mark.parametrize(
     ("text", "problem"),
     [
-        ("atoll = 1\n", "it may not give atoll"),
+        ("atoll = 1\n", "there is no setting 'atoll'"),
         ("save-outputs = 'x.json'\n", "it may not give save-outputs"),
         ("data-loader-script = 'x.py'\n", "it may not give data-loader-script"),
         ("atol = []\n", "atol has no value"),

@@ -10,6 +10,7 @@ import os
 from pathlib import Path
 
 from biopsy import errors
+from biopsy.similar_names import similar
 
 ENGINES = "engines"
 """The key of the engines that ``biopsy run`` compares, in a list: what ``--engine`` takes."""
@@ -79,5 +80,8 @@ def _of_engine(text: str) -> str:
         declared = ()  # nobody can say what the options of such an engine do
     harmless = sorted(option.name for option in declared if option.harmless)
     wrong = [key for key in spec.settings if key not in harmless]
+    if not wrong:
+        return ""
+    meant = "".join(f"; did you mean {name!r}?" for name in similar(wrong[0], harmless, most=1, cutoff=0.7))
     own = ", ".join(harmless) or "none"
-    return f"may not give the engine {spec.name} its {wrong[0]} (but: {own}), as {text!r} does" if wrong else ""
+    return f"may not give the engine {spec.name} its {wrong[0]} (allowed: {own}), as {text!r} does{meant}"

@@ -186,20 +186,24 @@ def _require_allowed(file: SettingsFile, lines: Sequence[SettledLine], rest: lis
     }
     if not refused:
         return
+    for key in refused:
+        if key not in allowed.KEYS and _option(key) not in TYPED and not is_known(key):
+            free = [name for name in allowed.KEYS if name not in file.values]
+            raise errors.UsageError(
+                f"{file.name}: there is no setting {key!r}", next_steps=did_you_mean(key, free, most=1, cutoff=0.6)
+            )
     own, checks = list[str | ListOption](), list[str | ListOption]()
     for key in refused:
         for line in taking[key][:1]:
             (own if line is lines[0] else checks).extend(line.typed(key, file.values[key]))
     words = [*lines[0].command.words, *_joined(lines[0].given, own), *_joined(rest, checks)]
     others = [key for key in refused if not taking[key]]
-    unknown = next((key for key in refused if key not in allowed.KEYS), "")
     raise errors.UsageError(
         f"{file.name} came with its folder, and so it {'; it '.join(refused.values())}",
         next_steps=[
-            *did_you_mean(unknown, [key for key in allowed.KEYS if key not in file.values], most=1, cutoff=0.6),
             *([f"{line_of([program, *words])}    if you trust that"] if len(others) < len(refused) else []),
             f"{'take' if others else 'or take'} {', '.join(others or refused)} out of {file.name}",
-            f"your own {files.users_path()} may say everything",
+            f"your own {files.users_path()} may give any option",
         ],
     )
 
