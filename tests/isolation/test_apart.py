@@ -113,3 +113,7 @@ def test_an_interrupt_ends_it_too() -> None:
     finally:
         signal.signal(signal.SIGALRM, before)
     assert not forks()
+
+
+def test_a_call_may_make_calls_of_its_own():
+    assert call_apart(lambda: call_apart(lambda: [b"inner"], PLENTY), PLENTY) == [b"inner"]
