@@ -1,5 +1,8 @@
 """Engines of plug-ins that break the contract: none changes what is told of another, and each fault is named."""
 
+import subprocess
+import sys
+import time
 from pathlib import Path
 
 import numpy as np
@@ -19,7 +22,9 @@ from support.plug_ins import install
 BAD = """
 import ctypes
 import itertools
+import os
 import sys
+import time
 from biopsy import errors
 from biopsy.engines.base import Engine, Option, Session
 from biopsy.engines.registry import create
@@ -37,6 +42,8 @@ class Bad(Engine):
 
     def build(self, model):
         does = self.options["does"]
+        if does == "exits in build":
+            os._exit(0)
         if does == "unmapped build":
             raise KeyError("oops")
         if b"NoSuchOperator" in model.data and does in ("vague", "another kind", "run stage"):
@@ -93,6 +100,20 @@ class BadSession(Session):
             return dict(enumerate(given.values()))
         if self.does == "raises":
             raise IndexError("deep inside")
+        if self.does == "exits":
+            os._exit(0)
+        if self.does == "exits with 3":
+            os._exit(3)
+        if self.does == "crashes":
+            ctypes.string_at(0)
+        if self.does == "hangs":
+            time.sleep(1000)
+        if self.does == "SystemExit":
+            raise SystemExit(0)
+        if self.does == "KeyboardInterrupt":
+            raise KeyboardInterrupt
+        if self.does == "widens":
+            return {name: value.astype(np.float64) for name, value in given.items()}
         if self.does == "prints":
             print("hello")
         if self.does == "flattens":
@@ -107,13 +128,29 @@ class BadSession(Session):
 
 class Promises(BadSession):
     gives_new_arrays = True
+
+class Numbered(Bad):
+    name = "numbered"
+
+    @classmethod
+    def version(cls):
+        return 1.0
+
+class Restless(Bad):
+    name = "restless"
+
+    @classmethod
+    def version(cls):
+        return str(next(COUNTS))
 """
+
+ENGINES = ("Bad", "Numbered", "Restless")
 
 
 @pytest.fixture
 def bad(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """The plug-in, installed for this process and its children; and a model that clips, of two outputs."""
-    install(tmp_path / "site", "bad-engine", BAD, "bad = bad_engine:Bad")
+    install(tmp_path / "site", "bad-engine", BAD, "\n".join(f"{name.lower()} = bad_engine:{name}" for name in ENGINES))
     monkeypatch.syspath_prepend(str(tmp_path / "site"))
     monkeypatch.setenv("PYTHONPATH", str(tmp_path / "site"))
     return save(two_outputs(), tmp_path / "m.onnx")
@@ -145,7 +182,8 @@ RULES = {
     "another kind": "refuses what it does not know",
     "run stage": "refuses what it does not know",
     "prints": "prints nothing",
-    "flattens": "keeps shapes",
+    "exits in build": "ends its process",
+    "KeyboardInterrupt": "raises only its own errors",
     "varies": "gives the same again",
     "other remarks": "says the same each time",
     "wrong inputs": "tells its inputs",
@@ -154,10 +192,56 @@ RULES = {
 
 @pytest.mark.parametrize("does", RULES)
 def test_each_fault_of_an_engine_is_found_and_named(bad: Path, does: str):
-    faults = engine_faults(f"bad:does={does}")
-    assert RULES[does] in {fault.rule for fault in faults}, faults
     with pytest.raises(AssertionError, match=RULES[does]):
         check_engine(f"bad:does={does}")
+
+
+@pytest.mark.parametrize(
+    ("does", "told"),
+    [
+        ("exits", ["ends its process: with status 0 (Identity)"]),
+        ("exits with 3", ["ends its process: with status 3 (Identity)"]),
+        ("crashes", ["ends its process: by SIGSEGV (Identity)"]),
+        ("SystemExit", ["raises only its own errors: SystemExit: 0 (Identity)"]),
+        ("widens", ["keeps types: output 'y' has type float64, expected float32 (Identity)"]),
+        ("flattens", ["keeps shapes: output 'y' has shape [9], expected [3, 3] (Identity)"]),
+    ],
+)
+def test_a_fault_is_told_as_a_sentence_with_the_model_that_showed_it(bad: Path, does: str, told: list[str]):
+    assert [str(fault) for fault in engine_faults(f"bad:does={does}")] == told
+
+
+def test_an_engine_that_hangs_is_ended_at_its_limit_and_nothing_is_tried_after_it(bad: Path):
+    started = time.monotonic()
+    faults = engine_faults("bad:does=hangs", timeout=0.5)
+    assert [fault.rule for fault in faults] == ["does not end within 0.5 s"]
+    assert time.monotonic() - started < 5
+
+
+@pytest.mark.parametrize("does", ["exits", "SystemExit"])
+def test_an_engine_that_ends_its_process_fails_the_test_that_checks_it(bad: Path, does: str):
+    script = f"from biopsy.testing import check_engine; check_engine('bad:does={does}')"
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60)
+    assert done.returncode == 1
+    assert "AssertionError" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("engine", "told"),
+    [
+        ("numbered", r"tells its version: version\(\) gives 1.0, and no text"),
+        ("restless", r"says the same each time: version\(\) gives '\d+', then '\d+'"),
+    ],
+)
+def test_a_version_is_a_text_and_stays_the_same(bad: Path, engine: str, told: str):
+    with pytest.raises(AssertionError, match=told):
+        check_engine(engine)
+
+
+def test_a_runtime_that_is_not_installed_is_told_as_that(bad: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setitem(sys.modules, "onnxruntime", None)
+    with pytest.raises(errors.EngineMissing):
+        check_engine("onnxrt")
 
 
 @pytest.mark.parametrize("does", ["nothing", "reuses", "scalar", "reversed"])

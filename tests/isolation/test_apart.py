@@ -113,3 +113,7 @@ def test_an_interrupt_ends_it_too() -> None:
             call_apart(lambda: [time.sleep(60) or b""], PLENTY)
     finally:
         signal.signal(signal.SIGALRM, before)
+
+
+def test_a_call_may_make_calls_of_its_own():
+    assert call_apart(lambda: call_apart(lambda: [b"inner"], PLENTY), PLENTY) == [b"inner"]

@@ -156,7 +156,7 @@ class Session(ABC):
 
     @abstractmethod
     def run(self, feed: Feed) -> dict[str, Array]:
-        """Run once. ``feed`` has every input, in arrays that are read-only; returns every tensor output, in order.
+        """Run once. ``feed`` has every input, in arrays that are read-only; returns every tensor output, by name.
 
         Sequences, optionals and maps are fed and given as the tensors that they hold (tensors/structured_values.py).
 

@@ -84,6 +84,7 @@ def _work(work: Callable[[], Iterable[bytes]], writing: int) -> NoReturn:
     """In the fork: answer, and end without anything that this process had registered for its end."""
     status = 4
     try:
+        _forking.release()  # it was taken for this fork, which may make calls of its own
         for name in ("SIGINT", "SIGTERM", "SIGHUP"):  # who waits for it ends it
             signal.signal(getattr(signal, name), signal.SIG_IGN)
         if "faulthandler" in sys.modules:
