@@ -201,9 +201,10 @@ class CommandCheck(Check):
             ) from error
 
     def _remark_on(self, ended: Ended) -> str:
-        """What is to be said, once, of processes that a run has left in the background."""
+        """What is to be said, once, of processes that a command of the user's has left in the background."""
         check = self._original or self
-        if ended.left == 0 or ended.cause != "itself" or check._has_remarked:
+        is_ours = isinstance(self.command, OwnCommand)  # an interpreter of another release ends a moment after it
+        if ended.left == 0 or ended.cause != "itself" or is_ours or check._has_remarked:
             return ""
         check._has_remarked = True
         left = count(ended.left, "process", "processes")
