@@ -73,8 +73,9 @@ def test_long_tensors_keep_their_types_and_short_ones_their_values() -> None:
 
 def test_what_propagation_alone_would_find_ends_at_its_limit() -> None:
     found = onnx_native.inferred(onnx.ModelProto.FromString(FILLING["a ConstantOfShape that propagation finds"]()))
-    assert "was ended when it had taken 500.0 MB" in found.left_out
     assert shapes(found.model)["u"] == [1]
+    if tuple(map(int, onnx.__version__.split(".")[:2])) >= (1, 23):  # 1.19 does not follow it
+        assert "was ended when it had taken 500.0 MB" in found.left_out
 
 
 @pytest.fixture
