@@ -12,7 +12,6 @@ from biopsy.checks.judge import Rules
 from biopsy.checks.outcome import Judged, Outcome
 from biopsy.checks.signature import Signature, signature_of, status_text
 from biopsy.comparison.mismatch import ErrorSize
-from biopsy.isolation.forks import keeps_processes
 from biopsy.model.identity import identity_bytes, identity_of
 from biopsy.model.random_operators import random_words
 from biopsy.reduction.driver import Driver
@@ -270,13 +269,9 @@ def _fails_on_anything(driver: Driver, judged: Judged) -> errors.VacuousCheck:
         kept="nothing was written",
         next_steps=[
             *reason,
-            *([] if found.reported or keeps_processes() else [_KEEPING]),
             "run that line by hand: it shows all that the check prints (--allow-vacuous-check reduces anyway)",
         ],
     )
-
-
-_KEEPING = "--keep-processes    if a check needs a server that another one has started, and that ended with it"
 
 
 def _likeliest_reason(driver: Driver, found: Signature) -> str:
@@ -289,7 +284,7 @@ def _likeliest_reason(driver: Driver, found: Signature) -> str:
         return "does the check look at the candidate, {}, rather than at a file of its own?"
     return (
         "does the check fail before it compares? A wrong path does that, and so do input names of the whole model: read"
-        " them from the candidate"
+        " them from the candidate. So does a server that an earlier check started: --keep-processes lets it run on"
     )
 
 
