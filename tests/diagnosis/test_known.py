@@ -12,6 +12,7 @@ from biopsy.diagnosis.facts import ComparisonSeen, KnownFacts
 from biopsy.diagnosis.reasons import NO_PIECE
 from biopsy.diagnosis.step import StepAnswer
 from biopsy.diagnosis.steps import known
+from biopsy.known_failures import catalogue
 from support.diagnoses import facts, failure, piece, question
 from support.models import chain, save
 from support.real_failures import relu_clip_of_integers
@@ -36,7 +37,18 @@ def test_the_piece_is_looked_up_with_engine_release_and_way_of_failing(tmp_path:
         "pattern the same fingerprint; engine onnxrt, as known; fails build · Fail, as known; "
         "release 1.32.0 is known to fail (>=1.17.3,<=1.32.0)"
     )
+    assert found.facts.known.issue == "https://github.com/microsoft/onnxruntime/issues/23116"
     assert json.loads((tmp_path / known.REPORT).read_text())["matches"][0]["release"] == "fails"
+
+
+def test_only_an_issue_of_the_catalogue_that_comes_with_biopsy_is_kept_as_a_link(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("BIOPSY_KNOWN_DIR", str(catalogue.OWN_FOLDER))
+    monkeypatch.setattr(catalogue, "OWN_FOLDER", tmp_path / "none")
+    found = answered(tmp_path, save(relu_clip_of_integers(), tmp_path / "piece.onnx"))
+    assert found.facts.known is not None and found.facts.known.reference == "microsoft/onnxruntime#23116"
+    assert found.facts.known.issue == ""
 
 
 def test_a_failure_of_another_kind_is_not_called_known(tmp_path: Path) -> None:

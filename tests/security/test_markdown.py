@@ -1,5 +1,6 @@
 """``ISSUE.md`` as a renderer of GitHub's flavour shows it: no name of a stranger is anything but text in code."""
 
+import random
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -147,7 +148,39 @@ def test_a_name_in_a_heading_stands_in_code_and_the_rest_is_a_sentence() -> None
     made = facts("harmless")
     title = "ONNX Runtime computes 'https://evil.example/fix' wrongly"
     text = issue_text(replace(made, failure=replace(made.failure, title=title)))
-    assert text.startswith("# ONNX Runtime computes `'https://evil.example/fix'` wrongly\n")
+    assert text.startswith("# ONNX Runtime computes `https://evil.example/fix` wrongly\n")
+
+
+def test_sentences_of_ours_are_prose_around_ordinary_names() -> None:
+    verdict = (
+        "ONNX Runtime 1.32.0's optimizer LayerNormFusion computes something else, by more than rounding, for Pow "
+        "-> Add in 'logits' [3, 4]. With inputs of x:[1,2] it doesn't fail. float16 differs (9.25e+05 times)."
+    )
+    variation = "fails only with keepdims = 0 of 'Reduce Mean'; values of x_1, y may be anything; 'w' was <= 3"
+    found = EarlierFindings(verdict=verdict, variation=variation, known="name-7: it has the pattern of <x>, as known")
+    text = issue_text(replace(facts("harmless"), found=found, excluded=["the model: run as 'x', it's right"]))
+    outside = "".join("¤" if token.type == "code_inline" else token.content for token in tokens(text) if not token.map)
+    for sentence in (
+        "ONNX Runtime 1.32.0's optimizer LayerNormFusion computes something else, by more than rounding, for Pow "
+        "-> Add in ¤ ¤. With inputs of x:¤ it doesn't fail. float16 differs (9.25e+05 times).",
+        "as far as it was tried: fails only with keepdims = 0 of ¤; values of x_1, y may be anything; ¤ was ¤ 3",
+        "name-7: it has the pattern of ¤ as known",
+        "the model: run as ¤, it's right",
+    ):
+        assert sentence in outside
+
+
+def test_no_mixture_of_signs_is_markdown() -> None:
+    signs = ["'", '"', "`", "``", "\\", "<b>", "[x](y)", "![", "[", "]", "*", "_", "~~", "@x", "don't", "a", ":x:", "-",
+             "1.", "#", "&lt;", "www.e.com", " ", " ", " ", "  ", "\t"]  # fmt: skip
+    dice = random.Random(0)
+    made = facts("harmless")
+    expected = headings(issue_text(made))
+    for _ in range(100):
+        words = "".join(dice.choices(signs, k=dice.randint(1, 12)))
+        text = issue_text(replace(made, failure=replace(made.failure, title=words), excluded=[words, f"the {words}"]))
+        assert alive(text) == [] and headings(text) == expected, words
+        assert not any(sign in plain(text) for sign in ("<b", "@x", "www", "](", ":x:")), words
 
 
 EVIL = "https://evil.example/fix ![x](https://e.example) <img src=x> @somebody #123 `` | www.evil.com a@evil.example"

@@ -266,12 +266,14 @@ class VariationSeen:
 class KnownFailureSeen:
     """What the piece looks like, in a sentence without its beginning. ``reference`` is the known bug, "" for none.
 
+    ``issue`` is the address of its report, "" if it has none or is not of the catalogue that comes with biopsy.
     ``evidence`` says what agrees with it, and what does not. ``is_sure``: the pattern, the engine, the way in which it
     fails and the release are all those that are known.
     """
 
     sentence: str
     reference: str = ""
+    issue: str = ""
     evidence: str = ""
     is_sure: bool = False
 

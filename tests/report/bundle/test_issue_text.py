@@ -84,7 +84,7 @@ def test_a_strangers_text_is_never_markdown() -> None:
             outside.append(re.sub(r"(`+)(?!`).*?(?<!`)\1(?!`)", "", line))
     assert fence == ""
     told = "\n".join(outside)
-    assert not re.search(r"everyone|<script|heading|!\[", told)
+    assert not re.search(r"everyone|<script|\n *# *heading|[!`\[\]<>]", told)
     assert "\x1b" not in text
 
 
@@ -93,11 +93,20 @@ def test_what_a_diagnosis_has_found_stands_beside_the_failure() -> None:
         verdict="Its optimizer is wrong.", variation="any x", workarounds=(("Fusion off: it passes.", "biopsy run m"),)
     )
     text = issue_text(replace(facts("onnxrt"), found=found))
-    assert "Its optimizer is wrong." in text and "`any x`" in text
-    known = EarlierFindings(known="owner/name#7: the same fingerprint")
-    told = issue_text(replace(facts("onnxrt"), found=known))
-    assert "How it compares with a known failure: `owner/name#7: the same fingerprint`" in told
+    assert "Its optimizer is wrong." in text and "as far as it was tried: any x\n" in text
     assert "A workaround that was tried: Fusion off: it passes.\n\n```text\nbiopsy run m\n```" in text
+
+
+ISSUE = "https://github.com/owner/name/issues/7"
+
+
+def test_a_reference_of_our_catalogue_is_a_link_and_that_of_anybody_else_is_code() -> None:
+    words = {"verdict": "It looks like owner/name#7: 'x'.", "known": "owner/name#7: the same fingerprint, owner/name#8"}
+    text = issue_text(replace(facts("onnxrt"), found=EarlierFindings(**words, links={"owner/name#7": ISSUE})))
+    assert f"\nIt looks like [owner/name#7]({ISSUE}): `x`.\n" in text
+    assert f"known failure: [owner/name#7]({ISSUE}): the same fingerprint, `owner/name#8`\n" in text
+    text = issue_text(replace(facts("onnxrt"), found=EarlierFindings(**words)))
+    assert "How it compares with a known failure: `owner/name#7:` the same fingerprint, `owner/name#8`\n" in text
 
 
 def test_what_was_not_reproduced_is_said_first() -> None:

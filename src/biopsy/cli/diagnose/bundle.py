@@ -56,6 +56,7 @@ def _packing(
             known=_known(found),
             how_often=_how_often(found),
             workarounds=tuple((one.text, one.line or "") for one in found.verdict.workarounds),
+            links=_links(found),
         ),
     )
 
@@ -68,6 +69,11 @@ def _how_often(found: Diagnosis) -> str:
 def _known(found: Diagnosis) -> str:
     seen = found.facts.known
     return f"{seen.reference}: {seen.evidence}" if seen is not None and seen.reference else ""
+
+
+def _links(found: Diagnosis) -> dict[str, str]:
+    seen = found.facts.known
+    return {seen.reference: seen.issue} if seen is not None and seen.issue else {}
 
 
 def _variation(found: Diagnosis) -> str:

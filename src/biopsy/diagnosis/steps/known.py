@@ -13,6 +13,7 @@ from biopsy.diagnosis.reasons import NO_PIECE
 from biopsy.diagnosis.step import DiagnosisStep, StepAnswer
 from biopsy.filesystem.write import write_whole
 from biopsy.known_failures.asking import seen_in
+from biopsy.known_failures.catalogue import ORIGIN
 from biopsy.known_failures.lookup import KnownLookup, SeenFailure, look_up
 from biopsy.report.envelope import as_json
 from biopsy.report.known import known_tree
@@ -38,6 +39,7 @@ def _answer(facts: KnownFacts, context: StepContext) -> StepAnswer:
     seen = KnownFailureSeen(
         sentence=found.sentence,
         reference="" if best is None else best.failure.reference,
+        issue="" if best is None or best.failure.origin != ORIGIN else best.failure.issue,
         evidence="" if best is None else "; ".join(best.agreement(found.seen)),
         is_sure=best is not None and best.is_sure,
     )

@@ -1,7 +1,7 @@
 """The text of ``ISSUE.md``: what a maintainer is told, under the headings of the form of that engine's tracker.
 
-Whatever comes from the model, the engine or the check stands in code, with fences longer than any in it, in headings
-too: no name makes a heading, a link or a mention.
+Sentences of ours are prose; what comes from the model, the engine or the check stands in code there, with fences longer
+than any in it, in headings too: no name makes a heading, a link or a mention.
 """
 
 from __future__ import annotations
@@ -9,7 +9,9 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import groupby
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, TypeAlias
 
 from biopsy.quantities import size_text
@@ -73,7 +75,7 @@ def _warning(facts: IssueFacts) -> Iterator[str]:
 def _description(facts: IssueFacts) -> Iterator[str]:
     failure = facts.failure
     if facts.found.verdict:
-        yield _prose(facts.found.verdict)
+        yield _prose(facts.found.verdict, facts.found.links)
     if failure.message:
         yield _fenced(failure.message)
     if failure.against:
@@ -84,9 +86,9 @@ def _description(facts: IssueFacts) -> Iterator[str]:
     if facts.settings:
         yield f"The check was run with options that a settings file gave: {_inline(facts.settings)}"
     if facts.found.variation:
-        yield f"What may vary, as far as it was tried: {_inline(facts.found.variation)}"
+        yield f"What may vary, as far as it was tried: {_prose(facts.found.variation)}"
     if facts.found.known:
-        yield f"How it compares with a known failure: {_inline(facts.found.known)}"
+        yield f"How it compares with a known failure: {_prose(facts.found.known, facts.found.links)}"
     for text, line in facts.found.workarounds:
         yield f"A workaround that was tried: {_prose(text)}"
         if line:
@@ -172,21 +174,44 @@ _CONTENTS: Mapping[str, _Content] = {
 }
 
 
-def _prose(text: str) -> str:
-    """One line that may quote a stranger's names: each of them as code, and all of it where the rest is not plain."""
-    plain = printable(text)
-    around = _QUOTED.sub("", plain)
-    if plain.startswith(" ") or not _PLAIN.fullmatch(around) or _LIVE.search(around):
-        return _inline(plain)
-    return _QUOTED.sub(lambda name: _inline(name[0]), plain)
+def _prose(text: str, links: Mapping[str, str] = MappingProxyType({})) -> str:
+    """One line of ours, which may hold a stranger's words: each that could be Markdown stands in code, names too.
+
+    A name loses the quotes of ``repr`` there. No line of ours holds what cannot be printed: from there on, all is code.
+    ``links`` are references of ours, each with its address: such a word is a link.
+    """
+    strange = next((at for at, char in enumerate(text) if not char.isprintable()), None)
+    ours = text if strange is None else text[: text.rfind(" ", 0, strange) + 1]
+    if ours.startswith(" "):
+        return _inline(text)
+    made: list[str] = []
+    for is_plain, pieces in groupby(filter(None, _PIECES.split(ours)), _is_plain):
+        words = "".join(pieces)
+        name = words.rstrip(",.:;")
+        if is_plain and not (not made and _BLOCK.match(words)):
+            made.append(words)
+        elif name in links:
+            made.append(f"[{name}]({links[name]}){words[len(name) :]}")
+        else:
+            made.append(_inline(words[1:-1] if len(words) > 2 and _QUOTED.fullmatch(words) else words))
+    return "".join([*made, *([] if ours == text else [_inline(text[len(ours) :])])])
 
 
-_QUOTED = re.compile(r"""'(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*\"""")
+def _is_plain(piece: str) -> bool:
+    is_name = _QUOTED.fullmatch(piece) is not None
+    return not is_name and _PLAIN.fullmatch(piece) is not None and _LIVE.search(piece) is None
+
+
+_QUOTED = re.compile(r"""(?<!\w)(?:'(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*")(?!\w)""")
 """A name as ``repr`` writes it."""
-_PLAIN = re.compile(r"(?:[A-Za-z ](?:[\w ,.:;'/()+=-]| -> )*)?")
-"""What means nothing in Markdown, wherever it stands in a paragraph or a heading."""
-_LIVE = re.compile(r"://|www\.|mailto:|xmpp:|\bGH-\d|\b[0-9a-f]{7,}\b|(?<!\w)_|_(?!\w)", re.IGNORECASE)
-"""What GitHub makes a link of, or a stress, though none of its characters means anything by itself."""
+_PIECES = re.compile(rf"({_QUOTED.pattern}|\[[^\[\]]*\]| +)")
+"""What is kept whole, spaces in it too: a name, and a list in brackets; and what stands between words."""
+_PLAIN = re.compile(r"""[\w,.:;'"/()+=%?·×-]*|->| +""")
+"""A word that means nothing in Markdown, wherever it stands in a paragraph or a heading, but for its beginning."""
+_BLOCK = re.compile(r"[-+=]|\d+[.)]")
+"""What makes a list or a line of what it begins."""
+_LIVE = re.compile(r"://|www\.|mailto:|xmpp:|\bGH-\d|\b[0-9a-f]{7,}\b|(?<!\w)_|_(?!\w)|:[\w+-]+:", re.IGNORECASE)
+"""What GitHub makes a link of, a stress or a picture, though none of its characters means anything by itself."""
 
 
 def _inline(text: str) -> str:

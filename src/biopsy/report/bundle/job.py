@@ -38,7 +38,8 @@ class EarlierFindings:
     ``title``: what fails, in a line, where its own run alone would accuse an engine that is right. ``verdict``: what
     fails and why. ``variation``: what of the model may vary. ``known``: how it compares with the
     known bug that it looks like. ``how_often``: in how many runs a flaky failure shows; "" if it is not known to be
-    flaky. ``workarounds``: what was tried and passed, each with a line to paste, "" where there is none.
+    flaky. ``workarounds``: what was tried and passed, each with a line to paste, "" where there is none. ``links``:
+    references in these words that are ours, of bugs in the catalogue that comes with biopsy, each with its address.
     """
 
     title: str = ""
@@ -47,6 +48,7 @@ class EarlierFindings:
     known: str = ""
     how_often: str = ""
     workarounds: tuple[tuple[str, str], ...] = ()
+    links: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, kw_only=True)
