@@ -5,6 +5,7 @@ and nothing is written through it.
 import json
 import os
 import shutil
+import subprocess
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -155,6 +156,25 @@ def test_a_file_swapped_beside_a_genuine_record_is_not_shown(here: Path, victim:
     assert f"holds another {name} than a diagnosis has left there" in capsys.readouterr().err
     assert STRANGERS not in contents(here / "model_diagnosis-2").values()
     assert not (here / "sent").exists()
+
+
+@pytest.mark.parametrize("options", [(), ("--fresh",)], ids=["", "fresh"])
+def test_the_line_that_moves_a_refused_folder_aside_lets_the_same_command_begin(
+    here: Path, victim: Path, capfd, options: tuple[str, ...]
+) -> None:
+    name = "-it's $(touch evil)"
+    (here / f"{name}.old").mkdir()
+    (here / name).mkdir()
+    (here / name / "piece.onnx").write_bytes(STRANGERS)
+    assert diagnose(f"--dir={name}", *options) == 2
+    told = capfd.readouterr().err
+    assert f"sealed with your key ({here.parent / 'state/biopsy/key'})" in told
+    line = next(line for line in told.splitlines() if " mv " in line)
+    subprocess.run(["bash", "-c", f"mv {line.partition(' mv ')[2].removesuffix('    moves it aside')}"], check=True)
+    assert contents(here / f"{name}.old2") == {"piece.onnx": STRANGERS} and not (here / "evil").exists()
+    assert diagnose(f"--dir={name}", *options) == 5
+    assert diagnose("--dir", ".", *options) == 2
+    assert " mv " not in capfd.readouterr().err, "nobody moves the folder that a shell is in"
 
 
 def test_a_refused_diagnosis_leaves_nothing(here: Path, victim: Path) -> None:

@@ -20,6 +20,7 @@ from typing import Any
 
 from biopsy import errors
 from biopsy.checks.outcome import Check
+from biopsy.checks.words import as_word
 from biopsy.diagnosis.context import CANDIDATE
 from biopsy.diagnosis.facts import KnownFacts, StepReport
 from biopsy.diagnosis.plan import PLAN
@@ -28,12 +29,13 @@ from biopsy.diagnosis.record_json import as_json, from_json
 from biopsy.diagnosis.steps.piece import PIECE
 from biopsy.filesystem.folders import make_folders_of, remove_empty
 from biopsy.filesystem.plain_file import read_plain
-from biopsy.filesystem.user_key import user_key
+from biopsy.filesystem.user_key import key_path, user_key
 from biopsy.filesystem.write import write_whole
 from biopsy.model.digest import digest_of
 from biopsy.session.claim import locked
 from biopsy.session.journal_identity import JournalIdentity
 from biopsy.session.options import SearchOptions
+from biopsy.shell_words import is_refused, line_of
 from biopsy.text import first_of, printable
 
 STATE = "diagnosis.json"
@@ -101,7 +103,7 @@ def _why_not_ours(folder: Path) -> str | None:
     tree = _sealed(folder)
     if tree is None:
         is_empty = all(name == _LOCK for name in names)
-        return None if is_empty else "was not written by a diagnosis of this user"
+        return None if is_empty else f"holds no {STATE} that is sealed with your key ({key_path() or 'you have none'})"
     left = tree.get("files", {})
     changed = next((name for name, digest in _digests(folder, left).items() if digest not in (None, left[name])), None)
     # One that was interrupted is refused by name, and not begun anew elsewhere.
@@ -126,11 +128,23 @@ def _prepare(folder: Path) -> tuple[list[Path], bool]:
         raise errors.UsageError(f"cannot make the folder {folder}: {error.strerror or error}") from error
     why_not = _why_not_ours(folder)
     if why_not is not None:
-        raise errors.UsageError(f"{folder} {why_not}: nothing is written there", next_steps=["--dir ANOTHER"])
+        raise errors.UsageError(f"{folder} {why_not}: nothing is written there", next_steps=list(_ways_out(folder)))
     was_marked = _sealed(folder) is not None
     if not was_marked:
         _write(folder / STATE, {"biopsy_diagnosis": _VERSION, "complete": True}, user_key())
     return made, was_marked
+
+
+def _ways_out(folder: Path) -> Iterator[str]:
+    """What to do about a folder that is refused: name another, or move it to a name beside it that is free."""
+    yield "--dir ANOTHER"
+    if folder.name in ("", ".."):
+        return
+    numbers = itertools.chain([""], itertools.count(2))
+    places = (folder.with_name(f"{folder.name}.old{number}") for number in numbers)
+    free = next(place for place in places if not os.path.lexists(place))
+    line = line_of(["mv", as_word(folder), as_word(free)])
+    yield line if is_refused(line) else f"{line}    moves it aside"
 
 
 def _remove_made(folder: Path, made: list[Path]) -> None:

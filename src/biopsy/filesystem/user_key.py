@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import os
 import stat
+from pathlib import Path
 
 from biopsy.filesystem.own_file import open_locked
 from biopsy.filesystem.private_folder import folder_of_user, has_modes, make_private_folder
@@ -17,18 +18,24 @@ _PATIENCE = 2.0
 """Seconds to wait for another process that looks at the key, or makes it."""
 
 
+def key_path() -> Path | None:
+    """``$XDG_STATE_HOME/biopsy/key``, or else below ``~/.local/state``; None for a user without a home."""
+    folder = folder_of_user("XDG_STATE_HOME", ".local/state")
+    return None if folder is None else folder / "key"
+
+
 def user_key() -> bytes | None:
     """Random bytes that this user alone can read, made when they are first asked for; None if that cannot be.
 
-    They stand in ``$XDG_STATE_HOME/biopsy/key``, or else below ``~/.local/state``. Anything there but a plain file of
-    this user that nobody else can read, with one name and as many bytes, is no key, and stays as it is.
+    They stand at ``key_path``. Anything there but a plain file of this user that nobody else can read, with one name
+    and as many bytes, is no key, and stays as it is.
     """
-    folder = folder_of_user("XDG_STATE_HOME", ".local/state")
-    if folder is None:
+    path = key_path()
+    if path is None:
         return None
     with contextlib.suppress(OSError):
-        make_private_folder(folder)
-        descriptor = open_locked(folder / "key", _PATIENCE)
+        make_private_folder(path.parent)
+        descriptor = open_locked(path, _PATIENCE)
         try:
             return _made(descriptor) if os.fstat(descriptor).st_size == 0 else _read(descriptor)
         finally:

@@ -423,7 +423,7 @@ def test_a_folder_of_somebody_else_is_left_alone(here, capsys) -> None:
     (here / "found").mkdir()
     (here / "found" / "mine.txt").write_text("mine")
     assert diagnose("--onnxrt") == 2
-    assert "found was not written by a diagnosis of this user: nothing is written there" in capsys.readouterr().err
+    assert "found holds no diagnosis.json that is sealed with your key (" in capsys.readouterr().err
     assert [path.name for path in (here / "found").iterdir()] == ["mine.txt"]
 
 
@@ -466,7 +466,7 @@ def test_what_somebody_else_wrote_into_the_evidence_is_not_believed(here, capsys
     tree["facts"]["compared"] = {"rows": [["onnxrt", "openvino"]], "passed": ["all is well"]}
     path.write_text(json.dumps(tree))
     assert diagnose("--engine", "fake:refuse.Exp=build") == 2
-    assert "was not written by a diagnosis of this user" in capsys.readouterr().err
+    assert "found holds no diagnosis.json that is sealed with your key (" in capsys.readouterr().err
 
 
 @pytest.mark.slow
