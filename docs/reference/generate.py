@@ -15,7 +15,8 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 
-from biopsy.cli.arguments.polygraphy_options import OptionDifference, differences_of
+from biopsy.cli.arguments.polygraphy_options import differences_of
+from biopsy.cli.arguments.polygraphy_options.difference import OptionDifference
 from biopsy.cli.commands import COMMANDS, find, why_absent
 from biopsy.cli.parser import Parser
 from biopsy.cli.parser import parser_of as whole_parser_of

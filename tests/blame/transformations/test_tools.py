@@ -11,7 +11,7 @@ import pytest
 
 from biopsy import errors
 from biopsy.blame.transformations.findings import TransformationFindings
-from biopsy.blame.transformations.known_tools import TOOLS, tool_class
+from biopsy.blame.transformations.known_tools import TOOLS
 from biopsy.blame.transformations.spec import parse_tool
 from biopsy.blame.transformations.tool import WrongSettingError
 from biopsy.blame.transformations.tool_python import ToolPackages, tool_python
@@ -126,7 +126,7 @@ def with_package(folder: Path, model: onnx.ModelProto, by: str, package: str) ->
 
 @pytest.mark.parametrize("name", TOOLS)
 def test_every_tool_says_what_it_is_and_refuses_what_it_does_not_know(name: str):
-    tool = tool_class(name)
+    tool = TOOLS[name]
     assert tool.summary and tool.package and tool.module
     assert set(tool().settings) == set(tool.declared)
     with pytest.raises(WrongSettingError, match="no setting 'colour'"):
@@ -135,7 +135,7 @@ def test_every_tool_says_what_it_is_and_refuses_what_it_does_not_know(name: str)
 
 @pytest.mark.parametrize("name", TOOLS)
 def test_every_tool_tells_how_passes_are_left_out(name: str):
-    told = tool_class(name)().omission(["fuse_pad_into_pool", "enable_gelu"])
+    told = TOOLS[name]().omission(["fuse_pad_into_pool", "enable_gelu"])
     assert all("fuse_pad_into_pool" in one or "enable_gelu" in one or "gelu" in one for one in (told.python,))
 
 
@@ -147,7 +147,7 @@ def test_modules_that_run_elsewhere_import_nothing_but_the_standard_library():
     code = (
         "import sys\n"
         "from biopsy.blame.transformations import child, known_tools\n"
-        "[known_tools.tool_class(name) for name in known_tools.TOOLS]\n"
+        "[known_tools.TOOLS[name] for name in known_tools.TOOLS]\n"
         "ours = {name.partition('.')[0] for name in sys.modules} - set(sys.stdlib_module_names) - {'biopsy'}\n"
         "print(sorted(name for name in ours if not name.startswith(('_', 'sitecustomize'))))\n"
     )

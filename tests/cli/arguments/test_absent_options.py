@@ -10,15 +10,15 @@ from pathlib import Path
 import pytest
 
 from biopsy.cli.app import main
-from biopsy.cli.arguments import polygraphy_options
 from biopsy.cli.arguments.polygraphy_options import differences_of
+from biopsy.cli.arguments.polygraphy_options.of_surgeon import DIFFERENCES
 from biopsy.cli.commands import COMMANDS, find, why_absent
 from biopsy.cli.parser import parser_of
 from support.models import chain, save
 
 Captured = pytest.CaptureFixture[str]
 
-EACH = [(command, row) for command in polygraphy_options.COMMANDS for row in differences_of(command)]
+EACH = [(command, row) for command in DIFFERENCES for row in differences_of(command)]
 REFUSED = [(command, row) for command, row in EACH if row.fate == "refused"]
 WITHOUT_EFFECT = [row for command, row in EACH if command == "run" and row.fate == "no effect"]
 
@@ -42,7 +42,7 @@ def test_an_option_without_effect_is_told_once_and_the_run_goes_on(row, tmp_path
         assert capsys.readouterr().err.count(f"{option} has no effect: {row.why}") == 1
 
 
-@pytest.mark.parametrize("command", polygraphy_options.COMMANDS)
+@pytest.mark.parametrize("command", DIFFERENCES)
 def test_rows_that_differ_speak_of_options_that_are_here_and_no_option_has_two(command: str) -> None:
     parser = parser_of("biopsy", next(one for one in COMMANDS if " ".join(one.words) == command))
     rows = differences_of(command)

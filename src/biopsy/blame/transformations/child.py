@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from functools import partial
 from typing import Any
 
-from biopsy.blame.transformations.known_tools import tool_class
+from biopsy.blame.transformations.known_tools import TOOLS
 from biopsy.blame.transformations.tool import Tool, TransformOrder
 from biopsy.isolation.fork_serving import serve_forks
 
@@ -23,7 +23,7 @@ _LONGEST_MESSAGE = 4000
 
 def main() -> int:
     """Serve orders, or do one."""
-    tool = tool_class(sys.argv[1])(json.loads(sys.argv[2]))
+    tool = TOOLS[sys.argv[1]](json.loads(sys.argv[2]))
     if len(sys.argv) <= 3:
         tool.warm_up()
         serve_forks(partial(_done, tool))

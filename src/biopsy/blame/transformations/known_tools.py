@@ -3,25 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from importlib import import_module
 
 from biopsy.blame.transformations.tool import Tool
+from biopsy.blame.transformations.tools.float16 import Float16, OnnxRuntimeFloat16
+from biopsy.blame.transformations.tools.onnxoptimizer import OnnxOptimizer
+from biopsy.blame.transformations.tools.onnxruntime_offline import OnnxRuntimeOffline
+from biopsy.blame.transformations.tools.onnxruntime_transformers import OnnxRuntimeTransformers
+from biopsy.blame.transformations.tools.onnxscript_optimizer import OnnxScript
+from biopsy.blame.transformations.tools.onnxsim import OnnxSim
+from biopsy.blame.transformations.tools.onnxslim import OnnxSlim
+from biopsy.blame.transformations.tools.quantize_static import QuantizeStatic
 
-TOOLS: Mapping[str, str] = {
-    "onnxslim": "onnxslim:OnnxSlim",
-    "onnxsim": "onnxsim:OnnxSim",
-    "onnxoptimizer": "onnxoptimizer:OnnxOptimizer",
-    "onnxruntime": "onnxruntime_offline:OnnxRuntimeOffline",
-    "onnxruntime.transformers": "onnxruntime_transformers:OnnxRuntimeTransformers",
-    "onnxscript": "onnxscript_optimizer:OnnxScript",
-    "quantize-static": "quantize_static:QuantizeStatic",
-    "fp16": "float16:Float16",
-    "onnxruntime.float16": "float16:OnnxRuntimeFloat16",
+TOOLS: Mapping[str, type[Tool]] = {
+    "onnxslim": OnnxSlim,
+    "onnxsim": OnnxSim,
+    "onnxoptimizer": OnnxOptimizer,
+    "onnxruntime": OnnxRuntimeOffline,
+    "onnxruntime.transformers": OnnxRuntimeTransformers,
+    "onnxscript": OnnxScript,
+    "quantize-static": QuantizeStatic,
+    "fp16": Float16,
+    "onnxruntime.float16": OnnxRuntimeFloat16,
 }
-
-
-def tool_class(name: str) -> type[Tool]:
-    """The class of a known tool. Raises KeyError."""
-    module, _, attribute = TOOLS[name].partition(":")
-    found: type[Tool] = getattr(import_module(f"biopsy.blame.transformations.tools.{module}"), attribute)
-    return found

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from biopsy import errors
-from biopsy.blame.transformations.known_tools import TOOLS, tool_class
+from biopsy.blame.transformations.known_tools import TOOLS
 from biopsy.blame.transformations.tool import Rounds, Tool, WrongSettingError
 from biopsy.similar_names import ask_for, similar
 
@@ -28,7 +28,7 @@ class ToolSpec:
     @property
     def known(self) -> type[Tool] | None:
         """The class of a known tool; None of a command."""
-        return None if self.words else tool_class(self.name)
+        return None if self.words else TOOLS[self.name]
 
     @property
     def rounds_to(self) -> Rounds:
@@ -57,7 +57,7 @@ def parse_tool(text: str) -> ToolSpec:
             raise errors.UsageError(f"--by {text}: the setting {part!r} is not key=value")
         settings[key] = value
     try:
-        tool_class(name)(settings)
+        TOOLS[name](settings)
     except WrongSettingError as error:
         raise errors.UsageError(f"--by {text}: {error}") from error
     return ToolSpec(text=text, name=name, settings=settings)

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import argparse
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from biopsy import errors
-from biopsy.cli.arguments.polygraphy_options import OptionDifference, differences_of
+from biopsy.cli.arguments.polygraphy_options import differences_of
+
+if TYPE_CHECKING:
+    from biopsy.cli.arguments.polygraphy_options.difference import OptionDifference
 
 
 class _Refused(argparse.Action):

@@ -7,7 +7,6 @@ from typing import Any
 
 from biopsy import errors
 from biopsy.filesystem.plain_file import read_plain
-from biopsy.known_failures.yaml_file import MOST_BYTES, value_in
 from biopsy.text import printable
 
 _FIELDS = ("pip", "uv", "conda", "image_uri", "env_vars")
@@ -25,6 +24,8 @@ def runtime_environment(path: Path) -> dict[str, Any]:
         return {"pip": [line for line in map(str.strip, _text(path).splitlines()) if line and line[0] != "#"]}
     if path.suffix not in (".yaml", ".yml", ".json"):
         raise errors.UsageError(f"{path}: its name says no form", next_steps=[_FORMS])
+    from biopsy.known_failures.yaml_file import value_in
+
     try:
         found = value_in(_text(path))
     except ValueError as error:
@@ -47,6 +48,8 @@ def _known() -> str:
 
 
 def _text(path: Path) -> str:
+    from biopsy.known_failures.yaml_file import MOST_BYTES
+
     try:
         return read_plain(path, MOST_BYTES, follow=True).decode("utf-8")
     except OSError as error:

@@ -15,7 +15,7 @@ from biopsy.model import walk
 if TYPE_CHECKING:
     import onnx
 
-    Place: TypeAlias = "onnx.GraphProto | onnx.FunctionProto"
+Place: TypeAlias = "onnx.GraphProto | onnx.FunctionProto"
 
 _AXES_ARE_AN_INPUT = 13
 """The opset since which Squeeze and Unsqueeze read their axes from an input."""

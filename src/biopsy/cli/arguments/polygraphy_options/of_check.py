@@ -14,4 +14,4 @@ _LINT = (
     ),
 )
 
-DIFFERENCES = {"check lint": _LINT}
+CHECK = {"check lint": _LINT}

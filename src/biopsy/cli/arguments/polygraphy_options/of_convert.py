@@ -42,4 +42,4 @@ _CONVERT = (
     shared.PRECISIONS,
 )
 
-DIFFERENCES = {"convert": _CONVERT}
+CONVERT = {"convert": _CONVERT}

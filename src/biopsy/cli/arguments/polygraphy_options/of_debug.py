@@ -57,4 +57,4 @@ _REDUCE = (
     OptionDifference(("--load-debug-replay",), "differs", "replays of our own form; resuming needs none"),
 )
 
-DIFFERENCES = {"debug build": _BUILD, "debug precision": _PRECISION, "debug reduce": _REDUCE}
+DEBUG = {"debug build": _BUILD, "debug precision": _PRECISION, "debug reduce": _REDUCE}

@@ -119,7 +119,7 @@ _DIFF_TACTICS = (
     ),
 )
 
-DIFFERENCES = {
+INSPECT = {
     "inspect model": _MODEL,
     "inspect capability": _CAPABILITY,
     "inspect sparsity": _SPARSITY,

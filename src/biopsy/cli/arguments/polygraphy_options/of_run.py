@@ -125,4 +125,4 @@ _RUN = (
     ),
 )
 
-DIFFERENCES = {"run": _RUN}
+RUN = {"run": _RUN}

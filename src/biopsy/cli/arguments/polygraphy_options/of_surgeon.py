@@ -2,8 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from biopsy.cli.arguments.polygraphy_options import shared
 from biopsy.cli.arguments.polygraphy_options.difference import OptionDifference
+from biopsy.cli.arguments.polygraphy_options.of_check import CHECK
+from biopsy.cli.arguments.polygraphy_options.of_convert import CONVERT
+from biopsy.cli.arguments.polygraphy_options.of_debug import DEBUG
+from biopsy.cli.arguments.polygraphy_options.of_inspect import INSPECT
+from biopsy.cli.arguments.polygraphy_options.of_run import RUN
 
 _TO_FP16 = shared.TO_FP16._replace(why="surgeon commands change what they name, and nothing else")
 _ALL = (_TO_FP16, shared.ONE_WEIGHTS_FILE)
@@ -49,7 +56,7 @@ _SANITIZE = (
     OptionDifference(("--num-passes", "--num-const-fold-passes"), "differs", "without it, until nothing changes"),
 )
 
-DIFFERENCES = {
+SURGEON = {
     "surgeon extract": _EXTRACT,
     "surgeon sanitize": _SANITIZE,
     "surgeon insert": (*_ALL, _KEPT, _ANYWAY, _BY_ONNX),
@@ -57,3 +64,6 @@ DIFFERENCES = {
     "surgeon weight-strip": (*_ALL, _KEPT),
     "surgeon weight-reconstruct": (*_ALL, _KEPT),
 }
+
+DIFFERENCES: Mapping[str, tuple[OptionDifference, ...]] = {**RUN, **DEBUG, **CONVERT, **INSPECT, **CHECK, **SURGEON}
+"""The rows of each command. In all others that both tools have, every option is the same."""
