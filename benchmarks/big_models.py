@@ -85,9 +85,9 @@ def _five_nodes(tool: Tool, top: Path) -> float:
 
 
 def _write(path: Path, start: Path) -> float:
-    from biopsy.filesystem.write import write_whole
     from biopsy.model.index import index_file
     from biopsy.model.slice import Boundary, Subset, candidate_parts
+    from biopsy.processes.writing import write_whole
     from biopsy.session.workspace import workspace
 
     index = index_file(path)

@@ -28,7 +28,7 @@ from benchmarks import models
 from benchmarks.attempts import NotMeasured, attempt, times_faster
 from biopsy.checks.command import CommandCheck
 from biopsy.checks.warm import WarmCheck
-from biopsy.model.identity import identity_bytes
+from biopsy.model.slice import identity_bytes
 from biopsy.tensors.files import write_feeds, write_results
 
 SIZES = (105, 641, 1_746)

@@ -12,7 +12,7 @@ import pytest
 
 from biopsy import errors
 from biopsy.tensors.files import read_feeds, read_results, write_feeds
-from biopsy.tensors.loader_script import load_script
+from biopsy.tensors.user_script import load_script
 from support.pages import ROOT
 
 ALIAS = ROOT / "alias"

@@ -2,7 +2,7 @@
 
 import pytest
 
-from biopsy.quantities import bytes_of, count, size_text
+from biopsy.text import bytes_of, count, size_text
 
 
 @pytest.mark.parametrize(

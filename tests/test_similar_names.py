@@ -2,7 +2,7 @@
 
 import pytest
 
-from biopsy.similar_names import similar
+from biopsy.text import similar
 
 
 @pytest.mark.parametrize(

@@ -25,7 +25,7 @@ def save_json(
     UsageError if the file cannot be written.
     """
     del description
-    from biopsy.filesystem.write import write_whole
+    from biopsy.processes.writing import write_whole
     from biopsy.tensors.polygraphy_json import parts
 
     write_whole(Path(fspath(dest)), parts(_container(obj)))

@@ -7,8 +7,8 @@ from pathlib import Path
 
 from playwright.sync_api import sync_playwright
 
-from biopsy.report.page.document import page_of
-from biopsy.report.page.reading import read_report
+from biopsy.findings.page.document import page_of
+from biopsy.findings.page.reading import read_report
 
 HERE = Path(__file__).parent
 SIZES = {"report-wide.png": (1600, 1500), "report-narrow.png": (360, 1400)}

@@ -15,16 +15,16 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 
-from biopsy.cli.arguments.polygraphy_options import differences_of
-from biopsy.cli.arguments.polygraphy_options.difference import OptionDifference
+from biopsy.cli.arguments.absent_options import differences_of
+from biopsy.cli.arguments.polygraphy_options import OptionDifference
 from biopsy.cli.commands import COMMANDS, find, why_absent
 from biopsy.cli.parser import Parser
 from biopsy.cli.parser import parser_of as whole_parser_of
 from biopsy.engines import registry
-from biopsy.reduction.passes.bypass import bypass
+from biopsy.questions.workarounds.changes import BARRIERS
+from biopsy.questions.workarounds.spellings.table import FAMILIES
+from biopsy.reduction.passes.nodes import bypass
 from biopsy.reduction.schedule import MODEL_PASSES, PASSES
-from biopsy.workarounds.barriers import BARRIERS
-from biopsy.workarounds.spellings.table import FAMILIES
 
 HERE = Path(__file__).parent
 PAGES = (*sorted(HERE.glob("*.md")), HERE.parent / "how-to" / "come-from-polygraphy.md")

@@ -10,22 +10,20 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
-    from biopsy.api.build import build as build
-    from biopsy.api.compare import compare as compare
-    from biopsy.api.diagnose import diagnose as diagnose
-    from biopsy.api.flags import flags as flags
-    from biopsy.api.known import known as known
-    from biopsy.api.layers import layers as layers
-    from biopsy.api.precision import precision as precision
-    from biopsy.api.ray_executor import RayExecutor as RayExecutor
-    from biopsy.api.reduce import reduce as reduce
-    from biopsy.api.releases import releases as releases
-    from biopsy.api.run import run as run
-    from biopsy.api.transform import transform as transform
-    from biopsy.api.vary import vary as vary
-    from biopsy.api.workaround import workaround as workaround
-    from biopsy.blame.releases.findings import ReleaseFindings as ReleaseFindings
-    from biopsy.blame.transformations.findings import TransformationFindings as TransformationFindings
+    from biopsy.api.diagnosing import diagnose as diagnose
+    from biopsy.api.diagnosing import known as known
+    from biopsy.api.diagnosing import workaround as workaround
+    from biopsy.api.engine_questions import build as build
+    from biopsy.api.engine_questions import flags as flags
+    from biopsy.api.engine_questions import releases as releases
+    from biopsy.api.model_questions import layers as layers
+    from biopsy.api.model_questions import precision as precision
+    from biopsy.api.model_questions import transform as transform
+    from biopsy.api.reducing import RayExecutor as RayExecutor
+    from biopsy.api.reducing import reduce as reduce
+    from biopsy.api.reducing import vary as vary
+    from biopsy.api.running import compare as compare
+    from biopsy.api.running import run as run
     from biopsy.checks.judge import Rules as Rules
     from biopsy.checks.outcome import Outcome as Outcome
     from biopsy.comparison.compare import OutputComparison as OutputComparison
@@ -44,41 +42,53 @@ if TYPE_CHECKING:
     from biopsy.errors import OriginalPasses as OriginalPasses
     from biopsy.errors import UnknownEngine as UnknownEngine
     from biopsy.errors import UsageError as UsageError
-    from biopsy.known_failures.lookup import KnownLookup as KnownLookup
-    from biopsy.layerwise.findings import LayerFindings as LayerFindings
-    from biopsy.mixed_precision.result import PrecisionResult as PrecisionResult
+    from biopsy.questions.builds.building import BuildFindings as BuildFindings
+    from biopsy.questions.builds.flags import Flags as Flags
+    from biopsy.questions.known_failures.lookup import KnownLookup as KnownLookup
+    from biopsy.questions.layers.findings import LayerFindings as LayerFindings
+    from biopsy.questions.precision.search import PrecisionResult as PrecisionResult
+    from biopsy.questions.releases.findings import ReleaseFindings as ReleaseFindings
+    from biopsy.questions.transformations.findings import TransformationFindings as TransformationFindings
+    from biopsy.questions.variation.result import Variation as Variation
+    from biopsy.questions.workarounds.result import Workarounds as Workarounds
     from biopsy.reduction.job import Border as Border
     from biopsy.reduction.result import Reduction as Reduction
     from biopsy.reduction.schedule import Passes as Passes
-    from biopsy.session.budget import Budget as Budget
     from biopsy.session.flakiness import Repeating as Repeating
     from biopsy.session.pool import Parallelism as Parallelism
-    from biopsy.tactics.build_findings import BuildFindings as BuildFindings
-    from biopsy.tactics.flags import Flags as Flags
+    from biopsy.session.trial import Budget as Budget
     from biopsy.tensors.results import Iteration as Iteration
     from biopsy.tensors.results import RunnerResult as RunnerResult
-    from biopsy.variation.result import Variation as Variation
-    from biopsy.workarounds.result import Workarounds as Workarounds
 
     __version__: str
 
 _HOMES = {
-    "biopsy.api.build": ("build",),
-    "biopsy.api.compare": ("compare",),
-    "biopsy.api.diagnose": ("diagnose",),
-    "biopsy.api.flags": ("flags",),
-    "biopsy.api.known": ("known",),
-    "biopsy.api.layers": ("layers",),
-    "biopsy.api.precision": ("precision",),
-    "biopsy.api.ray_executor": ("RayExecutor",),
-    "biopsy.api.reduce": ("reduce",),
-    "biopsy.api.releases": ("releases",),
-    "biopsy.api.run": ("run",),
-    "biopsy.api.transform": ("transform",),
-    "biopsy.api.vary": ("vary",),
-    "biopsy.api.workaround": ("workaround",),
-    "biopsy.blame.releases.findings": ("ReleaseFindings",),
-    "biopsy.blame.transformations.findings": ("TransformationFindings",),
+    "biopsy.api.engine_questions": (
+        "build",
+        "flags",
+        "releases",
+    ),
+    "biopsy.api.running": (
+        "compare",
+        "run",
+    ),
+    "biopsy.api.diagnosing": (
+        "diagnose",
+        "known",
+        "workaround",
+    ),
+    "biopsy.api.model_questions": (
+        "layers",
+        "precision",
+        "transform",
+    ),
+    "biopsy.api.reducing": (
+        "RayExecutor",
+        "reduce",
+        "vary",
+    ),
+    "biopsy.questions.releases.findings": ("ReleaseFindings",),
+    "biopsy.questions.transformations.findings": ("TransformationFindings",),
     "biopsy.checks.judge": ("Rules",),
     "biopsy.checks.outcome": ("Outcome",),
     "biopsy.comparison.compare": ("OutputComparison",),
@@ -99,20 +109,23 @@ _HOMES = {
         "UnknownEngine",
         "UsageError",
     ),
-    "biopsy.known_failures.lookup": ("KnownLookup",),
-    "biopsy.layerwise.findings": ("LayerFindings",),
-    "biopsy.mixed_precision.result": ("PrecisionResult",),
+    "biopsy.questions.known_failures.lookup": ("KnownLookup",),
+    "biopsy.questions.layers.findings": ("LayerFindings",),
+    "biopsy.questions.precision.search": ("PrecisionResult",),
     "biopsy.reduction.job": ("Border",),
     "biopsy.reduction.result": ("Reduction",),
     "biopsy.reduction.schedule": ("Passes",),
-    "biopsy.session.budget": ("Budget",),
+    "biopsy.session.trial": ("Budget",),
     "biopsy.session.flakiness": ("Repeating",),
     "biopsy.session.pool": ("Parallelism",),
-    "biopsy.tactics.build_findings": ("BuildFindings",),
-    "biopsy.tactics.flags": ("Flags",),
-    "biopsy.tensors.results": ("Iteration", "RunnerResult"),
-    "biopsy.variation.result": ("Variation",),
-    "biopsy.workarounds.result": ("Workarounds",),
+    "biopsy.questions.builds.building": ("BuildFindings",),
+    "biopsy.questions.builds.flags": ("Flags",),
+    "biopsy.tensors.results": (
+        "Iteration",
+        "RunnerResult",
+    ),
+    "biopsy.questions.variation.result": ("Variation",),
+    "biopsy.questions.workarounds.result": ("Workarounds",),
 }
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
 

@@ -24,16 +24,14 @@ import numpy as np
 
 from biopsy import errors
 from biopsy.engines.base import Engine, ModelInput, Session
-from biopsy.engines.feeding import Inputs, feeds_for
 from biopsy.engines.registry import create
 from biopsy.engines.run_contract import MISSING_OUTPUT, run_by_contract
-from biopsy.engines.runner import checked_feed
-from biopsy.isolation import apart
-from biopsy.isolation.death import signal_name
-from biopsy.isolation.errors_as_json import as_json, from_json
-from biopsy.isolation.watch import Limits
+from biopsy.engines.runner import Inputs, checked_feed, feeds_for
 from biopsy.model.index import index_bytes
 from biopsy.model.tensor_type import STRING, TensorType
+from biopsy.processes import supervised
+from biopsy.processes.serving import as_json, from_json
+from biopsy.processes.watch import Limits, signal_name
 from biopsy.tensors.results import Array, same_values
 
 if TYPE_CHECKING:
@@ -79,7 +77,7 @@ def engine_faults(
     for name, data in {**_small_models(), **named}.items():
         trials.append(_EngineTrial(name, _ModelInEngine(made, data, is_given=name in named).try_in))
     trials.append(_EngineTrial("an unknown operator", partial(_try_refusal, made)))
-    if apart.is_possible():
+    if supervised.is_apart_possible():
         _try_apart(trials, timeout)
     else:
         for trial in trials:
@@ -119,7 +117,7 @@ class _EngineTrial:
             except errors.BiopsyError as error:
                 self.add("gives arrays by name", error)
             except BaseException as error:
-                if isinstance(error, KeyboardInterrupt) and not apart.is_possible():
+                if isinstance(error, KeyboardInterrupt) and not supervised.is_apart_possible():
                     raise  # it is the user's; a fork gets none from outside
                 self.add("raises only its own errors", f"{type(error).__name__}: {error}")
         if printed:
@@ -142,8 +140,8 @@ def _try_apart(trials: Sequence[_EngineTrial], timeout: float) -> None:
     while left:
         status = 0
         try:
-            answers = apart.call_apart(partial(_answers, left, timeout), Limits(seconds=timeout * (len(left) + 1)))
-        except apart.EndedApartError as error:
+            answers = supervised.call_apart(partial(_answers, left, timeout), Limits(seconds=timeout * (len(left) + 1)))
+        except supervised.EndedApartError as error:
             answers, status = error.answers, error.status
             if error.cause == "time":
                 status = -signal.SIGALRM  # which it has blocked

@@ -1,12 +1,13 @@
-"""Text from others, made fit to be shown: names, types, messages and paths come from files that anybody may have made.
-
-One rule: what stands in a line of ours is one line itself, and nothing in it acts on a terminal. The console holds to
-it for all that it writes; what is joined with newlines before, or is written elsewhere, holds to it by ``printable``.
+"""Text fit to be shown to a person: names and messages from untrusted files, numbers in words, command lines to
+paste, and names that may have been meant.
 """
 
 from __future__ import annotations
 
+import re
+import shlex
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 
 
 def printable(text: str) -> str:
@@ -70,3 +71,173 @@ def html_table(caption: str, head: Sequence[str], rows: Iterable[Sequence[object
     lines = [cells("td", row) for row in every[:most]] + [cells("td", left)] * len(left)
     title = escape(printable(caption))
     return f"<table><caption>{title}</caption><thead>{cells('th', head)}</thead><tbody>{''.join(lines)}</tbody></table>"
+
+
+# Numbers in words, as every message, help text and report writes them.
+
+
+def count(number: int, noun: str, plural: str = "") -> str:
+    """Text such as ``1 node`` or ``3 nodes``; ``plural`` where it is not the noun with an s."""
+    return f"{number} {noun if number == 1 else plural or noun + 's'}"
+
+
+def size_text(number: int) -> str:
+    """A number of bytes for people, in decimal units: ``12 bytes``, ``3.4 kB``, ``2.1 MB``."""
+    if number < 1000:
+        return count(number, "byte")
+    for unit in ("kB", "MB", "GB"):
+        number_in_unit = number / 1000 ** ("kB", "MB", "GB").index(unit) / 1000
+        if number_in_unit < 999.95 or unit == "GB":
+            return f"{number_in_unit:.1f} {unit}"
+    raise AssertionError("the last unit always fits")
+
+
+def bytes_of(text: str) -> int | None:
+    """The bytes that a person means by ``500MB``, ``2GB``, ``1.5GiB`` or a number of them; None for anything else."""
+    match = re.fullmatch(r"(\d{1,15}(?:\.\d{1,15})?)\s*([kKMGT]?)(i?)B?", text, re.ASCII)
+    if match is None or float(match[1]) == 0:
+        return None
+    return int(float(match[1]) * (1024 if match[3] else 1000) ** " KMGT".index(match[2].upper() or " "))
+
+
+# Names that a person may have meant: the one place that knows what is near, and how it is asked.
+
+QUESTION = "did you mean "
+"""How a line begins that asks whether something similar was meant."""
+
+
+_OTHER_NAMES = {
+    "ort": "onnxrt",
+    "onnxruntime": "onnxrt",
+    "onnx-runtime": "onnxrt",
+    "ov": "openvino",
+    "tensorrt": "trt",
+}
+"""What people call the engines elsewhere, in no letters that are like those of the names here."""
+
+
+def similar(name: str, known: Iterable[str], *, most: int = 3, cutoff: float = 0.5) -> list[str]:
+    """The known names that are like this one, most alike first; letters of another case count as the same.
+
+    What an engine is called elsewhere is like its name here, also as an option: ``--ort`` is like ``--onnxrt``.
+
+    ``cutoff``: how alike they must be, from 0 to 1, by the ratio of ``difflib``.
+    """
+    from difflib import get_close_matches
+
+    spellings: dict[str, list[str]] = {}
+    for one in known:
+        spellings.setdefault(one.casefold(), []).append(one)
+    folded_name = name.casefold()
+    bare = folded_name.lstrip("-")
+    meant = folded_name.removesuffix(bare) + _OTHER_NAMES.get(bare, "")
+    if meant in spellings:
+        return spellings[meant][:most]
+    close = get_close_matches(folded_name, spellings, n=most, cutoff=cutoff)
+    return [one for folded in close for one in spellings[folded]][:most]
+
+
+def did_you_mean(name: str, known: Iterable[str], *, most: int = 3, cutoff: float = 0.5) -> list[str]:
+    """A line that asks whether one of the known names was meant; nothing if none is near."""
+    return ask_for(similar(name, known, most=most, cutoff=cutoff))
+
+
+def ask_for(names: Sequence[str]) -> list[str]:
+    """A line that asks whether one of these was meant; nothing if there are none."""
+    return [f"{QUESTION}{' or '.join(map(repr, names))}?"] if names else []
+
+
+# Command lines as a person can paste them into a shell, whatever the names in them hold.
+
+_MOST_SHOWN = 200
+
+
+@dataclass(frozen=True)
+class ListOption:
+    """An option with all its values, which come from anywhere: none of them may become an option itself."""
+
+    name: str
+    values: Sequence[str]
+
+    @property
+    def words(self) -> list[str]:
+        """The words that argparse reads this option from, even if its only value begins with a dash."""
+        alone = len(self.values) == 1 and _has_dash(self.values)
+        return [f"{self.name}={self.values[0]}"] if alone else [self.name, *self.values]
+
+
+def line_of(words: Iterable[str | ListOption]) -> str:
+    """The words as one line of bash or zsh; a comment that says why where no line can hold them.
+
+    What no quotes can hold, controls, marks and names that are no Unicode, stands in ``$'...'``: it reads back as what
+    was meant, and neither the terminal nor who pastes it takes it for something else. A NUL cannot be typed at all, nor
+    can half a surrogate pair: such a thing must be renamed first. So must a value that begins with a dash, unless it is
+    the only one of its option: argparse takes it for an option, and options read, write and run files.
+    """
+    typed: list[str] = []
+    for word in words:
+        if isinstance(word, str):
+            typed.append(word)
+            continue
+        if (wrong := _misread(word.values)) is not None:
+            return f"# {word.name} cannot be given {_shown(wrong)}, which would be taken for an option: rename it first"
+        typed += word.words
+    for wrong in typed:
+        if not can_be_typed(wrong):
+            return f"# no shell can be given {_shown(wrong)}: rename it first"
+    return " ".join(map(_quoted, typed))
+
+
+def more_values(option: str, values: Sequence[str]) -> str:
+    """Values to type behind those that an option has already; a comment that says why where that is impossible."""
+    if _has_dash(values):
+        return line_of([ListOption(option, ["", *values])])
+    return line_of(values)
+
+
+def is_refused(line: str) -> bool:
+    """Whether a line is only the comment that says why there is none."""
+    return line.startswith("# ")
+
+
+def _has_dash(values: Iterable[str]) -> bool:
+    return any(value.startswith("-") for value in values)
+
+
+def _misread(values: Sequence[str]) -> str | None:
+    """The first value that no form gives an option: ``--option=-x`` has one value, and ``--`` is dropped even there."""
+    return next((value for value in values if value.startswith("-") and (len(values) > 1 or value == "--")), None)
+
+
+def _shown(word: str) -> str:
+    """In quotes: zsh looks for what to run in comments too, when it is typed into."""
+    text = printable(word)
+    return shlex.quote(text if len(text) <= _MOST_SHOWN else f"{text[:_MOST_SHOWN]}...")
+
+
+def option_line(name: str, value: str) -> str:
+    """An option with one value, such as ``--atol y:0.1``, which reads back as what was meant."""
+    return line_of([ListOption(name, [value])])
+
+
+def can_be_typed(word: str) -> bool:
+    """Whether a program can be given a word at all."""
+    try:
+        return b"\0" not in word.encode("utf-8", "surrogateescape")
+    except UnicodeEncodeError:
+        return False
+
+
+def _quoted(word: str) -> str:
+    if word == "{}":  # which means nothing to a shell
+        return word
+    if word.isprintable():
+        return shlex.quote(word)
+    return f"$'{''.join(map(_escaped, word.encode('utf-8', 'surrogateescape')))}'"
+
+
+def _escaped(byte: int) -> str:
+    if byte in b"\\'":
+        return f"\\{chr(byte)}"
+    plain = 32 <= byte < 127 and byte not in b"!"  # which some shells look for in any quotes
+    return chr(byte) if plain else f"\\x{byte:02x}"  # bash reads two digits at most

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from biopsy.session.claim import Claim
+from biopsy.session.workspace import Claim
 from faults.conftest import Place
 from support.command_line import BIN, wait_until
 from support.models import chain, save

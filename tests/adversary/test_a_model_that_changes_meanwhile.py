@@ -11,8 +11,8 @@ import pytest
 
 from biopsy import errors
 from biopsy.model import load
-from biopsy.model.file_buffer import FileBuffer, FileChanged
 from biopsy.model.index import index_bytes, index_file
+from biopsy.model.wire import FileBuffer, FileChanged
 from support.command_line import BIN
 from support.models import chain, info, save, weight
 from support.predicates import names

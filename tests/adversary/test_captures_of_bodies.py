@@ -11,11 +11,10 @@ from onnx import helper
 
 from biopsy import errors
 from biopsy.cli.app import main
-from biopsy.mixed_precision import validity
-from biopsy.mixed_precision.formats import BF16, FP16, FP32
-from biopsy.mixed_precision.mixed_models import CastModels, MixedModels
-from biopsy.mixed_precision.quantized import QuantizedModels
-from biopsy.model.topology import sort_nodes
+from biopsy.model.walk import sort_nodes
+from biopsy.questions.precision import task
+from biopsy.questions.precision.formats import BF16, FP16, FP32
+from biopsy.questions.precision.mixed_models import CastModels, MixedModels, QuantizedModels
 from support.models import BOOL, INT64, info, model, save, weight
 
 FEED = {"x": np.array([[0.5, -1.0], [2.0, 0.25]], np.float32), "c": np.array(True)}
@@ -151,7 +150,7 @@ def test_a_result_that_the_checker_refuses_is_never_called_verified(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """The sorting is taken away, so that the quantizer's own order is written, as it once was."""
-    monkeypatch.setattr("biopsy.mixed_precision.quantized.sort_nodes", lambda nodes: None)
+    monkeypatch.setattr("biopsy.questions.precision.mixed_models.sort_nodes", lambda nodes: None)
     monkeypatch.chdir(tmp_path)
     save(captured_before_it_is_computed(), Path("m.onnx"))
     status = main(["debug", "precision", "m.onnx", "--int8", "-o", "o.onnx", "--check", "true", "{}"])
@@ -162,10 +161,10 @@ def test_a_result_that_the_checker_refuses_is_never_called_verified(
 def test_what_the_checker_refused_before_may_be_refused_after() -> None:
     bad, good = model([], [info("x")], [info("y")]), captured_before_it_is_computed()
     pieces = [[made.SerializeToString()] for made in (bad, good)]
-    validity.require_valid(pieces[0], pieces[0], None)
-    validity.require_valid(pieces[1], pieces[1], None)
+    task.require_valid(pieces[0], pieces[0], None)
+    task.require_valid(pieces[1], pieces[1], None)
     with pytest.raises(errors.CheckError, match="refuses it"):
-        validity.require_valid(pieces[0], pieces[1], None)
+        task.require_valid(pieces[0], pieces[1], None)
 
 
 def test_nodes_that_stand_in_order_are_left_as_they_are_and_others_are_put_in_order() -> None:

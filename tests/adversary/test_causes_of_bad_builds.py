@@ -8,10 +8,19 @@ from pathlib import Path
 
 import pytest
 
-from biopsy.tactics import significance as chance
-from biopsy.tactics.difference import LEVEL, Build, Choice, Difference, difference
-from biopsy.tactics.significance import Table, exchanged_in_blocks, fisher, more_builds
-from biopsy.tactics.variations import VariedSetting, changes
+from biopsy.questions.builds import difference as chance
+from biopsy.questions.builds.difference import (
+    LEVEL,
+    Build,
+    Choice,
+    Difference,
+    Table,
+    difference,
+    exchanged_in_blocks,
+    fisher,
+    more_builds,
+)
+from biopsy.questions.builds.settings import VariedSetting, changes
 
 THREADS = VariedSetting("threads", ("1", "2"))
 PRECISION = VariedSetting("precision", ("f32", "bf16"))
@@ -173,9 +182,8 @@ def test_a_table_is_weighed_once_however_many_choices_have_it(monkeypatch: pytes
 
 
 def test_records_tell_the_block_and_are_compared_by_it(tmp_path: Path) -> None:
-    from biopsy.tactics.difference import build_of
-    from biopsy.tactics.files import tactics_below
-    from biopsy.tactics.record import TacticRecord, write_record
+    from biopsy.questions.builds.difference import build_of
+    from biopsy.questions.builds.record import TacticRecord, tactics_below, write_record
 
     write_record(TacticRecord(engine="onnxrt", seed=7, block=2), tmp_path / "new.json")
     write_record(TacticRecord(engine="onnxrt"), tmp_path / "old.json")

@@ -11,8 +11,7 @@ from onnx import helper
 
 import biopsy
 from biopsy import events
-from biopsy.reduction.changed_outputs import KINDS, with_changed_outputs
-from biopsy.reduction.constant_outputs import FILLINGS, constant_outputs
+from biopsy.reduction.values import FILLINGS, KINDS, constant_outputs, with_changed_outputs
 from support.models import BOOL, FLOAT, INT64, info, model, weight
 from support.passes import session
 from support.predicates import names

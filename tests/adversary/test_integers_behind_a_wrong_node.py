@@ -22,14 +22,12 @@ from biopsy import Border
 from biopsy.api.arguments import check_of, index_of
 from biopsy.checks.command_line import NO_WORDS, parse
 from biopsy.cli.app import main
-from biopsy.recording.reference_run import Recording
-from biopsy.reduction.job import RecordingOptions, ReductionJob
-from biopsy.reduction.job_run import run_job
+from biopsy.recording.reference_run import Recording, ValuesInMemory
+from biopsy.reduction.job import RecordingOptions, ReductionJob, run_job
 from biopsy.reduction.result import Target
-from biopsy.session.budget import Budget
-from biopsy.session.options import SearchOptions
+from biopsy.session.checked_search import SearchOptions
+from biopsy.session.trial import Budget
 from biopsy.tensors.files import write_feeds, write_results
-from biopsy.tensors.recorded_values import ValuesInMemory
 from support.models import INT64, info, model, save, weight
 from support.predicates import names
 

@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from biopsy.cli.line_again import resume_line
-from biopsy.shell_words import line_of
+from biopsy.cli.advice import resume_line
+from biopsy.text import line_of
 from support.advice import advised
 from support.command_line import BIN
 from support.models import chain, save

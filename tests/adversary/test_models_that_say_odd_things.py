@@ -6,8 +6,7 @@ from pathlib import Path
 import onnx
 import pytest
 
-from biopsy.checks.artifacts import Artifacts
-from biopsy.checks.outcome import Outcome
+from biopsy.checks.outcome import Artifacts, Outcome
 from biopsy.cli.app import main
 from support.models import chain, save
 

@@ -10,7 +10,7 @@ from onnx import helper
 
 import biopsy
 from biopsy import events
-from biopsy.model.calls import unbounded
+from biopsy.model.walk import unbounded
 from biopsy.model.wire import string_field
 from support.models import BOOL, info, model, save
 from support.predicates import has, names

@@ -38,10 +38,10 @@ from biopsy.comparison.tolerance import (
     TopK,
     asked_of,
 )
-from biopsy.layerwise.tensor_errors import Judge
-from biopsy.tensors.dtypes import text, text_bytes
+from biopsy.questions.layers.question import Judge
 from biopsy.tensors.files import read_feeds, write_feeds
 from biopsy.tensors.results import Array, Iteration, RunnerResult
+from biopsy.tensors.types import text, text_bytes
 from support.models import INT64, info, model, save, weight
 
 EXTENDED = (

@@ -12,11 +12,10 @@ import onnx
 import pytest
 
 from biopsy import errors
+from biopsy.cli import parser
 from biopsy.cli.app import main
-from biopsy.cli.arguments import conflicts
-from biopsy.cli.arguments.conflicts import FileKind
 from biopsy.cli.commands import COMMANDS, Command
-from biopsy.cli.parser import parser_of
+from biopsy.cli.parser import FileKind, parser_of
 from biopsy.tensors.files import write_feeds
 from support.models import chain, save, weight
 
@@ -48,7 +47,7 @@ def test_every_option_that_names_a_file_says_what_becomes_of_it(command: Command
         looks_so = looks_so and action.dest != "verbosity"  # of Polygraphy's sources, which are not here
         if looks_so and BESIDE_THE_OUTPUT not in action.option_strings:
             assert isinstance(action.type, FileKind), (
-                f"{action.option_strings or action.dest}: see cli/arguments/file_kinds.py"
+                f"{action.option_strings or action.dest}: see cli/arguments/types.py"
             )
 
 
@@ -87,7 +86,7 @@ def test_whatever_is_written_may_not_be_what_any_other_option_names() -> None:
             | {one.dest: [Path("m.onnx")] if one.nargs == "+" else Path("m.onnx"), other.dest: value}
         )
         try:
-            conflicts.require_no_file_twice(parser_of("biopsy", command), args, {})
+            parser.require_no_file_twice(parser_of("biopsy", command), args, {})
         except errors.UsageError as error:
             assert "it would be" in error.message
         else:

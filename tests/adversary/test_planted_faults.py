@@ -17,12 +17,11 @@ from onnx import helper, numpy_helper
 
 from biopsy.comparison.tolerance import Tolerances
 from biopsy.engines.base import ModelInput
-from biopsy.engines.feeding import Inputs, feeds_for
-from biopsy.layerwise.examination import Examination
-from biopsy.layerwise.findings import LayerFindings
-from biopsy.layerwise.question import Question
-from biopsy.layerwise.tensor_errors import Judge
+from biopsy.engines.runner import Inputs, feeds_for
 from biopsy.model.index import index_file
+from biopsy.questions.layers.examination import Examination
+from biopsy.questions.layers.findings import LayerFindings
+from biopsy.questions.layers.question import Judge, Question
 from support.models import info, model, save, weight
 
 NONE, FLOAT64 = "onnxrt:optimization=none", "reference:float64"
@@ -232,8 +231,8 @@ def test_a_group_fails_with_the_words_of_the_whole_and_not_with_those_of_another
 
 
 def test_another_operator_that_has_no_kernel_is_another_failure() -> None:
-    from biopsy.layerwise.findings import Failure
-    from biopsy.layerwise.subgraph_faults import SubgraphFault
+    from biopsy.questions.layers.findings import Failure
+    from biopsy.questions.layers.groups import SubgraphFault
 
     def missing(operator: str) -> SubgraphFault:
         words = f"[ONNXRuntimeError] : 9 : NOT_IMPLEMENTED : Could not find an implementation for {operator} node"

@@ -120,10 +120,10 @@ def test_answers_about_other_inputs_are_not_gone_on_with(
     """Whether values could be recorded decides what candidates were fed: recorded values, or random ones."""
     with monkeypatch.context() as patch:
         if not recorded_first:
-            patch.setattr("biopsy.reduction.feeding.write_all", _refused)
+            patch.setattr("biopsy.reduction.recorded_values.write_all", _refused)
         words = _begun(here, "--max-checks", "4")
     if recorded_first:
-        monkeypatch.setattr("biopsy.reduction.feeding.write_all", _refused)
+        monkeypatch.setattr("biopsy.reduction.recorded_values.write_all", _refused)
     capsys.readouterr()
     assert main(words) == 2
     told = capsys.readouterr().err
@@ -142,7 +142,7 @@ def test_an_interrupted_reduction_tells_of_the_inputs_of_its_result(
 
     monkeypatch.setattr("biopsy.reduction.reduce.ReductionTask._refine", interrupted)
     if inputs_fail:
-        monkeypatch.setattr("biopsy.reduction.feeding.write_inputs", _refused)
+        monkeypatch.setattr("biopsy.reduction.recorded_values.write_inputs", _refused)
     _begun(here)
     told = capsys.readouterr().err
     assert "kept  r.onnx, which fails in the same way with " in told

@@ -10,11 +10,10 @@ from onnx import helper
 import biopsy
 from biopsy import Border, Passes
 from biopsy.model.index import index_bytes
-from biopsy.recording.cut_types import CutTypes
-from biopsy.recording.reference_run import Recording
+from biopsy.recording.reference_run import NoValues, Recording
+from biopsy.recording.types import CutTypes
 from biopsy.reduction.candidate import Candidate
 from biopsy.reduction.problem import Problem
-from biopsy.tensors.recorded_values import NoValues
 from support.models import BOOL, info, model, weight
 from support.predicates import connected, has, names
 

@@ -24,7 +24,7 @@ from biopsy.model.index import index_bytes
 from biopsy.model.tensor_type import MapType, OptionalType, SequenceType, TensorType
 from biopsy.tensors.files import read_feeds, read_results, write_feeds, write_results
 from biopsy.tensors.results import Array, Iteration, RunnerResult
-from biopsy.tensors.structured_values import flattened, has_value, marks, parts, structured
+from biopsy.tensors.types import flattened, has_value, marks, parts, structured
 from support.models import FLOAT, info, model, save
 
 Captured = pytest.CaptureFixture[str]

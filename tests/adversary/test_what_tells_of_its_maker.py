@@ -8,9 +8,8 @@ import pytest
 from google.protobuf.descriptor import FieldDescriptor
 from onnx import helper, numpy_helper
 
-from biopsy.reduction.passes.exporter_notes import exporter_notes
 from biopsy.reduction.passes.names import names, names_left
-from biopsy.reduction.passes.tidy import tidy
+from biopsy.reduction.passes.tidy import exporter_notes, tidy
 from biopsy.reduction.passes.weights import weights
 from support.models import info, model, weight
 from support.passes import assert_valid, run_pass

@@ -11,7 +11,8 @@ import numpy as np
 import pytest
 
 import biopsy
-from biopsy.checks import cold_start, warming
+from biopsy.checks import warm as cold_start
+from biopsy.checks import warming
 from biopsy.checks.command import CommandCheck
 from biopsy.checks.outcome import Check, Evidence
 from biopsy.checks.warm import WarmCheck

@@ -13,7 +13,7 @@ from biopsy.checks import verdict
 from biopsy.checks.command import CommandCheck
 from biopsy.checks.command_line import OwnRun, parse
 from biopsy.checks.own_program import start_words
-from biopsy.isolation.reaper import VERDICT_VARIABLE
+from biopsy.processes.reaper import VERDICT_VARIABLE
 from support.models import chain, save
 
 NAME = "polygraphy_debug.onnx"

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from biopsy.checks.command_line import CommandLine, OwnCommand, OwnInspect, OwnRun, parse
-from biopsy.checks.files_of_words import commands_of_shell
+from biopsy.checks.words import commands_of_shell
 
 NAME = "polygraphy_debug.onnx"
 

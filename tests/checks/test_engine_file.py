@@ -7,8 +7,7 @@ from pathlib import Path
 import pytest
 
 from biopsy.checks.command import CommandCheck
-from biopsy.checks.engine_file import EngineFileCheck
-from biopsy.checks.task import Task
+from biopsy.checks.task import EngineFileCheck, Task
 from support.node_processes import NodeProcesses
 from support.session import LIMIT
 

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from biopsy.checks.file_names import is_named, names_undone, with_files
+from biopsy.checks.words import is_named, names_undone, with_files
 
 FILE, OTHER = Path("in.npz"), Path("in.1.npz")
 

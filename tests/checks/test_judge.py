@@ -7,11 +7,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from biopsy.checks.function import FunctionCheck
-from biopsy.checks.judge import Rules, judge
+from biopsy.checks.judge import Rules, Signature, judge, same_failure, signature_of
 from biopsy.checks.message import normalised
-from biopsy.checks.outcome import Evidence, Outcome
-from biopsy.checks.signature import Signature, same_failure, signature_of
+from biopsy.checks.outcome import Evidence, FunctionCheck, Outcome
 from biopsy.checks.verdict import VerdictFile
 from biopsy.comparison.mismatch import Mismatch, kind_of
 

@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from biopsy.checks.command import CommandCheck
-from biopsy.checks.modules_beside import modules_beside
+from biopsy.checks.words import modules_beside
 
 
 def test_modules_beside_a_script_are_followed_and_no_others(tmp_path: Path) -> None:

@@ -2,10 +2,8 @@
 
 from pathlib import Path
 
-from biopsy.checks.function import FunctionCheck
-from biopsy.checks.interactive import InteractiveCheck
-from biopsy.checks.outcome import Check, Evidence
-from biopsy.isolation.watch import Stop
+from biopsy.checks.outcome import Check, Evidence, FunctionCheck, InteractiveCheck
+from biopsy.processes.watch import Stop
 
 
 class Passing(Check):

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from biopsy.checks.python_script import PythonScript, python_script
+from biopsy.checks.command_line import PythonScript, python_script
 
 NAME = "polygraphy_debug.onnx"
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from biopsy.checks.raised import Death, Raised, death_in
+from biopsy.checks.message import Death, Raised, death_in
 
 SCRIPT = "/home/me/check.py"
 

@@ -10,7 +10,7 @@ from biopsy import errors
 from biopsy.checks.journal import Journal
 from biopsy.checks.outcome import Evidence, Judged, Outcome
 from biopsy.checks.replay import load_replay, save_polygraphy_replay, save_replay
-from biopsy.session.stage import PROBE_NAMES
+from biopsy.session.trial import PROBE_NAMES
 
 IDENTITY = {"model": "abc", "check": "python check.py {}"}
 

@@ -15,11 +15,9 @@ from pathlib import Path
 import pytest
 
 from biopsy.checks.outcome import Evidence
-from biopsy.checks.script_check import ScriptCheck
-from biopsy.checks.script_trust import difference
-from biopsy.checks.warm import command_check
-from biopsy.isolation import script_server
-from biopsy.isolation.watch import Stop
+from biopsy.checks.warm import ScriptCheck, command_check, difference
+from biopsy.processes import warm as script_server
+from biopsy.processes.watch import Stop
 from support.command_line import is_alive, wait_until
 
 pytestmark = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="scripts are kept warm on Linux only")

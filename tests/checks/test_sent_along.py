@@ -9,11 +9,10 @@ from pathlib import Path
 import pytest
 
 from biopsy.checks.command import CommandCheck
-from biopsy.checks.portable import TaskPacker
-from biopsy.checks.sent_along import SentAlong, variables_of
+from biopsy.checks.portable import SentAlong, TaskPacker, variables_of
 from biopsy.checks.task import Task
 from biopsy.checks.task_host import TaskHost
-from biopsy.filesystem.content_store import ContentStore
+from biopsy.processes.host_folders import ContentStore
 
 READS = {
     "a module": ("from rule import STATUS", {"rule.py": "STATUS = 7"}),

@@ -4,8 +4,8 @@ import json
 
 import pytest
 
+from biopsy.checks.judge import Signature, same_failure, signature_of
 from biopsy.checks.outcome import Evidence
-from biopsy.checks.signature import Signature, same_failure, signature_of
 from biopsy.checks.verdict import VerdictFile
 
 TRACE = b"""Traceback (most recent call last):

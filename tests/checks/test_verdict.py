@@ -13,8 +13,8 @@ from biopsy.checks.outcome import Check, Evidence
 from biopsy.checks.task import Task, run_check
 from biopsy.checks.verdict import VerdictFile
 from biopsy.comparison.mismatch import Mismatch, Rounding
-from biopsy.isolation.reaper import VERDICT_VARIABLE
-from biopsy.isolation.watch import Stop
+from biopsy.processes.reaper import VERDICT_VARIABLE
+from biopsy.processes.watch import Stop
 
 FOUND = (
     Mismatch(output="y", elements=8, wrong=3, above=1, error=0.5, index=(1, 2), times_tolerance=40.0),

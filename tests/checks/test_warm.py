@@ -70,7 +70,7 @@ def test_outcome_and_output_are_those_of_a_cold_process(tmp_path: Path, golden: 
 
 
 def test_where_no_zygote_can_be_started_checks_are_cold(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("biopsy.isolation.waiting.own_python", lambda module: ["/no/such/program"])
+    monkeypatch.setattr("biopsy.processes.warm.own_python", lambda module: ["/no/such/program"])
     candidate = save(chain(2), tmp_path / "m.onnx")
     check = warm("--reference")
     try:

@@ -162,7 +162,7 @@ def test_help_of_a_command_imports_neither_an_engine_nor_rich(command: str) -> N
 def test_the_process_of_warm_checks_starts_before_anything_slow_is_imported(tmp_path: Path) -> None:
     code = """
 import sys
-import biopsy.isolation.process as process
+import biopsy.processes.process as process
 
 def started(words, **others):
     print("IMPORTED", *sys.modules)
@@ -178,7 +178,7 @@ main(sys.argv[1:])
     loaded = set(line.split())
     assert loaded & set(HEAVY) == set()
     rooms = {name.split(".")[1] for name in loaded if name.startswith("biopsy.")}
-    assert rooms == {"checks", "cli", "errors", "filesystem", "isolation", "shell_words", "similar_names", "text"}
+    assert rooms == {"checks", "cli", "errors", "processes", "text"}
 
 
 @pytest.mark.parametrize(
@@ -192,7 +192,7 @@ main(sys.argv[1:])
 def test_a_command_that_cannot_begin_leaves_no_process_that_warms_up(
     words: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from biopsy.isolation.fork_server import ForkServer
+    from biopsy.processes.warm import ForkServer
 
     begun: list[ForkServer] = []
     start = ForkServer.__init__

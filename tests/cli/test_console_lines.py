@@ -6,8 +6,8 @@ from collections.abc import Iterator
 import pytest
 
 from biopsy import errors
-from biopsy.cli.check_output import say_output
 from biopsy.cli.console import Console
+from biopsy.cli.progress import say_output
 from biopsy.text import first_line, printable
 
 

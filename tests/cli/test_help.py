@@ -5,11 +5,11 @@ from pathlib import Path
 
 import pytest
 
-from biopsy.cli import help_text, short_help
+from biopsy.cli import help_text
 from biopsy.cli.app import main
 from biopsy.cli.commands import COMMANDS
-from biopsy.cli.fitted_text import fitted
 from biopsy.cli.parser import parser_of
+from biopsy.cli.terminal_text import fitted
 from support.pseudo_terminal import seen
 
 Captured = pytest.CaptureFixture[str]
@@ -53,7 +53,7 @@ def test_the_usage_tells_whether_a_check_may_be_left_out(command: str, end: str,
     assert shown(f"{command} -h", capsys)[0].endswith(end)
 
 
-@pytest.mark.parametrize("command", [command for command in COMMANDS if command.words in short_help.ESSENTIAL])
+@pytest.mark.parametrize("command", [command for command in COMMANDS if command.words in help_text.ESSENTIAL])
 def test_the_short_help_has_examples_and_the_whole_one_all_options(command, capsys: Captured):
     name = " ".join(command.words)
     assert "examples:" in shown(f"{name} -h", capsys)
@@ -66,9 +66,9 @@ def test_the_short_help_has_examples_and_the_whole_one_all_options(command, caps
 
 def test_the_short_help_ends_behind_a_whole_example():
     lines = ["  One:", "    biopsy a \\", "        --b", "  Two, of which", "  more is said:", "    biopsy c"]
-    assert [short_help.within(lines, most) for most in (2, 3, 4, 5, 6)] == [[], lines[:3], lines[:3], lines[:3], lines]
+    assert [help_text.within(lines, most) for most in (2, 3, 4, 5, 6)] == [[], lines[:3], lines[:3], lines[:3], lines]
     commands = ["  biopsy a \\", "      --b", "  biopsy c", "  biopsy d"]
-    assert [short_help.within(commands, most) for most in (1, 2, 3)] == [[], commands[:2], commands[:3]]
+    assert [help_text.within(commands, most) for most in (1, 2, 3)] == [[], commands[:2], commands[:3]]
 
 
 def test_a_command_without_options_of_its_own_has_no_heading_for_them(capsys: Captured):
@@ -77,9 +77,9 @@ def test_a_command_without_options_of_its_own_has_no_heading_for_them(capsys: Ca
 
 def test_what_the_short_help_names_exists():
     by_words = {command.words: command for command in COMMANDS}
-    for words, options in short_help.ESSENTIAL.items():
-        assert len(short_help.essential(parser_of("biopsy", by_words[words]), words)) == len(options)
-    for words, rows in short_help.NEXT.items():
+    for words, options in help_text.ESSENTIAL.items():
+        assert len(help_text.essential(parser_of("biopsy", by_words[words]), words)) == len(options)
+    for words, rows in help_text.NEXT.items():
         assert words in by_words
         assert all(row.split("    ")[0].split(" --")[0] in WORDS for row in rows)
 
@@ -89,7 +89,7 @@ def test_a_command_with_many_options_says_which_ones_most_people_need():
         return [action for action in parser_of("biopsy", command)._actions if action.help != "==SUPPRESS=="]
 
     many = [command.words for command in COMMANDS if len(told(command)) > 24]
-    assert set(many) <= set(short_help.ESSENTIAL)
+    assert set(many) <= set(help_text.ESSENTIAL)
 
 
 def test_options_of_an_engine_that_is_not_installed_are_one_line(capsys: Captured, monkeypatch: pytest.MonkeyPatch):

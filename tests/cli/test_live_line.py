@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from biopsy.cli.live_line import fitted
+from biopsy.cli.console import fitted
 from support.models import chain, save
 from support.pseudo_terminal import seen, settled
 

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from biopsy.checks.command_line import OwnRun, parse
-from biopsy.checks.leading_options import split_leading
+from biopsy.checks.own_program import split_leading
 from biopsy.cli import commands
 from biopsy.cli.app import main
 from support.models import save, seeds_example
@@ -137,7 +137,7 @@ def test_every_option_with_common_meaning_is_found_before_a_command():
     """What the parser of every command has, the words before a command may be."""
     import argparse
 
-    from biopsy.cli import messages
+    from biopsy.cli import parser as messages
 
     parser = argparse.ArgumentParser(add_help=False)
     messages.add_options(parser)

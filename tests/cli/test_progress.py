@@ -11,14 +11,14 @@ import pytest
 
 from biopsy import errors, events
 from biopsy.cli.console import Console
-from biopsy.cli.debug.build.progress import BuildProgress
+from biopsy.cli.debug.build import BuildProgress
 from biopsy.cli.debug.flags import FlagsProgress
 from biopsy.cli.debug.layers_report import LayersReport
-from biopsy.cli.debug.precision_report import PrecisionReport
+from biopsy.cli.debug.precision_search import PrecisionReport
 from biopsy.cli.debug.reduction_report import ReductionReport
-from biopsy.cli.debug.repeat.progress import RepeatProgress
-from biopsy.cli.debug.version.progress import VersionProgress
-from biopsy.cli.debug.workaround.summary import WorkaroundProgress
+from biopsy.cli.debug.repeat import RepeatProgress
+from biopsy.cli.debug.version import VersionProgress
+from biopsy.cli.debug.workaround_search import WorkaroundProgress
 from biopsy.cli.progress import Progress, in_flight_text, shows, time_left
 
 

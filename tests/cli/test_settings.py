@@ -9,11 +9,11 @@ import numpy as np
 import onnx
 import pytest
 
+from biopsy.cli import settings as settings_files
 from biopsy.cli.app import main
 from biopsy.cli.commands import COMMANDS
 from biopsy.cli.parser import parser_of
-from biopsy.cli.settings import allowed, files
-from biopsy.cli.settings.applied import applied
+from biopsy.cli.settings import applied
 from biopsy.errors import UsageError
 from biopsy.tensors.files import write_feeds
 
@@ -117,16 +117,16 @@ def test_the_nearest_file_counts_up_to_the_root_of_the_project(tmp_path: Path) -
     inner = tmp_path / "root" / "one" / "two"
     inner.mkdir(parents=True)
     (tmp_path / "biopsy.toml").write_text("seed = 1\n")
-    assert files.of_project(inner) is None
+    assert settings_files.of_project(inner) is None
     (tmp_path / "root" / ".git").mkdir()
-    assert files.of_project(inner) is None
+    assert settings_files.of_project(inner) is None
     (tmp_path / "root" / "pyproject.toml").write_text("[tool.biopsy]\nseed = 2\n")
     (tmp_path / "root" / "one" / "pyproject.toml").write_text("[tool.biopsies]\nseed = 3\n")
-    found = files.of_project(inner)
+    found = settings_files.of_project(inner)
     assert found is not None
     assert (found.file, found.values) == (tmp_path / "root" / "pyproject.toml", {"seed": ("2",)})
     (tmp_path / "root" / "one" / "biopsy.toml").write_text("seed = 4\n")
-    found = files.of_project(inner)
+    found = settings_files.of_project(inner)
     assert found is not None
     assert found.values == {"seed": ("4",)}
 
@@ -194,13 +194,13 @@ def test_settings_of_another_user_are_not_followed(project: Path) -> None:
     settle(project, "seed = 1\n")
     os.chown(project / "biopsy.toml", 12345, 12345)
     with pytest.raises(UsageError, match="belongs to another user"):
-        files.of_project(project)
+        settings_files.of_project(project)
 
 
 def test_validate_is_no_list(project: Path) -> None:
     settle(project, "validate = [true, true]\n")
     with pytest.raises(UsageError, match="a switch is true or false"):
-        files.of_project(project)
+        settings_files.of_project(project)
 
 
 def test_the_help_of_a_command_needs_no_settings(project: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -218,5 +218,5 @@ def test_doctor_shows_the_settings(project: Path, capsys: pytest.CaptureFixture[
 
 def test_every_setting_is_an_option_of_run() -> None:
     run = parser_of("biopsy", next(command for command in COMMANDS if command.words == ("run",)))
-    for key in allowed.KEYS:
-        assert run.has_option("--engine" if key == allowed.ENGINES else f"--{key}"), key
+    for key in settings_files.KEYS:
+        assert run.has_option("--engine" if key == settings_files.ENGINES else f"--{key}"), key

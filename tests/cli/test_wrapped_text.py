@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from biopsy.cli.wrapped_text import wrapped
+from biopsy.cli.terminal_text import wrapped
 
 WORD = st.text("abc/.,:()'", min_size=1, max_size=12).filter(lambda word: word.count("'") % 2 == 0)
 LINES = st.lists(st.tuples(st.sampled_from([" ", "   "]), WORD), min_size=1, max_size=40).map(

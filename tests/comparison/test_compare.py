@@ -14,7 +14,7 @@ from hypothesis.extra import numpy as hnp
 
 from biopsy import errors
 from biopsy.comparison.compare import OutputComparison, compare_tensors
-from biopsy.comparison.non_finite import not_finite
+from biopsy.comparison.metrics import not_finite
 from biopsy.comparison.runs import compare_runs
 from biopsy.comparison.tolerance import STATS, Stat, Stats, Tolerance, Tolerances
 from biopsy.tensors.results import Array, Iteration, RunnerResult

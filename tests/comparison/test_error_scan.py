@@ -13,10 +13,10 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from biopsy.comparison import error_scan, metrics
+from biopsy.comparison import differences, metrics
 from biopsy.comparison.compare import compare_output
 from biopsy.comparison.describe import report_lines, wide_tolerance
-from biopsy.comparison.error_scan import ErrorScan, scan
+from biopsy.comparison.differences import ErrorScan, scan
 from biopsy.comparison.tolerance import Criteria, Tolerance
 from biopsy.tensors.results import Array
 
@@ -74,7 +74,7 @@ def by_the_formula(actual: Array, expected: Array, tolerance: Tolerance) -> Erro
 @example((np.float64([5e-324, 2e300]), np.float64([1e-323, 1e300 * 2])), 1.0, 0.0, 3)
 def test_a_scan_finds_what_the_formula_says(pair: tuple[Array, Array], atol: float, rtol: float, block: int) -> None:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(error_scan, "BLOCK", block)
+        patch.setattr(differences, "BLOCK", block)
         assert scan(*pair, Tolerance(atol, rtol)) == by_the_formula(*pair, Tolerance(atol, rtol))
 
 
@@ -91,7 +91,7 @@ def test_a_brief_comparison_lacks_only_what_nobody_is_shown_of_an_output_that_pa
 @pytest.mark.parametrize("dtype", ["float16", "float32", "float64", "int32", ml_dtypes.bfloat16])
 def test_nothing_of_the_size_of_a_tensor_is_computed_where_it_passes(dtype: str) -> None:
     """The numbers of a block stand in memory some sixteen times, each with eight bytes, whatever the tensor's size."""
-    expected = np.random.default_rng(0).uniform(0, 100, (64, error_scan.BLOCK)).astype(dtype)
+    expected = np.random.default_rng(0).uniform(0, 100, (64, differences.BLOCK)).astype(dtype)
     actual = expected.copy()
     actual[:, ::5] = expected[:, ::5] + np.asarray(1, dtype)
     tracemalloc.start()
@@ -102,4 +102,4 @@ def test_nothing_of_the_size_of_a_tensor_is_computed_where_it_passes(dtype: str)
         tracemalloc.stop()
     assert compared.passed
     assert compared.measured is not None and compared.measured.differing
-    assert peak < 16 * 8 * error_scan.BLOCK
+    assert peak < 16 * 8 * differences.BLOCK

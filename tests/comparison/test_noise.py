@@ -11,8 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from biopsy import errors
-from biopsy.comparison.describe import noise_lines
-from biopsy.comparison.json_report import noise_tree
+from biopsy.comparison.describe import noise_lines, noise_tree
 from biopsy.comparison.noise import NoiseComparison, compare_noise, explained_by, judge_noise
 from biopsy.tensors.results import Array, Iteration, RunnerResult
 

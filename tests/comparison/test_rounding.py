@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from biopsy.comparison.rounding import WRONG_ALIKE, explained, only
+from biopsy.comparison.mismatch_size import WRONG_ALIKE, explained, only
 from biopsy.tensors.results import Array, Iteration, RunnerResult
 
 RNG = np.random.default_rng(0)

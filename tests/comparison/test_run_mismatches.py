@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from biopsy.comparison.run_mismatches import run_mismatches
+from biopsy.comparison.mismatch_size import run_mismatches
 from biopsy.comparison.runs import compare_runs
 from biopsy.tensors.results import Iteration, RunnerResult
 

@@ -2,17 +2,20 @@
 
 import dataclasses
 
-from biopsy.diagnosis.facts import ComparisonSeen, DiagnosisVerdict, KnownFacts, StepReport
-from biopsy.diagnosis.further_facts import (
+from biopsy.diagnosis.evidence import as_json, from_json
+from biopsy.diagnosis.facts import (
     ChangeSeen,
     ChangesSeen,
+    ComparisonSeen,
+    DiagnosisVerdict,
     FurtherFacts,
+    KnownFacts,
     ReleaseChangeSeen,
     ReleasesSeen,
+    StepReport,
     TransformationSeen,
 )
 from biopsy.diagnosis.question import Effort
-from biopsy.diagnosis.record_json import as_json, from_json
 from biopsy.diagnosis.verdict import verdict_of
 from biopsy.diagnosis.workarounds import next_lines
 from support.diagnoses import facts, question, settings, switch

@@ -7,12 +7,10 @@ from pathlib import Path
 import pytest
 
 from biopsy import errors, events
-from biopsy.diagnosis.context import StepContext
+from biopsy.diagnosis.context import NO_PIECE, StepAnswer, StepContext
 from biopsy.diagnosis.facts import ComparisonSeen, KnownFacts
-from biopsy.diagnosis.reasons import NO_PIECE
-from biopsy.diagnosis.step import StepAnswer
-from biopsy.diagnosis.steps import known
-from biopsy.known_failures import catalogue
+from biopsy.diagnosis.steps import piece as known
+from biopsy.questions.known_failures import catalogue
 from support.diagnoses import facts, failure, piece, question
 from support.models import chain, save
 from support.real_failures import relu_clip_of_integers
@@ -38,7 +36,7 @@ def test_the_piece_is_looked_up_with_engine_release_and_way_of_failing(tmp_path:
         "release 1.32.0 is known to fail (>=1.17.3,<=1.32.0)"
     )
     assert found.facts.known.issue == "https://github.com/microsoft/onnxruntime/issues/23116"
-    assert json.loads((tmp_path / known.REPORT).read_text())["matches"][0]["release"] == "fails"
+    assert json.loads((tmp_path / known.KNOWN_REPORT).read_text())["matches"][0]["release"] == "fails"
 
 
 def test_only_an_issue_of_the_catalogue_that_comes_with_biopsy_is_kept_as_a_link(

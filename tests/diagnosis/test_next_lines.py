@@ -9,7 +9,7 @@ from biopsy.cli.run.settings import inputs_of
 from biopsy.diagnosis.facts import ComparisonSeen, KnownFacts
 from biopsy.diagnosis.question import Samples
 from biopsy.diagnosis.workarounds import next_lines
-from biopsy.engines.feeding import Inputs
+from biopsy.engines.runner import Inputs
 from support.diagnoses import question
 
 

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from biopsy.diagnosis.evidence import as_json, from_json
 from biopsy.diagnosis.facts import FailureSeen, KnownFacts, StepReport
-from biopsy.diagnosis.record_json import as_json, from_json
 from support.diagnoses import facts, settings, switch
 
 

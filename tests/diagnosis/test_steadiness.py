@@ -11,7 +11,7 @@ from biopsy.checks.outcome import Evidence, Judged, Outcome
 from biopsy.diagnosis.context import CheckRun, StepContext
 from biopsy.diagnosis.facts import KnownFacts, SteadinessSeen
 from biopsy.diagnosis.question import Words
-from biopsy.diagnosis.steps.steadiness import STEADINESS
+from biopsy.diagnosis.steps.rounding import STEADINESS
 from support.diagnoses import SUSPECT, TRUSTED, failure, question
 
 

@@ -6,6 +6,7 @@ from dataclasses import replace
 import pytest
 
 from biopsy.checks.own_program import NAME
+from biopsy.diagnosis.context import TWO_ENGINES
 from biopsy.diagnosis.facts import (
     ComparisonSeen,
     DiagnosisVerdict,
@@ -17,7 +18,6 @@ from biopsy.diagnosis.facts import (
     SteadinessSeen,
     StepReport,
 )
-from biopsy.diagnosis.reasons import TWO_ENGINES
 from biopsy.diagnosis.verdict import verdict_of
 from support.diagnoses import CHECK, SUSPECT, TRUSTED, facts, failure, piece, question, settings, switch
 

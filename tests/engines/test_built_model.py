@@ -6,8 +6,7 @@ import pytest
 
 from biopsy import errors
 from biopsy.engines import registry
-from biopsy.engines.base import ModelInput, Session
-from biopsy.engines.built_model import BuiltModel, indexed, require_ending
+from biopsy.engines.base import BuiltModel, ModelInput, Session, indexed, require_ending
 from support.models import chain
 
 MODEL = chain(2).SerializeToString()

@@ -16,7 +16,7 @@ from biopsy import errors
 from biopsy.engines.base import ModelInput
 from biopsy.engines.registry import create
 from biopsy.engines.worker import Worker
-from biopsy.model.outputs import mark_outputs
+from biopsy.model.extract import mark_outputs
 from biopsy.tensors.files import write_feeds
 from support.models import FLOAT, INT64, chain, info, model, save
 

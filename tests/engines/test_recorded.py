@@ -9,7 +9,7 @@ import pytest
 from biopsy import errors
 from biopsy.engines.base import Engine, GivenTensors, ModelInput
 from biopsy.engines.registry import EngineSpec, create
-from biopsy.model.outputs import mark_outputs
+from biopsy.model.extract import mark_outputs
 from biopsy.tensors.files import write_feeds, write_results
 from biopsy.tensors.results import Array, Iteration, RunnerResult
 from support.models import chain

@@ -10,8 +10,7 @@ import pytest
 
 from biopsy import errors
 from biopsy.engines import registry
-from biopsy.engines.base import Capabilities, Engine, ModelInput, Option, Session
-from biopsy.engines.option import count, switch, words
+from biopsy.engines.base import Capabilities, Engine, ModelInput, Option, Session, count, switch, words
 from biopsy.engines.registry import create, installed, parse_spec
 
 

@@ -13,15 +13,15 @@ from pathlib import Path
 import pytest
 
 from biopsy import errors, events
-from biopsy.environments.cache import Cache
-from biopsy.environments.interpreter import Interpreter, interpreter_of
-from biopsy.environments.prepared import prepared
+from biopsy.processes.environments.cache import Cache
+from biopsy.processes.environments.interpreter import Interpreter, interpreter_of
+from biopsy.processes.environments.prepared import prepared
 from support.package_index import PackageIndex
 
 SCRIPT = """
 import sys
 from biopsy import errors
-from biopsy.environments.prepared import prepared
+from biopsy.processes.environments.prepared import prepared
 try:
     with prepared(sys.argv[1:]) as environment:
         print(environment.python, flush=True)
@@ -222,9 +222,9 @@ def test_a_limit_that_is_no_size_is_wrong_usage(text: str, monkeypatch: pytest.M
 STRESS = """
 import random, subprocess, sys, time
 from biopsy import errors
-from biopsy.environments.cache import Cache
-from biopsy.environments.interpreter import interpreter_of
-from biopsy.environments.prepared import prepared
+from biopsy.processes.environments.cache import Cache
+from biopsy.processes.environments.interpreter import interpreter_of
+from biopsy.processes.environments.prepared import prepared
 choice, here = random.Random(int(sys.argv[1])), interpreter_of()
 end = time.monotonic() + float(sys.argv[2])
 while time.monotonic() < end:

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from biopsy import errors
-from biopsy.environments.interpreter import interpreter_of
+from biopsy.processes.environments.interpreter import interpreter_of
 from packaging import tags
 
 
@@ -70,7 +70,9 @@ def test_a_program_that_claims_another_machine_is_refused(tmp_path: Path) -> Non
 
 def test_modules_of_the_user_do_not_get_into_the_question(tmp_path: Path) -> None:
     (tmp_path / "json.py").write_text("raise SystemExit")
-    code = "from biopsy.environments.interpreter import interpreter_of; print(interpreter_of('python3').version)"
+    code = (
+        "from biopsy.processes.environments.interpreter import interpreter_of; print(interpreter_of('python3').version)"
+    )
     (tmp_path / "run").mkdir()
     environment = {**os.environ, "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}
     done = subprocess.run(

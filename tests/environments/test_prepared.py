@@ -6,9 +6,9 @@ from pathlib import Path
 import pytest
 
 from biopsy import errors, events
-from biopsy.environments.cache import Cache
-from biopsy.environments.interpreter import Interpreter, interpreter_of
-from biopsy.environments.prepared import prepared
+from biopsy.processes.environments.cache import Cache
+from biopsy.processes.environments.interpreter import Interpreter, interpreter_of
+from biopsy.processes.environments.prepared import prepared
 from support.package_index import PackageIndex
 
 
@@ -193,7 +193,7 @@ def test_modules_of_the_user_do_not_get_in(
 def test_an_environment_of_pip_is_as_one_of_uv(
     index: PackageIndex, here: Interpreter, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("biopsy.environments.installer.uv_program", lambda: None)
+    monkeypatch.setattr("biopsy.processes.environments.interpreter.uv_program", lambda: None)
     index.add("bolt", "1.0", needs=["nut<2"])
     index.add("nut", "1.0")
     index.add("nut", "2.0")
@@ -219,7 +219,7 @@ def test_a_build_with_a_name_of_its_own_is_not_taken_for_the_release(
     index: PackageIndex, here: Interpreter, with_uv: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if not with_uv:
-        monkeypatch.setattr("biopsy.environments.installer.uv_program", lambda: None)
+        monkeypatch.setattr("biopsy.processes.environments.interpreter.uv_program", lambda: None)
     index.add("bolt", "1.0")
     index.add("bolt", "1.0+cpu")
     with prepared(["bolt==1.0"], python=here) as environment:

@@ -4,9 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from biopsy.environments.refusals import refusal
-from biopsy.environments.sources import Sources
-from biopsy.isolation.watch import Ended
+from biopsy.processes.environments.prepared import refusal
+from biopsy.processes.environments.sources import Sources
+from biopsy.processes.watch import Ended
 
 PRINTED = {
     "network": [

@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 from biopsy import errors
-from biopsy.environments import sources
-from biopsy.environments.interpreter import Interpreter, interpreter_of
-from biopsy.environments.releases import Release, releases
+from biopsy.processes.environments import sources
+from biopsy.processes.environments.interpreter import Interpreter, interpreter_of
+from biopsy.processes.environments.releases import Release, releases
 from support.package_index import JSON, PackageIndex, wheel
 
 
@@ -102,7 +102,7 @@ def test_a_proxy_that_does_not_answer_is_told(
     index: PackageIndex, here: Interpreter, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("PIP_PROXY", "http://127.0.0.1:9")
-    monkeypatch.setattr("biopsy.environments.index._RETRIES", 0)
+    monkeypatch.setattr("biopsy.processes.environments.releases._RETRIES", 0)
     with pytest.raises(errors.CannotInstall, match=r"its proxy does not answer: .*refused") as caught:
         releases("bolt", python=here)
     assert caught.value.kind == "network"
@@ -210,7 +210,7 @@ def test_both_installers_are_told_of_everything() -> None:
 def test_the_real_index_has_releases_that_can_be_installed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, here: Interpreter
 ) -> None:
-    from biopsy.environments.prepared import prepared
+    from biopsy.processes.environments.prepared import prepared
 
     monkeypatch.setenv("BIOPSY_CACHE_DIR", str(tmp_path / "cache"))
     found = releases("onnxruntime", python=here)

@@ -7,9 +7,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from biopsy import errors
-from biopsy.environments.interpreter import Interpreter
-from biopsy.environments.making import Plan
-from biopsy.environments.requirements import normalized, parsed, pinned
+from biopsy.processes.environments.interpreter import Interpreter
+from biopsy.processes.environments.prepared import Plan
+from biopsy.processes.environments.requirements import normalized, parsed, pinned
 
 HERE = Interpreter(path=Path("/usr/bin/python3"), version="3.11.7", tags=())
 names = st.from_regex(r"[A-Za-z][A-Za-z0-9]{0,8}([-_.]{1,2}[A-Za-z0-9]{1,4}){0,2}", fullmatch=True)
@@ -36,7 +36,7 @@ def test_a_name_is_the_same_in_all_its_spellings(name: str) -> None:
 
 @given(names)
 def test_the_name_of_an_environment_is_that_of_one_of_ours(name: str) -> None:
-    from biopsy.environments.cache import _OURS
+    from biopsy.processes.environments.cache import _OURS
 
     assert _OURS.fullmatch(key([name]))
 

@@ -9,7 +9,7 @@ import pytest
 
 from biopsy.checks.command import CommandCheck
 from biopsy.checks.outcome import Evidence
-from biopsy.isolation.watch import Stop
+from biopsy.processes.watch import Stop
 
 NOTE = "open('pids.txt', 'a').write(f'{os.getpid()}\\n')\n"
 

@@ -105,7 +105,9 @@ def test_of_repeated_builds(stuck, forks: str) -> None:
 
 
 def test_of_a_warm_process_for_builds_that_is_just_starting(stuck) -> None:
-    (stuck.folder / "site" / "sitecustomize.py").write_text(HANGS.replace("MODULE", "'biopsy.tactics.build_server'"))
+    (stuck.folder / "site" / "sitecustomize.py").write_text(
+        HANGS.replace("MODULE", "'biopsy.questions.builds.build_server'")
+    )
     words = ("debug", "build", "m.onnx", "--engine", "stuck", "--until", "2", "--check", "build")
     process = begin(stuck, *words, STUCK="", STUCK_FORKS="1")
     nothing_is_left_of(stuck, process)
@@ -113,7 +115,9 @@ def test_of_a_warm_process_for_builds_that_is_just_starting(stuck) -> None:
 
 def test_of_a_search_for_settings(stuck) -> None:
     """The process that is there is the one that finds out which optimizers run."""
-    (stuck.folder / "site" / "sitecustomize.py").write_text(HANGS.replace("MODULE", "'biopsy.tactics.optimizers'"))
+    (stuck.folder / "site" / "sitecustomize.py").write_text(
+        HANGS.replace("MODULE", "'biopsy.questions.builds.optimizers'")
+    )
     (stuck.folder / "check.py").write_text("import sys\nsys.exit('optimization=none' not in sys.argv[1])\n")
     check = (sys.executable, "check.py", "{engine}", "{}")
     words = ("debug", "flags", "m.onnx", "--engine", "onnxrt", "--check", *check)
@@ -136,7 +140,7 @@ def test_of_one_whose_child_is_stopped(stuck) -> None:
 
 DIES_TOO_EARLY = """
 import os, signal
-from biopsy.isolation import cleanup, process
+from biopsy.processes import cleanup; from biopsy.processes import process
 cleanup.group = lambda leader: os.kill(os.getpid(), signal.SIGKILL)
 process.Process(["sleep", "600"])
 """

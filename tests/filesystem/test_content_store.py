@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from biopsy import errors
-from biopsy.filesystem.content_store import ContentStore, digest_of
+from biopsy.processes.host_folders import ContentStore, digest_of
 
 
 def digest(data: bytes) -> str:

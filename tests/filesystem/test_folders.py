@@ -12,10 +12,14 @@ from onnx import helper
 
 from biopsy import errors
 from biopsy.cli.app import main
-from biopsy.filesystem.folders import make_folders_of
-from biopsy.filesystem.privacy import as_private_as
-from biopsy.filesystem.write import open_anew, require_writable, write_whole
-from biopsy.filesystem.write_together import written_together
+from biopsy.processes.writing import (
+    as_private_as,
+    make_folders_of,
+    open_anew,
+    require_writable,
+    write_whole,
+    written_together,
+)
 from biopsy.tensors.files import write_feeds
 from support.models import info, model, save
 

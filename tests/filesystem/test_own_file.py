@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from biopsy.filesystem.own_file import InUseError, open_locked
+from biopsy.processes.own_files import InUseError, open_locked
 
 
 def test_many_share_a_lock_and_nobody_has_it_alone_meanwhile(tmp_path: Path) -> None:

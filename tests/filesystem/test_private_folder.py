@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from biopsy.filesystem.private_folder import folder_of_user, make_private_folder
+from biopsy.processes.own_files import folder_of_user, make_private_folder
 
 
 def test_it_is_made_for_us_alone_and_left_as_it_is_later(tmp_path: Path) -> None:

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from biopsy.filesystem.similar_files import files_meant, similar_files
+from biopsy.processes.reading import files_meant, similar_files
 
 
 @pytest.fixture(autouse=True)

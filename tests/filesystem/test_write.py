@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from biopsy import errors
-from biopsy.filesystem import write
-from biopsy.filesystem.write import require_writable, write_whole
+from biopsy.processes import writing
+from biopsy.processes.writing import require_writable, write_whole
 
 
 def test_what_stood_there_is_replaced_in_one_step_or_stays(tmp_path: Path) -> None:
@@ -43,7 +43,7 @@ def test_a_read_only_file_system_is_told_as_such(tmp_path: Path, monkeypatch: py
     def refused(*_: object, **__: object) -> None:
         raise OSError(30, "Read-only file system")
 
-    monkeypatch.setattr(write.os, "open", refused)
-    monkeypatch.setattr(write.Path, "unlink", refused)
+    monkeypatch.setattr(writing.os, "open", refused)
+    monkeypatch.setattr(writing.Path, "unlink", refused)
     with pytest.raises(errors.UsageError, match="Read-only file system"):
         write_whole(tmp_path / "f", [b"a"])

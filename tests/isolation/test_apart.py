@@ -12,9 +12,9 @@ from pathlib import Path
 
 import pytest
 
-from biopsy.isolation.apart import EndedApartError, call_apart
-from biopsy.isolation.memory import taken_by_family
-from biopsy.isolation.watch import Limits
+from biopsy.processes.own_process import taken_by_family
+from biopsy.processes.supervised import EndedApartError, call_apart
+from biopsy.processes.watch import Limits
 from support.command_line import children_of
 
 PLENTY = Limits(seconds=30.0, memory=500_000_000)

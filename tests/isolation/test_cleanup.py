@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from biopsy.isolation import cleanup, reaper
+from biopsy.processes import cleanup, reaper
 from support.command_line import is_alive, wait_until
 
 PYTHON = [sys.executable, "-P", "-c"]
@@ -22,7 +22,7 @@ PYTHON = [sys.executable, "-P", "-c"]
 REGISTERS_FROM_THREADS = """
 import os, signal, sys, threading
 from pathlib import Path
-from biopsy.isolation import cleanup
+from biopsy.processes import cleanup
 
 folder, threads, each = Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3])
 
@@ -93,7 +93,7 @@ def test_the_longest_path_fits_and_what_is_no_path_is_refused(watcher: cleanup._
 
 def test_a_watcher_that_was_killed_is_replaced_and_the_new_one_knows_all(tmp_path: Path) -> None:
     code = (
-        "import os, signal, sys, time; from pathlib import Path; from biopsy.isolation import cleanup\n"
+        "import os, signal, sys, time; from pathlib import Path; from biopsy.processes import cleanup\n"
         "with cleanup.temporary_folder('before', Path(sys.argv[1])):\n"
         '    os.kill(int(os.popen(f"pgrep -P {os.getpid()} -f reaper.py").read().split()[0]), signal.SIGKILL)\n'
         "    time.sleep(0.1)\n"
@@ -106,7 +106,7 @@ def test_a_watcher_that_was_killed_is_replaced_and_the_new_one_knows_all(tmp_pat
 
 def test_a_watcher_costs_no_time_while_it_waits_and_none_is_left() -> None:
     code = (
-        "import os, sys, time; from pathlib import Path; from biopsy.isolation import cleanup\n"
+        "import os, sys, time; from pathlib import Path; from biopsy.processes import cleanup\n"
         "cleanup.start()\n"
         "shell = int(os.popen(f'pgrep -P {os.getpid()} -f reaper.py').read().split()[0])\n"
         "ticks = lambda: sum(map(int, Path(f'/proc/{shell}/stat').read_text().split()[13:15]))\n"
@@ -168,7 +168,7 @@ def test_where_memory_has_no_files_the_list_is_a_temporary_one_without_a_name(tm
     code = (
         "import os, signal, sys; from pathlib import Path\n"
         "del os.memfd_create, os.pidfd_open\n"
-        "from biopsy.isolation import cleanup\n"
+        "from biopsy.processes import cleanup\n"
         "with cleanup.temporary_folder('ours', Path(sys.argv[1])):\n"
         "    print(len(os.listdir(sys.argv[1])), flush=True)\n"
         "    os.kill(os.getpid(), signal.SIGKILL)\n"

@@ -5,8 +5,7 @@ import signal
 import pytest
 
 from biopsy import errors
-from biopsy.isolation.death import engine_death
-from biopsy.isolation.watch import Cause, Ended
+from biopsy.processes.watch import Cause, Ended, engine_death
 
 
 @pytest.mark.parametrize(

@@ -5,8 +5,8 @@ import json
 import pytest
 
 from biopsy import errors
-from biopsy.isolation.errors_as_json import as_json, from_json
-from biopsy.isolation.watch import StillRunningError
+from biopsy.processes.serving import as_json, from_json
+from biopsy.processes.watch import StillRunningError
 
 
 def carried(error: Exception) -> errors.BiopsyError:

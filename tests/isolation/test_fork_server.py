@@ -10,16 +10,16 @@ from pathlib import Path
 
 import pytest
 
-from biopsy.isolation.fork_server import ForkServer, ServerGoneError
-from biopsy.isolation.interpreter import own_python
-from biopsy.isolation.watch import Ended, Limits
+from biopsy.processes.own_process import own_python
+from biopsy.processes.warm import ForkServer, ServerGoneError
+from biopsy.processes.watch import Ended, Limits
 from support.command_line import is_alive, wait_until
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="this platform has no fork")
 
 FORKS = """
 import os, signal, subprocess, sys, time
-from biopsy.isolation.fork_serving import arguments, serve_forks
+from biopsy.processes.serving import arguments, serve_forks
 
 loaded = os.getpid()
 
@@ -103,9 +103,9 @@ def test_a_process_that_does_not_serve_is_told_as_gone(child_module: Callable[[s
 
 HANGING = """
 import sys
-from biopsy.isolation.fork_server import ForkServer, ServerGoneError
-from biopsy.isolation.interpreter import own_python
-from biopsy.isolation.watch import Limits
+from biopsy.processes.warm import ForkServer, ServerGoneError
+from biopsy.processes.own_process import own_python
+from biopsy.processes.watch import Limits
 try:
     ForkServer(own_python("the_child")).run({"hang": sys.argv[1]}, Limits)
 except ServerGoneError:
@@ -136,7 +136,7 @@ def test_forks_end_with_the_server_and_with_who_asked(
 def test_requests_on_several_connections_run_at_once(child_module: Callable[[str], str], tmp_path: Path) -> None:
     from concurrent.futures import ThreadPoolExecutor
 
-    from biopsy.isolation.watch import Stop
+    from biopsy.processes.watch import Stop
 
     server = ForkServer(own_python(child_module(FORKS)), connections=2)
     stop = Stop()

@@ -8,7 +8,7 @@ import pytest
 
 SWALLOWED = """
 import signal, sys, time, weakref
-from biopsy.isolation import interrupts
+from biopsy.processes import own_process as interrupts
 
 class Watched: pass
 
@@ -30,7 +30,7 @@ except KeyboardInterrupt:
 
 AFTERWARDS = """
 import os, signal, sys
-from biopsy.isolation import interrupts
+from biopsy.processes import own_process as interrupts
 
 interrupts.is_program = {is_program}
 try:

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from biopsy import errors
-from biopsy.isolation.process import CannotStartError, Process, run
-from biopsy.isolation.watch import Limits
+from biopsy.processes.process import CannotStartError, Process, run
+from biopsy.processes.watch import Limits
 from support.command_line import is_alive
 
 PYTHON = (sys.executable, "-I", "-S", "-c")
@@ -81,7 +81,7 @@ def test_one_that_cannot_be_watched_is_ended(monkeypatch: pytest.MonkeyPatch) ->
 def test_one_that_still_runs_stays_registered_when_it_is_closed(monkeypatch: pytest.MonkeyPatch) -> None:
     struck: list[tuple[str, ...]] = []
     process = Process([*PYTHON, "import time; time.sleep(600)"])
-    monkeypatch.setattr("biopsy.isolation.cleanup.strike", lambda *entry: struck.append(entry))
+    monkeypatch.setattr("biopsy.processes.cleanup.strike", lambda *entry: struck.append(entry))
     process.close()
     assert not struck
     process.kill()
@@ -90,8 +90,8 @@ def test_one_that_still_runs_stays_registered_when_it_is_closed(monkeypatch: pyt
 
 INTERRUPTED = """
 import sys
-from biopsy.isolation.process import run
-from biopsy.isolation.watch import Limits
+from biopsy.processes.process import run
+from biopsy.processes.watch import Limits
 
 child = "import os, signal, sys, time; open(sys.argv[1], 'w').write(str(os.getpid())); "
 child += "os.kill(os.getppid(), signal.SIGINT); time.sleep(600)"

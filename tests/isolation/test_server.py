@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 
 from biopsy import errors
-from biopsy.isolation import server as module
-from biopsy.isolation.server import Server, ServerEndedError
-from biopsy.isolation.watch import Limits
+from biopsy.processes import server as module
+from biopsy.processes.server import Server, ServerEndedError
+from biopsy.processes.watch import Limits
 from support.command_line import is_alive, wait_until
 
 SOON = Limits(seconds=2)
@@ -23,7 +23,7 @@ LONG_REQUEST = {"text": "x" * (4 << 20)}
 ANSWERS = """
 import os, signal, subprocess, sys, time
 from biopsy import errors
-from biopsy.isolation.serving import Serving
+from biopsy.processes.serving import Serving
 
 def main():
     serving = Serving()
@@ -224,7 +224,7 @@ def test_an_interrupt_ends_the_child_and_its_answer_is_never_taken_for_another(
     child_module: Callable[[str], str],
 ) -> None:
     code = (
-        "from biopsy.isolation.server import Server\n"
+        "from biopsy.processes.server import Server\n"
         f"server = Server({child_module(ANSWERS)!r})\n"
         "try:\n"
         "    server.ask({'task': 'interrupt'})\n"
@@ -250,7 +250,7 @@ def test_a_child_that_hangs_ends_with_a_parent_that_is_killed(
 ) -> None:
     pids = tmp_path / "pids"
     code = (
-        "from biopsy.isolation.server import Server\n"
+        "from biopsy.processes.server import Server\n"
         f"Server({child_module(ANSWERS)!r}).ask({{'task': 'hang', 'pids': {str(pids)!r}}})\n"
     )
     parent = subprocess.Popen([sys.executable, "-c", code])

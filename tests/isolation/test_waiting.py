@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from biopsy.isolation.waiting import WaitingProcess
-from biopsy.isolation.watch import Limits
+from biopsy.processes.warm import WaitingProcess
+from biopsy.processes.watch import Limits
 from support.command_line import is_alive, wait_until
 
 CODE = """
@@ -84,7 +84,7 @@ def test_one_that_is_not_needed_is_ended(waiting: WaitingProcess, loaded: Path) 
 def test_none_waits_any_more_when_who_started_it_is_killed(child_module: Callable[[str], str], loaded: Path) -> None:
     code = f"""
 import time
-from biopsy.isolation.waiting import WaitingProcess
+from biopsy.processes.warm import WaitingProcess
 print(WaitingProcess({child_module(CODE)!r}, [{str(loaded)!r}]).pid, flush=True)
 time.sleep(600)
 """

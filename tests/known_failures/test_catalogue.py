@@ -10,11 +10,10 @@ from packaging.specifiers import SpecifierSet
 import biopsy
 from biopsy import errors
 from biopsy.engines.registry import create
-from biopsy.known_failures.catalogue import catalogue_of
-from biopsy.known_failures.entry import KnownFailure
-from biopsy.known_failures.fingerprint import fingerprint_of
-from biopsy.known_failures.lookup import SeenFailure, look_up
-from biopsy.known_failures.reading import pattern_of
+from biopsy.questions.known_failures.catalogue import KnownFailure, catalogue_of
+from biopsy.questions.known_failures.fingerprint import fingerprint_of
+from biopsy.questions.known_failures.lookup import SeenFailure, look_up
+from biopsy.questions.known_failures.reading import pattern_of
 from support.known_pieces import PIECES
 from support.models import save
 

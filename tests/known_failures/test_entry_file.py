@@ -12,13 +12,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from biopsy import errors
-from biopsy.known_failures.catalogue import catalogue_of, users_folder
-from biopsy.known_failures.entry_file import read_entry
-from biopsy.known_failures.fingerprint import fingerprint_of
-from biopsy.known_failures.lookup import SeenFailure
-from biopsy.known_failures.new_entry import entry_text, new_file, write_entry
-from biopsy.known_failures.reading import pattern_of
-from biopsy.known_failures.yaml_file import value_in
+from biopsy.questions.known_failures.catalogue import catalogue_of, read_entry, users_folder, value_in
+from biopsy.questions.known_failures.fingerprint import fingerprint_of
+from biopsy.questions.known_failures.lookup import SeenFailure, entry_text, new_file, write_entry
+from biopsy.questions.known_failures.reading import pattern_of
 from support.known_pieces import there_and_back
 
 FINGERPRINT = fingerprint_of(pattern_of(there_and_back()))

@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 from onnx import TensorProto, helper, numpy_helper
 
 from biopsy import errors
-from biopsy.known_failures.fingerprint import Fingerprint, fingerprint_of, pattern_in, text_of
-from biopsy.known_failures.reading import pattern_of
 from biopsy.model.demonstration import demonstration_model
+from biopsy.questions.known_failures.fingerprint import Fingerprint, fingerprint_of, pattern_in, text_of
+from biopsy.questions.known_failures.reading import pattern_of
 from support.known_pieces import PIECES
 from support.models import info, model, weight
 from support.rewritten import permuted, renamed, resized, with_constant_nodes, with_identities

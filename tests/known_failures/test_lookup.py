@@ -10,7 +10,7 @@ import pytest
 from onnx import helper, numpy_helper
 
 from biopsy import errors, events
-from biopsy.known_failures.lookup import KnownLookup, KnownMatch, SeenFailure, look_up
+from biopsy.questions.known_failures.lookup import KnownLookup, KnownMatch, SeenFailure, look_up
 from support.known_pieces import convolution_with_a_sum, normalization_of_columns_in_full, there_and_back
 from support.models import chain, info, model, save, weight
 from support.real_failures import normalization_of_columns, relu_clip_of_integers
@@ -182,7 +182,7 @@ def test_a_look_up_takes_less_than_50_milliseconds(tmp_path: Path) -> None:
 
 
 def test_entries_of_the_user_and_of_other_folders_are_looked_up_too(tmp_path: Path, no_list_of_the_user: Path) -> None:
-    from biopsy.known_failures.new_entry import entry_text, new_file, write_entry
+    from biopsy.questions.known_failures.lookup import entry_text, new_file, write_entry
 
     piece = save(chain(2, ("Neg", "Exp")), tmp_path / "piece.onnx")
     unknown = look_up(piece, HERE)

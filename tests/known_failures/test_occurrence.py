@@ -7,9 +7,9 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from onnx import helper
 
-from biopsy.known_failures.occurrence import occurrence_in
-from biopsy.known_failures.pattern import Pattern
-from biopsy.known_failures.reading import pattern_of
+from biopsy.questions.known_failures.fingerprint import Pattern
+from biopsy.questions.known_failures.occurrence import occurrence_in
+from biopsy.questions.known_failures.reading import pattern_of
 from support.models import info, model, weight
 from support.rewritten import permuted, renamed
 

@@ -10,11 +10,11 @@ import pytest
 
 from biopsy import events
 from biopsy.engines.base import ModelInput
-from biopsy.engines.feeding import Inputs, feeds_for
-from biopsy.layerwise.examination import Examination
-from biopsy.layerwise.findings import LayerFindings
-from biopsy.layerwise.question import Question
+from biopsy.engines.runner import Inputs, feeds_for
 from biopsy.model.index import index_file
+from biopsy.questions.layers.examination import Examination
+from biopsy.questions.layers.findings import LayerFindings
+from biopsy.questions.layers.question import Question
 from support.examinations import REFERENCE, Examine
 from support.models import save
 

@@ -12,7 +12,7 @@ import pytest
 from onnx import helper, numpy_helper
 
 from biopsy import errors, events
-from biopsy.engines.feeding import Inputs
+from biopsy.engines.runner import Inputs
 from support import control_flow
 from support.examinations import growing, labels
 from support.models import INT64, info, model, weight

@@ -3,7 +3,7 @@
 from onnx import helper
 
 from biopsy.comparison.tolerance import Tolerances
-from biopsy.layerwise.tensor_errors import Judge
+from biopsy.questions.layers.question import Judge
 from support.models import info, model, weight
 
 

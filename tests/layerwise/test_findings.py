@@ -5,7 +5,7 @@ import math
 import pytest
 
 from biopsy import errors
-from biopsy.layerwise.findings import (
+from biopsy.questions.layers.findings import (
     Failure,
     LayerFinding,
     LayerFindings,

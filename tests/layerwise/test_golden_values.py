@@ -13,7 +13,7 @@ from onnx import helper
 
 import biopsy
 from biopsy import errors
-from biopsy.layerwise.findings import LayerFindings
+from biopsy.questions.layers.findings import LayerFindings
 from biopsy.tensors.files import read_feeds, write_feeds
 from support.examinations import growing, labels, verdicts
 from support.exporters import copied

@@ -5,8 +5,8 @@ import pytest
 from onnx import helper, numpy_helper
 
 from biopsy.comparison.tolerance import Tolerances
-from biopsy.layerwise.tensor_errors import Judge
 from biopsy.model.demonstration import CULPRITS, demonstration_model
+from biopsy.questions.layers.question import Judge
 from support.bug import skip_without_it
 from support.examinations import growing, labels
 from support.models import chain, info, model

@@ -7,8 +7,8 @@ import pytest
 from onnx import helper
 
 from biopsy.comparison.tolerance import Stats, Tolerances
-from biopsy.engines.feeding import Inputs
-from biopsy.layerwise.tensor_errors import Judge
+from biopsy.engines.runner import Inputs
+from biopsy.questions.layers.question import Judge
 from support.examinations import growing, labels, verdicts
 from support.models import chain, info, model, weight
 

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 from onnx import helper, numpy_helper
 
-from biopsy.layerwise.layers import layer_node, layers_of
 from biopsy.model.index import ModelIndex, index_bytes
+from biopsy.questions.layers.question import layer_node, layers_of
 from support import control_flow
 from support.models import info, model, weight
 

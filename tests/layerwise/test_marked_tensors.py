@@ -6,7 +6,7 @@ from onnx import helper
 
 from biopsy import events
 from biopsy.engines.base import Capabilities
-from biopsy.engines.feeding import Inputs
+from biopsy.engines.runner import Inputs
 from support.examinations import growing, labels, verdicts
 from support.models import INT64, info, model, weight
 

@@ -2,8 +2,8 @@
 
 import numpy as np
 
-from biopsy.layerwise.non_finite import NonFinite, non_finite
-from biopsy.tensors.dtypes import dtype_named
+from biopsy.questions.layers.recorded import NonFinite, non_finite
+from biopsy.tensors.types import dtype_named
 
 
 def test_nan_and_infinities_are_counted_apart() -> None:

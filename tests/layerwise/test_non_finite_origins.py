@@ -3,7 +3,7 @@
 import numpy as np
 from onnx import helper
 
-from biopsy.engines.feeding import Inputs
+from biopsy.engines.runner import Inputs
 from support.examinations import REFERENCE, growing, labels
 from support.models import info, model, weight
 

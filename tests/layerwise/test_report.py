@@ -10,15 +10,18 @@ from pathlib import Path
 import pytest
 
 from biopsy import errors
-from biopsy.layerwise.findings import (
+from biopsy.questions.layers.findings import (
+    Engines,
     Failure,
     LayerFinding,
     LayerFindings,
     LayerNode,
     NonFiniteOrigin,
     TensorError,
+    as_csv,
+    layers_tree,
+    ranking_in,
 )
-from biopsy.layerwise.report import Engines, as_csv, layers_tree, ranking_in
 
 ENGINES = Engines(("onnxrt:optimization=none", "1.2"), ("fake", "3"))
 

@@ -2,8 +2,8 @@
 
 import pytest
 
-from biopsy.layerwise.findings import Failure
-from biopsy.layerwise.subgraph_faults import SubgraphFault
+from biopsy.questions.layers.findings import Failure
+from biopsy.questions.layers.groups import SubgraphFault
 
 
 def failing(message: str, kind: str = "Error") -> SubgraphFault:

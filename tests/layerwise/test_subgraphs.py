@@ -8,12 +8,11 @@ import onnxruntime
 import pytest
 from onnx import helper, numpy_helper
 
-from biopsy.layerwise.batches import batches
-from biopsy.layerwise.recorded import RecordedModel
-from biopsy.layerwise.subgraphs import Subgraph, Subgraphs
 from biopsy.model.index import index_bytes
+from biopsy.questions.layers.recorded import RecordedModel
+from biopsy.questions.layers.subgraphs import Subgraph, Subgraphs, batches
+from biopsy.recording.reference_run import StoredValues, ValuesInMemory
 from biopsy.tensors.files import write_feeds
-from biopsy.tensors.recorded_values import StoredValues, ValuesInMemory
 from support.models import chain, info, model
 
 X = np.array([[1, -2], [3, -4]], np.float32)

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from biopsy.comparison.tolerance import Tolerances
-from biopsy.layerwise.tensor_errors import Judge, worst
+from biopsy.questions.layers.question import Judge, worst
 
 JUDGE = Judge(Tolerances({"": 0.5}, {"": 0.0}))
 

@@ -6,7 +6,7 @@ import onnx
 import pytest
 from onnx import helper
 
-from biopsy.linting import rules
+from biopsy.questions.lint import rules
 from support.models import BOOL, INT64, chain, info, model, weight
 
 

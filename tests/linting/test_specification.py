@@ -7,7 +7,7 @@ import onnx
 import pytest
 from onnx import helper, numpy_helper
 
-from biopsy.linting.specification import entries
+from biopsy.questions.lint.specification import entries
 from support.models import BOOL, info, model, save
 
 CALLING = """

@@ -8,8 +8,8 @@ import onnx
 import onnxruntime
 import pytest
 
-from biopsy.mixed_precision.formats import FP32, Form, Format
-from biopsy.mixed_precision.mixed_models import CastModels
+from biopsy.questions.precision.formats import FP32, Form, Format
+from biopsy.questions.precision.mixed_models import CastModels
 
 Feed = dict[str, np.ndarray]
 

@@ -12,9 +12,8 @@ from onnx import TensorProto, helper, numpy_helper
 
 from benchmarks import models as bench
 from biopsy.errors import UsageError
-from biopsy.mixed_precision.constants import rounded
-from biopsy.mixed_precision.formats import BF16, FP8_E4M3FN, FP8_E5M2, FP16, FP32
-from biopsy.mixed_precision.mixed_models import CastModels
+from biopsy.questions.precision.formats import BF16, FP8_E4M3FN, FP8_E5M2, FP16, FP32, rounded
+from biopsy.questions.precision.mixed_models import CastModels
 from support.control_flow import branching, looping, scanning
 from support.models import BOOL, INT64, info, model, weight
 from support.precisions import overflowing

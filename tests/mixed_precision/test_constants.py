@@ -7,8 +7,18 @@ import onnx
 import pytest
 from onnx import numpy_helper
 
-from biopsy.mixed_precision.constants import RangeLoss, Weights, range_loss_of, rounded, values_of
-from biopsy.mixed_precision.formats import BF16, FP8_E4M3FN, FP16, FP32, Format
+from biopsy.questions.precision.formats import (
+    BF16,
+    FP8_E4M3FN,
+    FP16,
+    FP32,
+    Format,
+    RangeLoss,
+    Weights,
+    range_loss_of,
+    rounded,
+    values_of,
+)
 from support.models import chain, weight
 
 

@@ -3,7 +3,7 @@
 import pytest
 from onnx import helper
 
-from biopsy.mixed_precision.cost import work_of
+from biopsy.questions.precision.plan import work_of
 
 
 @pytest.mark.parametrize(

@@ -4,9 +4,9 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from biopsy.mixed_precision.formats import BF16, FORMATS, FP8_E4M3FN, FP8_E5M2, FP16, FP32, OF_ELEM, Format, holders
 from biopsy.model.tensor_type import DTYPE_OF_ELEM
-from biopsy.tensors.dtypes import dtype_named
+from biopsy.questions.precision.formats import BF16, FORMATS, FP8_E4M3FN, FP8_E5M2, FP16, FP32, OF_ELEM, Format, holders
+from biopsy.tensors.types import dtype_named
 
 
 @pytest.mark.parametrize("each", FORMATS, ids=str)

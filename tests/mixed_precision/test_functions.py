@@ -5,7 +5,7 @@ import pytest
 from onnx import helper
 
 from biopsy import errors
-from biopsy.mixed_precision.functions import without_functions
+from biopsy.questions.precision.plan import without_functions
 from support.models import chain, info, model
 
 

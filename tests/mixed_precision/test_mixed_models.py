@@ -8,9 +8,8 @@ import pytest
 from onnx import helper
 
 from biopsy.errors import UsageError
-from biopsy.mixed_precision.constants import RangeLoss
-from biopsy.mixed_precision.formats import BF16, FP8_E5M2, FP16, FP32
-from biopsy.mixed_precision.mixed_models import CastModels
+from biopsy.questions.precision.formats import BF16, FP8_E5M2, FP16, FP32, RangeLoss
+from biopsy.questions.precision.mixed_models import CastModels
 from support.models import info, model, weight
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import onnx
 import pytest
 
-from biopsy.mixed_precision.whole_model import in_fp16
+from biopsy.questions.precision.mixed_models import in_fp16
 
 MODELS = {
     "RMSNormalization": "g (float[3,4] x, float[4] w) => (float[3,4] y) { y = RMSNormalization (x, w) }",

@@ -3,8 +3,7 @@
 import pytest
 from onnx import helper
 
-from biopsy.mixed_precision.formats import BFLOAT16, DOUBLE, FLOAT, FLOAT16
-from biopsy.mixed_precision.operators import Role, node_role
+from biopsy.questions.precision.formats import BFLOAT16, DOUBLE, FLOAT, FLOAT16, Role, node_role
 
 FLOATS = frozenset({"x", "y", "z", "w", "b"})
 

@@ -2,9 +2,8 @@
 
 from onnx import helper
 
-from biopsy.mixed_precision.formats import BFLOAT16, FLOAT
-from biopsy.mixed_precision.operators import Role
-from biopsy.mixed_precision.plan import named, plan_of
+from biopsy.questions.precision.formats import BFLOAT16, FLOAT, Role
+from biopsy.questions.precision.plan import named, plan_of
 from support.control_flow import looping
 from support.models import info, model, weight
 from support.precisions import overflowing

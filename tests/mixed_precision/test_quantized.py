@@ -8,7 +8,7 @@ import pytest
 from onnx import helper
 
 from biopsy.errors import EngineFailure, UsageError
-from biopsy.mixed_precision.quantized import CalibrationInputs, QuantizedModels
+from biopsy.questions.precision.mixed_models import CalibrationInputs, QuantizedModels
 from support.models import info, model, weight
 
 X = np.linspace(-1, 1, 4, dtype=np.float32).reshape(2, 2)

@@ -6,10 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from biopsy.mixed_precision.plan import Layer
-from biopsy.mixed_precision.search import LayerSearch, PrecisionProposal, bisect, by_cost, linear, minimal
-from biopsy.search.drive import drive, first_that
-from biopsy.search.lookahead import foresee_any
+from biopsy.questions.precision.plan import Layer
+from biopsy.questions.precision.search import LayerSearch, PrecisionProposal, bisect, by_cost, linear, minimal
+from biopsy.search.drive import drive, first_that, foresee_any
 
 Passes = Callable[[set[int]], bool]
 

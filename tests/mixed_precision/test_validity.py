@@ -7,7 +7,7 @@ import pytest
 from onnx import helper
 
 from biopsy import errors
-from biopsy.mixed_precision.validity import objection, require_valid
+from biopsy.questions.precision.task import objection, require_valid
 from support.models import chain, info, model
 
 VALID = [chain(2).SerializeToString()]

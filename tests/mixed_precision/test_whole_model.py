@@ -12,7 +12,7 @@ import onnxruntime as ort
 import pytest
 from onnx import TensorProto, helper
 
-from biopsy.mixed_precision.whole_model import in_fp16
+from biopsy.questions.precision.mixed_models import in_fp16
 from support.models import info, model, weight
 from support.node_tests import node_tests
 

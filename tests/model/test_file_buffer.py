@@ -6,7 +6,7 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
-from biopsy.model.file_buffer import FileBuffer
+from biopsy.model.wire import FileBuffer
 
 FAR = 1 << 15
 """Bytes between two places that never stand in one window."""

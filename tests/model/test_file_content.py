@@ -17,8 +17,8 @@ from hypothesis import strategies as st
 from biopsy import errors
 from biopsy.model import load
 from biopsy.model.describe import describe
-from biopsy.model.file_content import refused
 from biopsy.model.index import index_file
+from biopsy.model.load import refused
 from support.models import seeds_example
 
 MODEL = seeds_example().SerializeToString()

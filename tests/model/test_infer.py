@@ -8,7 +8,7 @@ import numpy as np
 import onnx
 from onnx import TensorProto, helper, numpy_helper
 
-from biopsy.model import infer, value_info
+from biopsy.model import infer, parts
 from biopsy.model.tensor_type import TensorType
 
 
@@ -100,7 +100,7 @@ def test_sequences_are_no_tensors_but_have_a_value_info() -> None:
     assert "s" not in infer.infer_types(model)
     infos = infer.infer_value_infos(model.SerializeToString())
     assert onnx.ValueInfoProto.FromString(infos["s"]).type.HasField("sequence_type")
-    assert value_info.name_of(infos["s"]) == "s"
+    assert parts.name_of(infos["s"]) == "s"
 
 
 def test_local_functions_are_looked_into() -> None:

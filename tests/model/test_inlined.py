@@ -7,8 +7,8 @@ import pytest
 from onnx import helper
 
 from biopsy import errors
-from biopsy.filesystem.write import write_whole
-from biopsy.model.inlined import inlined_parts
+from biopsy.model.weights_file import inlined_parts
+from biopsy.processes.writing import write_whole
 from support.models import info, model, weight
 
 

@@ -5,7 +5,7 @@ from onnx import helper
 
 from biopsy import errors
 from biopsy.model.index import ModelIndex, index_bytes
-from biopsy.model.input_shapes import override_input_shapes
+from biopsy.model.infer import override_input_shapes
 from support.models import INT64, info, model
 
 

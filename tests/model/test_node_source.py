@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from onnx import helper
 
-from biopsy.model.node_source import NodeSource, is_stack, source_of
+from biopsy.model.sources import NodeSource, is_stack, source_of
 from support.exporters import FOLDER, exported
 
 

@@ -9,8 +9,8 @@ import onnx
 import pytest
 from onnx import defs, parser
 
-from biopsy.isolation.memory import taken_by
 from biopsy.model import onnx_native
+from biopsy.processes.own_process import taken_by
 from support.filling_models import FILLING
 
 

@@ -7,8 +7,8 @@ import pytest
 from onnx import TensorProto, helper
 
 from biopsy import errors
+from biopsy.model.extract import OutputChoice, choose_outputs, mark_outputs
 from biopsy.model.known_names import inside_a_check
-from biopsy.model.outputs import OutputChoice, choose_outputs, mark_outputs
 from support.models import INT64, chain, info, model, seeds_example, weight
 
 

@@ -10,7 +10,7 @@ import onnx
 from onnx import TensorProto, helper, numpy_helper
 
 from biopsy import errors
-from biopsy.model.polygraphy_text import polygraphy_text
+from biopsy.model.describe import polygraphy_text
 from support.models import info, model, save, weight
 
 EVERYTHING = ("layers", "attrs", "weights")

@@ -8,7 +8,7 @@ import pytest
 from onnx import helper, numpy_helper
 
 from biopsy.model.index import index_bytes
-from biopsy.model.random_operators import random_nodes
+from biopsy.model.nodes import random_nodes
 from support.models import info, model
 
 

@@ -10,8 +10,7 @@ from hypothesis import strategies as st
 from onnx import helper
 
 from biopsy.model.index import index_bytes
-from biopsy.model.node_source import NodeSource
-from biopsy.model.sources import CodePlace, group_name, places_of, sources_of
+from biopsy.model.sources import CodePlace, NodeSource, group_name, places_of, sources_of
 from biopsy.reduction.passes.editing import copied
 from support.bodied import bodied
 from support.exporters import exported

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from onnx import TensorProto, helper, numpy_helper
 
-from biopsy.model.sparsity import Factor, factors, is_sparse, pruned
+from biopsy.model.stripping import Factor, factors, is_sparse, pruned
 from support.models import info, model
 
 Node = helper.make_node

@@ -3,8 +3,7 @@
 import onnx
 import pytest
 
-from biopsy.model.unbounded_shapes import unbounded_shapes
-from biopsy.model.upper_bounds import set_upper_bounds
+from biopsy.model.sanitize import set_upper_bounds, unbounded_shapes
 
 COUNTED = """
 <ir_version: 9, opset_import: ["" : 17]>

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from biopsy.known_failures.catalogue import OWN_FOLDER
+from biopsy.questions.known_failures.catalogue import OWN_FOLDER
 from support.distributions import RUBBISH, built, copy_of_the_project, own_files, skip_without_setuptools
 from support.pages import ROOT, links
 

@@ -86,7 +86,7 @@ def test_it_reads_our_bfloat16_as_float32(folder: Path) -> None:
 
 @pytest.mark.parametrize("show", [(), ("layers",), ("layers", "attrs", "weights")])
 def test_inspect_model_prints_the_same_lines(folder: Path, show: tuple[str, ...]) -> None:
-    from biopsy.model.polygraphy_text import polygraphy_text
+    from biopsy.model.describe import polygraphy_text
 
     theirs = peer(folder, "inspect", "model", "m.onnx", *(["--show", *show] if show else []))
     head = "[I] ==== ONNX Model ===="

@@ -14,7 +14,7 @@ torch = pytest.importorskip("torch")
 
 import biopsy.torch  # noqa: E402
 from biopsy import errors, events  # noqa: E402
-from biopsy.torch import questions, time_left  # noqa: E402
+from biopsy.torch import diagnosing, evaluation  # noqa: E402
 from biopsy.torch.facts import GoldenCount  # noqa: E402
 from support import pytorch_faults  # noqa: E402
 from support.pytorch_faults import (  # noqa: E402
@@ -329,7 +329,7 @@ def test_what_the_time_does_not_suffice_for_is_open() -> None:
 def test_a_verdict_is_kept_when_the_time_is_over(monkeypatch: pytest.MonkeyPatch) -> None:
     is_over = False
 
-    class Ending(time_left.TimeLeft):
+    class Ending(evaluation.TimeLeft):
         @property
         def seconds(self) -> float | None:
             return 0.0 if is_over else None
@@ -338,7 +338,7 @@ def test_a_verdict_is_kept_when_the_time_is_over(monkeypatch: pytest.MonkeyPatch
         nonlocal is_over
         is_over |= isinstance(event, events.StepStarted) and event.name == "layers"
 
-    monkeypatch.setattr(questions, "TimeLeft", Ending)
+    monkeypatch.setattr(diagnosing, "TimeLeft", Ending)
     found = biopsy.torch.diagnose(Mlp().eval(), (X,), export=WRONG_GELU, listener=told)
     assert (found.verdict.blame, found.verdict.part, found.failed) == ("exporter", "translation", True)
     assert found.verdict.reason == "open, for the time was over: layers, piece, bundle"
@@ -346,7 +346,7 @@ def test_a_verdict_is_kept_when_the_time_is_over(monkeypatch: pytest.MonkeyPatch
 
 
 def test_a_run_that_ends_with_the_time_is_nobodys_failure(monkeypatch: pytest.MonkeyPatch) -> None:
-    class Ending(time_left.TimeLeft):
+    class Ending(evaluation.TimeLeft):
         asked = 0
 
         @property
@@ -357,7 +357,7 @@ def test_a_run_that_ends_with_the_time_is_nobodys_failure(monkeypatch: pytest.Mo
             type(self).asked += 1
             return 1e-9
 
-    monkeypatch.setattr(questions, "TimeLeft", Ending)
+    monkeypatch.setattr(diagnosing, "TimeLeft", Ending)
     found = biopsy.torch.diagnose(Mlp().eval(), (X,))
     assert (found.verdict.blame, found.failed) == ("unknown", None)
     assert found.steps[-1].name == "engine"

@@ -7,7 +7,7 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from biopsy import errors  # noqa: E402
-from biopsy.torch.module_state import kept  # noqa: E402
+from biopsy.torch.calls import kept  # noqa: E402
 
 pytestmark = pytest.mark.torch
 

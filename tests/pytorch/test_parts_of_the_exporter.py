@@ -11,10 +11,16 @@ import biopsy.torch  # noqa: E402
 from biopsy.comparison.mismatch import Mismatch, Rounding  # noqa: E402
 from biopsy.comparison.tolerance import Stats, Tolerances  # noqa: E402
 from biopsy.torch.calls import Arguments  # noqa: E402
-from biopsy.torch.differences import Closeness, ModuleDifference  # noqa: E402
-from biopsy.torch.evaluation import Evaluation, Evaluators, OnnxModel, Sample  # noqa: E402
-from biopsy.torch.exporter_or_engine import blamed  # noqa: E402
-from biopsy.torch.time_left import TimeLeft  # noqa: E402
+from biopsy.torch.evaluation import (  # noqa: E402  # noqa: E402
+    Closeness,
+    Evaluation,
+    Evaluators,
+    ModuleDifference,
+    OnnxModel,
+    Sample,
+    TimeLeft,
+)
+from biopsy.torch.verdict import blamed  # noqa: E402
 from support.pytorch_faults import Mlp  # noqa: E402
 
 pytestmark = pytest.mark.torch

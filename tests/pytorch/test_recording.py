@@ -14,7 +14,7 @@ import biopsy.torch  # noqa: E402
 from biopsy import errors  # noqa: E402
 from biopsy.cli.app import main  # noqa: E402
 from biopsy.tensors.files import read_feeds  # noqa: E402
-from biopsy.torch.values import intermediate_values  # noqa: E402
+from biopsy.torch.recording import intermediate_values  # noqa: E402
 from support.advice import advised  # noqa: E402
 from support.pytorch_modules import Branches, Encoder, Mlp, exported  # noqa: E402
 
@@ -72,7 +72,7 @@ def test_nothing_is_left_where_the_program_fails():
     node.args = (node.args[0], torch.ones(7))
     Path("golden.safetensors").write_bytes(b"mine")
     with pytest.raises(errors.EngineFailure, match="PyTorch cannot run"):
-        for _ in biopsy.torch.values.intermediate_values(program, torch.ones(3)):
+        for _ in biopsy.torch.recording.intermediate_values(program, torch.ones(3)):
             pass
     with pytest.raises(errors.BiopsyError):
         biopsy.torch.record(program, torch.ones(3), "golden.safetensors")

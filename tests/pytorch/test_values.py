@@ -9,8 +9,11 @@ torch = pytest.importorskip("torch")
 from onnx.reference import ReferenceEvaluator  # noqa: E402
 
 from biopsy import errors  # noqa: E402
-from biopsy.torch.names import named_values  # noqa: E402
-from biopsy.torch.values import input_values, intermediate_values  # noqa: E402
+from biopsy.torch.recording import (  # noqa: E402
+    input_values,
+    intermediate_values,
+    named_values,
+)
 from support.pytorch_modules import Branches, Counting, Encoder, ManyTypes, Mlp, Nested, exported  # noqa: E402
 
 pytestmark = [pytest.mark.torch, pytest.mark.filterwarnings("ignore")]

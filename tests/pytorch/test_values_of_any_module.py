@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 torch = pytest.importorskip("torch")
 
-from biopsy.torch.names import named_values  # noqa: E402
+from biopsy.torch.recording import named_values  # noqa: E402
 from pytorch.test_values import require_equal  # noqa: E402
 from support.pytorch_modules import exported  # noqa: E402
 

@@ -9,15 +9,14 @@ from onnx import helper, numpy_helper
 
 import biopsy
 from biopsy import errors, events
-from biopsy.checks.function import FunctionCheck
+from biopsy.checks.outcome import FunctionCheck
 from biopsy.cli.app import main
 from biopsy.model import walk
 from biopsy.model.index import index_bytes
-from biopsy.reduction.job import Border, ReductionJob
-from biopsy.reduction.job_run import run_job
+from biopsy.reduction.job import Border, ReductionJob, run_job
 from biopsy.reduction.result import Reduction, Target
 from biopsy.reduction.schedule import MODEL_PASSES, PASSES, Passes, schedule_of
-from biopsy.session.options import SearchOptions
+from biopsy.session.checked_search import SearchOptions
 from support.control_flow import body, branching, looping
 from support.models import chain, info, model, weight
 from support.passes import Predicate, assert_valid

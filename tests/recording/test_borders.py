@@ -7,10 +7,9 @@ from onnx import helper, numpy_helper
 from biopsy.model.index import ModelIndex, index_bytes
 from biopsy.model.slice import NO_CHANGE, Subset, candidate_bytes
 from biopsy.model.tensor_type import TensorType
-from biopsy.recording.borders import Borders, as_constant, is_shape_like
-from biopsy.recording.cut_types import CutTypes
 from biopsy.recording.dependence import independent_of_inputs
-from biopsy.tensors.recorded_values import ValuesInMemory
+from biopsy.recording.reference_run import ValuesInMemory
+from biopsy.recording.types import Borders, CutTypes, as_constant, is_shape_like
 from support.models import INT64, info, model, weight
 
 

@@ -4,11 +4,11 @@ import numpy as np
 import pytest
 from onnx import helper
 
-from biopsy.model import value_info
+from biopsy.model import parts
 from biopsy.model.index import ModelIndex, index_bytes
 from biopsy.model.tensor_type import TensorType
-from biopsy.recording.cut_types import CutTypes
-from biopsy.tensors.recorded_values import NoValues, ValuesInMemory
+from biopsy.recording.reference_run import NoValues, ValuesInMemory
+from biopsy.recording.types import CutTypes
 from support.models import INT64, info, model, weight
 
 
@@ -45,7 +45,7 @@ def test_a_rank_that_only_values_tell_is_that_of_the_recorded_ones() -> None:
 def test_an_output_does_not_declare_sizes_that_only_some_inputs_have() -> None:
     index = reshaped()
     end = CutTypes(index, RECORDED).end(index.ids["b"])
-    assert end is not None and value_info.tensor_type(end) == TensorType(1, (None, None))
+    assert end is not None and parts.tensor_type(end) == TensorType(1, (None, None))
 
 
 def test_behind_a_recorded_rank_inference_goes_on() -> None:

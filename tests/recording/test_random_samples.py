@@ -5,7 +5,7 @@ import pytest
 
 from biopsy import errors
 from biopsy.model.index import index_bytes
-from biopsy.recording.random_samples import Draws, random_samples
+from biopsy.recording.reference_run import Draws, random_samples
 from support.models import chain, info, model
 
 

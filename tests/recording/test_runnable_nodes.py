@@ -4,7 +4,7 @@ import onnx
 from onnx import helper
 
 from biopsy.model.index import index_bytes
-from biopsy.recording.runnable_nodes import unknown_operators, without_dependents
+from biopsy.recording.dependence import unknown_operators, without_dependents
 from support.models import chain, info, model
 
 

@@ -7,18 +7,14 @@ import pytest
 
 from biopsy import events
 from biopsy.model.index import index_bytes
-from biopsy.recording.cut_types import CutTypes
 from biopsy.recording.reference_run import Recording
+from biopsy.recording.types import CutTypes
 from biopsy.reduction.candidate import Candidate, NodeSearch, Proposal
 from biopsy.reduction.lookahead import foreseeable
-from biopsy.reduction.named_pass import NamedPass
-from biopsy.reduction.pass_context import PassContext
-from biopsy.reduction.passes.bisect import bisect
-from biopsy.reduction.passes.linear import linear
-from biopsy.reduction.passes.sets import sets
+from biopsy.reduction.passes.contract import NamedPass, PassContext
+from biopsy.reduction.passes.nodes import bisect, linear, sets
 from biopsy.reduction.problem import Problem
-from biopsy.search.drive import drive
-from biopsy.search.lookahead import Future, likely_questions
+from biopsy.search.drive import Future, drive, likely_questions
 from support.models import chain
 
 

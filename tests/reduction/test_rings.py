@@ -12,13 +12,12 @@ from onnx import helper
 
 from biopsy import events
 from biopsy.model.index import ModelIndex, index_bytes
-from biopsy.recording.cut_types import CutTypes
-from biopsy.recording.reference_run import Recording
+from biopsy.recording.reference_run import NoValues, Recording
+from biopsy.recording.types import CutTypes
 from biopsy.reduction.candidate import Candidate
-from biopsy.reduction.pass_context import PassContext
-from biopsy.reduction.passes.forms import forms
+from biopsy.reduction.passes.contract import PassContext
+from biopsy.reduction.passes.nodes import forms
 from biopsy.reduction.problem import Problem
-from biopsy.tensors.recorded_values import NoValues
 from biopsy.tensors.results import Feed
 from support.models import INT64, info, model
 

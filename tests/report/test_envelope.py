@@ -5,10 +5,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from biopsy import errors
-from biopsy.report.envelope import CommandRun, as_json, report_tree
-from biopsy.report.tree import LONGEST_TEXT, bounded
-from biopsy.report.verdict import verdict_of_error
-from biopsy.report.versions import versions_tree
+from biopsy.findings.envelope import CommandRun, as_json, report_tree
+from biopsy.findings.report import LONGEST_TEXT, bounded, verdict_of_error, versions_tree
 
 RUN = CommandRun(command="debug reduce", line="biopsy debug reduce m.onnx", status=5, began=0.0, seconds=1.25)
 

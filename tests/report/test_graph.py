@@ -9,11 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from onnx import helper, numpy_helper
 
+from biopsy.findings.model import graph_tree, map_tree, model_tree
+from biopsy.findings.report import bounded
 from biopsy.model.index import ModelIndex, index_bytes, index_file
-from biopsy.report.graph import graph_tree
-from biopsy.report.model_map import map_tree
-from biopsy.report.model_summary import model_tree
-from biopsy.report.tree import bounded
 from support.models import chain, info, model, save, weight
 
 

@@ -8,10 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from biopsy.search.drive import drive
-from biopsy.search.lookahead import Foreseeable, Future, Odds, foresee_any, likely_questions
-from biopsy.search.prefix import shortest_prefix
-from biopsy.search.subset import minimize_subset, minimize_subset_singly
+from biopsy.search.drive import Foreseeable, Future, Odds, drive, foresee_any, likely_questions
+from biopsy.search.subset import minimize_subset, minimize_subset_singly, shortest_prefix
 from support.subset_predicates import Predicate, arbitrary
 
 Begin = Callable[[int], Generator[Iterable[Any], Any, object]]

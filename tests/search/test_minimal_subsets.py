@@ -8,8 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from biopsy.search.drive import drive, first_that
-from biopsy.search.minimal_subsets import minimal_subsets, shortest
-from biopsy.search.subset import minimal_subset
+from biopsy.search.subset import minimal_subset, minimal_subsets, shortest
 from support.subset_predicates import counts_and_wanted, needing
 
 

@@ -7,9 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from biopsy.search.drive import drive, first_that
-from biopsy.search.prefix import doubled, in_turn, near, shortest_prefix
-from biopsy.search.rounds import Search
+from biopsy.search.drive import Search, drive, first_that
+from biopsy.search.subset import doubled, in_turn, near, shortest_prefix
 
 LIKELIHOODS = pytest.mark.parametrize("near_start", [False, True], ids=["even", "near"])
 

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from biopsy.search.drive import drive, first_that
-from biopsy.search.removal import remove_each, remove_in_runs, remove_singly
+from biopsy.search.subset import remove_each, remove_in_runs, remove_singly
 from support.subset_predicates import Predicate, arbitrary, counts_and_wanted, needing
 
 Target = frozenset[int]

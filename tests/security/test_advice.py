@@ -13,21 +13,21 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from biopsy import errors
-from biopsy.cli.arguments.named_values import parse_ranges, parse_shapes, parse_tolerances
+from biopsy.cli.arguments.comparing import parse_ranges, parse_shapes, parse_tolerances
 from biopsy.cli.commands import COMMANDS
 from biopsy.cli.console import Console
-from biopsy.cli.debug.layers_engines import settle
-from biopsy.cli.debug.layers_next import next_lines
+from biopsy.cli.debug.layers import settle
+from biopsy.cli.debug.layers_report import next_lines
 from biopsy.cli.parser import parser_of
 from biopsy.comparison.compare import compare_tensors
 from biopsy.comparison.describe import report_lines
-from biopsy.layerwise.findings import Failure, LayerFindings, LayerGroup
 from biopsy.model.extract import Wanted, extract
 from biopsy.model.index import index_file
 from biopsy.model.load import parse
 from biopsy.model.tensor_type import TensorType
-from biopsy.shell_words import ListOption, is_refused, line_of, option_line
+from biopsy.questions.layers.findings import Failure, LayerFindings, LayerGroup
 from biopsy.tensors.generate import resolve_shapes
+from biopsy.text import ListOption, is_refused, line_of, option_line
 from support.command_line import BIN
 from support.hostile_names import HOSTILE
 from support.models import chain

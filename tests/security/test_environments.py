@@ -11,8 +11,8 @@ import pytest
 
 from biopsy import errors
 from biopsy.cli.app import main
-from biopsy.environments.interpreter import Interpreter, interpreter_of
-from biopsy.environments.prepared import prepared
+from biopsy.processes.environments.interpreter import Interpreter, interpreter_of
+from biopsy.processes.environments.prepared import prepared
 from support.package_index import PackageIndex, only_index, wheel
 
 

@@ -35,7 +35,7 @@ def test_a_program_that_is_there_without_permission(tmp_path: Path, monkeypatch:
 
 MISSING = """
 import difflib, os, subprocess, sys  # what is imported later could not be read then
-from biopsy.checks.start_failure import cannot_start
+from biopsy.checks.command import cannot_start
 os.environ["PATH"] = sys.argv[1] + ":/usr/bin:/bin"
 if os.getuid() == 0:
     os.setgroups([]); os.setgid(65534); os.setuid(65534)

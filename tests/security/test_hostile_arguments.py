@@ -12,8 +12,8 @@ import pytest
 from onnx import helper
 
 from biopsy.cli.app import main
-from biopsy.filesystem.plain_file import open_delivering
-from biopsy.tactics.record import TacticRecord, write_record
+from biopsy.processes.reading import open_delivering
+from biopsy.questions.builds.record import TacticRecord, write_record
 from support.confined import Confinement
 from support.models import info, model
 

@@ -12,11 +12,10 @@ from markdown_it.token import Token
 from onnx import helper, numpy_helper
 
 from biopsy.engines.registry import create
-from biopsy.report.bundle.failure import ObservedFailure
-from biopsy.report.bundle.issue_text import IssueFacts, issue_text
-from biopsy.report.bundle.job import EarlierFindings
-from biopsy.report.bundle.reproduction import Reproduction
-from biopsy.report.versions import versions_tree
+from biopsy.findings.bundle.issue import IssueFacts, ObservedFailure, issue_text
+from biopsy.findings.bundle.job import EarlierFindings
+from biopsy.findings.bundle.reproduction import Reproduction
+from biopsy.findings.report import versions_tree
 from support.bundles import bundle_of, unpacked
 from support.models import info, model, save
 

@@ -20,13 +20,11 @@ from onnx import helper
 
 import biopsy
 from biopsy import errors
-from biopsy.checks import artifacts
-from biopsy.checks.artifacts import Artifacts
-from biopsy.checks.outcome import Outcome
-from biopsy.cli.event_log import EventLog
-from biopsy.filesystem import write
-from biopsy.filesystem.write import require_writable, write_whole
-from biopsy.isolation import cleanup, reaper
+from biopsy.checks import outcome
+from biopsy.checks.outcome import Artifacts, Outcome
+from biopsy.cli.progress import EventLog
+from biopsy.processes import cleanup, reaper, writing
+from biopsy.processes.writing import require_writable, write_whole
 from biopsy.tensors.appendable_store import AppendableStore
 from biopsy.tensors.files import write_feeds
 from faults.conftest import LOOK
@@ -268,8 +266,8 @@ def test_what_the_system_itself_links_is_written_to(here: Path) -> None:
 
 
 def test_a_pipe_that_nobody_reads_is_told_and_not_waited_for(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(write, "_PATIENCE", 0.2)
-    monkeypatch.setattr(write, "_unread", set())
+    monkeypatch.setattr(writing, "_PATIENCE", 0.2)
+    monkeypatch.setattr(writing, "_unread", set())
     os.mkfifo(here / "f")
     with pytest.raises(errors.UsageError, match="it is a pipe, and nobody reads from it"):
         write_whole(here / "f", [b"ours"])
@@ -278,8 +276,8 @@ def test_a_pipe_that_nobody_reads_is_told_and_not_waited_for(here: Path, monkeyp
 def test_after_one_pipe_that_nobody_reads_the_next_is_hardly_waited_for(
     here: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(write, "_PATIENCE", 3600.0)
-    monkeypatch.setattr(write, "_unread", {here / "f"})
+    monkeypatch.setattr(writing, "_PATIENCE", 3600.0)
+    monkeypatch.setattr(writing, "_unread", {here / "f"})
     os.mkfifo(here / "g")
     with pytest.raises(errors.UsageError, match="it is a pipe, and nobody reads from it"):
         write_whole(here / "g", [b"ours"])
@@ -324,7 +322,7 @@ def test_events_are_not_written_into_what_stands_there(planted: Planted, here: P
 
 
 def test_artifacts_are_not_sorted_into_a_link_at_the_usual_name(here: Path, victim: Path) -> None:
-    artifacts.DEFAULT_FOLDER.symlink_to(victim.parent)
+    outcome.DEFAULT_FOLDER.symlink_to(victim.parent)
     (here / "a.json").write_text("{}")
     with pytest.raises(errors.UsageError, match="polygraphy_artifacts is a symbolic link"):
         Artifacts((Path("a.json"),)).sort(Outcome.PASSES, 0, "")
@@ -558,8 +556,8 @@ def test_from_python_the_umask_is_back_afterwards(here: Path) -> None:
 
 def test_a_killed_writer_leaves_no_temporary_file(here: Path) -> None:
     code = (
-        "import sys, time; from pathlib import Path; from biopsy.filesystem.write import write_whole\n"
-        "from biopsy.isolation import cleanup\n"
+        "import sys, time; from pathlib import Path; from biopsy.processes.writing import write_whole\n"
+        "from biopsy.processes import cleanup\n"
         "cleanup.register('group', '999999999', '1')\n"
         "def parts():\n    yield b'a'; Path('begun').touch(); time.sleep(60)\n"
         "write_whole(Path('f'), parts())"
@@ -574,14 +572,14 @@ def test_a_killed_writer_leaves_no_temporary_file(here: Path) -> None:
 
 def test_a_candidate_costs_who_watches_four_entries_and_no_process(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Candidates come by the thousand: what makes sure that they go is an entry when one comes, or goes."""
-    write.write_transient(here / "c.onnx", [b"first"])
+    writing.write_transient(here / "c.onnx", [b"first"])
     changes: list[tuple[str, ...]] = []
     for name in ("register", "strike"):
         change = getattr(cleanup, name)
         monkeypatch.setattr(cleanup, name, lambda *entry, change=change: (changes.append(entry), change(*entry)))
     monkeypatch.setattr(subprocess, "Popen", None)
     for _ in range(20):
-        write.write_transient(here / "c.onnx", [b"model"])
+        writing.write_transient(here / "c.onnx", [b"model"])
     assert len(changes) == 80
     monkeypatch.undo()
     cleanup.keep(here / "c.onnx")

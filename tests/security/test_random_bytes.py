@@ -23,8 +23,8 @@ from onnx.external_data_helper import convert_model_to_external_data
 from biopsy.checks.journal import Journal
 from biopsy.checks.outcome import Evidence, Judged, Outcome
 from biopsy.engines.base import LayerRecord
-from biopsy.known_failures.catalogue import OWN_FOLDER
-from biopsy.tactics.record import TacticRecord, write_record
+from biopsy.questions.builds.record import TacticRecord, write_record
+from biopsy.questions.known_failures.catalogue import OWN_FOLDER
 from biopsy.tensors.files import write_feeds, write_results
 from biopsy.tensors.results import Iteration, RunnerResult
 from support import attack

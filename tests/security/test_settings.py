@@ -26,14 +26,14 @@ import biopsy
 from biopsy import errors
 from biopsy.checks import verdict
 from biopsy.checks.warm import command_check
+from biopsy.cli import settings
 from biopsy.cli.app import main
 from biopsy.cli.commands import COMMANDS
 from biopsy.cli.console import Console
 from biopsy.cli.parser import parser_of
-from biopsy.cli.settings import allowed, files
-from biopsy.cli.settings.applied import TYPED, applied
+from biopsy.cli.settings import TYPED, applied
 from biopsy.engines import registry
-from biopsy.engines.option import Option
+from biopsy.engines.base import Option
 from biopsy.tensors.files import write_feeds
 from support.models import FLOAT, info, model, save
 from support.package_index import only_index
@@ -303,9 +303,9 @@ def test_every_option_that_is_not_on_the_list_is_refused(clone: Clone, command: 
         for option in action.option_strings
         if option.startswith("--") and parser.has_option(option)
     }
-    if not any(parser.has_option(f"--{key}") for key in allowed.KEYS):
+    if not any(parser.has_option(f"--{key}") for key in settings.KEYS):
         pytest.skip("it takes nothing that a project may give, and so looks for no project's file")
-    keys = {option[2:] for option in options} - {*allowed.KEYS}
+    keys = {option[2:] for option in options} - {*settings.KEYS}
     clone.plant("\n".join(f"'{key}' = 'x'" for key in keys))
     with pytest.raises(errors.UsageError) as refusal:
         applied("biopsy", command, [], "--check", None)
@@ -402,7 +402,7 @@ def test_a_tolerance_that_is_typed_is_nobody_elses(clone: Clone, capsys: pytest.
 
 def test_everything_that_a_project_may_say_is_named_in_a_verdict_unless_it_is_stricter(clone: Clone) -> None:
     run = next(command for command in COMMANDS if command.words == ("run",))
-    for key in {*allowed.KEYS} - {"validate"}:
+    for key in {*settings.KEYS} - {"validate"}:
         clone.plant(f"{key} = '1'")
         assert applied("biopsy", run, ["m.onnx"], "--check", None).basis == f"{key}=1 of biopsy.toml"
 
@@ -562,7 +562,7 @@ def test_a_setting_of_another_command_imports_nothing(own: Path) -> None:
         done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
         imported.append({name for name in done.stdout.split() if name.startswith("biopsy.")})
     assert imported[0] == imported[1]
-    assert "biopsy.cli.settings.applied" in imported[0]
+    assert "biopsy.cli.settings" in imported[0]
 
 
 @pytest.mark.parametrize("place", ["file", "folder"])
@@ -581,7 +581,7 @@ def test_a_users_own_file_that_is_somebody_elses_is_not_followed(clone: Clone, o
     own.write_text("seed = 1\n")
     os.chown(own if place == "file" else own.parent, 12345, 12345)
     with pytest.raises(errors.UsageError, match="belongs to another user"):
-        files.of_user()
+        settings.of_user()
 
 
 def test_a_config_home_that_is_no_absolute_path_is_not_looked_at(

@@ -17,7 +17,7 @@ import pytest
 
 from biopsy import errors
 from biopsy.cli.app import main
-from biopsy.filesystem.user_key import user_key
+from biopsy.processes.own_files import user_key
 from biopsy.tensors.appendable_store import AppendableStore, Place
 from biopsy.tensors.files import read_results
 from support.models import chain, save
@@ -169,7 +169,7 @@ def test_the_key_is_made_once_and_for_its_user_alone(tmp_path: Path) -> None:
 
 
 def test_processes_that_begin_together_have_the_same_key() -> None:
-    code = "from biopsy.filesystem.user_key import user_key; print(user_key().hex())"
+    code = "from biopsy.processes.own_files import user_key; print(user_key().hex())"
     both = [subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE) for _ in range(3)]
     assert len({one.communicate()[0] for one in both}) == 1
 

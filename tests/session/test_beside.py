@@ -4,9 +4,8 @@ import pytest
 
 from biopsy import errors, events
 from biopsy.checks.outcome import Judged, Outcome
-from biopsy.session.beside import SearchInDoubtError
-from biopsy.session.budget import Budget, BudgetSpentError
-from biopsy.session.stage import IDENTITY, ORIGINAL
+from biopsy.session.oracle import SearchInDoubtError
+from biopsy.session.trial import IDENTITY, ORIGINAL, Budget, BudgetSpentError
 from support.session import LIMIT, Answers, Session, trial
 
 EXPECTED = {"original": [1]}

@@ -2,7 +2,7 @@
 
 import pytest
 
-from biopsy.session.budget import Budget, BudgetMeter, BudgetSpentError
+from biopsy.session.trial import Budget, BudgetMeter, BudgetSpentError
 
 
 def test_without_limits_nothing_is_refused() -> None:

@@ -10,16 +10,13 @@ import pytest
 
 import biopsy
 from biopsy import Parallelism, Repeating, errors, events
-from biopsy.checks.interactive import UndoError
 from biopsy.checks.journal import Journal
-from biopsy.checks.outcome import Outcome
-from biopsy.session.budget import Budget
+from biopsy.checks.outcome import Outcome, UndoError
 from biopsy.session.checked_search import CheckedSearch, trials_of_file
-from biopsy.session.confirmation import require_confirmed
+from biopsy.session.flakiness import require_confirmed
 from biopsy.session.oracle import Oracle
-from biopsy.session.result_file import ResultFile
-from biopsy.session.resume import Resume, run_with_journal
-from biopsy.session.stage import CONFIRM, FINAL, ORIGINAL
+from biopsy.session.result_file import ResultFile, Resume, run_with_journal
+from biopsy.session.trial import CONFIRM, FINAL, ORIGINAL, Budget
 from support.models import chain, save
 from support.predicates import has, names
 from support.session import Answers, Session, trial

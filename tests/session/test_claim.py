@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from biopsy import errors
-from biopsy.session.claim import locked, set_aside
+from biopsy.session.workspace import locked, set_aside
 
 
 def test_what_stood_there_comes_back_and_nothing_is_said(tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ from biopsy import Repeating, errors, events
 from biopsy.checks.outcome import Outcome
 from biopsy.checks.repetition import interval, runs_needed
 from biopsy.session.flakiness import Flakiness
-from biopsy.session.stage import ORIGINAL
+from biopsy.session.trial import ORIGINAL
 from support.models import chain
 from support.predicates import has, names
 from support.session import Answers, Session, trial

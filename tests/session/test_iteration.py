@@ -10,7 +10,7 @@ from biopsy import errors
 from biopsy.checks.command import CommandCheck
 from biopsy.checks.outcome import Outcome
 from biopsy.session.iteration import IterationFiles
-from biopsy.session.stage import IDENTITY, ORIGINAL, VALUES
+from biopsy.session.trial import IDENTITY, ORIGINAL, VALUES
 from support.session import Answers, Session, trial
 
 COMPARES = """

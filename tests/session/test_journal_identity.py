@@ -7,9 +7,8 @@ import pytest
 
 from biopsy.checks.command import CommandCheck
 from biopsy.model.index import index_file
-from biopsy.session.journal_identity import JournalIdentity
-from biopsy.session.options import SearchOptions
-from biopsy.session.resume import Resume
+from biopsy.session.checked_search import JournalIdentity, SearchOptions
+from biopsy.session.result_file import Resume
 from support.models import chain, save
 
 

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from biopsy.session.machine_kind import MachineKind, conditions, differing, this_machine, unlike_this_one
+from biopsy.session.conditions import MachineKind, conditions, differing, this_machine, unlike_this_one
 from support.machine_kinds import installed
 
 FACTS = st.dictionaries(st.sampled_from(["processor", "GPU", "onnx", "Python"]), st.sampled_from(["none", "1", "2"]))

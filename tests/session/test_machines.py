@@ -16,7 +16,7 @@ from biopsy.checks.command import CommandCheck
 from biopsy.checks.outcome import Evidence
 from biopsy.checks.task import Task
 from biopsy.checks.warm import command_check
-from biopsy.session.machine_kind import this_machine
+from biopsy.session.conditions import this_machine
 from biopsy.session.workers import Workers
 from support.machine_kinds import installed
 from support.models import chain, save

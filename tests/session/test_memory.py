@@ -6,9 +6,8 @@ import pytest
 
 from biopsy.checks.journal import Journal
 from biopsy.checks.outcome import Evidence, Judged, Outcome
-from biopsy.session.memory import OutcomeMemory, concluded
-from biopsy.session.stage import CONFIRM, FINAL
-from biopsy.session.tally import SearchTally
+from biopsy.session.oracle import OutcomeMemory, concluded
+from biopsy.session.trial import CONFIRM, FINAL, SearchTally
 from support.session import trial
 
 

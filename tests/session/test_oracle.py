@@ -7,12 +7,10 @@ import pytest
 
 from benchmarks.simulated_clock import SimulatedClock
 from biopsy import errors, events
-from biopsy.checks.artifacts import Artifacts
-from biopsy.checks.outcome import Evidence, Outcome
-from biopsy.checks.signature import signature_of
-from biopsy.session.budget import Budget, BudgetSpentError
+from biopsy.checks.judge import signature_of
+from biopsy.checks.outcome import Artifacts, Evidence, Outcome
 from biopsy.session.iteration import IterationFiles
-from biopsy.session.stage import FINAL, IDENTITY, LOOK, VALUES
+from biopsy.session.trial import FINAL, IDENTITY, LOOK, VALUES, Budget, BudgetSpentError
 from support.session import LIMIT, Answers, Session, trial
 
 

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from biopsy.session.places import Places, numbered
+from biopsy.session.pool import Places, numbered
 
 
 def test_a_number_stands_before_the_ending() -> None:

@@ -13,10 +13,10 @@ from biopsy.checks.command import CommandCheck
 from biopsy.checks.task import Task
 from biopsy.cli.app import main
 from biopsy.cli.demo import REDUCE
-from biopsy.filesystem.content_store import digest_of
-from biopsy.session.machine_kind import this_machine
+from biopsy.processes.host_folders import digest_of
+from biopsy.session.cluster import Resources
+from biopsy.session.conditions import this_machine
 from biopsy.session.ray_cluster import RayWorkers
-from biopsy.session.resources import Resources
 from support.machine_kinds import installed
 from support.models import chain, save
 from support.ray_nodes import MARKS, RayNodes

@@ -2,7 +2,7 @@
 
 import pytest
 
-from biopsy.session.stage import FINAL, HIGH, IDENTITY, LOOK, LOW, ORIGINAL, PROBE_NAMES, PROBES, ROUNDING, Stage
+from biopsy.session.trial import FINAL, HIGH, IDENTITY, LOOK, LOW, ORIGINAL, PROBE_NAMES, PROBES, ROUNDING, Stage
 
 
 @pytest.mark.parametrize(

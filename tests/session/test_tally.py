@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from biopsy.checks.outcome import Evidence, Judged, Outcome
-from biopsy.session.tally import SearchTally
+from biopsy.session.trial import SearchTally
 from support.session import trial
 
 

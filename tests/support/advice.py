@@ -2,7 +2,7 @@
 
 import shlex
 
-from biopsy.cli import check_words, commands
+from biopsy.cli import commands
 from biopsy.cli.parser import parser_of
 
 
@@ -18,7 +18,7 @@ def parse(line: str) -> None:
     assert program == "biopsy"
     asked = commands.read(words)
     assert asked.command is not None, line
-    own, rest = check_words.split_at(("--check",), asked.rest)
+    own, rest = commands.split_at(("--check",), asked.rest)
     parser_of("biopsy", asked.command).parse_args(own)
     if rest is not None and rest[0] == "biopsy":
         parse(shlex.join(rest))

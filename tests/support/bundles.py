@@ -10,8 +10,8 @@ from pathlib import Path
 from biopsy.checks.command import CommandCheck
 from biopsy.checks.judge import Rules
 from biopsy.cli.debug import bundling, checking
-from biopsy.report.bundle.job import BundleJob
-from biopsy.report.bundle.make import Bundle, make_bundle
+from biopsy.findings.bundle.job import BundleJob
+from biopsy.findings.bundle.make import Bundle, make_bundle
 
 
 @dataclass(frozen=True)

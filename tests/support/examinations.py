@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 import onnx
 
-from biopsy.layerwise.findings import LayerFindings
+from biopsy.questions.layers.findings import LayerFindings
 from support.models import chain
 
 REFERENCE = "onnxrt:optimization=none"

@@ -281,10 +281,9 @@ def wrong():
 
 def _write_known_failures(folder: Path) -> None:
     """A list that knows the ordinary model, and has a file that nobody can use."""
-    from biopsy.known_failures.fingerprint import fingerprint_of
-    from biopsy.known_failures.lookup import SeenFailure
-    from biopsy.known_failures.new_entry import entry_text, write_entry
-    from biopsy.known_failures.reading import pattern_of
+    from biopsy.questions.known_failures.fingerprint import fingerprint_of
+    from biopsy.questions.known_failures.lookup import SeenFailure, entry_text, write_entry
+    from biopsy.questions.known_failures.reading import pattern_of
 
     found = fingerprint_of(pattern_of(ordinary_model()))
     seen = SeenFailure(engine="fake", kind=hostile("kind"))

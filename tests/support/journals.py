@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from biopsy.filesystem.user_key import user_key
+from biopsy.processes.own_files import user_key
 
 
 def lines_of(path: Path) -> list[list[Any]]:

@@ -8,8 +8,8 @@ from pathlib import Path
 
 from biopsy.checks.portable import PortableTask
 from biopsy.checks.task_host import Answer, TaskHost
-from biopsy.filesystem.content_store import ContentStore
-from biopsy.session.machine_kind import this_machine
+from biopsy.processes.host_folders import ContentStore
+from biopsy.session.conditions import this_machine
 from biopsy.session.machines import OtherMachines
 
 

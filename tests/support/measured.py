@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from biopsy.isolation.memory import taken_by_family
+from biopsy.processes.own_process import taken_by_family
 from support.command_line import BIN
 
 

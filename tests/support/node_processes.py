@@ -14,10 +14,9 @@ from pathlib import Path
 
 from biopsy.checks.portable import PortableTask
 from biopsy.checks.task_host import Answer, TaskHost
-from biopsy.filesystem.content_store import ContentStore
-from biopsy.session.lent_machines import MachineLostError
-from biopsy.session.machine_kind import MachineKind, this_machine
-from biopsy.session.machines import OtherMachines
+from biopsy.processes.host_folders import ContentStore
+from biopsy.session.conditions import MachineKind, this_machine
+from biopsy.session.machines import MachineLostError, OtherMachines
 
 _CHUNK = 1 << 16
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Sequence
 
+from biopsy.questions.variation.features import Alternative, Answer, ExaminedFeature, Feature, Numbers
+from biopsy.questions.variation.planner import varied
 from biopsy.search.drive import drive
-from biopsy.variation.features import Alternative, Answer, ExaminedFeature, Feature, Numbers
-from biopsy.variation.planner import varied
 
 Truth = Callable[[ExaminedFeature, Alternative], Answer]
 

@@ -7,7 +7,7 @@ from contextlib import suppress
 from pathlib import Path
 from time import monotonic, sleep
 
-from biopsy.isolation.reaper import processes
+from biopsy.processes.reaper import processes
 from support.processes import runs
 from support.session import LIMIT
 

@@ -8,10 +8,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from biopsy import errors, events
-from biopsy.blame.releases.release_check import ReleaseCheck
-from biopsy.environments.interpreter import interpreter_of
-from biopsy.environments.prepared import Environment
-from biopsy.environments.releases import Release
+from biopsy.processes.environments.interpreter import interpreter_of
+from biopsy.processes.environments.prepared import Environment
+from biopsy.processes.environments.releases import Release
+from biopsy.questions.releases.runs import ReleaseCheck
 
 
 @dataclass

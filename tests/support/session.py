@@ -11,15 +11,11 @@ from pathlib import Path
 from biopsy import events
 from biopsy.checks.judge import Rules
 from biopsy.checks.outcome import Check, Evidence, Outcome
-from biopsy.isolation.watch import Stop
-from biopsy.session.budget import Budget, BudgetMeter
-from biopsy.session.failure_judge import FailureJudge
+from biopsy.processes.watch import Stop
 from biopsy.session.iteration import IterationFiles, Iterations
-from biopsy.session.oracle import Oracle
+from biopsy.session.oracle import FailureJudge, Oracle
 from biopsy.session.pool import Parallelism, Pool
-from biopsy.session.stage import Stage
-from biopsy.session.tally import KeepOther, SearchTally, keep_nothing
-from biopsy.session.trial import Trial
+from biopsy.session.trial import Budget, BudgetMeter, KeepOther, SearchTally, Stage, Trial, keep_nothing
 from biopsy.session.workers import Workers
 
 LIMIT = 60.0

@@ -9,12 +9,11 @@ from numpy.typing import NDArray
 from onnx import parser
 
 from biopsy import events
-from biopsy.api.inputs import fed, inputs_of
-from biopsy.blame.transformations.find import find_transformation
-from biopsy.blame.transformations.findings import TransformationFindings
-from biopsy.blame.transformations.question import SameEngine, TransformationQuestion
-from biopsy.blame.transformations.spec import parse_tool
+from biopsy.api.arguments import fed, inputs_of
 from biopsy.model.index import index_file
+from biopsy.questions.transformations.find import find_transformation
+from biopsy.questions.transformations.findings import TransformationFindings
+from biopsy.questions.transformations.question import SameEngine, TransformationQuestion, parse_tool
 
 HEAD = '<ir_version: 9, opset_import: ["" : 17]>'
 

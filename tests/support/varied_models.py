@@ -12,13 +12,12 @@ import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
-from biopsy.checks.function import FunctionCheck
+from biopsy.checks.outcome import FunctionCheck
 from biopsy.model.index import index_file
-from biopsy.session.budget import Budget
-from biopsy.session.options import SearchOptions
-from biopsy.variation.job import VariationJob
-from biopsy.variation.result import Finding, Variation
-from biopsy.variation.vary import vary
+from biopsy.questions.variation.result import Finding, Variation
+from biopsy.questions.variation.vary import VariationJob, vary
+from biopsy.session.checked_search import SearchOptions
+from biopsy.session.trial import Budget
 
 Fails = Callable[[onnx.ModelProto], bool]
 

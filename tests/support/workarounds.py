@@ -8,14 +8,13 @@ from pathlib import Path
 import onnx
 
 from biopsy import events
-from biopsy.engines.feeding import Inputs, feeds_for
-from biopsy.engines.registry import parse_spec
-from biopsy.engines.yardsticks import PLAIN
+from biopsy.engines.registry import PLAIN, parse_spec
+from biopsy.engines.runner import Inputs, feeds_for
 from biopsy.model.index import index_file
-from biopsy.tactics.setting_changes import CheckTemplate
-from biopsy.workarounds.find import find_workarounds
-from biopsy.workarounds.question import Kind, WhatIsRight, WorkaroundQuestion
-from biopsy.workarounds.result import Workarounds
+from biopsy.questions.builds.settings import CheckTemplate
+from biopsy.questions.workarounds.find import find_workarounds
+from biopsy.questions.workarounds.question import Kind, WhatIsRight, WorkaroundQuestion
+from biopsy.questions.workarounds.result import Workarounds
 
 OWN_RUN = ("biopsy", "run", "{}", "--engine", PLAIN[0], "--engine", "{engine}")
 

@@ -10,8 +10,8 @@ import pytest
 
 from biopsy import errors
 from biopsy.engines.base import ModelInput
-from biopsy.tactics.builder import Builder, Order
-from biopsy.tactics.variations import changes, parse_variation
+from biopsy.questions.builds.one_build import Builder, Order
+from biopsy.questions.builds.settings import changes, parse_variation
 from support.models import chain, save
 
 

@@ -12,16 +12,14 @@ import pytest
 
 import biopsy
 from biopsy import errors
-from biopsy.checks.artifacts import Artifacts
 from biopsy.checks.command import CommandCheck
+from biopsy.checks.outcome import Artifacts
 from biopsy.engines.base import ModelInput
 from biopsy.engines.registry import EngineSpec
-from biopsy.tactics.build_plan import BuildPlan
-from biopsy.tactics.build_run import BuildRuns, BuildsHere
-from biopsy.tactics.building import BuildTally, build_repeatedly
-from biopsy.tactics.builds_elsewhere import BuildsElsewhere
-from biopsy.tactics.setting_changes import CheckTemplate, separate_checks
-from biopsy.tactics.variations import VariedSetting
+from biopsy.questions.builds.building import BuildTally, build_repeatedly
+from biopsy.questions.builds.elsewhere import BuildsElsewhere
+from biopsy.questions.builds.one_build import BuildPlan, BuildRuns, BuildsHere
+from biopsy.questions.builds.settings import CheckTemplate, VariedSetting, separate_checks
 from support.models import chain, save
 from support.node_processes import NodeProcesses
 from support.scripts import with_external_weight
@@ -133,7 +131,7 @@ def test_the_first_bad_build_of_the_order_ends_it_and_what_runs_beside_it_is_sto
 
 def first_is_b(plan: BuildPlan) -> int:
     """A seed with which the first build has SEEN=b, and the second has not."""
-    from biopsy.tactics.variations import changes
+    from biopsy.questions.builds.settings import changes
 
     variations = [VariedSetting("env.SEEN", ("a", "b"))]
     for seed in range(50):

@@ -3,8 +3,8 @@
 import random
 
 from biopsy.engines.base import LayerRecord
-from biopsy.tactics.difference import Build, Choice, build_of, difference, summarized
-from biopsy.tactics.record import TacticRecord
+from biopsy.questions.builds.difference import Build, Choice, build_of, difference, summarized
+from biopsy.questions.builds.record import TacticRecord
 
 
 def build(is_bad: bool, *texts: str) -> Build:

@@ -8,9 +8,16 @@ import pytest
 
 from biopsy import errors
 from biopsy.engines.base import LayerRecord
-from biopsy.tactics.files import read_tactics, tactics_below
-from biopsy.tactics.record import TacticRecord, write_record
-from biopsy.tactics.replay import Algorithm, TacticReplay, TensorInfo, write_replay
+from biopsy.questions.builds.record import (
+    Algorithm,
+    TacticRecord,
+    TacticReplay,
+    TensorInfo,
+    read_tactics,
+    tactics_below,
+    write_record,
+    write_replay,
+)
 
 RECORD = TacticRecord(
     engine="openvino",

@@ -12,10 +12,9 @@ import biopsy
 from biopsy import errors, events
 from biopsy.checks.judge import Rules
 from biopsy.engines.registry import parse_spec
+from biopsy.questions.builds.flags import Flags, find_switches
+from biopsy.questions.builds.settings import CheckTemplate, varied_check
 from biopsy.session.workers import Workers
-from biopsy.tactics.flags import Flags
-from biopsy.tactics.setting_changes import CheckTemplate, varied_check
-from biopsy.tactics.switch_search import find_switches
 from support.models import chain, save
 from support.node_processes import NodeProcesses
 

@@ -5,10 +5,10 @@ import os
 import pytest
 
 from biopsy.checks.command_line import OwnRun, parse
-from biopsy.cli.debug.engine_substitution import own_template
+from biopsy.cli.debug.checking import own_template
 from biopsy.engines.registry import parse_spec
-from biopsy.tactics.optimizers import optimizers_of, rules
-from biopsy.tactics.setting_changes import SettingChange, change_of, changes_to_try, without_optimizers
+from biopsy.questions.builds.optimizers import optimizers_of, rules
+from biopsy.questions.builds.settings import SettingChange, change_of, changes_to_try, without_optimizers
 from support.models import chain, save
 
 

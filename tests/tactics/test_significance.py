@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from biopsy.tactics.significance import Table, fisher, holm, more_builds
+from biopsy.questions.builds.difference import Table, fisher, holm, more_builds
 
 
 @st.composite

@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
 from biopsy import errors
-from biopsy.tensors import npy
+from biopsy.tensors import npz
 from biopsy.tensors.files import (
     merge_feeds,
     read_feeds,
@@ -230,7 +230,7 @@ def test_an_empty_folder_may_be_written(tmp_path: Path) -> None:
 
 def test_the_older_form_of_polygraphys_objects_is_read(tmp_path: Path) -> None:
     mark = "polygraphy_serialized_json_type"
-    header, data = npy.encode(FEED["x:0"])
+    header, data = npz.encode(FEED["x:0"])
     array = {"array": (header + bytes(data)).decode("latin-1"), "__polygraphy_encoded_ndarray": mark}
     zipped = io.BytesIO()
     np.savez(zipped, FEED["x:0"])
@@ -259,7 +259,7 @@ def damaged(path: Path, match: str) -> None:
 
 
 def npy_with(header: str, data: bytes = b"") -> bytes:
-    return npy.MAGIC + b"\x01\x00" + len(header).to_bytes(2, "little") + header.encode() + data
+    return npz.MAGIC + b"\x01\x00" + len(header).to_bytes(2, "little") + header.encode() + data
 
 
 def json_with(path: Path, data: bytes) -> Path:
@@ -298,8 +298,8 @@ def test_a_pickle_is_refused_and_never_run(tmp_path: Path) -> None:
         (npy_with("[" * 9000), "damaged"),
         (npy_with("__import__('os')"), "damaged"),
         (npy_with("{}"), "damaged"),
-        (npy.MAGIC + b"\x01\x00\xff\xff", "damaged, or cut short"),
-        (npy.MAGIC + b"\x02\x00\xff\xff\xff\xff", "damaged, or cut short"),
+        (npz.MAGIC + b"\x01\x00\xff\xff", "damaged, or cut short"),
+        (npz.MAGIC + b"\x02\x00\xff\xff\xff\xff", "damaged, or cut short"),
         (npy_with("{'descr': '|V2', 'fortran_order': False, 'shape': (1,), }", b"ab"), "bfloat16"),
         (b"", "no .npy data"),
         (b"PK\x03\x04 nothing", "npz data is damaged"),

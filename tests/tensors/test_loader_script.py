@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from biopsy import errors
-from biopsy.tensors.loader_script import load_script
+from biopsy.tensors.user_script import load_script
 
 
 def script(folder: Path, text: str) -> Path:

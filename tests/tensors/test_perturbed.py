@@ -3,7 +3,7 @@
 import ml_dtypes
 import numpy as np
 
-from biopsy.tensors.perturbed import differ, roundings_off
+from biopsy.tensors.generate import differ, roundings_off
 
 FEED = {
     "f": np.linspace(-3, 3, 100, dtype=np.float32),

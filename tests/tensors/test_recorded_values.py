@@ -7,8 +7,7 @@ import numpy as np
 import pytest
 
 from biopsy.model.tensor_type import TensorType
-from biopsy.tensors.files import write_feeds
-from biopsy.tensors.recorded_values import (
+from biopsy.recording.reference_run import (
     NoValues,
     RecordedValues,
     StoredValues,
@@ -16,6 +15,7 @@ from biopsy.tensors.recorded_values import (
     constant_value,
     type_of_forms,
 )
+from biopsy.tensors.files import write_feeds
 from biopsy.tensors.results import Feed, form_of_array
 
 SAMPLES: list[Feed] = [

@@ -15,11 +15,10 @@ from onnx import helper
 from biopsy import errors
 from biopsy.engines.base import ModelInput
 from biopsy.engines.registry import create
-from biopsy.model.outputs import mark_outputs
+from biopsy.model.extract import mark_outputs
 from biopsy.tensors.appendable_store import AppendableStore, results_of
-from biopsy.tensors.recording import Batch, Disagreement, Request, plan, record
+from biopsy.tensors.recording import Batch, Disagreement, Request, plan, record, tensor_sizes, with_shapes_as_outputs
 from biopsy.tensors.results import Array, Feed
-from biopsy.tensors.sizes import tensor_sizes, with_shapes_as_outputs
 from support.models import info, model
 
 sized = st.dictionaries(st.text("abcdefgh", min_size=1, max_size=3), st.none() | st.integers(0, 50), max_size=20)

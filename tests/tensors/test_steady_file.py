@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from biopsy import errors
-from biopsy.tensors.steady_file import SteadyFile
+from biopsy.tensors.container import SteadyFile
 
 
 @pytest.fixture

@@ -6,10 +6,9 @@ from pathlib import Path
 import onnx
 import pytest
 
-from biopsy.checks.function import FunctionCheck
-from biopsy.variation.fed_model import FedModel
-from biopsy.variation.laboratory import Laboratory
-from biopsy.variation.task import features_of
+from biopsy.checks.outcome import FunctionCheck
+from biopsy.questions.variation.features import FedModel
+from biopsy.questions.variation.vary import Laboratory, features_of
 from support.node_tests import NodeTest, node_tests
 
 

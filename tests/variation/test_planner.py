@@ -4,8 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from biopsy.variation.features import Alternative, ExaminedFeature
-from biopsy.variation.result import claim_of, finding_of
+from biopsy.questions.variation.features import Alternative, ExaminedFeature
+from biopsy.questions.variation.result import claim_of, finding_of
 from support.planted_features import choice, examined, number, says
 
 CONDITIONS = {

@@ -10,13 +10,12 @@ from onnx import TensorProto
 
 from biopsy import errors
 from biopsy.checks.warm import command_check
-from biopsy.engines.feeding import Inputs
+from biopsy.engines.runner import Inputs
 from biopsy.model.index import index_file
-from biopsy.session.budget import Budget
-from biopsy.session.options import SearchOptions
-from biopsy.variation.job import VariationJob
-from biopsy.variation.result import Variation
-from biopsy.variation.vary import vary
+from biopsy.questions.variation.result import Variation
+from biopsy.questions.variation.vary import VariationJob, vary
+from biopsy.session.checked_search import SearchOptions
+from biopsy.session.trial import Budget
 from support.real_failures import (
     normalization_of_columns,
     product_and_slopes_of_channels,

@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from biopsy.variation.ties import tied_groups
+from biopsy.questions.variation.features import tied_groups
 
 
 @given(st.permutations([0, 0, 0, 1, 1, 2, 3, 3, 3]).flatmap(lambda mixed: st.integers(1, 9).map(lambda n: mixed[:n])))

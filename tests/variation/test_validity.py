@@ -10,7 +10,7 @@ import onnx
 import pytest
 from onnx import TensorProto, helper
 
-from biopsy.variation.validity import Validity
+from biopsy.questions.variation.validity import Validity
 from support.varied_models import softmax
 
 

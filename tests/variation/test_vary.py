@@ -10,12 +10,11 @@ from hypothesis import strategies as st
 from onnx import TensorProto, helper, numpy_helper
 
 from biopsy import errors
-from biopsy.checks.interactive import InteractiveCheck
+from biopsy.checks.outcome import InteractiveCheck
 from biopsy.model.index import index_file
+from biopsy.questions.variation.vary import VariationJob, vary
 from biopsy.session.pool import Parallelism
-from biopsy.session.resume import Resume
-from biopsy.variation.job import VariationJob
-from biopsy.variation.vary import vary
+from biopsy.session.result_file import Resume
 from support.varied_models import Varier, attribute, found_of, sizes_of, softmax, weight_of
 
 AXIS, CHANNELS, ALPHA = "axis of Softmax", "size of axis 1 of x", "alpha of LeakyRelu"

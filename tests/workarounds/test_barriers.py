@@ -10,10 +10,9 @@ import onnxruntime
 import pytest
 from onnx import TensorProto, helper
 
-from biopsy.workarounds.barriers import BARRIERS, barriers
-from biopsy.workarounds.marks import marks
-from biopsy.workarounds.patch import Patch
-from biopsy.workarounds.spellings.table import spellings
+from biopsy.questions.workarounds.changes import BARRIERS, barriers, marks
+from biopsy.questions.workarounds.patch import Patch
+from biopsy.questions.workarounds.spellings.table import spellings
 from support.bug import skip_without_it
 from support.models import info, model, weight
 

@@ -4,7 +4,7 @@ import onnx
 import pytest
 from onnx import TensorProto, helper
 
-from biopsy.workarounds.candidate import interface_objection
+from biopsy.questions.workarounds.question import interface_objection
 
 
 @pytest.fixture

@@ -5,11 +5,10 @@ from __future__ import annotations
 import onnx
 from onnx import helper
 
-from biopsy.workarounds.barriers import barriers
-from biopsy.workarounds.difference import difference
-from biopsy.workarounds.marks import marks
-from biopsy.workarounds.patch import Patch
-from biopsy.workarounds.spellings.table import spellings
+from biopsy.questions.workarounds.changes import barriers, marks
+from biopsy.questions.workarounds.patch import Patch
+from biopsy.questions.workarounds.spellings.table import spellings
+from biopsy.questions.workarounds.verification import difference
 from support.control_flow import body, branching
 from support.models import info, model
 

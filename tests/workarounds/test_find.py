@@ -11,9 +11,9 @@ import pytest
 from onnx import helper, numpy_helper
 
 from biopsy import errors, events
-from biopsy.session.budget import Budget
-from biopsy.workarounds import model_changes
-from biopsy.workarounds.patch import Patch
+from biopsy.questions.workarounds import changes
+from biopsy.questions.workarounds.patch import Patch
+from biopsy.session.trial import Budget
 from support.real_failures import normalization_of_columns, relu_clip_of_integers
 from support.workarounds import found, question
 
@@ -34,7 +34,7 @@ def patch_of(change, *, kind="spelling", nodes=(0,)) -> Patch:
 def claims(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Patch]]:
     """The spellings that there are: those that a test claims."""
     claimed: list[Patch] = []
-    monkeypatch.setitem(model_changes._MAKERS, "spelling", lambda model, nodes: list(claimed))
+    monkeypatch.setitem(changes._MAKERS, "spelling", lambda model, nodes: list(claimed))
     return claimed
 
 

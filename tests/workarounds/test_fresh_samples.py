@@ -6,11 +6,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 
-from biopsy.engines.feeding import Inputs, feeds_for
-from biopsy.engines.wider_inputs import wider_sample
+from biopsy.engines.runner import Inputs, feeds_for, wider_sample
 from biopsy.model.index import index_bytes
 from biopsy.model.tensor_type import TensorType
-from biopsy.workarounds.fresh_samples import fresh_samples
+from biopsy.questions.workarounds.trusted_values import fresh_samples
 from support.real_failures import normalization_of_columns, relu_clip_of_integers
 
 FLOATS = {"x": TensorType(1, (4, 4))}

@@ -6,7 +6,7 @@ from onnx import helper
 
 from biopsy import errors
 from biopsy.model.index import ModelIndex, index_bytes
-from biopsy.workarounds.node_places import neighbours, nodes_named, nodes_of_piece
+from biopsy.questions.workarounds.find import neighbours, nodes_named, nodes_of_piece
 from support.real_failures import normalization_of_columns
 
 

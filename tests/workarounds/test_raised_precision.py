@@ -6,8 +6,8 @@ import numpy as np
 import onnx
 from onnx import TensorProto, helper
 
-from biopsy.workarounds.patch import Patch
-from biopsy.workarounds.raised_precision import raised_precisions
+from biopsy.questions.workarounds.changes import raised_precisions
+from biopsy.questions.workarounds.patch import Patch
 from support.models import info, model, weight
 from workarounds.spellings.proving import run
 

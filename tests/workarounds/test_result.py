@@ -2,9 +2,9 @@
 
 import pytest
 
-from biopsy.workarounds.latency import Latency
-from biopsy.workarounds.question import Kind
-from biopsy.workarounds.result import FailureRate, Trust, VerifiedChange, Workarounds
+from biopsy.questions.workarounds.latency import Latency
+from biopsy.questions.workarounds.question import Kind
+from biopsy.questions.workarounds.result import FailureRate, Trust, VerifiedChange, Workarounds
 
 
 def change(kind: Kind, ratio: float = 1.0, nodes: int = 0) -> VerifiedChange:

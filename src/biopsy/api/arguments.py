@@ -1,25 +1,43 @@
-"""What the functions for Python users take: models, checks and options, each refused if it cannot be used."""
+"""What the functions for Python users take: models, checks, inputs and the options of a search, each refused if it
+cannot be used.
+"""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import re
+import warnings
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from numbers import Real
 from os import PathLike
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypeVar, get_args
+
+import numpy as np
 
 from biopsy import errors
-from biopsy.checks.function import FunctionCheck
-from biopsy.checks.outcome import Check
+from biopsy.checks.command_line import OwnRun, parse
+from biopsy.checks.judge import Match, Rules
+from biopsy.checks.outcome import Check, FunctionCheck
 from biopsy.checks.warm import command_check
 from biopsy.engines.base import ModelInput
-from biopsy.isolation.cleanup import temporary_folder
+from biopsy.engines.registry import EngineSpec
+from biopsy.engines.runner import Inputs, casts, casts_told, checked_feed, feeds_for
 from biopsy.model.external import require_safe_locations
 from biopsy.model.index import ModelIndex, index_bytes, index_file
 from biopsy.model.load import read_bytes
-from biopsy.similar_names import similar
+from biopsy.model.tensor_type import ValueType
+from biopsy.processes.cleanup import temporary_folder
+from biopsy.questions.builds.settings import CheckTemplate
+from biopsy.session.checked_search import SearchOptions, digest_of_feeds
+from biopsy.session.flakiness import Repeating
+from biopsy.session.pool import Parallelism
+from biopsy.session.result_file import Resume
+from biopsy.session.trial import Budget
+from biopsy.tensors.results import Feed
+from biopsy.text import similar
 
 if TYPE_CHECKING:
     import onnx
@@ -163,3 +181,170 @@ def tolerances_by_name(option: str, value: float | Mapping[str, float]) -> Mappi
         if not isinstance(one, Real) or not 0 <= float(one) < math.inf:
             raise errors.UsageError(f"{option}={value!r}: it is a number, 0 or more, or a dictionary of these by name")
     return found
+
+
+# Inputs and other tensors that Python users give, and how random ones are to be, each refused if it cannot be used.
+
+GivenInputs: TypeAlias = "Feed | Sequence[Feed] | str | PathLike[str] | None"
+"""One feed (tensor name -> array), several, or a file of them; None for random ones."""
+
+GivenRanges: TypeAlias = "tuple[float, float] | Mapping[str, tuple[float, float]] | None"
+"""From where to where random values go: for all inputs, or by name."""
+
+
+def inputs_of(
+    inputs: GivenInputs,
+    iterations: int = 1,
+    seed: int = 1,
+    val_range: GivenRanges = None,
+    shapes: Mapping[str, tuple[int, ...]] | None = None,
+) -> Inputs:
+    """What was said about inputs. Raises DataError if a file of them is damaged, UsageError for what is no input."""
+    require_whole(iterations=iterations)
+    ranges = val_range if isinstance(val_range, Mapping) else {} if val_range is None else {"": val_range}
+    for one in ranges.values():
+        if not isinstance(one, Sequence) or len(one) != 2:
+            raise errors.UsageError(
+                f"val_range={val_range!r}: it is a pair of numbers, or a dictionary of these by name"
+            )
+    require_shapes("shapes", shapes)
+    return Inputs(
+        given=feeds_of(inputs), iterations=iterations, seed=seed, val_range=ranges, shapes=shapes or {}, complete=False
+    )
+
+
+def require_shapes(argument: str, shapes: Mapping[str, tuple[int, ...]] | None) -> None:
+    """Raise UsageError for what are no shapes by name."""
+    for name, shape in (shapes or {}).items():
+        if not isinstance(shape, Sequence) or not all(
+            isinstance(size, int | np.integer) and size >= 0 for size in shape
+        ):
+            raise errors.UsageError(f"{argument}={{{name!r}: {shape!r}}}: sizes are whole numbers, 0 or more")
+
+
+def feeds_of(inputs: GivenInputs) -> Sequence[Feed] | None:
+    """The feeds that are given; None if there are to be random ones. Raises DataError and UsageError."""
+    if inputs is None:
+        return None
+    if isinstance(inputs, str | PathLike):
+        from biopsy.tensors.files import read_feeds
+
+        return read_feeds(Path(inputs))
+    feeds = [inputs] if isinstance(inputs, Mapping) else list(inputs)
+    if not feeds:
+        raise errors.UsageError("inputs=[]: nothing would be run", next_steps=["inputs=None    makes random ones"])
+    for feed in feeds:
+        require_arrays("inputs", feed)
+    return feeds
+
+
+def require_arrays(argument: str, feed: Feed) -> None:
+    """Raise UsageError for what is no dictionary of arrays; what a file holds is one, and is not looked into."""
+    if not isinstance(feed, Mapping):
+        raise errors.UsageError(f"{argument}: {type(feed).__name__} is no dictionary of arrays by name")
+    for name, value in feed.items() if isinstance(feed, dict) else ():
+        if not isinstance(value, np.ndarray | np.generic) or isinstance(value, np.ma.MaskedArray):
+            kind = type(value).__name__
+            raise errors.UsageError(
+                f"{argument}: the value of {name!r} is a {kind}, and no array",
+                next_steps=["numpy.asarray(...) makes one" + (", mask and all" if kind == "MaskedArray" else "")],
+            )
+
+
+def fed(inputs: Mapping[str, ValueType | None], wanted: Inputs, stacklevel: int = 3) -> Sequence[Feed]:
+    """The feeds that a model takes, with a warning for inputs that are cast."""
+    given = feeds_for(inputs, wanted).feeds
+    feeds = [checked_feed(feed, inputs, number) for number, feed in enumerate(given)]
+    changes = casts(given, feeds)
+    if changes:
+        warnings.warn(casts_told(changes), UserWarning, stacklevel=stacklevel)
+    return feeds
+
+
+# What ``reduce`` and ``precision`` share: a search that asks a check, and the options of any such search.
+
+
+@dataclass(frozen=True, kw_only=True)
+class GivenOptions:
+    """The options of a search as a caller gave them; None where nothing was said."""
+
+    rules: Rules | None
+    repeating: Repeating | None
+    budget: Budget | None
+    parallelism: Parallelism | None
+    journal: str | PathLike[str] | None
+    inputs: Sequence[Feed] | None
+
+    @property
+    def jobs(self) -> int:
+        """How many checks run at once."""
+        return options_of("parallelism", self.parallelism, Parallelism).jobs
+
+    def search(self, candidate: Path, name: str) -> SearchOptions:
+        """The options of a search whose candidates stand at ``candidate``. Raises UsageError for what cannot be used.
+
+        ``name`` is what a person calls the search.
+        """
+        repeating = options_of("repeating", self.repeating, Repeating)
+        budget = options_of("budget", self.budget, Budget)
+        parallelism = options_of("parallelism", self.parallelism, Parallelism)
+        require_whole(jobs=parallelism.jobs, repeat=repeating.repeat, checks=budget.checks)
+        require_seconds(seconds=budget.seconds)
+        if not 0 < repeating.confidence < 1:
+            raise errors.UsageError(f"confidence={repeating.confidence!r}: it is above 0 and below 1")
+        about = {} if self.journal is None else {"inputs": digest_of_feeds(self.inputs or ())}
+        return SearchOptions(
+            rules=rules_of(self.rules),
+            candidate=candidate,
+            parallelism=parallelism,
+            budget=budget,
+            repeating=repeating,
+            resume=Resume(journal=None if self.journal is None else Path(self.journal), about=about, search=name),
+        )
+
+
+def rules_of(given: Rules | None) -> Rules:
+    """The rules, with sets for what may be any collection. Raises UsageError for what cannot be used."""
+    rules = options_of("rules", given, Rules)
+    require_choice("match", rules.match, get_args(Match))
+    _require_codes("fail_codes", rules.fail_codes)
+    _require_codes("ignored_codes", rules.ignored_codes)
+    if not all(isinstance(pattern, re.Pattern) for pattern in rules.fail_regexes):
+        raise errors.UsageError(
+            f"fail_regexes={rules.fail_regexes!r}: it is a tuple of compiled regular expressions",
+            next_steps=["fail_regexes=(re.compile('Op: Mul'),)"],
+        )
+    return Rules(
+        fail_codes=frozenset(rules.fail_codes),
+        ignored_codes=frozenset(rules.ignored_codes),
+        fail_regexes=tuple(rules.fail_regexes),
+        match=rules.match,
+    )
+
+
+def _require_codes(name: str, codes: object) -> None:
+    if not isinstance(codes, Collection) or not all(isinstance(code, int) for code in codes):
+        raise errors.UsageError(f"{name}={codes!r}: it is a set of exit statuses", next_steps=[f"{name}={{1}}"])
+
+
+# Checks whose words name the engine that varies, as ``flags`` and ``build`` take them.
+
+
+def template_of(check: Sequence[str], spec: EngineSpec) -> CheckTemplate:
+    """The words of a check, with ``{engine}`` or ``{settings}`` where the engine belongs.
+
+    Raises UsageError for a ``biopsy run`` without either: its settings would never change. Any other command may read
+    them from its environment, which a warning says.
+    """
+    command = parse(check)
+    template = CheckTemplate(command.words, spec, is_own_run=isinstance(command, OwnRun))
+    if template.names_settings:
+        return template
+    if template.is_own_run:
+        raise errors.UsageError(
+            f"check={list(check)!r}: its engine would keep its settings, for nothing in it says where they belong",
+            next_steps=["write {engine} in its place: ['biopsy', 'run', '{}', '--engine', '{engine}', ...]"],
+        )
+    told = "the check has no {engine} and no {settings}: it must read BIOPSY_ENGINE from its environment"
+    warnings.warn(told, UserWarning, stacklevel=3)
+    return template

@@ -1,27 +1,35 @@
-"""A check that is a command: run for each candidate in a process group of its own, never through a shell."""
+"""A check that is a command: run for each candidate in a process group of its own, or in a fork of a warm process;
+and why it could not be started.
+"""
 
 from __future__ import annotations
 
+import errno
+import os
+import re
+import shutil
+import threading
 import time
+from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TypeAlias
 
 from biopsy import errors
 from biopsy.checks import verdict
 from biopsy.checks.command_line import LOAD_INPUTS, CommandLine, OwnCommand, OwnInspect, OwnRun, parse
-from biopsy.checks.file_names import names_undone
+from biopsy.checks.judge import status_text
 from biopsy.checks.outcome import Check, Evidence
 from biopsy.checks.own_program import NAME, NO_SETTINGS, SETTINGS_VARIABLE, start_words
-from biopsy.checks.signature import status_text
-from biopsy.checks.start_failure import cannot_start
-from biopsy.isolation import cleanup, process
-from biopsy.isolation.forks import START_VARIABLE
-from biopsy.isolation.reaper import VERDICT_VARIABLE
-from biopsy.isolation.watch import Ended, Limits, StillRunningError, Stop
-from biopsy.quantities import count
-from biopsy.shell_words import line_of
+from biopsy.checks.words import as_word, names_undone
+from biopsy.processes import cleanup, process
+from biopsy.processes.forks import START_VARIABLE
+from biopsy.processes.reading import open_plain, similar_files
+from biopsy.processes.reaper import VERDICT_VARIABLE
+from biopsy.processes.warm import ForkServer, ServerGoneError
+from biopsy.processes.watch import Ended, Limits, StillRunningError, Stop
+from biopsy.text import ask_for, count, did_you_mean, line_of, printable
 
 ARBITER = "--tell-rounding"
 """The option of ``run``, not in its help, that makes it judge a mismatch against float64."""
@@ -255,3 +263,170 @@ def last_words(output: bytes) -> str:
     """The last lines of what a process printed, to be put behind a sentence; nothing if it printed nothing."""
     lines = [line for line in output[-_LOOKED_AT:].decode("utf-8", "replace").splitlines() if line.strip()]
     return "".join(f"\n  {line[:_MOST_OF_A_LINE]}" for line in lines[-_LAST_LINES:])
+
+
+# Why a check could not be started, and what to type instead.
+
+_LONGEST_FIRST_LINE = 256  # bytes, as much as Linux reads of it
+
+
+def _is_nowhere(word: str) -> bool:
+    """Whether no folder of the PATH is seen to have a program of this name.
+
+    One folder there that may not be searched is what the system then tells of, as of a file without permission.
+    """
+    if "/" in word:
+        return False
+    folders = os.environ.get("PATH", os.defpath).split(os.pathsep)
+    return not any(os.path.isfile(os.path.join(folder, word)) for folder in folders)  # noqa: PTH113, PTH118 -- any word
+
+
+@dataclass(frozen=True)
+class _Script:
+    """A text file that is to be run: ``interpreter`` is what its first line names, "" if that is no ``#!`` line."""
+
+    path: Path
+    interpreter: str
+
+    @property
+    def reader(self) -> str:
+        """What can read it by its name."""
+        return "python" if self.path.suffix == ".py" else "bash"
+
+
+def _script(word: str) -> _Script | None:
+    """The script that a word names; None if it is a program, or may not be looked at."""
+    path = Path(word) if "/" in word else Path(shutil.which(word) or word)
+    if not ("/" in word or path.is_absolute()):
+        return None  # the system looks only in the folders of the PATH
+    try:
+        with open_plain(path, follow=True) as stream:
+            begin = stream.read(_LONGEST_FIRST_LINE)
+    except OSError:
+        return None
+    if b"\0" in begin:
+        return None
+    first = begin.partition(b"\n")[0]
+    named = first[2:].strip(b" \t").replace(b"\t", b" ").split(b" ")[0] if first.startswith(b"#!") else b""
+    return _Script(path, named.decode("utf-8", "surrogateescape"))
+
+
+def _wants_interpreter(error: Exception) -> bool:
+    return isinstance(error, PermissionError) or (isinstance(error, OSError) and error.errno == errno.ENOEXEC)
+
+
+def _no_program(word: str, given: Sequence[str]) -> tuple[str, list[str]]:
+    """What is said where no program is called ``word``, and what to type: the user gave the words ``given``."""
+    if len(word.split()) > 1:
+        reason = f"there is no program '{printable(given[0])}': quotes make one word of a command"
+        for_a_shell = f"for a shell: --check {line_of(['bash', '-c', given[0], *given[1:]])}"
+        if _SHELL.search(given[0]):
+            return reason, [for_a_shell.removeprefix("for a shell: ")]
+        return reason, [
+            f"remove the quotes: --check {' '.join([given[0], *(line_of([one]) for one in given[1:])])}",
+            for_a_shell,
+        ]
+    reason = f"there is no program '{printable(word)}'"
+    if "/" not in word:
+        if Path(word).exists():
+            return reason, [f"--check ./{line_of(given)}"]
+        return reason, did_you_mean(word, [NAME], cutoff=0.7)
+    here = "./" if word.startswith("./") else ""
+    return reason, ask_for([f"{here}{file}" for file in similar_files(Path(word), (Path(word).suffix,))])
+
+
+_SHELL = re.compile(r"[|&;<>$`*?]")
+"""What only a shell understands."""
+
+
+def cannot_start(words: Sequence[str], error: Exception, given: Sequence[str]) -> errors.CheckError:
+    """Why the system could not start ``words``, made of what the user has ``given`` as the check."""
+    steps = []
+    script = _script(words[0])
+    interpreter = script.interpreter if script is not None else ""
+    if script is not None and not interpreter and _wants_interpreter(error):
+        reason = f"'{printable(words[0])}' has no #! line, so no program can read it"
+        steps = [f"--check {line_of([script.reader, *given])}"]
+    elif interpreter and isinstance(error, FileNotFoundError):
+        ends = " (Windows line ends)" if interpreter.endswith("\r") else ""
+        reason = f"the first line of '{printable(words[0])}' names '{printable(interpreter)}', which is not there{ends}"
+        if ends and script is not None:
+            mended = line_of(["sed", "-i", r"s/\r$//", as_word(script.path)])
+            steps = [f"{mended}    takes them away"]
+    elif isinstance(error, FileNotFoundError) or (isinstance(error, OSError) and _is_nowhere(words[0])):
+        reason, steps = _no_program(words[0], given)
+    elif isinstance(error, PermissionError):
+        reason = f"'{printable(words[0])}' may not be executed"
+        steps = [f"chmod +x {line_of(words[:1])}"]
+    else:
+        reason = str(error)
+    return errors.CheckError(f"the check could not be run: {reason}", next_steps=steps)
+
+
+# Checks that are made in forks of one warm process, as far as that is possible.
+#
+# A cold process pays for its imports, and perhaps for reading its files, again in every check. Here one process, the
+# server, pays once; each check is a fork of it. What the check prints and how it ends are the same either way.
+
+
+class ServedCheck(CommandCheck):
+    """A command that a warm process can run; falls back to cold processes where there is no fork or no server.
+
+    ``cold`` is the same command in a process of its own, and ``jobs`` is how many of them may run at once. A subclass
+    says what the server is, and when it is asked.
+    """
+
+    def __init__(self, cold: CommandCheck, jobs: int = 1) -> None:
+        super().__init__(*cold.given)
+        self._jobs = jobs
+        self._server: ForkServer | None = None
+        self._lost: list[ForkServer] = []
+        self._given_up = not hasattr(os, "fork")
+        self._starting = threading.Lock()
+
+    def __reduce__(self) -> tuple[object, ...]:
+        """On another machine, or in another process, the check is a cold one: the server is here."""
+        return CommandCheck, self.given
+
+    @property
+    @abstractmethod
+    def served_by(self) -> str:
+        """Of what each check is a fork, in words."""
+
+    @property
+    def is_served(self) -> bool:
+        """Whether there is a warm process, or one can still be started."""
+        return not self._given_up
+
+    @abstractmethod
+    def _started_server(self) -> ForkServer:
+        """The server, started. Raises ServerGoneError if it cannot be."""
+
+    def start(self) -> None:
+        """Begin to warm up, and do not wait for it. If no server can be started, every check is a cold one."""
+        with self._starting:
+            if self._server is None and not self._given_up:
+                try:
+                    self._server = self._started_server()
+                except ServerGoneError:
+                    self._given_up = True
+
+    def cold(self) -> CommandCheck:
+        """The same check in a process of its own."""
+        return CommandCheck(*self.given)
+
+    def close(self) -> None:
+        """End the server."""
+        with self._starting:
+            for server in (*self._lost, *([] if self._server is None else [self._server])):
+                server.close()
+            self._lost, self._server = [], None
+
+    def _lose(self, server: ForkServer) -> None:
+        """Go on without it. Other threads may still listen to it: what they listen to stays open until the end."""
+        with self._starting:
+            self._given_up = True
+            server.kill()
+            if self._server is server:
+                self._server = None
+                self._lost.append(server)

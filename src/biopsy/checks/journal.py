@@ -31,8 +31,8 @@ from biopsy.checks.journal_file import (
 )
 from biopsy.checks.outcome import Evidence, Judged, Outcome
 from biopsy.checks.verdict import VerdictFile
-from biopsy.filesystem.own_file import InUseError
-from biopsy.filesystem.write import cannot_write
+from biopsy.processes.own_files import InUseError
+from biopsy.processes.writing import cannot_write
 from biopsy.text import printable
 
 FRESH = "--fresh    starts over, and keeps the old journal aside"

@@ -1,6 +1,6 @@
 """The file under a journal: lines that are only ever added, each with a checksum over all that stands before it.
 
-The checksums are keyed with a secret of the user (``filesystem/user_key.py``), so that nobody else can write a line.
+The checksums are keyed with a secret of the user (``processes/own_files.py``), so that nobody else can write a line.
 
 A line is a flat list of texts and numbers in JSON: what it is, its values, the checksum. Nothing nests, and no line and
 no file is larger than what is written here, so that a file from elsewhere costs no more than ours. The first line names
@@ -28,10 +28,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeAlias
 
-from biopsy.filesystem.folders import make_folders_of, remove_empty
-from biopsy.filesystem.own_file import PRIVATE, lock, open_locked, require_own, stands_at
-from biopsy.filesystem.plain_file import NEVER_FOLLOWS, open_plain
-from biopsy.filesystem.user_key import user_key
+from biopsy.processes.own_files import PRIVATE, lock, open_locked, require_own, stands_at, user_key
+from biopsy.processes.reading import NEVER_FOLLOWS, open_plain
+from biopsy.processes.writing import make_folders_of, remove_empty
 
 VERSION = 3
 """Of the format; the journals of versions 1 and 2 were SQLite files."""

@@ -1,16 +1,27 @@
-"""What a check is, what it can say, and what a run of it leaves behind."""
+"""What a check is, what it can say, and what a run of it leaves behind; and the simplest checks: a Python function,
+and a person.
+"""
 
 from __future__ import annotations
 
+import errno
+import json
+import os
+import shutil
+import time
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 from pathlib import Path
+from typing import Any
 
-from biopsy import events
+from biopsy import errors, events
 from biopsy.checks.verdict import VerdictFile
-from biopsy.isolation.watch import Stop
+from biopsy.model.known_names import inside_a_check
+from biopsy.processes.watch import Stop
+from biopsy.processes.writing import write_whole
+from biopsy.text import first_line
 
 
 class Outcome(Enum):
@@ -158,3 +169,193 @@ class Check(ABC):
 
     def close(self) -> None:  # noqa: B027 -- most keep nothing warm
         """End what was kept warm."""
+
+
+# Files of each iteration, sorted by what the check said: ``good``, ``bad`` and ``other``; none is overwritten.
+
+DEFAULT_FOLDER = Path("polygraphy_artifacts")
+_FOLDER_OF = {Outcome.REPRODUCES: "bad", Outcome.PASSES: "good"}
+
+
+@dataclass(frozen=True)
+class Artifacts:
+    """Which files to sort after each check, and where to."""
+
+    files: tuple[Path, ...] = ()
+    folder: Path = DEFAULT_FOLDER
+
+    def sort(self, outcome: Outcome, iteration: int, phase: str) -> list[Path]:
+        """Move every file that exists to the folder of its outcome, named by time, iteration and phase.
+
+        Returns the files that were not there. Raises UsageError if the folder cannot be written, or is a link: not
+        where a person has named it, but where the name is ours.
+        """
+        missing = []
+        for file in self.files:
+            if file.exists():
+                self._move(file, self.folder / _FOLDER_OF.get(outcome, "other"), iteration, phase)
+            else:
+                missing.append(file)
+        return missing
+
+    def _move(self, file: Path, folder: Path, iteration: int, phase: str) -> None:
+        when = f"_{time.strftime('%m-%d-%y_%H-%M-%S')}_N{iteration}{f'_{phase}' if phase else ''}"
+        try:
+            for ours in {self.folder, folder} if self.folder == DEFAULT_FOLDER else {folder}:
+                if ours.is_symlink():
+                    raise OSError(errno.ELOOP, f"{ours} is a symbolic link")
+            folder.mkdir(parents=True, exist_ok=True)
+            target = folder / _short(file.stem, f"{when}{file.suffix}")
+            again = 1
+            while os.path.lexists(target):
+                target = folder / _short(file.stem, f"{when}_{again}{file.suffix}")
+                again += 1
+            shutil.move(file, target)
+        except OSError as error:
+            raise errors.UsageError(f"cannot sort {file} into {folder}: {error.strerror or error}") from error
+
+
+def _short(stem: str, rest: str) -> str:
+    """A name of at most 255 bytes, as file systems take it, whose end is whole."""
+    room = _LONGEST_NAME - len(os.fsencode(rest))
+    while len(os.fsencode(stem)) > room:
+        stem = stem[:-1]
+    return stem + rest
+
+
+_LONGEST_NAME = 255
+
+
+def write_iteration(path: Path, iteration: int) -> None:
+    """Write the file of ``--iter-info``: ``{"iteration": N}``."""
+    write_whole(path, [json.dumps({"iteration": iteration}, indent=4).encode()])
+
+
+def require_distinct(files: Sequence[Path], reserved: Path) -> None:
+    """Raise UsageError if an artifact is the result file, or a folder that stands there already: it would be moved."""
+    for file in files:
+        if file.is_dir():
+            raise errors.UsageError(
+                f"{file} is given as an artifact, and it is a folder that stands there already: it would be moved away",
+                next_steps=["name the files, or a folder that the check makes anew each time"],
+            )
+        if file.resolve() == reserved.resolve():
+            raise errors.UsageError(f"{file} is given as an artifact and as the output: it would be moved away")
+
+
+# A check that is a Python function.
+
+
+class FunctionCheck(Check):
+    """Calls ``function`` with each candidate: a path, or an onnx.ModelProto if ``as_proto``.
+
+    True means that the model fails, False that it passes. An exception is a failure too, its type and the first line of
+    its message being its signature, except that errors of biopsy keep their meaning: EngineFailure is a failure of its
+    stage and kind, CannotCompare and DoesNotFit say nothing about the candidate, and what is infrastructure stops the
+    search.
+    """
+
+    def __init__(self, function: Callable[[Any], object], *, as_proto: bool) -> None:
+        self.function = function
+        self.as_proto = as_proto
+
+    def line(self, candidate: Path) -> str:
+        """The call, for messages."""
+        name = getattr(self.function, "__qualname__", repr(self.function))
+        return f"{name}({'onnx.load(' if self.as_proto else ''}{str(candidate)!r}{')' if self.as_proto else ''})"
+
+    def run(self, candidate: Path, stop: Stop | None = None) -> Evidence:
+        """Call the function once. Raises CheckError if it gives something else than True or False."""
+        started = time.monotonic()
+        try:
+            with inside_a_check():
+                answer = self.function(self._argument(candidate))
+        except Exception as error:  # whatever the caller's function raises is what it says of the candidate
+            return Evidence(status=1, output=b"", verdict=_verdict(error), seconds=time.monotonic() - started)
+        seconds = time.monotonic() - started
+        if answer is True or answer is False or type(answer).__name__ == "bool":  # numpy's bool is one too
+            return Evidence(status=1 if answer else 0, seconds=seconds)
+        raise errors.CheckError(
+            f"the check {self.line(candidate)} returned {answer!r}: True means that the model fails"
+        )
+
+    def _argument(self, candidate: Path) -> object:
+        if not self.as_proto:
+            return candidate
+        import onnx
+
+        return onnx.load(candidate)
+
+
+def _verdict(error: Exception) -> VerdictFile:
+    if isinstance(error, errors.EngineFailure):
+        return VerdictFile(
+            outcome="fails", engine=error.engine, stage=error.stage, kind=error.kind, message=error.message
+        )
+    if isinstance(error, errors.CannotCompare | errors.DoesNotFit):
+        return VerdictFile(outcome="invalid", message=error.message)
+    if isinstance(error, errors.BiopsyError):
+        return VerdictFile(outcome="infrastructure", message=error.message)
+    # What follows in the messages of numpy and torch are the values, another text for each shape.
+    return VerdictFile(outcome="fails", kind=type(error).__name__, message=first_line(str(error)))
+
+
+# A check that is a person.
+
+QUESTION = "[p]ass or [f]ail? ([s]kip, [u]ndo, [q]uit) "
+
+
+class UndoError(Exception):
+    """The person takes back the answer before this one."""
+
+
+class InteractiveCheck(Check):
+    """Asks about each candidate. ``ask`` shows a question and returns the line typed.
+
+    It raises EOFError where no more lines come, RuntimeError or OSError where there is nothing to read from, as input()
+    does: the search ends.
+    """
+
+    automatic = False
+
+    def __init__(self, ask: Callable[[str], str]) -> None:
+        self._ask = ask
+        self._answered = False
+
+    def line(self, candidate: Path) -> str:
+        """What the person is asked to look at."""
+        return f"look at {candidate}"
+
+    def run(self, candidate: Path, stop: Stop | None = None) -> Evidence:
+        """Ask until the answer is understood.
+
+        Raises Interrupted on [q]uit, UndoError on [u]ndo, UsageError if nobody answers the first question.
+        """
+        started = time.monotonic()
+        question = f"{candidate}: {QUESTION}"
+        while True:
+            answer = self._answer(question)
+            seconds = time.monotonic() - started
+            if answer in {"p", "pass"}:
+                return Evidence(status=0, seconds=seconds)
+            if answer in {"f", "fail"}:
+                return Evidence(status=1, seconds=seconds)
+            if answer in {"s", "skip"}:
+                return Evidence(status=0, verdict=VerdictFile(outcome="invalid", message="skipped"), seconds=seconds)
+            if answer in {"u", "undo"}:
+                raise UndoError
+            if answer in {"q", "quit"}:
+                raise errors.Interrupted("stopped on request")
+
+    def _answer(self, question: str) -> str:
+        try:
+            answer = self._ask(question).strip().lower()
+        except (EOFError, RuntimeError, OSError) as error:
+            if self._answered:
+                return "q"
+            raise errors.UsageError(
+                "without --check you are asked about each candidate, but nobody answers: the input has ended",
+                next_steps=["--check COMMAND ...", "or run it in a terminal"],
+            ) from error
+        self._answered = True
+        return answer

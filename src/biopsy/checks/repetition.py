@@ -7,8 +7,8 @@ from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
+from biopsy.checks.judge import Match, Signature, same_failure, signature_of
 from biopsy.checks.outcome import Judged, Outcome
-from biopsy.checks.signature import Match, Signature, same_failure, signature_of
 
 _Z_OF_95_PERCENT = 1.96
 _RUNS_AT_FIRST, _RUNS_TO_MEASURE = 3, 20

@@ -1,4 +1,6 @@
-"""One run of a check as a task that can be handed to an executor, here or on another machine."""
+"""One run of a check as a task for an executor, here or on another machine; and what is made before it: an
+environment, a build of the model, an engine to be looked at.
+"""
 
 from __future__ import annotations
 
@@ -6,19 +8,24 @@ import contextlib
 import os
 import shutil
 import stat
-from collections.abc import Callable, Iterator, Sequence
+import time
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from concurrent.futures import Executor, Future
-from dataclasses import dataclass, replace
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol, TypeVar
 
 from biopsy import errors
+from biopsy.checks.command import CommandCheck
+from biopsy.checks.judge import status_text
 from biopsy.checks.outcome import Check, Evidence
-from biopsy.checks.signature import status_text
+from biopsy.checks.verdict import VerdictFile
 from biopsy.comparison.mismatch import Mismatch, Rounding, size_beside
-from biopsy.filesystem.write import cannot_write, copy_transient, write_transient
-from biopsy.isolation import cleanup
-from biopsy.isolation.watch import Stop
+from biopsy.processes import cleanup
+from biopsy.processes.cleanup import take_what_stands_at
+from biopsy.processes.watch import Stop
+from biopsy.processes.writing import cannot_write, copy_transient, write_transient
 
 NO_CANDIDATE = Path("{}")
 """Given as the candidate of a command that has none, this leaves a literal ``{}`` in its words as it is."""
@@ -126,3 +133,172 @@ class Inline(Executor):
         except Exception as error:
             future.set_exception(error)
         return future
+
+
+# What a machine makes before a check looks at a model there: a build of the model, an environment for the check.
+#
+# A ``Preparation`` travels with a task, and is carried out by the machine. It names files as they are named here; the
+# ``TaskSite`` tells where they stand there.
+
+
+class Closable(Protocol):
+    """What is kept warm, and ended at the end."""
+
+    def close(self) -> None:
+        """End it."""
+
+
+Kept = TypeVar("Kept", bound=Closable)
+
+
+class TaskSite(Protocol):
+    """Where a preparation is carried out."""
+
+    def path(self, ours: str) -> Path:
+        """Where a file stands that is called ``ours`` here; it is one of its task."""
+
+    def kept(self, key: Hashable, make: Callable[[], Kept]) -> Kept:
+        """What was made for a key before, or now; it is kept warm for the tasks that follow."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Prepared:
+    """What was made. ``told`` is brought back: plain values, or records of ours.
+
+    ``words`` stand in those of the check in place of others, and ``environment`` changes its variables. Unless it
+    ``is_ready``, there is nothing that the check could look at, and it does not.
+    """
+
+    told: Mapping[str, Any]
+    words: Mapping[str, str] = field(default_factory=dict)
+    environment: Mapping[str, str | None] = field(default_factory=dict)
+    is_ready: bool = True
+
+
+class Preparation(Protocol):
+    """Something to make. It is a frozen record, and can be pickled."""
+
+    def prepared(self, site: TaskSite, stop: Stop) -> AbstractContextManager[Prepared]:
+        """Make it, and have it stand while the check looks. Raises BiopsyError if nothing can be concluded."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class PreparedTask:
+    """A task for another machine, before which something is made there; None as a check: only this is made.
+
+    ``models`` are sent besides the files of the check, with the weights beside them. ``written`` are files that it
+    writes, such as the ``candidate`` if it is no model. ``back`` are files that come back, if they are there after the
+    check. ``original`` is as in ``Task``.
+    """
+
+    check: CommandCheck | None
+    candidate: Path
+    preparation: Preparation
+    models: Sequence[Path] = ()
+    written: Sequence[Path] = ()
+    back: Sequence[Path] = ()
+    original: tuple[Mismatch, ...] = ()
+
+
+def require_names(check: CommandCheck, model: Path) -> None:
+    """Raise UsageError for a check that names neither the candidate nor the model, wherever they stand."""
+    if not (check.names_candidate or check.names_file(model)):
+        raise errors.UsageError(
+            "the check names neither the candidate nor the model, which stand elsewhere on other machines",
+            next_steps=["write {} in the check where it goes"],
+        )
+
+
+def require_weights_beside(model: Path, weights: Path | None) -> None:
+    """Raise UsageError for a model whose external weights are in another folder: those beside it are sent."""
+    from biopsy.model.external import files_referred_to
+
+    if weights is None or weights.resolve() == model.parent.resolve():
+        return
+    if files_referred_to(model.read_bytes(), weights):
+        raise errors.UsageError(
+            f"the weights of {model} stand in another folder, and other machines are sent those that stand beside it",
+            next_steps=[f"copy the model to {weights}"],
+        )
+
+
+# Checks that look at what an engine has built from a candidate, and not at the candidate itself.
+
+
+class EngineFileCheck(Check):
+    """Has ``builder`` make ``built`` of each candidate, and asks ``check`` about that.
+
+    What cannot be built says nothing of precision: the candidate is invalid. One at a time, for there is one file.
+    """
+
+    def __init__(self, builder: Check, check: Check, built: Path, *, keep: bool = False) -> None:
+        """``keep``: the last engine is left there."""
+        self.builder = builder
+        self.check = check
+        self._keep = keep
+        self._made = False
+        self.built = built
+
+    @property
+    def automatic(self) -> bool:
+        """As the check is: building costs nobody's attention."""
+        return self.check.automatic
+
+    @property
+    def stoppable(self) -> bool:
+        """As both are."""
+        return self.builder.stoppable and self.check.stoppable
+
+    @property
+    def settings(self) -> Mapping[str, str]:
+        """Those of the builder, and those of the check under names of their own."""
+        return {**self.check.settings, **{f"builder {name}": text for name, text in self.builder.settings.items()}}
+
+    @property
+    def files(self) -> Sequence[Path]:
+        """Those of both."""
+        return (*self.builder.files, *self.check.files)
+
+    def start(self) -> None:
+        """Warm both up."""
+        self.builder.start()
+        self.check.start()
+
+    def expect(self, seconds: float) -> None:
+        """Pass it on to both."""
+        self.builder.expect(seconds)
+        self.check.expect(seconds)
+
+    def glance(self) -> Check:
+        """The same, with a check that may be content with the first thing that it finds wrong."""
+        return EngineFileCheck(self.builder, self.check.glance(), self.built, keep=self._keep)
+
+    def cold(self) -> Check:
+        """The same without anything that was kept warm."""
+        return EngineFileCheck(self.builder.cold(), self.check.cold(), self.built, keep=self._keep)
+
+    def close(self) -> None:
+        """End what was kept warm, and remove the last engine unless it is to be kept."""
+        self.builder.close()
+        self.check.close()
+        if self._made and not self._keep:  # what stands there otherwise is somebody else's
+            self.built.unlink(missing_ok=True)
+        self._made = False
+
+    def line(self, candidate: Path) -> str:
+        """Both commands."""
+        return f"{self.builder.line(candidate)} && {self.check.line(self.built)}"
+
+    def run(self, candidate: Path, stop: Stop | None = None) -> Evidence:
+        """Build, then ask. Raises CheckError if either cannot be run."""
+        started, self._made = time.monotonic(), True
+        self.built.unlink(missing_ok=True)
+        building = self.builder.run(candidate, stop)
+        take_what_stands_at(self.built)
+        if building.status != 0 or not self.built.exists():
+            if building.verdict.outcome == "infrastructure":
+                return building
+            said = building.verdict.message or f"exit status {building.status}"
+            verdict = VerdictFile(outcome="invalid", message=f"no engine could be built: {said}")
+            return replace(building, status=125, verdict=verdict, timed_out=False, out_of_memory=False)
+        return replace(self.check.run(self.built, stop), seconds=time.monotonic() - started)

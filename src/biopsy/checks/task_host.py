@@ -1,4 +1,6 @@
-"""What does tasks on another machine: a folder of its own, where it has what a task speaks of, and warm checks."""
+"""What does tasks on another machine: a folder of its own, warm checks, and the files that a check leaves there and
+that are to come back.
+"""
 
 from __future__ import annotations
 
@@ -6,24 +8,22 @@ import contextlib
 import os
 import sys
 import threading
-from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from pathlib import Path, PurePosixPath
+from pathlib import Path, PurePath, PurePosixPath
 from typing import Any
 
 from biopsy import errors
 from biopsy.checks.command import CommandCheck
-from biopsy.checks.engine_file import EngineFileCheck
-from biopsy.checks.file_names import with_files
-from biopsy.checks.left_files import LeftFiles
 from biopsy.checks.outcome import Check, Evidence
 from biopsy.checks.portable import Content, PortableCheck, PortableTask
-from biopsy.checks.preparation import Kept, Preparation, Prepared
-from biopsy.checks.task import NO_CANDIDATE, Task, clear, run_check
-from biopsy.filesystem.content_store import ContentStore
-from biopsy.filesystem.plain_file import FileState, state_at
-from biopsy.isolation.errors_as_json import as_json
-from biopsy.isolation.watch import Stop
+from biopsy.checks.task import NO_CANDIDATE, EngineFileCheck, Kept, Preparation, Prepared, Task, clear, run_check
+from biopsy.checks.words import with_files
+from biopsy.processes.host_folders import ContentStore
+from biopsy.processes.reading import FileState, open_plain, state_at
+from biopsy.processes.serving import as_json
+from biopsy.processes.watch import Stop
+from biopsy.text import size_text
 
 _MOST_CHECKS = 4
 """Checks that are kept warm: as a rule there are one or two, and the cold one of the end."""
@@ -225,3 +225,66 @@ def _as_check_error(error: errors.BiopsyError | OSError) -> errors.BiopsyError:
     if isinstance(error, errors.BiopsyError):
         return errors.CheckError(error.message, kept=error.kept, next_steps=error.next_steps)
     return errors.CheckError(f"the check could not be run: {error.strerror or error}")
+
+
+# Files that a check leaves on another machine, and that are to come back: read there, bounded in size.
+
+MOST_BYTES = 256_000_000
+"""Bytes of all files that one run may bring back."""
+
+
+class LeftFiles:
+    """The files that are called ``wanted`` here. ``places`` has the path of each on this machine.
+
+    A check that is not told the name writes it into its current folder, which is ``folder``.
+    """
+
+    def __init__(self, folder: Path, places: Mapping[str, Path], wanted: Sequence[str]) -> None:
+        self._folder = folder
+        self._places = places
+        self._wanted = wanted
+
+    def clear(self) -> None:
+        """Remove what an earlier run has left."""
+        for ours in self._wanted:
+            for path in self._paths(ours):
+                with contextlib.suppress(OSError):
+                    clear(path, whole=True)
+
+    def read(self) -> tuple[tuple[str, bytes], ...]:
+        """Those that are there. Raises CheckError for what is no plain file, or if they are too large."""
+        found: list[tuple[str, bytes]] = []
+        room = MOST_BYTES
+        for ours in self._wanted:
+            content = self._content(ours, room)
+            if content is not None:
+                found.append((ours, content))
+                room -= len(content)
+        return tuple(found)
+
+    def _paths(self, ours: str) -> Iterator[Path]:
+        yield self._places[ours]
+        if not PurePath(ours).is_absolute() and ".." not in PurePath(ours).parts:
+            yield self._folder / ours
+
+    def _content(self, ours: str, room: int) -> bytes | None:
+        for path in self._paths(ours):
+            try:
+                with open_plain(path) as stream:
+                    content = b"" if os.fstat(stream.fileno()).st_size > room else stream.read(room + 1)
+                    is_too_large = os.fstat(stream.fileno()).st_size > room
+            except FileNotFoundError:
+                continue
+            except OSError as error:
+                raise _stays(ours, str(error.strerror or error)) from error
+            if is_too_large or len(content) > room:
+                raise _stays(ours, f"at most {size_text(MOST_BYTES)} of files come back from one run")
+            return content
+        return None
+
+
+def _stays(ours: str, why: str) -> errors.CheckError:
+    return errors.CheckError(
+        f"the artifact {ours} cannot be brought back from another machine: {why}",
+        next_steps=["leave it out of --artifacts, or leave --on out"],
+    )

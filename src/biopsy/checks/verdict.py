@@ -36,8 +36,8 @@ from pathlib import Path
 
 from biopsy import errors
 from biopsy.comparison.mismatch import Mismatch, Rounding, kind_of, mismatches_from, rounding_from
-from biopsy.filesystem.plain_file import read_plain
-from biopsy.isolation.reaper import VERDICT_VARIABLE
+from biopsy.processes.reading import read_plain
+from biopsy.processes.reaper import VERDICT_VARIABLE
 
 OUTCOMES = frozenset({"fails", "passes", "invalid", "infrastructure"})
 _MOST_BYTES = 1 << 20

@@ -7,8 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from biopsy.checks.command_line import OwnRun, parse
-from biopsy.isolation.fork_server import ForkServer, ServerProcess
-from biopsy.isolation.waiting import ForkOfWaiting, WaitingProcess
+from biopsy.processes.warm import ForkOfWaiting, ForkServer, ServerProcess, WaitingProcess
 
 _ZYGOTE = "biopsy.cli.zygote"
 """It is named, not imported: the command line stands above this layer."""

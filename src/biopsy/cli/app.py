@@ -1,4 +1,6 @@
-"""One command line from its words to its exit status: the module of the command is imported, parsed for and run."""
+"""One command line from its words to its exit status: the module of the command is imported, parsed for and run.
+Options on the wrong side of ``--check`` are told of before that.
+"""
 
 from __future__ import annotations
 
@@ -15,21 +17,30 @@ from types import ModuleType
 from typing import TYPE_CHECKING
 
 from biopsy import errors
-from biopsy.checks.leading_options import HELP, VERSION, split_leading
-from biopsy.cli import check_words, commands, messages, misplaced
-from biopsy.cli.arguments import absent_options, conflicts, file_kinds, limits
-from biopsy.cli.commands import GROUPS
+from biopsy.checks.own_program import HELP, VERSION, split_leading
+from biopsy.cli import commands
+from biopsy.cli.arguments import absent_options, types
+from biopsy.cli.commands import GROUPS, own_command, split_at
 from biopsy.cli.console import Console
-from biopsy.cli.parser import leading_options, parser_of
-from biopsy.cli.settings.applied import applied
-from biopsy.filesystem.privacy import as_private_as_what_is_read
-from biopsy.isolation import interrupts
-from biopsy.isolation.forks import KEEP_VARIABLE
-from biopsy.isolation.leaving import leave
-from biopsy.isolation.variables import variables
+from biopsy.cli.parser import (
+    Parser,
+    apply,
+    leading_options,
+    open_log,
+    parser_of,
+    require_no_file_twice,
+    say_version,
+    sources,
+)
+from biopsy.cli.settings import applied
+from biopsy.processes import own_process
+from biopsy.processes.forks import KEEP_VARIABLE
+from biopsy.processes.own_process import leave, variables
+from biopsy.processes.writing import as_private_as_what_is_read
+from biopsy.text import line_of
 
 if TYPE_CHECKING:
-    from biopsy.isolation.watch import Cause, Limits
+    from biopsy.processes.watch import Cause, Limits
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -40,7 +51,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     program = Path(sys.argv[0]).name
     program = "biopsy" if program in {"", "__main__.py", "-c", "-m"} else program.removesuffix(".exe")
     console = Console()
-    interrupts.is_program = argv is None
+    own_process.is_program = argv is None
     words = list(sys.argv[1:] if argv is None else argv)
     status = _ended(lambda: _dispatch(program, words, console, is_program=argv is None), console)
     console.end_log()
@@ -87,9 +98,9 @@ def _dispatch(program: str, words: list[str], console: Console, *, is_program: b
         return _outside_commands(program, asked, console)
     module = importlib.import_module(command.module)
     parser = parser_of(program, command)
-    own, rest = check_words.split_at(getattr(module, "REST_OPTIONS", ()), asked.rest)
+    own, rest = commands.split_at(getattr(module, "REST_OPTIONS", ()), asked.rest)
     rest_option = "--check" if rest is None else asked.rest[len(own)]
-    misplaced.require_check_for_engines(command, own, rest_option, rest, program)
+    require_check_for_engines(command, own, rest_option, rest, program)
     settings = applied(program, command, own, rest_option, rest)
     rest = settings.rest
     try:
@@ -99,7 +110,7 @@ def _dispatch(program: str, words: list[str], console: Console, *, is_program: b
     if rest is not None:
         args.check = rest
     args.words, args.began, args.started = words, time.time(), time.monotonic()
-    messages.apply(args, console)
+    apply(args, console)
     console.asks = getattr(args, "check", ()) is None
     _rest_on(settings.basis, console)
     for line in settings.remarks:
@@ -109,17 +120,17 @@ def _dispatch(program: str, words: list[str], console: Console, *, is_program: b
     work = partial(_executed, module, args, console)
     warmed_up = getattr(module, "warmed_up", _not_warmed_up)
     kept = {KEEP_VARIABLE: "1"} if getattr(args, "keep_processes", False) else {}
-    with variables(kept), as_private_as_what_is_read(conflicts.sources(parser, args)), warmed_up(args, console):
+    with variables(kept), as_private_as_what_is_read(sources(parser, args)), warmed_up(args, console):
         if rest is not None:
-            misplaced.require_own_place(parser, rest_option, rest, program)
-            misplaced.warn_of_unread(parser, rest_option, rest, console)
-        conflicts.require_no_file_twice(parser, args, getattr(module, "derived_files", _none)(args))
-        messages.open_log(args, console)
+            require_own_place(parser, rest_option, rest, program)
+            warn_of_unread(parser, rest_option, rest, console)
+        require_no_file_twice(parser, args, getattr(module, "derived_files", _none)(args))
+        open_log(args, console)
         if not command.says_when_it_looks:
             _say_that_it_looks()
-        if is_program and command.may_crash and (limits.are_given(args) or not _is_a_check()):
+        if is_program and command.may_crash and (types.are_given(args) or not _is_a_check()):
             conclude = partial(getattr(module, "conclude_crash", _tell), args, console)
-            return _watched(work, console, conclude, words, command, limits.limits_of(args, command.may_take))
+            return _watched(work, console, conclude, words, command, types.limits_of(args, command.may_take))
         return work()
 
 
@@ -154,7 +165,7 @@ def _watched(
 
     A check without limits needs no watcher: whoever started it sees the signal.
     """
-    from biopsy.isolation import supervised
+    from biopsy.processes import supervised
 
     if not supervised.is_possible():
         return work()
@@ -168,8 +179,8 @@ def _watched(
 
 def _limit_reached(cause: Cause, words: Sequence[str], command: commands.Command, bounds: Limits) -> errors.BiopsyError:
     """What a command that was stopped says, with the line that lets it take ten times as long, or twice the memory."""
-    from biopsy.cli.line_again import line_with
-    from biopsy.quantities import size_text
+    from biopsy.cli.advice import line_with
+    from biopsy.text import size_text
 
     if cause == "time":
         reached = f"it took longer than {bounds.seconds:g} s"
@@ -220,7 +231,7 @@ def _not_warmed_up(args: argparse.Namespace, console: Console) -> AbstractContex
     return nullcontext()
 
 
-def _none(args: argparse.Namespace) -> file_kinds.Derived:
+def _none(args: argparse.Namespace) -> types.Derived:
     """The files that most commands name by themselves."""
     return {}
 
@@ -237,7 +248,7 @@ def _outside_commands(program: str, asked: commands.Asked, console: Console) -> 
     if not plain and leading and not {*leading} - {"-v"}:  # Polygraphy says its version for -v alone
         leading = [*VERSION]
     if {*leading, *plain[1:]} & {*VERSION}:
-        messages.say_version()
+        say_version()
         return 0
     asked_for_help = len(plain) < len(asked.rest) or bool({*leading} & {*HELP}) or not (plain or leading)
     if not plain or (plain[0] in GROUPS and len(plain) == 1):
@@ -246,3 +257,112 @@ def _outside_commands(program: str, asked: commands.Asked, console: Console) -> 
         console.coloured(*painted(commands.overview(program, plain[0] if plain else None)))
         return 0 if asked_for_help else 2
     raise commands.unknown(program, plain)
+
+
+# Options on the wrong side of ``--check``, which takes the whole rest of the line: what to type instead.
+
+_LONGEST_SCRIPT = 1 << 20
+"""Bytes of a script that is searched for an option."""
+
+
+def require_own_place(parser: Parser, option: str, rest: Sequence[str], program: str) -> None:
+    """Raise UsageError if a check that is our own command is given an option that is one of ``parser`` alone."""
+    inner = own_command(rest)
+    if inner is None:
+        return
+    command, words = inner
+    theirs = parser_of(program, command)
+    module = importlib.import_module(command.module)
+    given, _ = split_at((*getattr(module, "REST_OPTIONS", ()), "--"), words)
+    for word in given:
+        if word.startswith("-") and parser.has_option(word) and not theirs.has_option(word):
+            name, mine = word.partition("=")[0], parser.prog.removeprefix(f"{program} ")
+            raise errors.UsageError(
+                f"{name} is no option of {' '.join(command.words)}: it belongs to {mine}, which takes all behind"
+                f" {option} for the check",
+                next_steps=[f"write {name} before {option}"],
+            )
+
+
+def require_check_for_engines(
+    command: commands.Command, own: Sequence[str], option: str, rest: Sequence[str] | None, program: str
+) -> None:
+    """Raise UsageError, with the line to type, if a search is given an engine, which belongs into its check.
+
+    ``own`` are the words before ``option``, ``rest`` those behind it; None if there is no check.
+    """
+    if command.words not in _SEARCHES or not any(word.partition("=")[0] in _ENGINES for word in own):
+        return  # the options of run cost their imports
+    from biopsy.checks.command_line import OwnRun, parse
+
+    run = parser_of(program, commands.read(["run"]).command or command)
+    left, moved = _parted(own, parser_of(program, command), run)
+    engines = [word for word in moved if word.partition("=")[0] in _ENGINES]
+    given = None if rest is None else parse(rest)
+    if not engines or not (given is None or isinstance(given, OwnRun)):
+        return
+    check = ["biopsy", "run", "{}", *moved] if given is None else [*given.with_options(*moved).words]
+    raise errors.UsageError(
+        f"{engines[0]} is no option of {' '.join(command.words)}: an engine belongs in the check",
+        next_steps=[line_of([program, *command.words, *left, option, *check])],
+    )
+
+
+_SEARCHES = {("debug", "reduce"), ("debug", "precision")}
+"""Commands whose check is asked about candidates."""
+
+_ENGINES = {"--engine", "--onnxrt", "--openvino", "--trt", "--reference", "--reference:float64"}
+
+
+def _parted(words: Sequence[str], mine: Parser, theirs: Parser) -> tuple[list[str], list[str]]:
+    """The words without the options, and their values, that only another command has; and those."""
+    left, moved = list[str](), list[str]()
+    room = 0
+    for word in words:
+        if word.startswith("-"):
+            is_theirs = theirs.has_option(word) and not mine.answers_to(word)
+            room = theirs.most_values(word) if is_theirs else 0
+            (moved if is_theirs else left).append(word)
+        else:
+            (moved if room else left).append(word)
+            room = max(0, room - 1)
+    return left, moved
+
+
+def warn_of_unread(parser: Parser, option: str, rest: Sequence[str], console: Console) -> None:
+    """Warn of options of ``parser`` that a script is given and cannot know: its text neither has them nor reads all."""
+    from biopsy.checks.command_line import OwnCommand, parse
+
+    check = parse(rest)
+    if isinstance(check, OwnCommand):
+        return
+    given = [word.partition("=")[0] for word in rest if word.startswith("--") and parser.has_option(word)]
+    texts = [_text(path) for path, is_run in check.files_named() if is_run] if given else []
+    if not texts or None in texts:
+        mine = parser.prog.partition(" ")[2]
+        for name in dict.fromkeys(given):
+            if name not in _COMMON:
+                console.note(f"the check gets {name}; if it is meant for {mine}, write it before {option}")
+        return
+    for name in dict.fromkeys(given):
+        if not any(name in text or any(sign in text for sign in _READ_ALL) for text in texts if text is not None):
+            console.warn(
+                f"{name} stands behind {option}, so the check gets it, and does not read it: write it before {option}"
+            )
+
+
+_COMMON = {"--help", "--verbose", "--quiet", "--silent", "--version", "--output"}
+"""Options that many programs have."""
+
+_READ_ALL = ("$@", "$*", "sys.argv[1:]", "parse_known_args", "click", "fire", "typer", "docopt")
+"""Signs that a script hands its words on, or reads them in a way that their names do not show."""
+
+
+def _text(path: Path) -> str | None:
+    """The text of a script; None if it is none, or is long."""
+    try:
+        if path.stat().st_size > _LONGEST_SCRIPT or not path.is_file():
+            return None
+        return path.read_bytes().decode("utf-8")
+    except (OSError, UnicodeDecodeError):
+        return None

@@ -1,9 +1,8 @@
-"""The process of a cold check that is started before it is asked for: it loads what it needs, and waits.
-
-Its words are a descriptor, and those of a check, which tell what to load: code and engines, nothing of the model or of
-the files that the words name. What comes over the descriptor, one JSON object with the ``words`` and, under
-``BIOPSY_VERDICT``, the path to say its verdict in, makes it what ``biopsy`` with these words would be. Engines are
-loaded when an empty line says that it will be needed soon. Nothing comes if it is not needed.
+"""The process of a cold check that is started before it is asked for: it loads what it needs, and waits. Its words
+are a descriptor, and those of a check, which tell what to load: code and engines, nothing of the model or of the
+files that the words name. What comes over the descriptor, one JSON object with the ``words`` and, under
+``BIOPSY_VERDICT``, the path to say its verdict in, makes it what ``biopsy`` with these words would be. Engines
+are loaded when an empty line says that it will be needed soon. Nothing comes if it is not needed.
 """
 
 from __future__ import annotations
@@ -17,18 +16,18 @@ from contextlib import suppress
 from pathlib import Path
 
 from biopsy import errors
+from biopsy.checks.command_line import OwnRun, parse
 from biopsy.checks.own_program import NO_SETTINGS, SETTINGS_VARIABLE
-from biopsy.cli.run import preloading
 from biopsy.engines.base import Engine
-from biopsy.isolation.forks import MARK, carry_mark
-from biopsy.isolation.leaving import leave
-from biopsy.isolation.reaper import VERDICT_VARIABLE
+from biopsy.processes.forks import MARK, carry_mark
+from biopsy.processes.own_process import leave
+from biopsy.processes.reaper import VERDICT_VARIABLE
 
 
 def main() -> int:
     """Load, wait, run; the exit status."""
     descriptor, *words = sys.argv[1:]
-    args = preloading.options_of(words)
+    args = options_of(words)
     return wait(int(descriptor), [] if args is None else load(args))
 
 
@@ -37,9 +36,9 @@ def load(args: argparse.Namespace) -> list[type[Engine]]:
 
     None is, if one is not known: the check itself will tell what is wrong with it.
     """
-    preloading.load_code()
+    load_code()
     try:
-        return preloading.engines_of(args)
+        return engines_of(args)
     except errors.BiopsyError:
         return []
 
@@ -61,3 +60,50 @@ def wait(descriptor: int, engines: Sequence[type[Engine]]) -> int:
     from biopsy.cli.app import main as run_command
 
     return run_command()
+
+
+# What a check that is ``biopsy run`` will need, told by its words, and loaded before it is asked for.
+
+
+def options_of(words: Sequence[str]) -> argparse.Namespace | None:
+    """The options of a check; None if it is no ``run`` of ours, or a wrong one."""
+    command = parse(words)
+    if not isinstance(command, OwnRun):
+        return None
+    from biopsy.cli.commands import COMMANDS
+    from biopsy.cli.parser import parser_of
+
+    parser = parser_of(Path(command.program).name, next(each for each in COMMANDS if each.words == ("run",)))
+    try:
+        return parser.parse_known_args(list(command.options))[0]
+    except errors.BiopsyError:
+        return None  # the check itself will tell what is wrong with it
+
+
+def engines_of(args: argparse.Namespace) -> list[type[Engine]]:
+    """The classes of the engines that it runs, each once. Raises UsageError for one that is not known."""
+    from biopsy.cli.arguments.engines import specs_to_run
+    from biopsy.engines.registry import class_of
+
+    return list(dict.fromkeys(class_of(spec) for spec in specs_to_run(args)))
+
+
+def load_code() -> None:
+    """Import everything that it uses."""
+    import numpy.ma  # noqa: F401 -- numpy.unique would import it
+    import pybase64  # noqa: F401 -- values in JSON files are text
+
+    import biopsy.checks.verdict
+    import biopsy.cli.app
+    import biopsy.cli.arguments.engines
+    import biopsy.cli.run.execution
+    import biopsy.cli.run.findings
+    import biopsy.cli.run.names
+    import biopsy.cli.run.report
+    import biopsy.cli.run.settings
+    import biopsy.comparison.describe
+    import biopsy.comparison.runs
+    import biopsy.comparison.tolerance
+    import biopsy.engines.runner
+    import biopsy.model.nodes
+    import biopsy.tensors.generate  # noqa: F401

@@ -1,11 +1,10 @@
-"""The command tree: one line per command, and what the help says of them all.
-
-A command module has two functions: ``configure(parser)`` adds its options, ``execute(args, console)`` does the work
-and returns the exit status. It may have three more: ``derived_files(args)`` declares the files that it names itself
-(see ``arguments.conflicts``); ``warmed_up(args, console)`` is entered before anything else is imported, and begins what
-takes a while; ``conclude_crash(args, console, crash)`` reports on an engine that ended the process in which the command
-worked, and returns the exit status. Adding a command takes one file and one line in ``COMMANDS``; what else it must
-declare are the fields of ``Command``.
+"""The command tree: one line per command, what the help says of them all, and which of them the words of a check
+run. A command module has two functions: ``configure(parser)`` adds its options, ``execute(args, console)`` does
+the work and returns the exit status. It may have three more: ``derived_files(args)`` declares the files that it
+names itself (see ``parser``); ``warmed_up(args, console)`` is entered before anything else is imported, and
+begins what takes a while; ``conclude_crash(args, console, crash)`` reports on an engine that ended the process in
+which the command worked, and returns the exit status. Adding a command takes one file and one line in
+``COMMANDS``; what else it must declare are the fields of ``Command``.
 """
 
 from __future__ import annotations
@@ -14,8 +13,8 @@ from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from biopsy import errors
-from biopsy.checks.leading_options import split_leading
-from biopsy.similar_names import ask_for, similar
+from biopsy.checks.own_program import split_leading
+from biopsy.text import ask_for, similar
 
 STATUSES = """\
 exit status:
@@ -50,18 +49,16 @@ COMMANDS: tuple[Command, ...] = (
     ),
     Command(("diagnose",), "biopsy.cli.diagnose.command", "find out why a model fails, and what avoids it"),
     Command(("torch",), "biopsy.cli.torch", "find the line of a PyTorch module that its ONNX model is wrong for"),
-    Command(
-        ("debug", "reduce"), "biopsy.cli.debug.reduce.command", "find the smallest part of a model that still fails"
-    ),
-    Command(("debug", "precision"), "biopsy.cli.debug.precision.command", "find the layers that need high precision"),
+    Command(("debug", "reduce"), "biopsy.cli.debug.reduce", "find the smallest part of a model that still fails"),
+    Command(("debug", "precision"), "biopsy.cli.debug.precision", "find the layers that need high precision"),
     Command(
         ("debug", "repeat"),
-        "biopsy.cli.debug.repeat.command",
+        "biopsy.cli.debug.repeat",
         "repeat a command to see how often it fails, and how",
     ),
     Command(
         ("debug", "build"),
-        "biopsy.cli.debug.build.command",
+        "biopsy.cli.debug.build",
         "build a model repeatedly, and sort the builds by a check",
     ),
     Command(
@@ -72,17 +69,17 @@ COMMANDS: tuple[Command, ...] = (
     Command(("debug", "flags"), "biopsy.cli.debug.flags", "find the engine setting that makes a failure go away"),
     Command(
         ("debug", "version"),
-        "biopsy.cli.debug.version.command",
+        "biopsy.cli.debug.version",
         "find the release of a package that broke or mended a model",
     ),
     Command(
         ("debug", "workaround"),
-        "biopsy.cli.debug.workaround.command",
+        "biopsy.cli.debug.workaround",
         "find the smallest change with which the model is right",
     ),
     Command(
         ("debug", "transform"),
-        "biopsy.cli.debug.transform.command",
+        "biopsy.cli.debug.transform",
         "find what a simplifier, an optimizer or a converter breaks",
     ),
     Command(("debug", "known"), "biopsy.cli.debug.known", "look up which known bugs a small failing model looks like"),
@@ -333,3 +330,26 @@ _BEGIN = (
     ("run model.onnx --onnxrt", "does it run?"),
     ("diagnose model.onnx --onnxrt", "why does it fail?"),
 )
+
+
+# The words of a check on a command line: where they begin, and which command of ours they run, if any.
+
+
+def split_at(options: Sequence[str], words: list[str]) -> tuple[list[str], list[str] | None]:
+    """The words before an option that takes the whole rest of the line, and that rest; None without such an option.
+
+    argparse would look at the rest too, and take what looks like an option of ours for one.
+    """
+    at = next((place for place, word in enumerate(words) if word in options), None)
+    return (words, None) if at is None else (words[:at], words[at + 1 :])
+
+
+def own_command(check: Sequence[str]) -> tuple[Command, list[str]] | None:
+    """The command of this installation that a check runs, and the words behind it; None if it runs anything else."""
+    from biopsy.checks.command_line import OwnCommand, parse
+
+    parsed = parse(check)
+    if not (isinstance(parsed, OwnCommand) and parsed.is_this_installation):
+        return None
+    asked = read(parsed.arguments)
+    return None if asked.command is None else (asked.command, asked.rest)

@@ -6,7 +6,7 @@ import argparse
 import importlib
 from typing import TYPE_CHECKING, Any
 
-from biopsy.cli.arguments.file_kinds import FileKind
+from biopsy.cli.arguments.types import FileKind
 
 if TYPE_CHECKING:
     from biopsy.cli.console import Console
@@ -38,22 +38,22 @@ def execute(args: argparse.Namespace, console: Console) -> int:
 
 def _tree() -> argparse.ArgumentParser:
     """All commands as one parser, whose actions say where files and folders complete."""
-    from biopsy.cli import messages
     from biopsy.cli.commands import COMMANDS, GROUPS
+    from biopsy.cli.parser import add_options
 
     root = argparse.ArgumentParser(prog="biopsy", add_help=False)
-    messages.add_options(root)
+    add_options(root)
     below_root: Any = root.add_subparsers()
     below: dict[str, Any] = {}
     for command in COMMANDS:
         *group, name = command.words
         if group and group[0] not in below:
             made = below_root.add_parser(group[0], help=GROUPS[group[0]], add_help=False)
-            messages.add_options(made)
+            add_options(made)
             below[group[0]] = made.add_subparsers()
         parser = (below[group[0]] if group else below_root).add_parser(name, help=command.summary, add_help=False)
         importlib.import_module(command.module).configure(parser)
-        messages.add_options(parser)
+        add_options(parser)
         for action in parser._actions:
             _complete_files(action)
     return root

@@ -1,24 +1,24 @@
-"""What is shown: lines for people on stdout, problems on stderr. rich is loaded only for a terminal.
-
-Whatever stands in a line may come from a stranger: a name, a message of an engine, the output of a check. So a line is
-one line, made ``printable`` here, where it is written, and our own colours are put on afterwards. A text of several
-lines is either ours, and given line by line, or somebody else's, and then shown behind ``|``.
+"""What is shown: lines for people on stdout, problems on stderr, all of it in the file of ``--log-file`` too, and
+the line at the end of a terminal that changes while long work goes on. rich is loaded only for a terminal.
 """
 
 from __future__ import annotations
 
+import contextlib
+import io
 import os
 import re
 import sys
+import time
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, TextIO
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TextIO
 
 from biopsy import errors
-from biopsy.cli.line_form import LineForm
-from biopsy.cli.log_file import LogFile
-from biopsy.similar_names import QUESTION
-from biopsy.text import printable, shortened
+from biopsy.processes.reaper import VERDICT_VARIABLE
+from biopsy.processes.writing import open_anew
+from biopsy.text import QUESTION, printable, shortened
 
 if TYPE_CHECKING:
     from biopsy import events
@@ -255,7 +255,7 @@ def _fitted(text: str, stream: TextIO) -> str:
     width = _width(stream)
     if len(text) <= width:
         return text
-    from biopsy.cli.wrapped_text import wrapped
+    from biopsy.cli.terminal_text import wrapped
 
     return "\n".join(wrapped(text, width))
 
@@ -290,3 +290,154 @@ def _discard_from_now_on(stream: TextIO) -> None:
 
 def _is_terminal(stream: TextIO | None) -> bool:
     return stream is not None and stream.isatty()
+
+
+# The form of the lines that are shown: what stands before each, and whether there are colours.
+
+_SOURCES = Path(__file__).parents[1]
+
+
+@dataclass(kw_only=True)
+class LineForm:
+    """What ``--log-format`` asks for."""
+
+    timestamp: bool = False
+    line_info: bool = False
+    colours: bool = True
+
+    def before_a_line(self) -> str:
+        """The time of day, and the place in our sources that shows the line, as far as they are asked for."""
+        time_of_day = f"({time.strftime('%X')}) " if self.timestamp else ""
+        return time_of_day + (f"[{_place_that_shows()}] " if self.line_info else "")
+
+    def is_coloured(self, stream: TextIO | None) -> bool:
+        """Whether colours are wanted on a stream."""
+        return self.colours and wants_colours(stream)
+
+
+def wants_colours(stream: TextIO | None) -> bool:
+    """Whether a stream is to be coloured: a terminal is, unless ``NO_COLOR``; anything is by ``FORCE_COLOR``.
+
+    Both count only where they are not empty: see no-color.org and force-color.org. What a check prints is read by
+    patterns of a person, and is never coloured by ``FORCE_COLOR``.
+    """
+    if stream is None or os.environ.get("NO_COLOR"):
+        return False
+    forced = os.environ.get("FORCE_COLOR") and not os.environ.get(VERDICT_VARIABLE)
+    return bool(forced) or stream.isatty()
+
+
+def _place_that_shows() -> str:
+    """``cli/run/report.py:42``: the nearest caller that is neither here nor the console."""
+    own = {__file__, str(_SOURCES / "cli" / "console.py")}
+    frame = sys._getframe(1)
+    while frame.f_code.co_filename in own and frame.f_back is not None:
+        frame = frame.f_back
+    file = Path(frame.f_code.co_filename)
+    shown = file.relative_to(_SOURCES).as_posix() if file.is_relative_to(_SOURCES) else file.name
+    return f"{shown}:{frame.f_lineno}"
+
+
+# The line at the end of a terminal that changes while long work goes on.
+
+COLUMN = 10
+"""Width of the first word of a line."""
+
+_BAR = 12
+"""Width of the bar."""
+
+
+def fitted(head: str, text: str, columns: int) -> tuple[bool, str]:
+    """Whether the bar has room in a line of so many ``columns``, and as much of the text as fits there.
+
+    The bar goes first, then the last parts of the text (which stand between `` · ``), then the end of its first part.
+    The head, such as the name of a pass, is never cut.
+    """
+    room = columns - 1 - max(COLUMN, len(head)) - 1  # a terminal may wrap behind its last column
+    if len(text) <= room - _BAR - 1:
+        return True, text
+    parts = text.split(" · ")
+    while len(parts) > 1 and len(" · ".join(parts)) > room:
+        parts.pop()
+    shown = " · ".join(parts)
+    return False, shown if len(shown) <= room else f"{shown[: max(0, room - 1)]}…"
+
+
+class LiveLine:
+    """One line at the end of a terminal that changes; nothing where stderr is no terminal, with -v or with -q.
+
+    Nor where questions are asked: it would be painted over them, again and again.
+    """
+
+    def __init__(self, console: Console) -> None:
+        self._wanted = sys.stderr.isatty() and console.verbosity == 0 and not console.asks
+        self._shown: Any = None
+        self._last = ("", "", 0.0)
+        self._aside = ""
+
+    def update(self, head: str, text: str, done: float = 0.0) -> None:
+        """Show a line; ``done`` is the part of the work that is behind, from 0 to 1."""
+        if not self._wanted:
+            return
+        self._last = head, text, done
+        if self._aside:
+            first, *others = text.split(" · ")
+            text = " · ".join([first, self._aside, *others])
+        if self._shown is None:
+            from rich.console import Console as Terminal
+            from rich.progress import BarColumn, Progress, Task, TextColumn
+            from rich.text import Text
+
+            class Bar(BarColumn):
+                """Nothing where there is no room for it."""
+
+                def render(self, task: Task) -> Any:
+                    return super().render(task) if task.fields["bar"] else Text()
+
+            self._shown = Progress(
+                TextColumn("{task.fields[head]}", markup=False),
+                Bar(bar_width=_BAR),
+                TextColumn("{task.description}", markup=False),
+                console=Terminal(stderr=True),
+                transient=True,
+            )
+            self._shown.add_task("", total=1.0, head="", bar=False)
+            self._shown.start()
+        task = self._shown.task_ids[0]
+        head = printable(head)
+        bar, description = fitted(head, printable(text), self._shown.console.width)
+        self._shown.update(task, description=description, completed=done, head=f"{head:<{COLUMN}}", bar=bar)
+
+    def beside(self, text: str) -> None:
+        """What stands behind the first part of the text from now on."""
+        self._aside = text
+        if self._shown is not None:
+            self.update(*self._last)
+
+    def stop(self) -> None:
+        """Take the line away."""
+        if self._shown is not None:
+            self._shown.stop()
+            self._shown = None
+
+
+# The file of ``--log-file``: the lines that are shown, without colours.
+
+_LOG_FILE_COLOUR = re.compile(r"\x1b\[[0-9;]*m")
+
+
+class LogFile:
+    """A file that gets each line as it is shown. Raises UsageError if it cannot be written."""
+
+    def __init__(self, path: Path) -> None:
+        self._stream = io.TextIOWrapper(open_anew(path), encoding="utf-8", errors="backslashreplace")
+
+    def write(self, line: str) -> None:
+        """Write one line, at once, so that who follows the file sees it. Raises OSError."""
+        self._stream.write(_LOG_FILE_COLOUR.sub("", line) + "\n")
+        self._stream.flush()
+
+    def close(self) -> None:
+        """Write nothing more."""
+        with contextlib.suppress(OSError):  # what could not be written was told of then
+            self._stream.close()

@@ -8,13 +8,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from biopsy import errors
-from biopsy.cli import validity
-from biopsy.cli.arguments import absent_options, engine_options, file_kinds, groups, tensorrt
+from biopsy.cli import model_files
+from biopsy.cli.arguments import absent_options, engines, groups, types
 
 if TYPE_CHECKING:
     from biopsy.cli.console import Console
     from biopsy.engines.base import Engine, ModelInput
-    from biopsy.mixed_precision.constants import RangeLoss
+    from biopsy.questions.precision.formats import RangeLoss
 
 EXAMPLES = """\
 examples:
@@ -44,7 +44,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "-o",
         "--output",
-        type=file_kinds.WRITTEN,
+        type=types.WRITTEN,
         required=True,
         metavar="FILE",
         help="write the result to this file; its ending says what it is: .engine, .plan or .trt (TensorRT), .xml or "
@@ -67,32 +67,32 @@ def configure(parser: argparse.ArgumentParser) -> None:
     )
     groups.add_weights_file(parser)
     groups.add_weights_threshold(parser)
-    validity.add_allow_invalid(parser)
-    engine_options.add_engines(parser, "the engine that converts (default: the one that the ending says)")
-    tensorrt.add(parser)
+    model_files.add_allow_invalid(parser)
+    engines.add_engines(parser, "the engine that converts (default: the one that the ending says)")
+    engines.add(parser)
     absent_options.add(parser, "convert")
 
 
-def derived_files(args: argparse.Namespace) -> file_kinds.Derived:
+def derived_files(args: argparse.Namespace) -> types.Derived:
     """The files for weights beside the output."""
     if args.output is not None and args.output.suffix == ".xml":
-        return {"the .bin file beside it": (args.output.with_suffix(".bin"), file_kinds.WRITTEN)}
+        return {"the .bin file beside it": (args.output.with_suffix(".bin"), types.WRITTEN)}
     if args.output is not None and args.output.suffix == ".onnx" and (args.engines or args.convert_to == "onnxrt"):
-        return {"the weights beside it": (args.output.with_name(f"{args.output.name}.data"), file_kinds.WRITTEN)}
+        return {"the weights beside it": (args.output.with_name(f"{args.output.name}.data"), types.WRITTEN)}
     return groups.derived_weights(args)
 
 
 def execute(args: argparse.Namespace, console: Console) -> int:
     """Convert, write, load what was written."""
     from biopsy.checks import verdict
-    from biopsy.cli.run.building import is_built_model
+    from biopsy.cli.run.execution import is_built_model
     from biopsy.cli.run.settings import model_of
-    from biopsy.filesystem import write
+    from biopsy.processes import writing
 
     engine = _engine(args)
     if is_built_model(args):
         raise errors.UsageError(f"{args.model} is no ONNX model: only those can be converted")
-    write.require_writable(args.output)
+    writing.require_writable(args.output)
     if engine is not None:
         type(engine).version()  # imports its package
     verdict.report_looking()
@@ -112,7 +112,7 @@ def _engine(args: argparse.Namespace) -> Engine | None:
     from biopsy.engines.registry import EngineSpec, create
 
     wanted = args.convert_to or next((name for name, ends in FORMATS.items() if args.output.suffix in ends), None)
-    spec = engine_options.only_engine(args)
+    spec = engines.only_engine(args)
     if spec is None:
         if wanted is None and args.output.suffix != ".onnx":
             raise errors.UsageError(
@@ -136,9 +136,9 @@ def _engine(args: argparse.Namespace) -> Engine | None:
 
 def _in_fp16(model: ModelInput, console: Console) -> ModelInput:
     """The model in fp16, with a warning for each weight or constant that becomes another number."""
-    from biopsy.mixed_precision.whole_model import in_fp16
     from biopsy.model.load import parse
-    from biopsy.quantities import count
+    from biopsy.questions.precision.mixed_models import in_fp16
+    from biopsy.text import count
 
     data, layers, losses = in_fp16(parse(model.data, model.path), model.folder)
     if not layers:
@@ -152,7 +152,7 @@ def _in_fp16(model: ModelInput, console: Console) -> ModelInput:
 
 def _lost(loss: RangeLoss) -> str:
     """What becomes of its values."""
-    from biopsy.quantities import count
+    from biopsy.text import count
 
     of = f"of {count(loss.count, 'value')}"
     parts = [f"{loss.saturated} {of} become infinite"] if loss.saturated else []
@@ -163,13 +163,13 @@ def _lost(loss: RangeLoss) -> str:
 def _write_onnx(model: ModelInput, original: bytes, args: argparse.Namespace, console: Console) -> None:
     """Write an ONNX model and read it again. Raises InvalidResult if it is less valid than the original."""
     from biopsy.model import index, infer, load, weights_file
-    from biopsy.quantities import count
+    from biopsy.text import count
 
     index.require_sound(model.data, model.path)
     name = groups.weights_file(args, args.output)
     made = load.parse(model.data, model.path)
     infer.type_untyped_outputs(made)
-    validity.require_as_valid(args, made, original, model.folder, console)
+    model_files.require_as_valid(args, made, original, model.folder, console)
     weights_file.save_with_weights(made, args.output, model.folder, name, args.external_data_size_threshold)
     nodes = len(index.index_file(args.output).nodes)
     console.say(f"{args.output}: an ONNX model of {count(nodes, 'node')}, written and read again")
@@ -177,9 +177,9 @@ def _write_onnx(model: ModelInput, original: bytes, args: argparse.Namespace, co
 
 def _write_built(model: ModelInput, engine: Engine, args: argparse.Namespace, console: Console) -> None:
     """Have an engine build the model, save it, and load what it has saved, before that takes its place."""
-    from biopsy.cli.arguments.named_values import parse_shapes
+    from biopsy.cli.arguments.comparing import parse_shapes
     from biopsy.cli.run.execution import with_engine
-    from biopsy.filesystem.write_together import written_together
+    from biopsy.processes.writing import written_together
 
     shapes = {name: [tuple(shape)] for name, shape in parse_shapes(args.input_shapes).items()}
     try:

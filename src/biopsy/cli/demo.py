@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING
 
 from biopsy import errors
 from biopsy.checks.words import as_word
-from biopsy.cli.arguments import file_kinds
-from biopsy.shell_words import line_of
+from biopsy.cli.arguments import types
+from biopsy.text import line_of
 
 if TYPE_CHECKING:
     from biopsy.cli.console import Console
@@ -53,7 +53,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "-o",
         "--output",
-        type=file_kinds.FOLDER_WRITTEN,
+        type=types.FOLDER_WRITTEN,
         default=_FOLDER,
         metavar="DIR",
         help="the folder (default: biopsy-demo)",
@@ -91,8 +91,8 @@ def execute(args: argparse.Namespace, console: Console) -> int:
 
 
 def _write_model(console: Console) -> None:
-    from biopsy.filesystem.write import write_whole
     from biopsy.model.demonstration import demonstration_model
+    from biopsy.processes.writing import write_whole
 
     model = demonstration_model()
     write_whole(Path("model.onnx"), [model.SerializeToString(deterministic=True)])

@@ -70,9 +70,9 @@ def _say_pytorch(console: Console) -> None:
 
 def _say_environments(console: Console) -> None:
     """What other releases of packages are installed with, and how much of them there is."""
-    from biopsy.environments.cache import Cache
-    from biopsy.environments.installer import uv_program
-    from biopsy.quantities import count, size_text
+    from biopsy.processes.environments.cache import Cache
+    from biopsy.processes.environments.interpreter import uv_program
+    from biopsy.text import count, size_text
 
     try:
         cache = Cache.of_user()
@@ -87,10 +87,10 @@ def _say_environments(console: Console) -> None:
 
 def _say_settings(console: Console) -> None:
     """What files give to every command here. Raises UsageError if one of them is wrong."""
-    from biopsy.cli.settings import allowed, files
-    from biopsy.cli.settings.applied import is_known
+    from biopsy.cli import settings
+    from biopsy.cli.settings import is_known
 
-    for whose, found in (("of this project", files.of_project(Path.cwd())), ("of your own", files.of_user())):
+    for whose, found in (("of this project", settings.of_project(Path.cwd())), ("of your own", settings.of_user())):
         if found is None:
             continue
         console.say("", f"settings {whose}, in {found.file}")
@@ -98,7 +98,7 @@ def _say_settings(console: Console) -> None:
             if found.is_users:
                 note = "" if is_known(key) else "is not followed: no command has such an option"
             else:
-                why = allowed.objection(key, value, found.file.parent)
+                why = settings.objection(key, value, found.file.parent)
                 note = f"is refused: it {why}" if why else ""
             text = str(value).lower() if isinstance(value, bool) else ", ".join(value)
             console.say(f"  {key}  {text}{f'    {note}' if note else ''}")

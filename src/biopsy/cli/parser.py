@@ -1,22 +1,26 @@
-"""The argument parser: errors that name the option and the nearest one; the parser of each command."""
+"""The argument parser of each command: errors that name the option and the nearest one, the options that every
+command has, and the rule that a file serves one purpose only.
+"""
 
 from __future__ import annotations
 
 import argparse
 import importlib
+import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from functools import cache
+from pathlib import Path
 from typing import Any, NoReturn
 
 from biopsy import errors
-from biopsy.checks.leading_options import HELP
-from biopsy.cli import messages
-from biopsy.cli.arguments import limits
-from biopsy.cli.arguments.conflicts import name_of
+from biopsy.checks.own_program import FORMATS, HELP, LEVELS, VERSION
+from biopsy.cli.arguments import types
+from biopsy.cli.arguments.types import READ, Derived, FileKind
 from biopsy.cli.commands import Command
 from biopsy.cli.console import Console
-from biopsy.similar_names import did_you_mean
+from biopsy.text import did_you_mean
 
 
 class Parser(argparse.ArgumentParser):
@@ -118,8 +122,8 @@ def parser_of(program: str, command: Command) -> Parser:
     )
     importlib.import_module(command.module).configure(parser)
     if command.may_crash:
-        limits.add(parser, command.may_take)
-    messages.add_options(parser)
+        types.add(parser, command.may_take)
+    add_options(parser)
     return parser
 
 
@@ -130,6 +134,269 @@ def leading_options(parser: Parser, words: Sequence[str]) -> argparse.Namespace:
             parser.print_short_help() if word == "-h" else parser.print_help()
             parser.exit()
     common = Parser(prog=parser.prog, add_help=False, allow_abbrev=False)
-    messages.add_options(common)
+    add_options(common)
     found: argparse.Namespace = common.parse_args(list(words))
     return found
+
+
+# The options that every command has: what is shown, in which form, and where it is written too.
+#
+# They stand before the words of a command, between them or behind them. Their names are those of Polygraphy.
+
+_SILENT = "CRITICAL"
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """``-v``, ``-q`` and the like."""
+    group = parser.add_argument_group("messages (these may also stand before the command)")
+    group.add_argument("-h", nargs=0, action=_Help, help="show what most people need, and exit")
+    group.add_argument("--help", nargs=0, action=_Help, help="show all options, and exit")
+    group.add_argument("-v", "--verbose", action="count", default=0, help="show more; twice: tracebacks too")
+    group.add_argument("-q", "--quiet", action="count", default=0, help="show less; twice: warnings and errors only")
+    group.add_argument("--silent", action="store_true", help="show nothing but the error that ends the command")
+    group.add_argument(
+        "--verbosity",
+        nargs="+",
+        type=_level,
+        action="extend",
+        metavar="[PATH:]LEVEL",
+        help="what to show, instead of -v and -q: extra_verbose, verbose, info (default), start, finish, warning, "
+        "error or critical; a level for one PATH of Polygraphy's sources is accepted and has no effect",
+    )
+    group.add_argument(
+        "--log-format",
+        nargs="+",
+        choices=FORMATS,
+        action="extend",
+        default=[],
+        metavar="FORMAT",
+        help=f"the form of every line: {', '.join(FORMATS)}",
+    )
+    group.add_argument("--log-file", type=types.WRITTEN, metavar="FILE", help="write what is shown to this file too")
+    group.add_argument(*reversed(VERSION), nargs=0, action=_Version, help="show the version and exit")
+
+
+def apply(args: argparse.Namespace, console: Console) -> None:
+    """Show from now on what the options ask for, in the form that they ask for."""
+    console.verbosity = _verbosity(args)
+    console.form.timestamp = "timestamp" in args.log_format
+    console.form.line_info = "line-info" in args.log_format
+    console.form.colours = "no-colors" not in args.log_format
+
+
+def open_log(args: argparse.Namespace, console: Console) -> None:
+    """Begin the file of ``--log-file``; and say what of the options has no effect. Raises UsageError."""
+    if args.log_file:
+        from biopsy.cli.console import LogFile
+
+        console.log = LogFile(args.log_file)
+    without_effect = [f"{path}:{level.lower()}" for path, level in args.verbosity or () if path]
+    if without_effect:
+        shown = next(name for name, level in LEVELS.items() if level == console.verbosity)
+        console.warn(
+            f"--verbosity {' '.join(without_effect)} has no effect: biopsy has no level for a part of its sources; "
+            f"{shown.lower()} holds for all of them"
+        )
+
+
+def _verbosity(args: argparse.Namespace) -> int:
+    """How many times ``-v``, negative for ``-q``: what is loudest or most silent has a name too."""
+    if args.silent:
+        return LEVELS[_SILENT]
+    for path, level in reversed(args.verbosity or ()):
+        if not path:
+            return LEVELS[level]
+    asked: int = args.verbose - args.quiet
+    return max(min(LEVELS.values()), min(max(LEVELS.values()), asked))
+
+
+def _level(text: str) -> tuple[str, str]:
+    path, _, level = text.rpartition(":")
+    if level.upper() not in LEVELS:
+        names = [name.lower() for name in LEVELS]
+        raise errors.UsageError(
+            f"there is no level {level!r}; the levels: {', '.join(names)}",
+            next_steps=did_you_mean(level.lower(), names, most=1),
+        )
+    return path, level.upper()
+
+
+class _Help(argparse.Action):
+    """Shows the short or the whole help, and exits."""
+
+    def __call__(
+        self, parser: argparse.ArgumentParser, namespace: argparse.Namespace, values: Any, option: str | None = None
+    ) -> None:
+        show_short = getattr(parser, "print_short_help", parser.print_help)
+        (show_short if option == "-h" else parser.print_help)()
+        parser.exit()
+
+
+class _Version(argparse.Action):
+    """Shows the version and exits, as --help does."""
+
+    def __call__(
+        self, parser: argparse.ArgumentParser, namespace: argparse.Namespace, values: Any, option: str | None = None
+    ) -> None:
+        say_version()
+        parser.exit()
+
+
+def say_version() -> None:
+    """``biopsy 0.1.0``."""
+    from biopsy import __version__
+
+    Console().say(f"biopsy {__version__}")
+
+
+# One file, one purpose: the rule for all commands, and the files that a command line reads and writes.
+#
+# Options declare what happens to their files by their type (``file_kinds``); a command declares the files that it
+# names itself by ``derived_files``.
+
+
+@dataclass(frozen=True)
+class Purpose:
+    """One file, and what a command does with it. ``option`` is what a person calls it; ``dest`` its name in args."""
+
+    path: Path
+    option: str
+    dest: str
+    kind: FileKind
+
+
+def purposes_of(parser: argparse.ArgumentParser, args: argparse.Namespace) -> Iterator[Purpose]:
+    """The files that the parsed arguments name by options of a file kind."""
+    for action in parser._actions:
+        if isinstance(action.type, FileKind):
+            value = getattr(args, action.dest, None)
+            for one in value if isinstance(value, list) else [value]:
+                if one is not None:
+                    yield Purpose(action.type.path_of(str(one)), _role_of(action), action.dest, action.type)
+
+
+def sources(parser: argparse.ArgumentParser, args: argparse.Namespace) -> Iterator[Path]:
+    """The files of data that a command or its check reads: what it writes holds something of them. Scripts are none."""
+    for purpose in purposes_of(parser, args):
+        if purpose.kind.task == "read" and not purpose.kind.textual:
+            yield purpose.path
+    check: Any = getattr(args, "check", None)
+    for purpose in purposes_of_check(check or ()):
+        if purpose.dest == CHECKS_DATA:
+            yield purpose.path
+
+
+def name_of(action: argparse.Action) -> str:
+    """What a person calls an option: its longest common spelling, or what it stands for."""
+    spellings = [spelling for spelling in action.option_strings if spelling.startswith("--")]
+    if spellings or action.option_strings:
+        return (spellings or list(action.option_strings))[0]
+    return "the model" if action.dest == "model" else str(action.metavar)
+
+
+def _role_of(action: argparse.Action) -> str:
+    """What a file is to a command, in a sentence."""
+    is_operand = not action.option_strings and action.dest != "model"
+    return f"a {action.metavar} that is read" if is_operand else name_of(action)
+
+
+def purposes_of_check(words: Sequence[str]) -> Iterator[Purpose]:
+    """The files that a check's words name and that stand there: what it runs, and what it reads."""
+    from biopsy.checks.command_line import parse
+
+    for path, is_program in parse(words).files_named():
+        yield Purpose(path, "the check", CHECKS_PROGRAM if is_program else CHECKS_DATA, READ)
+
+
+CHECKS_PROGRAM, CHECKS_DATA, WEIGHTS = " program of the check", " file of the check", " weights"
+"""In the place of ``dest``: no option is called so."""
+
+
+def _weights_of_the_model(found: Sequence[Purpose], folder: Path | None) -> list[Purpose]:
+    """The files that the weights of the model stand in, which no option names.
+
+    They are looked for only where something that is a file already is to be replaced: only then can one be lost.
+    """
+    model = next((one.path for one in found if one.dest == "model"), None)
+    replaced = [one.path for one in found if one.kind.task != "read" and one.path.is_file()]
+    if model is None or all(_same(path, model) for path in replaced):
+        return []
+    from biopsy.model import external, load
+
+    try:
+        files = external.files_referred_to(load.read_bytes(model), folder or model.parent)
+    except errors.BiopsyError:  # the command itself says what is wrong with the model
+        return []
+    return [Purpose(path, "the weights of the model", WEIGHTS, READ) for path in files]
+
+
+def require_distinct(purposes: Sequence[Purpose]) -> None:
+    """Raise UsageError if one file has two purposes, so that it would be lost."""
+    for place, one in enumerate(purposes):
+        for other in purposes[:place]:
+            if _ruins(one, other) and (_same(one.path, other.path) or _inside(one, other) or _inside(other, one)):
+                raise _twice(other, one)
+
+
+def _ruins(one: Purpose, other: Purpose) -> bool:
+    """Whether two purposes cannot be had with one file."""
+    if one.option == other.option:  # the same again
+        return False
+    tasks = {one.kind.task, other.kind.task}
+    if tasks == {"read"} or other.dest in one.kind.over or one.dest in other.kind.over:
+        return False
+    if one.kind.container and other.kind.container:
+        return False  # names in it are our own
+    if CHECKS_DATA in (one.dest, other.dest) and tasks & {"make anew", "move"}:
+        return False  # the check reads or writes what is made anew for it
+    return tasks != {"make anew", "move"}  # files of an iteration are what artifacts are for
+
+
+def _same(one: Path, other: Path) -> bool:
+    try:
+        if one.resolve() != other.resolve() and not (one.exists() and other.exists() and one.samefile(other)):
+            return False
+        return one.is_dir() or one.is_file() or not one.exists()  # two streams may well go to one device
+    except (OSError, RuntimeError, ValueError):
+        return False
+
+
+def _inside(one: Purpose, other: Purpose) -> bool:
+    """Whether ``one`` would replace a file in a folder that is read as a whole, such as inputs in several files."""
+    if one.kind.task == "read" or other.kind.task != "read" or other.kind.container or one.kind.container:
+        return False
+    return one.path.is_file() and other.path.is_dir() and other.path.resolve() in one.path.resolve().parents
+
+
+def _twice(one: Purpose, other: Purpose) -> errors.UsageError:
+    path = one.path if one.kind.task != "read" else other.path
+    first, second = sorted((one, other), key=lambda purpose: purpose.kind.task != "read")
+    end = "moved away" if "move" in (one.kind.task, other.kind.task) else "lost"
+    return errors.UsageError(
+        f"{path} is given twice, for {first.option} and for {second.option}: it would be {end}",
+        next_steps=["give another name to what is written"],
+    )
+
+
+_LONGEST_NAME = 255  # bytes, as nearly all file systems have it
+_ROOM = len("..4194304.part")  # what is written stands under a longer name until it is whole
+
+
+def _require_short_name(one: Purpose) -> None:
+    size, most = len(os.fsencode(one.path.name)), _LONGEST_NAME - (0 if one.kind.task == "read" else _ROOM)
+    if size > most:
+        raise errors.UsageError(
+            f"the name of {one.path} ({one.option}) has {size} bytes: it may have {most}",
+            next_steps=["give a shorter name"],
+        )
+
+
+def require_no_file_twice(parser: argparse.ArgumentParser, args: argparse.Namespace, derived: Derived) -> None:
+    """Raise UsageError if one file of a command line has two purposes."""
+    found = list(purposes_of(parser, args))
+    found += [Purpose(path, name, name, kind) for name, (path, kind) in derived.items() if path is not None]
+    for one in found:
+        _require_short_name(one)
+    found += _weights_of_the_model(found, getattr(args, "external_data_dir", None))
+    check: Any = getattr(args, "check", None)
+    require_distinct([*found, *purposes_of_check(check or ())])

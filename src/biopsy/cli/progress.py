@@ -1,23 +1,30 @@
-"""What long work shows while it goes on: a listener that shows each event by its type, and logs them all."""
+"""What long work shows while it goes on: a listener that shows each event by its type and logs them all, what a
+check printed, where nodes come from in their author's code, and how repeated checks end.
+"""
 
 from __future__ import annotations
 
+import argparse
 import contextlib
+import io
+import json
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, TextIO, TypeVar
 
 from biopsy import errors, events
-from biopsy.cli.event_log import EventLog
-from biopsy.cli.live_line import COLUMN, LiveLine
-from biopsy.quantities import count, size_text
-from biopsy.report.search_history import SearchHistory
-from biopsy.text import series
+from biopsy.checks.outcome import Outcome
+from biopsy.cli.console import COLUMN, LiveLine
+from biopsy.findings.search_history import SearchHistory
+from biopsy.processes.writing import cannot_write, open_anew
+from biopsy.text import count, series, size_text
 
 if TYPE_CHECKING:
     from biopsy.cli.console import Console
+    from biopsy.model.sources import NodeSource
 
 Self = TypeVar("Self", bound="Progress")
 Shower = TypeVar("Shower", bound="Progress")
@@ -165,3 +172,178 @@ def time_left(seconds: float) -> str:
         return f"about {max(1, round(seconds))} s left"
     minutes = round(seconds / 60)
     return f"about {minutes} min left" if minutes < 90 else f"about {minutes / 60:.1f} h left"
+
+
+# The file of ``--events``: what long work tells about itself, as JSON lines.
+
+_MOST_BYTES_LOGGED = 1 << 16
+"""Of one output: there are as many as checks, and some checks print gigabytes."""
+
+
+class EventLog:
+    """The file of ``--events``: one JSON object a line; nothing if ``path`` is None.
+
+    Each says when it was written: seconds since ``started`` (by ``time.monotonic``), or since now.
+    """
+
+    def __init__(self, path: Path | None, started: float | None = None) -> None:
+        self._path = path
+        self._started = time.monotonic() if started is None else started
+        self._stream: TextIO | None = None
+
+    def __enter__(self) -> EventLog:
+        """Raises UsageError if the file cannot be written."""
+        if self._path is not None:
+            self._stream = io.TextIOWrapper(open_anew(self._path), encoding="utf-8")
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._stream is not None:
+            with contextlib.suppress(OSError):  # what could not be written was told of then
+                self._stream.close()
+
+    def write(self, event: events.Event) -> None:
+        """Write one event, at once, so that who follows the file sees it."""
+        if self._stream is None or self._path is None:
+            return
+        plain = {
+            key: _cut(value).decode("utf-8", "backslashreplace") if isinstance(value, bytes) else value
+            for key, value in asdict(event).items()
+        }
+        try:
+            at = round(time.monotonic() - self._started, 4)
+            self._stream.write(json.dumps({"event": event.kind, "at": at, **plain}) + "\n")
+            self._stream.flush()
+        except OSError as error:
+            raise cannot_write(self._path, error) from error
+
+
+def _cut(output: bytes) -> bytes:
+    """An output without its middle if it is long."""
+    if len(output) <= _MOST_BYTES_LOGGED:
+        return output
+    half = _MOST_BYTES_LOGGED // 2
+    return output[:half] + b"\n[... cut by biopsy ...]\n" + output[-half:]
+
+
+# What a search that runs a check shows: the check of now, the failure, the output of the first failure.
+
+
+class CheckProgress(Progress):
+    """Shows checks as they run, and what ``add_shown_output`` asks for.
+
+    ``head`` stands before the check that is running. ``needs`` says what counts only after several runs if the failure
+    is flaky, such as "a release passes".
+    """
+
+    def __init__(self, console: Console, args: argparse.Namespace, *, head: str, needs: str) -> None:
+        super().__init__(console, args.events)
+        self._args = args
+        self._head = head
+        self._needs = needs
+        self._description = ""
+        self._checks = 0
+        self._shown_failure = False
+
+    @shows(events.Checking)
+    def _show_checking(self, event: events.Checking) -> None:
+        self._description = event.description
+        self._checks += 1
+        self._live.update(self._head, f"{count(self._checks, 'check')} · {event.description[:70]}")
+
+    @shows(events.OriginalFails)
+    def _show_failure(self, event: events.OriginalFails) -> None:
+        self.line("fails", f"{event.reason} · {event.seconds:.2f} s")
+
+    @shows(events.FlakyFailure)
+    def _show_flakiness(self, event: events.FlakyFailure) -> None:
+        rate = f"it fails in {event.failed} of {event.runs} runs"
+        self.line("flaky", f"{rate}: {self._needs} if {event.needed} runs with it pass")
+
+    @shows(events.Checked)
+    def _show_checked(self, event: events.Checked) -> None:
+        self._console.detail(f"  check {event.number}  {self._description[:100]}: {event.outcome}: {event.reason}")
+        failed = event.outcome == "reproduced"
+        if self._args.show_output or (failed and not self._shown_failure and not self._args.hide_fail_output):
+            self._shown_failure = True
+            self._live.stop()
+            say_output(self._console, event.output, whole=self._args.show_output)
+
+
+# What a check printed, as a person sees it.
+
+_MOST_LINES_SHOWN = 20
+_MOST_BYTES_SHOWN = 1 << 14
+
+
+def say_output(console: Console, output: bytes, *, whole: bool) -> None:
+    """What a check printed, indented; only its last lines unless ``whole``."""
+    output = output.rstrip()
+    lines = _lines(output)
+    if not whole and output:
+        last = list(_lines(output[-_MOST_BYTES_SHOWN:]))[-_MOST_LINES_SHOWN:]
+        left_out = output.count(b"\n") + 1 - len(last)
+        if left_out > 0:
+            console.note(f"  | ... {left_out} lines before, shown by --show-output")
+        lines = iter(last)
+    for line in lines:
+        console.quote(line)
+
+
+def _lines(output: bytes) -> Iterator[str]:
+    """The lines of an output one by one: millions of them at once would need many times its memory."""
+    for line in io.BytesIO(output):
+        yield line.decode("utf-8", "backslashreplace").rstrip("\r\n")
+
+
+# Where nodes come from in the code of their author: a line for each place, not for each node.
+
+_MOST_PLACES = 6
+_MOST_NODES = 8
+
+
+def say_places(
+    console: Console, sources: Sequence[NodeSource | None], *, head: str = "from  ", called: str = "node"
+) -> None:
+    """Say the places of some nodes that were listed before, and which of them come from each, counted from 1.
+
+    Of several nodes it is said first what they are together. Nothing is said of nodes without a source. ``called`` is
+    what they were listed as.
+    """
+    from biopsy.model.sources import group_name, places_of
+
+    places = places_of(sources)
+    name = group_name(sources) if len(sources) > 1 else ""
+    if name:
+        console.say(f"{head} {name}")
+    for place in places[:_MOST_PLACES]:
+        numbers = ", ".join(str(node + 1) for node in place.nodes[:_MOST_NODES])
+        more = ", ..." if len(place.nodes) > _MOST_NODES else ""
+        of = f" ({called} {numbers}{more})" if len(sources) > 1 else ""
+        console.say(f"{head} {place.text}{of}")
+    if len(places) > _MOST_PLACES:
+        console.say(f"{'':<{len(head)}} and {len(places) - _MOST_PLACES} more places")
+
+
+# How a command ends that runs a check again and again: its last line, and its status where the check said nothing.
+
+
+def finished_line(passed: int, runs: int) -> str:
+    """``Finished 5 iteration(s) | Passed: 5/5 | Pass Rate: 100.0%``; a run that did not pass counts as failed."""
+    return f"Finished {runs} iteration(s) | Passed: {passed}/{runs} | Pass Rate: {100.0 * passed / runs}%"
+
+
+def inconclusive(outcomes: Mapping[Outcome, int], runs: str) -> errors.CheckError | None:
+    """The error to end with where no run has passed or failed, of which nothing can be concluded; else None.
+
+    ``runs`` is what they are called, in the plural.
+    """
+    if not outcomes or outcomes.get(Outcome.PASSES, 0) + outcomes.get(Outcome.REPRODUCES, 0):
+        return None
+    told = ", ".join(f"{times} {outcome.value}" for outcome, times in outcomes.items() if times)
+    return errors.CheckError(
+        f"nothing was concluded: none of the {runs} passed or failed ({told})",
+        next_steps=["run the line above by hand: the check must end with 0 where it passes, 1 where it fails"],
+    )

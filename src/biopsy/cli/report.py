@@ -1,13 +1,22 @@
-"""``biopsy report``: the page of a report, made later or somewhere else."""
+"""``biopsy report``, the page of a report, made later or somewhere else; and ``--report``, one option with one
+meaning in every command that finds something. That its file can be written is made sure of at the beginning; it
+is written whole at the end.
+"""
 
 from __future__ import annotations
 
 import argparse
-from typing import TYPE_CHECKING
+import contextlib
+import json
+import time
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from biopsy import errors
-from biopsy.cli.arguments import file_kinds
-from biopsy.quantities import size_text
+from biopsy.cli.arguments import types
+from biopsy.text import size_text
 
 if TYPE_CHECKING:
     from biopsy.cli.console import Console
@@ -25,21 +34,20 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.epilog = _EPILOG
     parser.add_argument(
         "report",
-        type=file_kinds.READ,
+        type=types.READ,
         metavar="FILE.json",
         help="the report, as the option --report of a command has written it",
     )
     parser.add_argument(
-        "-o", "--output", type=file_kinds.WRITTEN, required=True, metavar="PAGE.html", help="the page to write"
+        "-o", "--output", type=types.WRITTEN, required=True, metavar="PAGE.html", help="the page to write"
     )
 
 
 def execute(args: argparse.Namespace, console: Console) -> int:
     """Make the page."""
-    from biopsy.filesystem.write import require_writable, write_whole
-    from biopsy.report.page.branch import DamagedReport
-    from biopsy.report.page.document import page_of
-    from biopsy.report.page.reading import read_report
+    from biopsy.findings.page.document import page_of
+    from biopsy.findings.page.reading import DamagedReport, read_report
+    from biopsy.processes.writing import require_writable, write_whole
 
     require_writable(args.output)
     report = read_report(args.report)
@@ -50,3 +58,128 @@ def execute(args: argparse.Namespace, console: Console) -> int:
     write_whole(args.output, [page])
     console.say(f"{args.output}: {size_text(len(page))}")
     return 0
+
+
+# ``--report``: the same option, with the same meaning, in every command that finds something.
+
+HELP = "write all that was found to this file: FILE.json as JSON, FILE.html as a page that shows it"
+"""What its help says, in every command."""
+
+
+def add_report(group: argparse.ArgumentParser | argparse._ArgumentGroup, *spellings: str) -> None:
+    """Add it, into ``args.report``; ``spellings`` are other names that it has in a command."""
+    group.add_argument("--report", *spellings, dest="report", type=types.WRITTEN, metavar="FILE", help=HELP)
+
+
+# The file of ``--report``: that it can be written is made sure of at the beginning, it is written whole at the end.
+
+Sections: TypeAlias = "Callable[[], Mapping[str, Any]]"
+"""Makes what a command has to tell besides what every report begins with; called only if a report is wanted."""
+
+_PAGE = ".html"
+
+
+def _nothing() -> Mapping[str, Any]:
+    return {}
+
+
+@dataclass(frozen=True, kw_only=True)
+class ReportFile:
+    """The report of one command line: where it goes, None for nowhere, and what was typed when.
+
+    ``began`` is in seconds since 1970, ``started`` by ``time.monotonic``.
+    """
+
+    path: Path | None
+    command: str
+    line: str
+    began: float
+    started: float
+    console: Console
+
+    @property
+    def folder(self) -> Path:
+        """The folder that paths in the report are seen from."""
+        return Path() if self.path is None else self.path.parent
+
+    def write(self, status: int, sections: Sections) -> None:
+        """Write the report of a command that ends with this status. Raises UsageError if it cannot be written."""
+        if self.path is None:
+            return
+        from biopsy.processes.writing import write_whole
+
+        found = self.as_bytes(status, sections)
+        write_whole(self.path, [page_in(found) if self.path.suffix == _PAGE else found])
+
+    def as_bytes(self, status: int, sections: Sections) -> bytes:
+        """The report of a command that ends with this status, as it stands in a file."""
+        from biopsy.findings.envelope import CommandRun, as_json, report_tree
+
+        ended = CommandRun(
+            command=self.command,
+            line=self.line,
+            status=status,
+            began=self.began,
+            seconds=time.monotonic() - self.started,
+        )
+        told = {**sections(), "remarks": [vars(one) for one in self.console.remarks]}
+        if self.console.basis.text and told.get("verdict"):
+            told["verdict"] = {**told["verdict"], "settings": self.console.basis.text}
+        return as_json(report_tree(ended, told))
+
+    @contextlib.contextmanager
+    def also_of_errors(self, sections: Sections = _nothing) -> Iterator[None]:
+        """Write a report also where what stands inside ends with an error that says something of the model.
+
+        That is none of the command line, which keeps the work from beginning.
+        """
+        try:
+            yield
+        except errors.BiopsyError as error:
+            if not isinstance(error, errors.UsageError):
+                self._write_of(error, sections)
+            raise
+
+    def _write_of(self, error: errors.BiopsyError, sections: Sections) -> None:
+        def told() -> Mapping[str, Any]:
+            from biopsy.findings.report import verdict_of_error
+
+            return {"verdict": verdict_of_error(error), **sections()}
+
+        try:
+            self.write(error.status, told)
+        except errors.UsageError as unwritten:  # the other error is the one to end with
+            self.console.warn(unwritten.message)
+
+
+def page_in(report: bytes) -> bytes:
+    """The page of a report as it stands in a file: the same as is made of that file later."""
+    from biopsy.findings.page.document import page_of
+
+    return page_of(json.loads(report)).encode()
+
+
+def report_file(args: argparse.Namespace, console: Console) -> ReportFile:
+    """The report that a command line asks for.
+
+    Raises UsageError if it could not be written, BiopsyError for a page without what makes pages.
+    """
+    from biopsy.cli import commands
+    from biopsy.processes.writing import require_writable
+    from biopsy.text import line_of
+
+    command = commands.read(args.words).command
+    if args.report is not None:
+        require_writable(args.report)
+        if args.report.suffix == _PAGE:
+            from biopsy.findings.page.document import require_possible
+
+            require_possible()
+    return ReportFile(
+        path=args.report,
+        command=" ".join(command.words) if command else "",
+        line=line_of(["biopsy", *args.words]),
+        began=args.began,
+        started=args.started,
+        console=console,
+    )

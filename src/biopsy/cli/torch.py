@@ -8,10 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 from biopsy import errors
 from biopsy.cli.advice import Advice, say_advice
-from biopsy.cli.arguments import checks, file_kinds, named_values, types
-from biopsy.cli.arguments.pytorch import FACTORY, add_module
-from biopsy.cli.arguments.report_option import add_report
-from biopsy.cli.report_file import report_file
+from biopsy.cli.arguments import checks, comparing, types
+from biopsy.cli.arguments.groups import FACTORY, add_module
+from biopsy.cli.report import add_report, report_file
 from biopsy.text import first_of
 
 if TYPE_CHECKING:
@@ -46,7 +45,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "-o",
         "--output",
-        type=file_kinds.FOLDER_WRITTEN,
+        type=types.FOLDER_WRITTEN,
         required=True,
         metavar="DIR",
         help="a folder, new or empty, for the exported model, its inputs, the values of the module, and the smallest "
@@ -96,16 +95,16 @@ def execute(args: argparse.Namespace, console: Console) -> int:
 
 def _execute(args: argparse.Namespace, console: Console) -> int:
     from biopsy.cli.debug.checking import ended_politely
-    from biopsy.cli.diagnose.progress import DiagnosisProgress
-    from biopsy.filesystem.write import require_writable
+    from biopsy.cli.diagnose.command import DiagnosisProgress
+    from biopsy.processes.writing import require_writable
     from biopsy.torch.diagnosing import diagnose, require_folder
+    from biopsy.torch.exporting import dynamic_shapes_of
     from biopsy.torch.loading import named_call
-    from biopsy.torch.open_sizes import dynamic_shapes_of
 
     if args.events is not None:
         require_writable(args.events)
     require_folder(args.output)
-    shapes = named_values.parse_symbolic_shapes(args.dynamic_shapes, "--dynamic-shapes")
+    shapes = comparing.parse_symbolic_shapes(args.dynamic_shapes, "--dynamic-shapes")
     shown = console.on_stderr() if args.json else console
     report = report_file(args, shown)
     module, given = named_call(args.factory, args.arguments)
@@ -138,8 +137,7 @@ def _status(found: TorchDiagnosis) -> int:
 
 def _sections(found: TorchDiagnosis) -> Mapping[str, Any]:
     """What a report tells."""
-    from biopsy.report.verdict import verdict_tree
-    from biopsy.report.versions import versions_tree
+    from biopsy.findings.report import verdict_tree, versions_tree
 
     tree = found.as_json()
     return {
@@ -152,7 +150,7 @@ def _sections(found: TorchDiagnosis) -> Mapping[str, Any]:
 
 
 def _say(console: Console, found: TorchDiagnosis) -> None:
-    from biopsy.cli.live_line import COLUMN
+    from biopsy.cli.console import COLUMN
 
     word = {True: "FAILED", False: "PASSED", None: "UNKNOWN"}[found.failed]
     console.note("")
@@ -193,7 +191,7 @@ def _facts(found: TorchDiagnosis) -> Iterator[tuple[str, str]]:
 def next_lines(found: TorchDiagnosis) -> Sequence[Advice]:
     """What to type next, each line as it is."""
     from biopsy.checks.words import as_word
-    from biopsy.shell_words import line_of
+    from biopsy.text import line_of
     from biopsy.torch.location import GOLDEN
 
     if found.piece is None or found.piece.path is None or found.folder is None:

@@ -20,20 +20,20 @@ from typing import Any
 from biopsy import errors
 from biopsy.checks.own_program import NO_SETTINGS, SETTINGS_VARIABLE
 from biopsy.cli import cold_start
-from biopsy.cli.arguments import limits
-from biopsy.cli.run import functions, preloading
+from biopsy.cli.arguments import types
+from biopsy.cli.run import options
 from biopsy.engines.base import Engine
 from biopsy.engines.registry import created_plain
-from biopsy.isolation.fork_serving import arguments, serve_forks
-from biopsy.isolation.forks import connections_of_environment, is_parted_fork
-from biopsy.isolation.reaper import VERDICT_VARIABLE
+from biopsy.processes.forks import connections_of_environment, is_parted_fork
+from biopsy.processes.reaper import VERDICT_VARIABLE
+from biopsy.processes.serving import arguments, serve_forks
 
 
 def main() -> int:
     """Load, and part: the fork serves checks, unless these words cannot be served, and this process waits."""
     asked, lifeline, *words = arguments()
     connections = connections_of_environment()
-    args = preloading.options_of(words)
+    args = cold_start.options_of(words)
     engines = [] if args is None else cold_start.load(args)
     if args is not None and _may_be_served(args, engines) and is_parted_fork(int(lifeline)):
         os.close(int(asked))
@@ -45,8 +45,8 @@ def main() -> int:
 
 
 def _may_be_served(args: argparse.Namespace, engines: Sequence[type[Engine]]) -> bool:
-    runs_scripts = args.data_loader_script or functions.are_given(args)
-    is_plain = not (runs_scripts or limits.are_given(args))  # limits are kept by a process that only waits
+    runs_scripts = args.data_loader_script or options.are_given(args)
+    is_plain = not (runs_scripts or types.are_given(args))  # limits are kept by a process that only waits
     return bool(engines) and all(engine.forks_warm for engine in engines) and is_plain
 
 

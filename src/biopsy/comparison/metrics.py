@@ -1,8 +1,11 @@
-"""Numbers about tensors: statistics of one, errors between two. Pure functions; nothing is decided here."""
+"""Numbers about tensors: statistics of one, errors between two, NaN and infinities. Pure functions; nothing is
+decided here.
+"""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from dataclasses import dataclass
 from decimal import ROUND_CEILING, Context, Decimal
 from typing import Any, TypeAlias
@@ -10,8 +13,8 @@ from typing import Any, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from biopsy.tensors.dtypes import is_extended, is_text, text_bytes, widened
-from biopsy.tensors.results import Array
+from biopsy.tensors.results import Array, RunnerResult, release
+from biopsy.tensors.types import is_extended, is_text, text_bytes, widened
 
 Floats: TypeAlias = npt.NDArray[np.floating[Any]]
 Bools: TypeAlias = npt.NDArray[np.bool_]
@@ -439,3 +442,47 @@ def rounded_up(value: float) -> float | None:
 
 def _rounded_up(value: float) -> float:
     return float(Context(prec=3, rounding=ROUND_CEILING).create_decimal(Decimal(value)))
+
+
+# The outputs of a runner that hold NaN or infinities.
+
+
+@dataclass(frozen=True, kw_only=True)
+class NotFinite:
+    """An output that holds NaN or infinities: how many of each, where the first one is, and its value."""
+
+    iteration: int
+    name: str
+    elements: int
+    nan: int
+    inf: int
+    first: Index
+    value: Scalar
+
+
+def not_finite(result: RunnerResult) -> list[NotFinite]:
+    """The outputs of a runner that hold NaN or infinities, in order."""
+    return list(_not_finite(result))
+
+
+def _not_finite(result: RunnerResult) -> Iterator[NotFinite]:
+    for number, iteration in enumerate(result.iterations):
+        for name, array in iteration.outputs.items():
+            values = array if is_text(array) else numeric(array)
+            if values.dtype.kind not in "fc":
+                continue
+            non_finite = ~np.isfinite(values)
+            if non_finite.any():
+                nan = int(np.isnan(values).sum())
+                first = at(values, int(non_finite.reshape(-1).argmax()))
+                inf = int(non_finite.sum()) - nan
+                yield NotFinite(
+                    iteration=number,
+                    name=name,
+                    elements=values.size,
+                    nan=nan,
+                    inf=inf,
+                    first=first,
+                    value=element(array, first),
+                )
+            release(array)

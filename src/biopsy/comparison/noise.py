@@ -1,14 +1,9 @@
-"""A bug or only rounding: the error of an engine, measured by the error that plain float32 has on the same model.
-
-Three runs with the same inputs: the *suspect*, *plain* (the model's own types, nothing optimized), and *exact* (all in
-float64). What rounding can do to an output depends on the model, and the error of plain float32 shows it; an engine
-that only rounds elsewhere, or in another order, errs about as much. So errors are told as multiples of it.
-"""
+"""A bug or only rounding: the error of an engine, measured by the error that plain float32 has on the same model."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal, TypeAlias
 
@@ -16,10 +11,9 @@ import numpy as np
 
 from biopsy import errors
 from biopsy.comparison import metrics, similarity
-from biopsy.comparison.metrics import Element, Floats
-from biopsy.comparison.noise_parts import NoiseFloor, PartErrors, WrongPart, wrong_part
-from biopsy.tensors.dtypes import is_text
-from biopsy.tensors.results import Array, RunnerResult, release
+from biopsy.comparison.metrics import Bools, Element, Floats, errors_between
+from biopsy.tensors.results import Array, Iteration, RunnerResult, release
+from biopsy.tensors.types import is_text
 
 Verdict: TypeAlias = Literal["rounding", "bug", "unknown"]
 """``unknown``: there is nothing to judge by."""
@@ -264,3 +258,212 @@ def _broken_reason(ours: Deviation) -> str:
     if ours.worst is None or np.isfinite(np.asarray(ours.worst.expected)):
         return f"{some} NaN or infinite, but finite in float32 and float64"
     return f"{some} not the NaN or infinity that float32 and float64 both give"
+
+
+# Errors of small values beside large ones: parts of a tensor, each judged by what rounding does to values of its
+# size.
+#
+# The greatest error of a whole tensor is where its values are great, and a row of small values may be wrong below it.
+# So slices along every axis are looked at, rows of every depth, and classes of magnitude. A part is wrong if most of
+# its elements are: one alone may be the rest of what was subtracted, with the rounding of something great. And what
+# rounding does is taken from the part where it does the most, for plain float32 may be exact in one part by luck.
+
+LEAST = 8
+"""Elements that are not 0 which a part must have."""
+
+MOST = 0.75
+"""Share of these that must be wrong."""
+
+WIDER = 3.0
+"""How many times more than in a whole tensor may be rounding in a slice: there are many, and one may be lucky."""
+
+WIDER_BY_SIZE = 1000.0
+"""The same for a class of magnitude: functions are approximated to an absolute error, which their tails show."""
+
+_CLASS_BITS = 10
+"""Powers of two in one class of magnitude."""
+
+
+@dataclass(frozen=True)
+class WrongPart:
+    """A part of a tensor that is wrong: where it is, in words, and how many times its noise its error is."""
+
+    where: str
+    ratio: float
+
+
+@dataclass(frozen=True)
+class PartErrors:
+    """Errors of a suspect and of plain float32 in one tensor, and the exact magnitudes: of the tensor's shape, finite.
+
+    What is not to be judged is 0 in all three.
+    """
+
+    ours: Floats
+    theirs: Floats
+    sizes: Floats
+
+
+@dataclass(frozen=True)
+class NoiseFloor:
+    """What is rounding: so many times (``limit``) the error of plain float32.
+
+    That is taken as one rounding at least (``roundoff``, relative to a value), and as ``least``, below which an engine
+    may take everything as 0.
+    """
+
+    limit: float
+    roundoff: float
+    least: float
+
+
+def wrong_part(errors: PartErrors, floor: NoiseFloor) -> WrongPart | None:
+    """The slice that is wrong by the most, else the class of magnitude; None if there is none."""
+    if not errors.ours.any():
+        return None
+    for parts in (_slices, _classes):
+        worst = max(parts(errors, floor), key=lambda part: part.ratio, default=None)
+        if worst is not None:
+            return worst
+    return None
+
+
+def _slices(errors: PartErrors, floor: NoiseFloor) -> Iterator[WrongPart]:
+    """The worst slice of each axis, and the worst row of each depth."""
+    shape = errors.ours.shape
+    for axis in range(len(shape)):
+        others = tuple(other for other in range(len(shape)) if other != axis)
+        yield from _worst_of(errors, others, floor)
+    for depth in range(2, len(shape)):
+        yield from _worst_of(errors, tuple(range(depth, len(shape))), floor)
+
+
+def _worst_of(errors: PartErrors, within: tuple[int, ...], floor: NoiseFloor) -> Iterator[WrongPart]:
+    """The worst of the slices that hold what the axes ``within`` count."""
+    shape = errors.ours.shape
+    if math.prod(shape[axis] for axis in within) < LEAST:
+        return
+    noise = _relative(errors, within).max(initial=floor.roundoff)
+    ratios = _ratios(errors, within, float(noise), WIDER, floor)
+    place = np.unravel_index(int(ratios.argmax()), ratios.shape)
+    if ratios[place] > 0:
+        written = [":" if axis in within else str(int(place[axis])) for axis in range(len(shape))]
+        yield WrongPart(f"in the slice [{', '.join(written)}]", float(ratios[place]))
+
+
+def _classes(errors: PartErrors, floor: NoiseFloor) -> Iterator[WrongPart]:
+    """Elements by the magnitude of the exact value, greatest first; nothing is to be seen where there is one class."""
+    sizes = errors.sizes.reshape(-1)
+    exponents = np.frexp(sizes)[1] // _CLASS_BITS
+    numbers = np.unique(exponents[sizes > 0])[::-1]
+    noise = floor.roundoff
+    for number in numbers if len(numbers) > 1 else ():
+        among = np.flatnonzero((exponents == number) & (sizes > 0))
+        part = PartErrors(errors.ours.reshape(-1)[among], errors.theirs.reshape(-1)[among], sizes[among])
+        noise = max(noise, float(_relative(part, (0,))[0]))
+        ratio = float(_ratios(part, (0,), noise, WIDER_BY_SIZE, floor)[0])
+        if ratio > 0:
+            low, high = part.sizes.min(), part.sizes.max()
+            yield WrongPart(f"among the {len(among)} values of {low:.2g} to {high:.2g}", ratio)
+
+
+def _relative(errors: PartErrors, within: tuple[int, ...]) -> Floats:
+    """What rounding does in each slice, relative to its values."""
+    theirs, sizes = (_noise_parts_rms(side, within) for side in (errors.theirs, errors.sizes))
+    with np.errstate(over="ignore"):
+        found: Floats = np.divide(theirs, sizes, out=np.zeros_like(sizes), where=sizes > 0)
+    return found
+
+
+def _ratios(errors: PartErrors, within: tuple[int, ...], noise: float, wider: float, floor: NoiseFloor) -> Floats:
+    """How many times its noise each slice errs, where most of its elements are wrong; else 0."""
+    with np.errstate(over="ignore"):
+        rounded = np.maximum(np.maximum(noise * errors.sizes, errors.theirs), floor.least)
+        wrong: Bools = errors.ours > wider * floor.limit * rounded
+    counted = np.count_nonzero(errors.sizes, axis=within, keepdims=True)
+    most = np.count_nonzero(wrong, axis=within, keepdims=True) >= np.maximum(MOST * counted, LEAST * MOST)
+    with np.errstate(over="ignore"):
+        found = _noise_parts_rms(errors.ours, within) / _noise_parts_rms(rounded, within)
+    return np.where(most & (counted >= LEAST), found, 0)
+
+
+def _noise_parts_rms(values: Floats, within: tuple[int, ...]) -> Floats:
+    """Root mean squares of slices, scaled by their greatest values so that no square overflows or vanishes."""
+    highest = values.max(axis=within, keepdims=True)
+    scale = np.where(highest > 0, highest, 1)
+    found: Floats = scale * np.sqrt(np.square(values / scale).mean(axis=within, keepdims=True))
+    return found
+
+
+# What plain float32 errs by may be a bug of its own: of two plain runs, the one that is closer to the exact values.
+#
+# An engine with its optimizer off still has the kernels of that engine. If they are wrong, so is the noise that is
+# told from them, and the same bug in the suspect would pass as rounding.
+
+ROUNDINGS = 1000.0
+"""So many roundings of the result are more than plain float32 errs by in most models; more needs a second opinion."""
+
+
+def is_doubtful(plain: RunnerResult, exact: RunnerResult) -> bool:
+    """Whether the plain run is far from the exact one in any output."""
+    pairs = zip(plain.iterations, exact.iterations, strict=False)
+    return any(
+        _roundings(value, right.outputs[name]) > ROUNDINGS
+        for left, right in pairs
+        for name, value in left.outputs.items()
+        if name in right.outputs
+    )
+
+
+def excused(output: NoiseComparison, sides: tuple[Array, Array, Array], moved: Sequence[Array]) -> NoiseComparison:
+    """Judge an output again (suspect, plain, exact), elements aside that flip in a plain run on ``moved`` inputs.
+
+    What is discrete (an index, a quantized value, a comparison) flips as a whole when a rounding does, and plain
+    float32 may happen to fall on the right side: then it says nothing about what rounding can do. An element is
+    excused only if it errs by no more than it moves itself.
+    """
+    suspect, plain, exact = sides
+    if any(is_text(side) or side.shape != exact.shape for side in (*sides, *moved)):
+        return output
+    error = errors_between(suspect, exact).absolute
+    # A number that a rounding moves out of an operator's domain is NaN there: that says nothing about its neighbours.
+    changes = [errors_between(side, exact).absolute for side in moved]
+    reach = np.max([np.where(np.isfinite(change), change, 0) for change in changes], axis=0)
+    aside = (np.isfinite(error) & (error > 0) & (error <= reach * _ABOUT)).reshape(exact.shape)
+    with np.errstate(over="ignore", invalid="ignore"):
+        rest = np.where(aside, exact.astype(suspect.dtype), suspect)
+    again = judge_noise(output.name, output.iteration, rest, plain, exact, output.limit)
+    return replace(again, aside=int(aside.sum())) if again.passed else output
+
+
+_ABOUT = 1.01
+
+
+def closest(plain: RunnerResult, other: RunnerResult, exact: RunnerResult) -> RunnerResult:
+    """Output by output the plain run that is closer to the exact values by more than chance; else the first one."""
+    iterations = []
+    taken: set[str] = set()
+    for left, right, true in zip(plain.iterations, other.iterations, exact.iterations, strict=False):
+        outputs = dict(left.outputs)
+        for name, value in outputs.items():
+            if (
+                name in right.outputs
+                and name in true.outputs
+                and _is_closer(right.outputs[name], value, true.outputs[name])
+            ):
+                outputs[name] = right.outputs[name]
+                taken.add(other.runner)
+        iterations.append(Iteration(outputs))
+    return replace(plain, runner=" or ".join([plain.runner, *taken]), iterations=tuple(iterations))
+
+
+def _is_closer(one: Array, other: Array, exact: Array) -> bool:
+    """Whether the other is wrong by more than rounding, as the one has it."""
+    return judge_noise("", 0, other, one, exact).verdict == "bug" and _roundings(other, exact) > ROUNDINGS
+
+
+def _roundings(value: Array, exact: Array) -> float:
+    """How many roundings of the result a run errs by."""
+    with np.errstate(over="ignore", invalid="ignore"):
+        rounded = exact if value.dtype.kind in "USO" else exact.astype(value.dtype)
+    return judge_noise("", 0, value, rounded, exact, ROUNDINGS).ratio

@@ -15,8 +15,8 @@ import numpy.typing as npt
 
 from biopsy.comparison.metrics import Bools, Floats, Index, at, differing, errors_between, numeric
 from biopsy.comparison.tolerance import TopK
-from biopsy.tensors.dtypes import is_extended
 from biopsy.tensors.results import Array
+from biopsy.tensors.types import is_extended
 
 
 def finite_pairs(actual: Array, expected: Array) -> tuple[Floats, Floats]:

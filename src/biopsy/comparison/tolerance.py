@@ -1,12 +1,17 @@
-"""What is asked of two outputs: tolerances and the statistic held against them, limits of other figures, per output."""
+"""What is asked of two outputs: tolerances, the statistic held against them, limits of other figures, and which
+outputs are meant by name.
+"""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Literal, TypeAlias, get_args
+
+from biopsy.model.known_names import require_known
+from biopsy.tensors.results import RunnerResult
 
 if TYPE_CHECKING:
     from biopsy.tensors.results import Array
@@ -185,3 +190,33 @@ def asked_of(name: str, tolerances: Tolerances, stats: Stats, limits: MetricLimi
 
 def _speaks_of(name: str, tolerances: Tolerances, stats: Stats) -> bool:
     return any(name in words for words in (tolerances.atol, tolerances.rtol, stats.stat))
+
+
+# Which outputs are spoken of by name, and whether there are such outputs: a tolerance for a misspelt one is none.
+
+
+def spoken_of(tolerances: Tolerances, stats: Stats, limits: MetricLimits | None = None) -> dict[str, Iterable[str]]:
+    """The names that are given, by the option of ``biopsy run`` that gives them."""
+    limits = limits or MetricLimits()
+    found: dict[str, Iterable[str]] = {
+        "--atol": tolerances.atol,
+        "--rtol": tolerances.rtol,
+        "--check-error-stat": stats.stat,
+        "--error-quantile": stats.quantile,
+        "--top-k": limits.tops,
+    }
+    options = {metric: "--index-tolerance" if metric == "indices" else f"--{metric}" for metric in limits.values}
+    return found | {options[metric]: values for metric, values in limits.values.items()}
+
+
+def require_known_outputs(
+    given: Mapping[str, Iterable[str]], known: Collection[str], outputs: Collection[str] | None = None
+) -> None:
+    """Raise DoesNotFit for the first name, by option, that is not known, listing ``outputs``; see ``require_known``."""
+    for option, names in given.items():
+        require_known(option, "output", names, known, outputs)
+
+
+def names_of(result: RunnerResult) -> set[str]:
+    """The outputs of a runner, in any iteration."""
+    return {name for iteration in result.iterations for name in iteration.outputs}

@@ -1,10 +1,12 @@
-"""What the steps of a diagnosis work with: checks that are run, counted and bounded, and the time that is left."""
+"""What the steps of a diagnosis are and what they work with: checks that are run, counted and bounded, the time that
+is left, and why a question could not be asked.
+"""
 
 from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
@@ -16,7 +18,43 @@ from biopsy.checks.command_line import OwnRun, parse
 from biopsy.checks.judge import judge
 from biopsy.checks.outcome import Judged, Outcome
 from biopsy.checks.warm import command_check
+from biopsy.diagnosis.facts import KnownFacts
 from biopsy.diagnosis.question import DiagnosisQuestion, Words
+
+TIME = "the time limit"
+PERSON = "an interruption"
+
+
+@dataclass(frozen=True)
+class StepAnswer:
+    """What is known after a step, and the line that says what was learnt. ``line`` is "" if nothing was.
+
+    ``ended`` is what ended it before its end, TIME or PERSON: what is known by then counts, and the question is asked
+    again when the diagnosis goes on.
+    """
+
+    facts: KnownFacts
+    line: str
+    ended: str | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class DiagnosisStep:
+    """A question, the reason not to ask it (None: it is asked), and what answers it.
+
+    ``evidence`` is the key of the report that holds the evidence. ``answer`` raises TimeUpError, and BiopsyError where
+    the question cannot be answered. ``files`` are what it leaves in the folder of the evidence, if it has an answer.
+    """
+
+    name: str
+    question: str
+    not_asked: Callable[[KnownFacts, StepContext], str | None]
+    answer: Callable[[KnownFacts, StepContext], StepAnswer]
+    evidence: str | None = None
+    files: tuple[str, ...] = ()
+
+
+# What the steps of a diagnosis work with: checks that are run, counted and bounded, and the time that is left.
 
 Self = TypeVar("Self", bound="StepContext")
 
@@ -190,3 +228,18 @@ class StepContext:
             self._warm = command_check(words, str(self.candidate))
         self._warm.command = parse(words)
         return self._warm
+
+
+# Why a question could not be asked: what a verdict must then leave open.
+
+TWO_ENGINES = "two engines would have to be compared"
+UNKNOWN_ENGINE = "the check does not say which engine it runs: name it with --engine before --check"
+NO_PLACE = "the check has no place for settings: write {engine} where it takes an engine, and name that with --engine"
+UNKNOWN_COMPARISON = "the check is not 'biopsy run', so nobody knows what it compares"
+NO_PIECE = "there is no smallest part to ask about"
+
+NOT_THOROUGH = "it takes minutes: --thorough asks it"
+NO_DOWNLOAD = "--no-download"
+
+UNABLE = frozenset({TWO_ENGINES, UNKNOWN_ENGINE, NO_PLACE, UNKNOWN_COMPARISON})
+"""A question that was not asked for one of these has no answer; for any other reason it needs none."""

@@ -8,14 +8,12 @@ from dataclasses import replace
 
 from biopsy import errors, events
 from biopsy.checks.command import CommandCheck
-from biopsy.diagnosis.context import CANDIDATE, StepContext, TimeUpError, was_asked_for
-from biopsy.diagnosis.evidence import EvidenceFile, KnownSteps, identity_of
+from biopsy.diagnosis.context import CANDIDATE, PERSON, TIME, DiagnosisStep, StepContext, TimeUpError, was_asked_for
+from biopsy.diagnosis.evidence import PLAN, EvidenceFile, KnownSteps, identity_of
 from biopsy.diagnosis.facts import Diagnosis, KnownFacts, Outcome, StepReport
-from biopsy.diagnosis.plan import PLAN
 from biopsy.diagnosis.question import DiagnosisQuestion, require_no_place
-from biopsy.diagnosis.step import PERSON, TIME, DiagnosisStep
 from biopsy.diagnosis.verdict import verdict_of
-from biopsy.filesystem.privacy import as_private_as
+from biopsy.processes.writing import as_private_as
 from biopsy.session.workspace import sources
 
 

@@ -1,7 +1,5 @@
-"""The folder of a diagnosis: what was found, step by step, so that the same command goes on where it was stopped.
-
-``diagnosis.json`` holds what is known, what that depends on, and the digests of the files that steps have left, under a
-seal of this user: anybody else may write such files too, and they would be believed.
+"""The folder of a diagnosis: what was found, step by step of the plan, so that the same command goes on where it was
+stopped.
 """
 
 from __future__ import annotations
@@ -12,31 +10,32 @@ import itertools
 import json
 import os
 import stat
+import types
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field, fields, is_dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
 from biopsy import errors
 from biopsy.checks.outcome import Check
 from biopsy.checks.words import as_word
-from biopsy.diagnosis.context import CANDIDATE
+from biopsy.diagnosis.context import CANDIDATE, DiagnosisStep
 from biopsy.diagnosis.facts import KnownFacts, StepReport
-from biopsy.diagnosis.plan import PLAN
 from biopsy.diagnosis.question import DiagnosisQuestion, require_no_place
-from biopsy.diagnosis.record_json import as_json, from_json
-from biopsy.diagnosis.steps.piece import PIECE
-from biopsy.filesystem.folders import make_folders_of, remove_empty
-from biopsy.filesystem.plain_file import read_plain
-from biopsy.filesystem.user_key import key_path, user_key
-from biopsy.filesystem.write import write_whole
-from biopsy.model.digest import digest_of
-from biopsy.session.claim import locked
-from biopsy.session.journal_identity import JournalIdentity
-from biopsy.session.options import SearchOptions
-from biopsy.shell_words import is_refused, line_of
-from biopsy.text import first_of, printable
+from biopsy.diagnosis.steps.changes import CHANGES, SETTINGS
+from biopsy.diagnosis.steps.failing import FAILING
+from biopsy.diagnosis.steps.layers import LAYERS, MASKED, PRECISION
+from biopsy.diagnosis.steps.origin import RELEASES, TRANSFORMATION
+from biopsy.diagnosis.steps.piece import KNOWN, PIECE, SMALLEST_PIECE, VARIATION
+from biopsy.diagnosis.steps.rounding import ROUNDING, STEADINESS
+from biopsy.model.load import digest_of
+from biopsy.processes.own_files import key_path, user_key
+from biopsy.processes.reading import read_plain
+from biopsy.processes.writing import make_folders_of, remove_empty, write_whole
+from biopsy.session.checked_search import JournalIdentity, SearchOptions
+from biopsy.session.workspace import locked
+from biopsy.text import first_of, is_refused, line_of, printable
 
 STATE = "diagnosis.json"
 _LOCK = f".{STATE}.lock"
@@ -304,3 +303,81 @@ def _seal(key: bytes | None, content: Mapping[str, Any]) -> str:
         return ""
     whole = json.dumps(content, sort_keys=True, separators=(",", ":"))
     return hmac.new(key, whole.encode("ascii"), "sha256").hexdigest()
+
+
+# The questions of a diagnosis in their order. Each one decides by what is known whether it is asked.
+
+PLAN: tuple[DiagnosisStep, ...] = (
+    FAILING,
+    MASKED,
+    ROUNDING,
+    STEADINESS,
+    SMALLEST_PIECE,
+    KNOWN,
+    LAYERS,
+    SETTINGS,
+    PRECISION,
+    TRANSFORMATION,
+    VARIATION,
+    CHANGES,
+    RELEASES,
+)
+"""A further question is a step in a file of its own, and its place here."""
+
+
+# Records as JSON and back: frozen dataclasses of plain values, tuples and other such records.
+
+Record = TypeVar("Record")
+
+
+def as_json(record: Any) -> dict[str, Any]:
+    """The fields of a record; tuples become lists when this is written."""
+    return asdict(record)
+
+
+def from_json(kind: type[Record], tree: object) -> Record:
+    """The record that a tree of JSON holds. Raises ValueError if it holds none."""
+    if not isinstance(tree, Mapping):
+        raise ValueError(f"no {kind.__name__}")
+    hints = get_type_hints(kind)
+    known: Any = kind
+    try:
+        return kind(**{one.name: _value(hints[one.name], tree[one.name]) for one in fields(known) if one.name in tree})
+    except TypeError as error:
+        raise ValueError(f"no {kind.__name__}: {error}") from error
+
+
+def _value(hint: Any, value: Any) -> Any:
+    origin, arguments = get_origin(hint), get_args(hint)
+    if origin in (Union, types.UnionType):
+        return _one_of(arguments, value)
+    if origin is tuple:
+        return _tuple(arguments, value)
+    if origin is Literal:
+        return _require(value in arguments, value)
+    if isinstance(hint, type) and is_dataclass(hint):
+        return from_json(hint, value)
+    if hint is float:
+        return float(_require(isinstance(value, int | float), value))
+    return _require(type(value) is hint, value)
+
+
+def _one_of(hints: tuple[Any, ...], value: Any) -> Any:
+    if value is None:
+        return _require(type(None) in hints, value)
+    (hint,) = (each for each in hints if each is not type(None))
+    return _value(hint, value)
+
+
+def _tuple(hints: tuple[Any, ...], value: Any) -> tuple[Any, ...]:
+    if not isinstance(value, list | tuple):
+        raise ValueError(f"no list: {value!r}")
+    if hints[1:] == (Ellipsis,):
+        return tuple(_value(hints[0], item) for item in value)
+    return tuple(_value(hint, item) for hint, item in zip(hints, value, strict=True))
+
+
+def _require(holds: bool, value: Any) -> Any:
+    if not holds:
+        raise ValueError(f"an unexpected value: {value!r}")
+    return value

@@ -1,8 +1,10 @@
-"""What a diagnosis is asked: the model, the engines or the check, the inputs, what counts as equal, its limits."""
+"""What a diagnosis is asked: the model, the engines or the check, what counts as equal, its limits; and its inputs,
+settled once so that every step sees the same ones.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TypeAlias
@@ -12,11 +14,15 @@ from biopsy.checks.command_line import LOAD_INPUTS, PLACEHOLDER, CommandLine, Ow
 from biopsy.checks.judge import Rules
 from biopsy.checks.own_program import NAME
 from biopsy.checks.words import as_word
-from biopsy.engines.feeding import Inputs
-from biopsy.engines.yardsticks import PLAIN
-from biopsy.layerwise.tensor_errors import Judge
+from biopsy.engines.registry import PLAIN
+from biopsy.engines.runner import Inputs, feeds_for
 from biopsy.model.index import ModelIndex
-from biopsy.tactics.setting_changes import ENGINE_PLACE, SETTINGS_PLACE
+from biopsy.model.tensor_type import TensorType, ValueType
+from biopsy.questions.builds.settings import ENGINE_PLACE, SETTINGS_PLACE
+from biopsy.questions.layers.question import Judge
+from biopsy.tensors.files import read_feeds, write_feeds
+from biopsy.tensors.results import Feed, form_of
+from biopsy.text import option_line
 
 DEFAULT_SECONDS = 600.0
 """How long a diagnosis may take."""
@@ -145,3 +151,153 @@ def with_engine_place(words: Words, engine: str) -> Words | None:
         if named == engine:
             return command.with_engine(number, ENGINE_PLACE)
     return None
+
+
+# The inputs of a diagnosis: settled once, so that every step sees the same ones; and others, to see what depends on
+# them.
+
+_ENDINGS = (".safetensors", ".json")
+"""Forms of a file of inputs, the first one that can hold them."""
+
+_TINY = 4
+"""An open dimension of at most so many elements may be too small for a model: a picture of 1 x 1."""
+
+_USUAL = (64, 224)
+"""Sizes that are tried in its place."""
+
+_EXAMPLE = 64
+
+
+def wanted_by(index: ModelIndex) -> dict[str, ValueType | None]:
+    """What a model is fed: the type of each input, None where nobody knows."""
+    return {index.names[tensor]: index.value_type(tensor) for tensor in index.fed_inputs()}
+
+
+def settled(index: ModelIndex, inputs: Inputs, folder: Path, files: Sequence[Path] = ()) -> Samples:
+    """The samples for a model; what is made up is written to ``folder``. ``files`` are those that hold what is given.
+
+    Raises UsageError if nobody has said how large an input is whose size the model leaves open, and what ``feeds_for``
+    and ``write_feeds`` raise.
+    """
+    wanted = wanted_by(index)
+    require_sizes(index, inputs)
+    if not wanted:
+        return Samples(inputs=inputs, made_up=False)
+    found = feeds_for(wanted, inputs)
+    if files and not found.made_up:
+        return Samples(inputs=inputs, files=tuple(files), made_up=False)
+    path = written(folder / "inputs", found.feeds)
+    return Samples(inputs=inputs, files=(path,), made_up=inputs.given is None)
+
+
+def feeds_of(index: ModelIndex, samples: Samples) -> Sequence[Feed]:
+    """The samples themselves: those of the files, else random ones. Raises DataError."""
+    given = [feed for path in samples.files for feed in read_feeds(path)]
+    return given or feeds_for(wanted_by(index), samples.inputs).feeds
+
+
+def require_sizes(index: ModelIndex, inputs: Inputs) -> None:
+    """Raise UsageError for inputs to be made up whose sizes are open and were not said, with all of them by name."""
+    wanted = wanted_by(index)
+    open_ones = {name: kind for name, kind in wanted.items() if isinstance(kind, TensorType) and not kind.is_static}
+    guessed = [name for name in feeds_for(wanted, inputs).guessed if name in open_ones]
+    if not guessed:
+        return
+    shown = [f"{name!r} is {open_ones[name]}" for name in guessed]
+    example = shape_words({name: _example(open_ones[name]) for name in guessed})
+    raise errors.UsageError(
+        f"the model leaves sizes of its inputs open, and none were given: {'; '.join(shown)}",
+        details=["a size that nobody chose may be what fails, so none is made up here"],
+        next_steps=[*(option_line("--input-shapes", text) for text in example), "--load-inputs FILE    for real ones"],
+    )
+
+
+def _example(kind: TensorType) -> list[int]:
+    """Sizes to suggest."""
+    shape = kind.shape or ()
+    return [dim if isinstance(dim, int) else 1 if place == 0 else _EXAMPLE for place, dim in enumerate(shape)]
+
+
+def written(path: Path, feeds: Sequence[Feed]) -> Path:
+    """Write feeds to a file of this name, with the ending of the first form that can hold them. Raises DataError."""
+    trouble: errors.BiopsyError | None = None
+    for ending in _ENDINGS:
+        try:
+            write_feeds(path.with_name(f"{path.name}{ending}"), feeds)
+        except errors.DataError as error:
+            trouble = error
+        else:
+            return path.with_name(f"{path.name}{ending}")
+    assert trouble is not None
+    raise trouble
+
+
+def with_other_seed(index: ModelIndex, samples: Samples, seed: int, folder: Path) -> Path | None:
+    """A file of other random inputs of the same shapes; None where inputs were given, or there are none."""
+    if not samples.made_up or not samples.files:
+        return None
+    found = feeds_for(wanted_by(index), replace(samples.inputs, seed=samples.inputs.seed + seed))
+    return written(folder / f"inputs_seed_{samples.inputs.seed + seed}", found.feeds)
+
+
+def shapes_of(index: ModelIndex, samples: Samples) -> dict[str, tuple[int, ...]]:
+    """The shapes of the first sample, of those inputs that the model takes."""
+    wanted = wanted_by(index)
+    found: dict[str, tuple[int, ...]] = {}
+    for path in samples.files:
+        feed: Feed = read_feeds(path)[0]
+        found.update({name: form_of(feed, name).shape for name in feed if name in wanted})
+    return found
+
+
+def shape_words(shapes: Mapping[str, Sequence[int | None]]) -> tuple[str, ...]:
+    """Shapes as ``--input-shapes`` takes them; None is a size that nobody says."""
+    return tuple(
+        f"{name}:[{','.join('-1' if dim is None else str(dim) for dim in shape)}]" for name, shape in shapes.items()
+    )
+
+
+def larger(index: ModelIndex, samples: Samples, folder: Path) -> Iterator[tuple[tuple[str, ...], Path]]:
+    """Random inputs with larger sizes in place of tiny ones that the model leaves open: their shapes, and the file.
+
+    None if no open dimension but the first, the batch, is tiny.
+    """
+    shapes = shapes_of(index, samples)
+    for size in _USUAL:
+        grown = {name: _grown(index.declared_type(name), shape, size) for name, shape in shapes.items()}
+        if grown == shapes:
+            return
+        try:
+            found = feeds_for(wanted_by(index), replace(samples.inputs, given=None, shapes=grown, symbols={}))
+            path = written(folder / f"inputs_of_size_{size}", found.feeds)
+        except errors.BiopsyError:
+            continue  # sizes that contradict each other, or too much memory: nothing is learnt from them
+        yield shape_words(grown), path
+
+
+def of_same_size(index: ModelIndex, samples: Samples, folder: Path) -> Path:
+    """Other random inputs of the shapes of the first sample: what fails with these too does not depend on values.
+
+    Raises what ``feeds_for`` and ``write_feeds`` raise.
+    """
+    shapes = shapes_of(index, samples)
+    other = replace(samples.inputs, given=None, shapes=shapes, symbols={}, seed=samples.inputs.seed + 1)
+    return written(folder / "inputs_of_same_size", feeds_for(wanted_by(index), other).feeds)
+
+
+def fixed_and_tiny(index: ModelIndex) -> tuple[str, ...]:
+    """Inputs that the model itself declares as pictures of one pixel, with their types: nothing larger can be fed."""
+    return tuple(
+        f"{name!r} is {kind}"
+        for name, kind in wanted_by(index).items()
+        if isinstance(kind, TensorType) and len(kind.shape or ()) > 2 and set((kind.shape or ())[2:]) == {1}
+    )
+
+
+def _grown(kind: ValueType | None, shape: tuple[int, ...], size: int) -> tuple[int, ...]:
+    if not isinstance(kind, TensorType) or kind.shape is None or len(kind.shape) != len(shape):
+        return shape
+    return tuple(
+        size if place and not isinstance(dim, int) and now <= _TINY else now
+        for place, (dim, now) in enumerate(zip(kind.shape, shape, strict=True))
+    )

@@ -7,31 +7,17 @@ from pathlib import Path
 from typing import Any
 
 from biopsy import errors
-from biopsy.comparison.json_report import plain
+from biopsy.comparison.describe import plain
 from biopsy.diagnosis.facts import Diagnosis, FailureSeen, KnownFacts, PieceFound, RoundingSeen
 from biopsy.diagnosis.question import DiagnosisQuestion
-from biopsy.diagnosis.run_report import REPORT, run_of, tree_of
-from biopsy.diagnosis.steps import (
-    changes,
-    known,
-    layers,
-    masked,
-    piece,
-    precision,
-    releases,
-    settings,
-    transformation,
-    variation,
-)
+from biopsy.diagnosis.steps import changes, layers, origin, piece
+from biopsy.diagnosis.steps.failing import REPORT, run_of, tree_of
 from biopsy.diagnosis.workarounds import next_lines
-from biopsy.model.digest import digest_of
+from biopsy.findings.model import MeasuredErrors, graph_tree, map_tree, model_tree, numbers_in
+from biopsy.findings.reduction import relative
+from biopsy.findings.report import Tree, versions_tree
 from biopsy.model.index import ModelIndex, index_file
-from biopsy.report.graph import graph_tree, numbers_in
-from biopsy.report.model_map import MeasuredErrors, map_tree
-from biopsy.report.model_summary import model_tree
-from biopsy.report.reduction import relative
-from biopsy.report.tree import Tree
-from biopsy.report.versions import versions_tree
+from biopsy.model.load import digest_of
 
 
 def diagnosis_sections(found: Diagnosis, question: DiagnosisQuestion, folder: Path) -> dict[str, Any]:
@@ -59,13 +45,13 @@ def diagnosis_sections(found: Diagnosis, question: DiagnosisQuestion, folder: Pa
         "search": _tree(question.folder / piece.REPORT) if facts.piece is not None else None,
         "run": run_of(question.folder / REPORT) or None,
         "layers": examined,
-        "settings": _tree(question.folder / settings.REPORT) if facts.settings is not None else None,
-        "transformation": _tree(question.folder / transformation.REPORT) if _is_broken(facts) else None,
-        "workaround": _tree(question.folder / changes.REPORT) if facts.further.changes is not None else None,
-        "releases": _tree(question.folder / releases.REPORT) if facts.further.releases is not None else None,
-        "precision": _tree(question.folder / precision.REPORT) if facts.precision is not None else None,
-        "variation": _tree(question.folder / variation.REPORT) if facts.variation is not None else None,
-        "known": _tree(question.folder / known.REPORT) if facts.known is not None else None,
+        "settings": _tree(question.folder / changes.REPORT) if facts.settings is not None else None,
+        "transformation": _tree(question.folder / origin.TRANSFORMATION_REPORT) if _is_broken(facts) else None,
+        "workaround": _tree(question.folder / changes.CHANGES_REPORT) if facts.further.changes is not None else None,
+        "releases": _tree(question.folder / origin.REPORT) if facts.further.releases is not None else None,
+        "precision": _tree(question.folder / layers.PRECISION_REPORT) if facts.precision is not None else None,
+        "variation": _tree(question.folder / piece.VARIATION_REPORT) if facts.variation is not None else None,
+        "known": _tree(question.folder / piece.KNOWN_REPORT) if facts.known is not None else None,
         "other_failures": None if facts.piece is None else _other_failures(facts.piece),
         "next": [{"line": text, "why": why} for text, why in next_lines(facts, question)],
     }
@@ -75,7 +61,7 @@ def _report_of_layers(facts: KnownFacts) -> str:
     """The file of the step that has said last what is known of layers."""
     of_piece = facts.layers is not None and facts.layers.of_piece
     has_passed = facts.failure is None or facts.failure.masked
-    return masked.REPORT if has_passed and not of_piece else layers.REPORT
+    return layers.MASKED_REPORT if has_passed and not of_piece else layers.REPORT
 
 
 def _is_broken(facts: KnownFacts) -> bool:

@@ -1,24 +1,18 @@
-"""From what is known to words: what fails, whose failure it is, how sure that is, what avoids it.
-
-A verdict says only what steps have shown: an optimizer is named alone only if switching it off alone was found to do,
-and nothing else; a node only if it is the piece, and no node of that can go; rounding only if float64 says so.
-"""
+"""From what is known to words: what fails, whose failure it is, how sure that is, what avoids it."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from biopsy.diagnosis.engine_titles import full_title, title_of
+from biopsy.diagnosis.context import UNABLE
 from biopsy.diagnosis.facts import DiagnosisVerdict, FailureSeen, KnownFacts, PrecisionSeen, StepReport, SwitchSeen
-from biopsy.diagnosis.question import DiagnosisQuestion
-from biopsy.diagnosis.reasons import UNABLE
-from biopsy.diagnosis.samples import fixed_and_tiny
+from biopsy.diagnosis.question import DiagnosisQuestion, fixed_and_tiny
+from biopsy.diagnosis.steps.origin import RELEASES, operators_of
 from biopsy.diagnosis.steps.piece import joined
-from biopsy.diagnosis.steps.releases import RELEASES
-from biopsy.diagnosis.steps.transformation import operators_of
 from biopsy.diagnosis.workarounds import workarounds_of
-from biopsy.quantities import count
-from biopsy.text import first_line, first_of, series
+from biopsy.engines import registry
+from biopsy.engines.registry import parse_spec
+from biopsy.text import count, first_line, first_of, series
 
 _MOST_NODES = 8
 _MOST_PLACES = 2
@@ -391,3 +385,18 @@ def _begun(text: str) -> str:
     """A sentence begins with a capital letter, unless it begins with a name of its own."""
     first = text.partition(" ")[0]
     return text if ":" in first or "'" in first else text[:1].upper() + text[1:]
+
+
+# Engines as a verdict names them: with their version and their settings.
+
+
+def title_of(spec: str) -> str:
+    """Such as ``ONNX Runtime``."""
+    return registry.title_of(parse_spec(spec).name)
+
+
+def full_title(spec: str, version: str) -> str:
+    """Such as ``ONNX Runtime 1.31.1 (optimization=none)``."""
+    settings = parse_spec(spec).text.partition(":")[2]
+    named = " ".join(filter(None, (title_of(spec), version)))
+    return f"{named} ({settings})" if settings else named

@@ -1,27 +1,206 @@
-"""The contract of an engine.
-
-An engine is a class in one file, declared by one entry point in the group ``biopsy.engines``. It maps every exception
-of its package to EngineFailure with the stage it happened in; it never prints, and imports its package only inside its
-methods, so that naming an engine costs nothing until it is used.
-
-``version``, ``build`` and ``Session.run`` are what an engine must have. What else it can do (save what it built, tell
-its layers) it declares in ``Engine.capabilities``: whoever needs it looks there before anything is built.
-"""
+"""The contract of an engine: its options, the models that it builds, and where it imports its package."""
 
 from __future__ import annotations
 
+import importlib
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Protocol
 
-from biopsy import errors
-from biopsy.engines import call_records
-from biopsy.engines.imports import Here, Imports
-from biopsy.engines.option import Option
+from biopsy import errors, events
+from biopsy.engines import run_contract
+from biopsy.model.index import ModelIndex
 from biopsy.model.tensor_type import ValueType
 from biopsy.tensors.results import Array, Feed
+
+
+def count(text: str) -> int:
+    """A whole number from 0 on."""
+    if not text.isdecimal():
+        raise ValueError("a whole number from 0 on is wanted")
+    return int(text)
+
+
+def number(text: str) -> float:
+    """Any number."""
+    try:
+        return float(text)
+    except ValueError:
+        raise ValueError("a number is wanted") from None
+
+
+def switch(text: str) -> bool:
+    """On or off. A switch that is named alone is on: ``reference:float64``."""
+    word = text.lower()
+    if word not in _SWITCH:
+        raise ValueError("true or false is wanted")
+    return _SWITCH[word]
+
+
+_SWITCH = {"true": True, "yes": True, "on": True, "1": True, "false": False, "no": False, "off": False, "0": False}
+
+
+def words(text: str) -> tuple[str, ...]:
+    """Several words, joined by ``+`` because a comma ends a setting."""
+    return tuple(filter(None, text.split("+")))
+
+
+_KINDS: dict[Any, str] = {
+    str: "text", int: "whole number", float: "number", bool: "switch",
+    count: "whole number", number: "number", switch: "switch", words: "words joined by +",
+}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Option:
+    """One option of an engine, as in ``--engine NAME:key=value``.
+
+    ``parse`` turns the text into the value and raises ValueError, whose text says what is accepted. A name such as
+    ``config.KEY`` stands for any key: the value is a dictionary. ``takes`` says in a word or two what a value is; it is
+    needed only where ``parse`` is a function of the engine's own.
+    """
+
+    name: str
+    help: str
+    default: Any = None
+    choices: tuple[str, ...] = ()
+    parse: Callable[[str], Any] = str
+    takes: str = ""
+    harmless: bool = False
+    """Whether a stranger may choose its value, in a settings file that came with a folder: no value of it runs code,
+    reads or writes a file, installs something, hides an output, or takes more time or memory than a model could."""
+
+    @property
+    def is_switch(self) -> bool:
+        """Whether it is on or off, so that its name alone turns it on."""
+        return self.parse in (switch, bool)
+
+    @property
+    def is_family(self) -> bool:
+        """Whether it stands for any key, as ``config.KEY`` does for ``config.a=1,config.b=2``."""
+        return self.name.endswith(".KEY")
+
+    @property
+    def stem(self) -> str:
+        """The name under which its value stands among the options: a family's without ``.KEY``."""
+        return self.name.removesuffix(".KEY")
+
+    @property
+    def kind(self) -> str:
+        """What a value is, in words for a person."""
+        return self.takes or ("choice" if self.choices else _KINDS.get(self.parse, "text"))
+
+    @property
+    def default_text(self) -> str:
+        """The default as it is written in a spec; empty if there is none."""
+        if isinstance(self.default, bool):
+            return str(self.default).lower()
+        if isinstance(self.default, tuple | list):
+            return "+".join(map(str, self.default))
+        return "" if self.default is None else str(self.default)
+
+    def value_of(self, text: str | None) -> Any:
+        """The value that a text stands for; None is an option named alone.
+
+        Raises ValueError if it is none of the choices, cannot be parsed, or lacks its value.
+        """
+        if text is None:
+            if not self.is_switch:
+                raise ValueError(f"it needs a value ({self.kind})")
+            return True
+        if self.choices and text not in self.choices:
+            raise ValueError(f"it can be {', '.join(self.choices)}")
+        return switch(text) if self.parse is bool else self.parse(text)
+
+
+# Where an engine imports its package: in this interpreter, or in another one that holds another release of it.
+
+RELEASE_SETTINGS = ("release", "with", "python")
+"""Settings of every engine that can be run from another release, besides its own options."""
+
+
+class Imports(Protocol):
+    """Gives modules: those that stand here, or objects that stand for them and do there what is done to them here."""
+
+    @property
+    def is_here(self) -> bool:
+        """Whether modules are those of this interpreter."""
+
+    def module(self, name: str) -> Any:
+        """A module by its full name. Raises ImportError; elsewhere EngineMissing for a package that is not there."""
+
+    def gathered(self, objects: Sequence[Any], *steps: str) -> list[Any]:
+        """What stands at the end of some steps from each object of a package, all in one list.
+
+        A step is an attribute, or a method where ``()`` follows its name; what comes as a list is gone through. From
+        another interpreter that is one answer, where a loop would be many.
+        """
+
+    def packages(self) -> Mapping[str, str]:
+        """The versions of all packages that stand there, if that is elsewhere, as far as they are known."""
+
+    def facts(self) -> Mapping[str, str]:
+        """What stands there, if that is elsewhere: versions, of ``python`` and of packages; else nothing."""
+
+    def install(self, listener: events.Listener) -> None:
+        """Have the packages there, if that is elsewhere. Raises CannotInstall, UsageError."""
+
+    def close(self) -> None:
+        """End the interpreter, if that is another one, until something is asked of it again."""
+
+    def warm(self) -> None:
+        """Have an interpreter that is warmed up from now on, until ``serve``."""
+
+    def serve(self, trial: Callable[[], None]) -> None:
+        """Let each fork of this process have a fork of the warmed interpreter, if ``trial`` works in the first one."""
+
+
+class Here:
+    """The interpreter that runs this program."""
+
+    is_here = True
+
+    def module(self, name: str) -> Any:
+        """A module by its full name. Raises ImportError."""
+        return importlib.import_module(name)
+
+    def gathered(self, objects: Sequence[Any], *steps: str) -> list[Any]:
+        """What stands at the end of some steps from each object, all in one list."""
+        from biopsy.engines.other_release.wire import gathered
+
+        return gathered(objects, steps)
+
+    def packages(self) -> Mapping[str, str]:
+        """Nothing: it is no other interpreter."""
+        return {}
+
+    def facts(self) -> Mapping[str, str]:
+        """Nothing: it is no other interpreter."""
+        return {}
+
+    def install(self, listener: events.Listener) -> None:
+        """Do nothing: what is not here is missing."""
+
+    def close(self) -> None:
+        """Do nothing: this interpreter goes on."""
+
+    def warm(self) -> None:
+        """Do nothing: this process itself is warmed up."""
+
+    def serve(self, trial: Callable[[], None]) -> None:
+        """Do nothing: forks of this process have what it has."""
+
+
+# The contract of an engine.
+#
+# An engine is a class in one file, declared by one entry point in the group ``biopsy.engines``. It maps every
+# exception of its package to EngineFailure with the stage it happened in; it never prints, and imports its package
+# only inside its methods, so that naming an engine costs nothing until it is used.
+#
+# ``version``, ``build`` and ``Session.run`` are what an engine must have. What else it can do (save what it built,
+# tell its layers) it declares in ``Engine.capabilities``: whoever needs it looks there before anything is built.
 
 __all__ = ["Capabilities", "Engine", "LayerRecord", "ModelInput", "Option", "Session"]
 
@@ -43,8 +222,8 @@ class ModelInput:
         """Raise ModelError if the model refers to a file that it may not read, or that is not there, or has functions
         that nobody could write out.
         """
-        from biopsy.model.calls import require_bounded
         from biopsy.model.external import require_safe
+        from biopsy.model.walk import require_bounded
 
         try:
             require_safe(self.data, self.folder, self.path)
@@ -137,7 +316,7 @@ class Session(ABC):
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
-        call_records.record_calls_of_session(cls)
+        run_contract.record_calls_of_session(cls)
 
     @property
     @abstractmethod
@@ -158,7 +337,7 @@ class Session(ABC):
     def run(self, feed: Feed) -> dict[str, Array]:
         """Run once. ``feed`` has every input, in arrays that are read-only; returns every tensor output, by name.
 
-        Sequences, optionals and maps are fed and given as the tensors that they hold (tensors/structured_values.py).
+        Sequences, optionals and maps are fed and given as the tensors that they hold (tensors/types.py).
 
         Raises EngineFailure with stage "run"; whoever calls it, too, with kind "missing output" if one is not given,
         and BiopsyError for what is no array of an output (engines/run_contract.py).
@@ -199,7 +378,7 @@ class Engine(ABC):
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
-        call_records.record_calls_of_engine(cls)
+        run_contract.record_calls_of_engine(cls)
 
     def __init__(self, options: Mapping[str, Any], label: str) -> None:
         self.options = options
@@ -228,7 +407,7 @@ class Engine(ABC):
         """
         from numpy import ones
 
-        from biopsy.model.identity import identity_bytes
+        from biopsy.model.slice import identity_bytes
 
         self.build(ModelInput(identity_bytes(), Path())).run({"x": ones(1, "float32")})
 
@@ -255,3 +434,52 @@ class Engine(ABC):
         Raises UsageError if the engine cannot, EngineFailure with stage "load".
         """
         raise errors.UsageError(f"engine {self.name!r} cannot load what it has built: it saves nothing")
+
+
+# What a built model is in every engine of ours: its inputs, its outputs, and remarks on how it was built.
+
+
+class BuiltModel(Session):
+    """A session that knows what it takes and gives from the beginning."""
+
+    def __init__(
+        self, inputs: Mapping[str, ValueType | None], outputs: Sequence[str], remarks: Sequence[str] = ()
+    ) -> None:
+        self._inputs = inputs
+        self._outputs = tuple(outputs)
+        self._remarks = remarks
+
+    @property
+    def inputs(self) -> Mapping[str, ValueType | None]:
+        """Inputs that must be fed, with the types that the model declares."""
+        return self._inputs
+
+    @property
+    def outputs(self) -> Sequence[str]:
+        """Names of the outputs."""
+        return self._outputs
+
+    @property
+    def remarks(self) -> Sequence[str]:
+        """What was asked for and not done, or done otherwise."""
+        return self._remarks
+
+
+def indexed(model: ModelInput) -> ModelIndex:
+    """The index of a model. Raises ModelError, which names the file where it is damaged."""
+    from biopsy.model import load
+    from biopsy.model.index import index_bytes
+
+    try:
+        return index_bytes(model.data, model.folder)
+    except errors.ModelError:
+        load.parse(model.data, model.path)
+        raise
+
+
+def require_ending(engine: type[Engine], path: Path) -> None:
+    """Raise UsageError unless a file's name ends as those do that the engine saves."""
+    endings = engine.capabilities.saves
+    if not engine.capabilities.can_save(path):
+        named = (" and " if len(endings) == 2 else ", ").join(endings)
+        raise errors.UsageError(f"{path}: {engine.name} saves and loads {named} files")

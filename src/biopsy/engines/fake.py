@@ -18,9 +18,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from biopsy import errors
-from biopsy.engines.base import Engine, ModelInput, Option, Session
-from biopsy.engines.built_model import BuiltModel
-from biopsy.engines.option import count, number, words
+from biopsy.engines.base import BuiltModel, Engine, ModelInput, Option, Session, count, number, words
 from biopsy.model.tensor_type import FLOATS, TensorType
 from biopsy.tensors.results import Array, Feed
 

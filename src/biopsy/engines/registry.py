@@ -1,9 +1,5 @@
-"""Engines by name: the only place that loads them, and only the one asked for.
-
-An engine is asked for by a text, ``NAME[:key=value,...]``, such as ``onnxrt:optimization=none,threads=1``; a key alone
-turns a switch on: ``reference:float64``. Engines of biopsy itself stand in a small table, since looking through the
-entry points of every installed package costs more than a check of a small model (0.1 s). Any other name is looked up
-among the entry points of the group ``biopsy.engines``.
+"""Engines by name, the only place that loads them, and only the one asked for; their titles, and which of them
+others are held against.
 """
 
 from __future__ import annotations
@@ -15,9 +11,8 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from biopsy import errors
-from biopsy.engines.base import Capabilities, Engine, Option
-from biopsy.engines.imports import RELEASE_SETTINGS
-from biopsy.similar_names import did_you_mean
+from biopsy.engines.base import RELEASE_SETTINGS, Capabilities, Engine, Option
+from biopsy.text import did_you_mean
 
 if TYPE_CHECKING:
     from importlib.metadata import EntryPoint
@@ -117,8 +112,7 @@ def class_of(spec: EngineSpec) -> type[Engine]:
             f"engine {spec.name!r} cannot be run from another release: {asked[0]} is none of its options",
             next_steps=[f"engines that can: {', '.join(name for name in names() if _has_releases(name))}"],
         )
-    from biopsy.engines.other_release.classes import class_from
-    from biopsy.engines.other_release.release import release_of
+    from biopsy.engines.other_release.classes import class_from, release_of
 
     return class_from(engine_class, release_of(spec.settings, engine_class.distributions, spec.name))
 
@@ -309,3 +303,31 @@ def _parse_value(spec: EngineSpec, key: str, option: Option, text: str | None) -
         raise errors.UsageError(
             f"engine {spec.name!r}: {written}: {error}", next_steps=did_you_mean(text or "", option.choices)
         ) from error
+
+
+# What a person calls an engine, in a sentence.
+
+TITLES = {
+    "onnxrt": "ONNX Runtime",
+    "openvino": "OpenVINO",
+    "trt": "TensorRT",
+    "reference": "the reference evaluator of onnx",
+}
+"""Of the engines that come with biopsy and are known beyond it."""
+
+
+def title_of(name: str) -> str:
+    """Such as ``ONNX Runtime``; ``the engine 'mine'`` for any other engine."""
+    return TITLES.get(name, f"the engine {name!r}")
+
+
+# The engines that others are held against, by what is to be trusted in them.
+
+PLAIN = ("onnxrt:optimization=none", "reference")
+"""Engines that compute in the model's own types and fuse nothing, since an optimizer may be what is broken.
+
+The second is asked where the first cannot run a model, or is in doubt.
+"""
+
+EXACT = "reference:float64"
+"""The engine that computes in float64 what is float32 in the model."""

@@ -1,18 +1,105 @@
-"""What ``Session.run`` may do with its inputs and must give, held where every call of it is made (``call_records``).
-
-A comparison is only worth something if each engine computes from the values that were given, and if what it gave is
-still there when it is compared. Engines of others break that by mistake: they write into an array that the next engine
-reads, or give the same buffer twice.
+"""Every call of an engine is recorded while it lasts, so that a crash can be told of, and ``Session.run`` is held to
+its contract.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from functools import wraps
 from typing import Any
 
 from biopsy import errors
+from biopsy.processes.own_process import EngineCall
 from biopsy.tensors.results import Array, Feed
 from biopsy.text import some_of
+
+OF_ENGINES: Mapping[str, tuple[str, str]] = {
+    "version": ("load", "its package was loaded"),
+    "devices": ("load", "it looked for devices"),
+    "build": ("build", "it built the model"),
+    "load": ("load", "it loaded the model"),
+    "refusals": ("build", "it told which nodes it refuses"),
+}
+"""Method of an engine -> the stage that it is, and what is going on meanwhile."""
+
+OF_SESSIONS: Mapping[str, tuple[str, str]] = {
+    "run": ("run", "it ran the model"),
+    "layers": ("build", "it told its layers"),
+    "save": ("build", "it saved the model"),
+}
+
+_Method = Callable[..., Any]
+
+
+def record_calls_of_engine(engine_class: type) -> None:
+    """Have calls of the methods that a class of engines defines recorded."""
+    for name, (stage, description) in OF_ENGINES.items():
+        found = engine_class.__dict__.get(name)
+        if isinstance(found, classmethod):
+            setattr(engine_class, name, classmethod(_recorded(found.__func__, stage, description, _name_of_class)))
+        elif callable(found):
+            wrapped = _recorded(found, stage, description, _label_of_engine)
+            setattr(engine_class, name, _signing(wrapped) if name in {"build", "load"} else wrapped)
+
+
+def record_calls_of_session(session_class: type) -> None:
+    """Have calls of the methods that a class of sessions defines recorded."""
+    for name, (stage, description) in OF_SESSIONS.items():
+        found = session_class.__dict__.get(name)
+        if callable(found):
+            method = _recorded(found, stage, description, _label_of_session)
+            setattr(session_class, name, _held_to_contract(method) if name == "run" else method)
+
+
+def _recorded(method: _Method, stage: str, description: str, name_of: Callable[[Any], str]) -> _Method:
+    @wraps(method)
+    def recorded(self: Any, *args: Any, **kwargs: Any) -> Any:
+        with EngineCall(name_of(self), stage, description):
+            return method(self, *args, **kwargs)
+
+    return recorded
+
+
+def _signing(method: _Method) -> _Method:
+    """Write into each session that a method returns which engine has made it, if it is one for the model."""
+
+    @wraps(method)
+    def signed(self: Any, *args: Any, **kwargs: Any) -> Any:
+        session = method(self, *args, **kwargs)
+        model = next((one for one in (*args, *kwargs.values()) if hasattr(one, "data")), None)
+        require_session(session, _label_of_engine(self), model, self.capabilities)
+        session.made_by = _label_of_engine(self)
+        return session
+
+    return signed
+
+
+def _held_to_contract(method: _Method) -> _Method:
+
+    @wraps(method)
+    def run(self: Any, feed: Any) -> Any:
+        return run_by_contract(self, _label_of_session(self), lambda fed: method(self, fed), feed)
+
+    return run
+
+
+def _name_of_class(engine_class: Any) -> str:
+    return str(getattr(engine_class, "name", engine_class.__name__))
+
+
+def _label_of_engine(engine: Any) -> str:
+    return str(getattr(engine, "label", "") or _name_of_class(type(engine)))
+
+
+def _label_of_session(session: Any) -> str:
+    return str(session.made_by or type(session).__name__)
+
+
+# What ``Session.run`` may do with its inputs and must give, held where every call of it is made (``call_records``).
+#
+# A comparison is only worth something if each engine computes from the values that were given, and if what it gave is
+# still there when it is compared. Engines of others break that by mistake: they write into an array that the next
+# engine reads, or give the same buffer twice.
 
 MISSING_OUTPUT = "missing output"
 """The kind of the EngineFailure of an engine that does not give an output of the model."""
@@ -93,7 +180,7 @@ def _checksums(feed: Feed) -> dict[str, int]:
 
 def _places(session: Any, label: str, given: Mapping[Any, Any]) -> dict[str, int]:
     """Name of each tensor that was given -> the place of its output. Raises for names that are missing or wrong."""
-    from biopsy.tensors.structured_values import item_of
+    from biopsy.tensors.types import item_of
 
     wanted = {name: place for place, name in enumerate(session.outputs)}
     found: dict[str, int] = {}
@@ -123,7 +210,7 @@ def _array(label: str, name: str, value: Any) -> Array:
     array: Array = np.asarray(value)
     if array.dtype.kind not in "OMm":
         return array
-    from biopsy.tensors.dtypes import is_text, text
+    from biopsy.tensors.types import is_text, text
 
     if not is_text(array) or not all(isinstance(one, str | bytes) for one in array.flat):
         raise _broken(label, f"gives an array of {array.dtype} as output {name!r}: no tensor has such elements")

@@ -16,16 +16,15 @@ from typing import Any, cast
 from biopsy import errors
 from biopsy.engines.base import Capabilities, GivenTensors, ModelInput
 from biopsy.engines.registry import create, find_class, parse_spec
-from biopsy.filesystem.write import write_whole
-from biopsy.isolation.death import engine_death
-from biopsy.isolation.server import Server, ServerEndedError
-from biopsy.isolation.serving import Note, Request, Serving
-from biopsy.isolation.watch import Limits
 from biopsy.model.external import files_referred_to
+from biopsy.model.extract import mark_outputs
 from biopsy.model.load import read_bytes
-from biopsy.model.outputs import mark_outputs
-from biopsy.quantities import size_text
+from biopsy.processes.server import Server, ServerEndedError
+from biopsy.processes.serving import Note, Request, Serving
+from biopsy.processes.watch import Limits, engine_death
+from biopsy.processes.writing import write_whole
 from biopsy.tensors.results import Array
+from biopsy.text import size_text
 
 TIMES_THE_MODEL = 64
 """An engine may take so many times the bytes of the first model that it is given, of its weights and its inputs,

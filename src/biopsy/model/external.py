@@ -17,14 +17,13 @@ from pathlib import Path, PurePosixPath, PureWindowsPath
 from typing import TYPE_CHECKING
 
 from biopsy import errors
-from biopsy.filesystem.plain_file import open_plain
-from biopsy.filesystem.privacy import is_read
 from biopsy.model import walk
 from biopsy.model.load import parse
-from biopsy.model.storage import SIZED, raw_size
-from biopsy.model.weight import ExternalPlace, external_place
-from biopsy.shell_words import line_of
-from biopsy.text import printable, shortened
+from biopsy.model.parts import ExternalPlace, external_place
+from biopsy.model.tensor_type import SIZED, raw_size
+from biopsy.processes.reading import open_plain
+from biopsy.processes.writing import is_read
+from biopsy.text import line_of, printable, shortened
 
 if TYPE_CHECKING:
     import onnx

@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from biopsy import errors
-from biopsy.model import external, storage, walk
+from biopsy.model import external, tensor_type, walk
 from biopsy.model.sanitize import clean_up, every_info, keep
-from biopsy.quantities import size_text
+from biopsy.text import size_text
 
 if TYPE_CHECKING:
     import onnx
@@ -75,7 +75,7 @@ def _bytes_of(value: Any) -> int | None:
     """Bytes of a tensor of known type and shape; None if they are not known."""
     if value.shape is None or value.dtype is None or not all(isinstance(dim, int) for dim in value.shape):
         return None
-    return storage.raw_size(int(value.dtype), list(value.shape))
+    return tensor_type.raw_size(int(value.dtype), list(value.shape))
 
 
 MOST_FOLDED = 500_000_000
@@ -191,7 +191,7 @@ def _may_be_computed(node: Any) -> bool | None:
     """
     for output in node.outputs:
         known = output.shape is not None and all(isinstance(dim, int) for dim in output.shape)
-        if known and storage.elements(output.shape) > _MOST_COMPUTED:
+        if known and tensor_type.elements(output.shape) > _MOST_COMPUTED:
             return False
         if not known and node.op_type in _GROWING:
             return False

@@ -16,15 +16,22 @@ from pathlib import Path
 from typing import NamedTuple
 
 from biopsy import errors
-from biopsy.model import external, value_info
-from biopsy.model.file_buffer import FileChanged
-from biopsy.model.file_content import START, refused
-from biopsy.model.load import open_model
-from biopsy.model.node import FunctionKey, FunctionText, read_function, read_node, string_in
-from biopsy.model.storage import raw_size
-from biopsy.model.tensor_type import STRING, TensorType, ValueType
-from biopsy.model.weight import ExternalPlace, Weight, read_sparse_weight, read_weight
-from biopsy.model.wire import BYTES, VARINT, Buffer, fields, signed, string_field, varint_at
+from biopsy.model import external
+from biopsy.model import parts as value_info
+from biopsy.model.load import START, open_model, refused
+from biopsy.model.parts import (
+    ExternalPlace,
+    FunctionKey,
+    FunctionText,
+    Weight,
+    read_function,
+    read_node,
+    read_sparse_weight,
+    read_weight,
+    string_in,
+)
+from biopsy.model.tensor_type import STRING, TensorType, ValueType, raw_size
+from biopsy.model.wire import BYTES, VARINT, Buffer, FileChanged, fields, signed, string_field, varint_at
 
 
 class Node(NamedTuple):

@@ -1,18 +1,22 @@
-"""Types and shapes of the tensors between nodes, by onnx's own shape inference, without handing it the weights.
-
-Inference copies the model several times. With large weights replaced by inputs of the same type it takes a millisecond
-where the whole model takes half a second; small ones stay, because shapes are computed from them.
+"""Types and shapes of the tensors between nodes by onnx's own shape inference, for other input shapes too, and what
+onnx says against a model.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from biopsy.model import onnx_native, value_info, walk
+from biopsy import errors
+from biopsy.model import onnx_native, parts, walk
 from biopsy.model.external import VALUE_FIELDS
-from biopsy.model.storage import elements
-from biopsy.model.tensor_type import TensorType
+from biopsy.model.index import ModelIndex
+from biopsy.model.known_names import no_such_input
+from biopsy.model.load import parse
+from biopsy.model.slice import without_weights as slice_without_weights
+from biopsy.model.stripping import is_stripped
+from biopsy.model.tensor_type import Dim, Shape, TensorType, elements
 
 if TYPE_CHECKING:
     import onnx
@@ -29,7 +33,7 @@ def infer_types(model: onnx.ModelProto) -> dict[str, TensorType]:
     """
     found = {}
     for name, info in infer_value_infos(without_weights(model).SerializeToString()).items():
-        kind = value_info.tensor_type(info)
+        kind = parts.tensor_type(info)
         if kind is not None and kind.elem:
             found[name] = kind
     return found
@@ -150,3 +154,208 @@ def _empty(tensor: onnx.TensorProto) -> None:
     for field in VALUE_FIELDS:
         tensor.ClearField(field)
     tensor.data_location = 1  # type: ignore[assignment]
+
+
+# What onnx itself says against a model: its checker, and its shape inference where types and shapes contradict.
+#
+# Both look at the model without its large weights, as ``infer.without_weights`` makes it. What onnx cannot know is no
+# objection: operators that it does not have, weights that were left out, outputs whose shape nobody tells.
+
+_HEAD = "[ShapeInferenceError] Inference error(s): "
+_UNKNOWN = "biopsy.unknown"
+"""The domain that unknown operators are moved to: nobody knows an operator of it."""
+
+
+def judged_form(model: onnx.ModelProto, filled: Collection[str] = ()) -> onnx.ModelProto:
+    """A copy of a model for the two judges: without large weights, unknown operators in a domain of their own.
+
+    ``filled`` names weights that will get their values later.
+    """
+    light = without_weights(model)
+    _drop_values(light, {*filled, *(weight.name for weight in model.graph.initializer if is_stripped(weight))})
+    _set_unknown_apart(light)
+    return light
+
+
+def checker_objection(light: onnx.ModelProto) -> str | None:
+    """Why onnx.checker refuses a model, in one line; None if it accepts it."""
+    shaped = type(light).FromString(light.SerializeToString())
+    for graph in walk.graphs(shaped):
+        for info in (*graph.input, *graph.output):
+            if info.type.HasField("tensor_type"):
+                info.type.tensor_type.shape.SetInParent()  # the checker wants to see some; engines do not
+    return _in_one_line(onnx_native.checker_objection(shaped))
+
+
+def inference_objection(light: onnx.ModelProto) -> str | None:
+    """Which types or shapes contradict each other, in one line; None if strict shape inference accepts the model."""
+    return _in_one_line(onnx_native.inferred(light, strict=True).objection)
+
+
+def _in_one_line(objection: str | None) -> str | None:
+    return None if objection is None else " ".join(objection.split()).removeprefix(_HEAD)[:500]
+
+
+def _drop_values(light: onnx.ModelProto, names: set[str]) -> None:
+    """Make inputs of some initializers."""
+    from onnx import helper
+
+    graph = light.graph
+    gone = [weight for weight in graph.initializer if weight.name in names]
+    if not gone:
+        return
+    kept = [weight for weight in graph.initializer if weight.name not in names]
+    fed = {info.name for info in graph.input}
+    graph.input.extend(
+        helper.make_tensor_value_info(weight.name, weight.data_type, list(weight.dims))
+        for weight in gone
+        if weight.name not in fed
+    )
+    del graph.initializer[:]
+    graph.initializer.extend(kept)
+
+
+def is_unknown(node: onnx.NodeProto) -> bool:
+    """Whether a node's operator is said to be one of ONNX, and onnx has none of this name."""
+    from onnx import defs
+
+    return node.domain in {"", "ai.onnx"} and not defs.has(node.op_type)
+
+
+def has_unknown(light: onnx.ModelProto) -> bool:
+    """Whether onnx has not all operators of a model: then its shape inference objects to nothing."""
+    from onnx import defs
+
+    own = {walk.function_key(function)[:2] for function in light.functions}
+    return any(
+        (node.domain, node.op_type) not in own and not defs.has(node.op_type, node.domain) for node in walk.nodes(light)
+    )
+
+
+def _set_unknown_apart(light: onnx.ModelProto) -> None:
+    found = False
+    for node in walk.nodes(light):
+        if is_unknown(node):
+            node.domain = _UNKNOWN
+            found = True
+    if found:
+        light.opset_import.add(domain=_UNKNOWN, version=1)
+        for function in light.functions:
+            function.opset_import.add(domain=_UNKNOWN, version=1)
+
+
+# Other shapes for the inputs of an indexed model, and what follows from them for what it declares.
+
+
+def override_input_shapes(
+    index: ModelIndex, shapes: Mapping[str, Shape], option: str = "--model-input-shapes"
+) -> frozenset[int]:
+    """Give graph inputs other shapes, and what is computed from them the shapes that follow.
+
+    A symbol that gets a size gets it wherever such a tensor has it. What shape inference says anew wins over what the
+    model declared. A size that the model declared and inference cannot tell stays; only where an input lost a size that
+    the model had declared is it left open. Nothing else that the model declares is touched.
+
+    Returns the tensors whose sizes were all declared and are now open, if all inputs are fixed: a run can tell them,
+    and only that. Raises DoesNotFit for a name that is no input, and for shapes that strict shape inference refuses
+    where it accepts the model without them; it is blamed on ``option``.
+    """
+    if not shapes:
+        return frozenset()
+    before = _objection(index)
+    sizes: dict[str, Dim] = {}
+    contradicted = False
+    for name, shape in shapes.items():
+        declared = _input_type(index, name, option)
+        index.infos[index.ids[name]] = parts.value_info(name, TensorType(declared.elem, shape))
+        contradicted |= _bind(declared.shape, shape, sizes)
+    stale = _shaped_by(index, [index.ids[name] for name in shapes])
+    inferred = infer_value_infos(slice_without_weights(undeclared(index, stale)))
+    opened = set()
+    for tensor, kind in stale.items():
+        found = inferred.get(index.names[tensor])
+        anew = parts.tensor_type(found) if found is not None else None
+        shape_now = _merged(kind.shape or (), None if anew is None else anew.shape, sizes, doubtful=contradicted)
+        if shape_now != kind.shape:
+            now = TensorType(kind.elem, shape_now)
+            index.infos[tensor] = parts.value_info(index.names[tensor], now)
+            if kind.is_static and not now.is_static:
+                opened.add(tensor)
+    refused = _objection(index) if before is None else None
+    if refused is not None:
+        raise errors.DoesNotFit(
+            f"{option}: the model cannot have these shapes: {refused}",
+            next_steps=[f"give {option} sizes that the operators can work with"],
+        )
+    told = (index.tensor_type(tensor) for tensor in index.fed_inputs())
+    return frozenset(opened) if all(kind is not None and kind.is_static for kind in told) else frozenset()
+
+
+def _objection(index: ModelIndex) -> str | None:
+    """What strict shape inference says against a model; None if it accepts it."""
+    return inference_objection(judged_form(parse(slice_without_weights(index), index.path)))
+
+
+def undeclared(index: ModelIndex, tensors: Iterable[int]) -> ModelIndex:
+    """The same model, declaring element types but no shapes for some tensors."""
+    infos = dict(index.infos)
+    for tensor in tensors:
+        kind = parts.tensor_type(infos[tensor])
+        if kind is not None:
+            infos[tensor] = parts.value_info(index.names[tensor], TensorType(kind.elem, None))
+    return replace(index, infos=infos)
+
+
+def _input_type(index: ModelIndex, name: str, option: str) -> TensorType:
+    tensor = index.ids.get(name)
+    if tensor is None or tensor not in index.inputs:
+        known = [index.names[number] for number in index.fed_inputs()]
+        raise no_such_input(option, name, known)
+    declared = index.tensor_type(tensor)
+    if declared is None:
+        raise errors.DoesNotFit(f"{option}: the input {name!r} is no tensor: it has no shape to set")
+    return declared
+
+
+def _bind(declared: Shape | None, given: Shape, sizes: dict[str, Dim]) -> bool:
+    """Note which size a symbol gets, None if it gets several; True if a declared size or rank is contradicted."""
+    if declared is None:
+        return False
+    if len(declared) != len(given):
+        return True
+    for old, new in zip(declared, given, strict=True):
+        if isinstance(old, str):
+            sizes[old] = new if sizes.get(old, new) == new else None
+    return any(isinstance(old, int) and old != new for old, new in zip(declared, given, strict=True))
+
+
+def _shaped_by(index: ModelIndex, inputs: Iterable[int]) -> dict[int, TensorType]:
+    """The tensors that depend on some inputs and have a declared shape, with their types."""
+    waiting, seen = list(inputs), set[int]()
+    while waiting:
+        for node in index.consumers.get(waiting.pop(), ()):
+            if node not in seen:
+                seen.add(node)
+                waiting += index.node_writes[node]
+    found = {}
+    for tensor in sorted(index.infos):
+        if index.producer.get(tensor) in seen:
+            kind = parts.tensor_type(index.infos[tensor])
+            if kind is not None and kind.shape is not None:
+                found[tensor] = kind
+    return found
+
+
+def _merged(declared: Shape, anew: Shape | None, sizes: Mapping[str, Dim], *, doubtful: bool) -> Shape:
+    """A declared shape and one that was inferred without it; ``doubtful``: sizes may have changed unseen."""
+    known = tuple(sizes.get(dim, dim) if isinstance(dim, str) else dim for dim in declared)
+    if anew is not None and len(anew) != len(known):
+        return anew
+    other = anew or (None,) * len(known)
+    return tuple(_size(old, new, doubtful=doubtful) for old, new in zip(known, other, strict=True))
+
+
+def _size(old: Dim, new: Dim, *, doubtful: bool) -> Dim:
+    if isinstance(new, int):
+        return new
+    return new if old is None or (doubtful and isinstance(old, int)) else old

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, TypeAlias
 from biopsy import errors
 from biopsy.model import infer, sanitize, walk
 from biopsy.model.known_names import listed
-from biopsy.similar_names import did_you_mean
+from biopsy.text import did_you_mean
 
 if TYPE_CHECKING:
     import onnx

@@ -12,9 +12,8 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 
 from biopsy import errors
-from biopsy.isolation.reaper import VERDICT_VARIABLE
-from biopsy.similar_names import did_you_mean
-from biopsy.text import first_of
+from biopsy.processes.reaper import VERDICT_VARIABLE
+from biopsy.text import did_you_mean, first_of
 
 _inside: ContextVar[bool] = ContextVar("inside_a_check", default=False)
 

@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
+import re
+from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from biopsy import errors
-from biopsy.filesystem.plain_file import open_plain, read_whole
-from biopsy.filesystem.similar_files import files_meant
-from biopsy.model.file_buffer import FileBuffer
-from biopsy.model.file_content import refused
-from biopsy.model.utf8 import require_text
+from biopsy.model.parts import string_in
+from biopsy.model.wire import BYTES, FileBuffer, fields, raw, string_field
+from biopsy.processes.reading import files_meant, open_plain, read_whole
+from biopsy.text import line_of
 
 if TYPE_CHECKING:
     import onnx
+    from google.protobuf.message import Message
 
 
 def require_file(path: Path, what: str = "model") -> Path:
@@ -91,3 +94,188 @@ def parse(data: bytes, path: Path | None) -> onnx.ModelProto:
         raise refused(path, data, "is no ONNX model: it has no graph")
     require_text(data, path)
     return model
+
+
+# What a file is that should be an ONNX model and is none, told by its first bytes, and what to type then.
+
+START = 1 << 12
+"""Bytes from the beginning."""
+
+_MAGIC = (
+    (b"\x1f\x8b", "it is compressed with gzip", "gunzip -c -- {file} > model.onnx"),
+    (b"\xfd7zXZ\x00", "it is compressed with xz", "xz -dc -- {file} > model.onnx"),
+    (b"BZh", "it is compressed with bzip2", "bunzip2 -c -- {file} > model.onnx"),
+    (b"\x28\xb5\x2f\xfd", "it is compressed with zstd", "zstd -dc -- {file} > model.onnx"),
+    (b"\x89HDF", "it is an HDF5 file, such as a Keras model", "export it to ONNX, as with tf2onnx"),
+    (b"\x80\x02", "it is a Python pickle, such as an old PyTorch model", "export it with torch.onnx.export"),
+)
+
+
+def refused(path: Path | None, start: bytes, why: str) -> errors.ModelError:
+    """The error for a file that could not be read as a model because of ``why``: what it is, where that can be told.
+
+    ``start``: its first bytes, or all of them. ``path`` is only named.
+    """
+    found = None if path is None else _recognized(bytes(start[:START]), line_of([str(path)]))
+    if found is None:
+        return errors.ModelError(f"the model {path if path is not None else 'in memory'} {why}")
+    what, step = found
+    return errors.ModelError(f"the file {path} is no ONNX model: {what}", next_steps=[step] if step else [])
+
+
+def _recognized(start: bytes, file: str) -> tuple[str, str] | None:
+    """What begins like this, and what to do with it; None if that is not known."""
+    for magic, what, step in _MAGIC:
+        if start.startswith(magic):
+            return what, step.format(file=file)
+    if start[4:8] == b"TFL3":
+        return "it is a TensorFlow Lite model", "export it to ONNX, as with tf2onnx"
+    if start.startswith(b"PK\x03\x04"):
+        return _zip(start, file)
+    if start[8:10] == b'{"' and start[1:8].rstrip(b"\0") == start[1:8].rstrip(b"\0")[:3]:
+        return "it is a file of tensors (safetensors): weights without a graph", f"biopsy inspect data {file}"
+    return _text(start, file)
+
+
+def _zip(start: bytes, file: str) -> tuple[str, str]:
+    first = start[30 : 30 + int.from_bytes(start[26:28], "little")]
+    if first.endswith((b"/data.pkl", b"/version", b"/.format_version", b"/byteorder")):
+        return "it is a PyTorch model", "export it with torch.onnx.export"
+    if first.endswith(b".npy"):
+        return "it is a file of tensors (.npz)", f"biopsy inspect data {file}"
+    return "it is a zip archive", f"unzip {file}"
+
+
+def _text(start: bytes, file: str) -> tuple[str, str] | None:
+    if b"\0" in start or re.search(rb"[\x01-\x08\x0e-\x1a\x1c-\x1f]", start):
+        return None
+    try:
+        text = start.decode("utf-8-sig", "strict" if len(start) < START else "ignore").lstrip()
+    except UnicodeDecodeError:
+        return None
+    for recognize in (_lfs_pointer, _page, _json):
+        found = recognize(text, file)
+        if found is not None:
+            return found
+    return f"it is text, which begins with {text.split(chr(10))[0][:40]!r}", ""
+
+
+def _lfs_pointer(text: str, file: str) -> tuple[str, str] | None:
+    if not text.startswith("version https://git-lfs.github.com/spec/"):
+        return None
+    size = re.search(r"^size (\d{1,15})$", text, re.MULTILINE)
+    whole = f" ({size[1]} bytes)" if size else ""
+    return f"it is a pointer of Git LFS; the model{whole} was not fetched", f"git lfs pull -I {file}"
+
+
+def _page(text: str, file: str) -> tuple[str, str] | None:
+    begin = text[:200].lower()
+    if begin.startswith(("<!doctype html", "<html")):
+        return "it is a web page", "download the file itself, not the page that shows it (on GitHub: the link 'Raw')"
+    if begin.startswith("<?xml") or re.match(r"<net\b", begin):
+        return "it is XML, such as a model of OpenVINO", "take the ONNX model that it was made from"
+    return None
+
+
+def _json(text: str, file: str) -> tuple[str, str] | None:
+    if not re.match(r'[{\[]\s*(["\]}{\[]|-?\d)', text):
+        return None
+    if '"ir_version"' in text or '"irVersion"' in text:
+        code = "import onnx, sys; onnx.save(onnx.load(sys.argv[1], format='json'), 'model.onnx')"
+        return "it is an ONNX model as JSON", line_of(["python", "-P", "-c", code]) + f" {file}"
+    return "it is JSON", f"biopsy inspect data {file}    if it holds inputs or outputs"
+
+
+# Names of a model that are no text, found before anybody stumbles over them.
+#
+# ONNX says that strings are UTF-8, and its schema, written in proto2, lets protobuf accept anything: what is no text
+# then comes out as bytes, or raises where it is first looked at. In proto3 the parser itself asks, in C. So the
+# model's structure is parsed once more by the same schema in proto3, without documentation and without values.
+
+_GRAPH, _WEIGHT, _NAME_OF_TENSOR = 7, 5, 8
+_SMALL = 1 << 22
+"""Bytes; a smaller model is looked at as it is."""
+
+_NO_NAMES = frozenset({
+    "doc_string", "metadata_props", "producer_name", "producer_version", "strings", "string_data", "raw_data",
+    "float_data", "int32_data", "int64_data", "double_data", "uint64_data", "floats", "ints",
+})  # fmt: skip
+"""Fields that no name stands in."""
+
+
+def require_text(data: bytes, path: Path | None) -> None:
+    """Raise ModelError if a name in a serialized model, which is otherwise sound, is no UTF-8.
+
+    Names are those of tensors, nodes, operators, domains, attributes and symbols. ``path`` is only named in messages.
+    """
+    from google.protobuf.message import DecodeError
+
+    try:
+        _strict_model().FromString(data if len(data) < _SMALL else _without_weights(data))
+    except DecodeError as error:
+        raise errors.ModelError(
+            f"the model {path or 'in memory'} holds a name that is no text (UTF-8)",
+            next_steps=[] if path is None else [f"{_shown_by(path)}    shows it, its bytes escaped"],
+        ) from error
+
+
+def _shown_by(path: Path) -> str:
+    return line_of(["biopsy", "inspect", "model", str(path), "--show", "layers"])
+
+
+def _without_weights(data: bytes) -> bytes:
+    """The model, each initializer nothing but its name."""
+    parts: list[bytes] = []
+    for number, kind, tag, start, end in fields(data):
+        if number != _GRAPH or kind != BYTES:
+            parts.append(data[tag:end])
+            continue
+        graph = [
+            string_field(_WEIGHT, string_field(_NAME_OF_TENSOR, raw(string_in(data, _NAME_OF_TENSOR, s, e))))
+            if inner == _WEIGHT and inner_kind == BYTES
+            else data[t:e]
+            for inner, inner_kind, t, s, e in fields(data, start, end)
+        ]
+        parts.append(string_field(_GRAPH, b"".join(graph)))
+    return b"".join(parts)
+
+
+@cache
+def _strict_model() -> type[Message]:
+    """ModelProto in proto3, without the fields that hold no name: takes a millisecond to make."""
+    import onnx
+    from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
+
+    schema = descriptor_pb2.FileDescriptorProto()
+    onnx.ModelProto.DESCRIPTOR.file.CopyToProto(schema)
+    schema.syntax = "proto3"
+    for message in schema.message_type:
+        _strip(message)
+    pool = descriptor_pool.DescriptorPool()
+    pool.Add(schema)
+    return message_factory.GetMessageClass(pool.FindMessageTypeByName(f"{schema.package}.ModelProto"))
+
+
+def _strip(message: Any) -> None:
+    for field in list(message.field):
+        if field.name in _NO_NAMES:
+            message.field.remove(field)
+        else:
+            field.ClearField("options")
+            field.ClearField("default_value")
+    message.ClearField("reserved_range")
+    message.ClearField("reserved_name")
+    for inner in message.nested_type:
+        _strip(inner)
+
+
+# The identity of a model's file.
+
+
+def digest_of(path: Path) -> str:
+    """The SHA-256 of a file, as hexadecimal digits. It is read in pieces; weights in other files do not count."""
+    digest = hashlib.sha256()
+    with path.open("rb") as stream:
+        while block := stream.read(1 << 20):
+            digest.update(block)
+    return digest.hexdigest()

@@ -20,12 +20,11 @@ from dataclasses import dataclass
 from functools import cache
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from biopsy.isolation import apart
-from biopsy.isolation.death import signal_name
-from biopsy.isolation.watch import Limits
 from biopsy.model import walk
-from biopsy.model.calls import unbounded
-from biopsy.quantities import count, size_text
+from biopsy.model.walk import unbounded
+from biopsy.processes import supervised
+from biopsy.processes.watch import Limits, signal_name
+from biopsy.text import count, size_text
 
 if TYPE_CHECKING:
     import onnx
@@ -124,7 +123,7 @@ def _asked(judge: str, model: onnx.ModelProto, call: Callable[[], Iterator[Answe
     """What a call says, by kind; it is made in this process if onnx is known to survive, and there is no doubt."""
     counted = Counter((node.domain, node.op_type) for node in walk.nodes(model))
     operators = set(counted)
-    is_possible = apart.is_possible()
+    is_possible = supervised.is_apart_possible()
     if survived[judge].issuperset(operators) or not is_possible:
         found: dict[str, Any] = {}
         for kind, value in call():
@@ -148,12 +147,12 @@ def _asked_apart(
     seconds += _SECONDS_OF_A_NODE * operators.total()
     limits = Limits(seconds=seconds, memory=MOST_MEMORY + 8 * model.ByteSize())
     try:
-        answers = apart.call_apart(lambda: map(_packed, call()), limits)
+        answers = supervised.call_apart(lambda: map(_packed, call()), limits)
         survived[judge].update(operators)
         return _by_kind(model, answers)
     except OSError as error:
         return {"left_out": f"onnx's {_NAMES[judge]} could not be started: {error.strerror}"}
-    except apart.EndedApartError as ended:
+    except supervised.EndedApartError as ended:
         found = _by_kind(model, ended.answers)
         what = "no further types are known" if "model" in found else "only declared types are known"
         if ended.cause == "itself" and ended.status >= 0:  # such as an answer that is too large for a message

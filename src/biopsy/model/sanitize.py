@@ -1,6 +1,5 @@
-"""Changes that make a model easier to cut: fixed input shapes, nothing unused, sorted nodes (``folding``: constants).
-
-Each function changes the model it is given in place, and nothing that it is not asked to change.
+"""Changes that make a model easier to cut: fixed input shapes, bounds for sizes that depend on data, nothing unused,
+sorted nodes.
 """
 
 from __future__ import annotations
@@ -11,12 +10,13 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from biopsy import errors
-from biopsy.model import infer, topology, value_info, walk
-from biopsy.model.calls import MOST_NODES_OF_ENGINES, unbounded
-from biopsy.model.known_names import no_such_input
-from biopsy.model.outputs import ALL, mark_outputs
+from biopsy.model import infer, parts, walk
+from biopsy.model.extract import ALL, mark_outputs
+from biopsy.model.known_names import listed, no_such_input
 from biopsy.model.tensor_type import Shape, TensorType
-from biopsy.text import printable
+from biopsy.model.walk import MOST_NODES_OF_ENGINES, unbounded
+from biopsy.model.walk import sort_nodes as walk_sort_nodes
+from biopsy.text import did_you_mean, printable
 
 if TYPE_CHECKING:
     import onnx
@@ -51,7 +51,7 @@ def freeze_inputs(model: onnx.ModelProto, shapes: Mapping[str, Shape]) -> Frozen
                 found.setdefault(old, set()).add(new)
         resized |= _contradicts(declared.shape, shape)
         ranked_anew |= declared.shape is None or len(declared.shape) != len(shape)
-        inputs[name].ParseFromString(value_info.value_info(name, TensorType(declared.elem, shape)))
+        inputs[name].ParseFromString(parts.value_info(name, TensorType(declared.elem, shape)))
     conflicts = tuple(sorted(symbol for symbol, sizes in found.items() if len(sizes) > 1))
     sizes = {symbol: next(iter(values)) for symbol, values in found.items() if len(values) == 1}
     for info in every_info(model):
@@ -64,7 +64,7 @@ def freeze_inputs(model: onnx.ModelProto, shapes: Mapping[str, Shape]) -> Frozen
 def _declared(inputs: Mapping[str, onnx.ValueInfoProto], name: str) -> TensorType:
     if name not in inputs:
         raise no_such_input("--override-input-shapes", name, inputs)
-    declared = value_info.tensor_type(inputs[name].SerializeToString())
+    declared = parts.tensor_type(inputs[name].SerializeToString())
     if declared is None:
         raise errors.UsageError(f"the input {name!r} is no tensor: it has no shape to set")
     return declared
@@ -138,7 +138,7 @@ def infer_by_running(model: onnx.ModelProto, run: Run) -> None:
     ``run`` gets the serialized model with every tensor marked as an output. Raises what ``run`` raises.
     """
     types = run(mark_outputs(model.SerializeToString(), ALL))
-    _write_infos(model, {name: value_info.value_info(name, kind) for name, kind in types.items()})
+    _write_infos(model, {name: parts.value_info(name, kind) for name, kind in types.items()})
 
 
 def clean_up(model: onnx.ModelProto, *, functions: bool = True) -> None:
@@ -207,7 +207,7 @@ def sort_nodes(model: onnx.ModelProto) -> None:
     Nodes that may stand in any order keep the one they have. Raises ModelError, naming a node, if there is a cycle.
     """
     for nodes in _lists_of_nodes(model):
-        topology.rearrange(nodes, _require_order(nodes))
+        walk.rearrange(nodes, _require_order(nodes))
 
 
 def _lists_of_nodes(model: onnx.ModelProto) -> Iterator[MutableSequence[onnx.NodeProto]]:
@@ -231,7 +231,7 @@ def endless(model: onnx.ModelProto) -> list[str]:
 
 def _require_order(nodes: Sequence[onnx.NodeProto]) -> list[int]:
     """The places of nodes in topological order. Raises ModelError, naming a node, if there is a cycle."""
-    order = topology.sorted_places(nodes)
+    order = walk.sorted_places(nodes)
     if len(order) < len(nodes):
         raise _cycle(nodes, set(range(len(nodes))) - set(order))
     return order
@@ -260,3 +260,102 @@ def changes(before: Counter[str], after: Counter[str]) -> Iterable[str]:
     difference = {name: after[name] - before[name] for name in sorted({*before, *after})}
     ordered = sorted(difference.items(), key=lambda entry: -abs(entry[1]))
     return [f"{number:+d} {name}" for name, number in ordered if number]
+
+
+# Upper bounds for sizes that a model computes from values: without one, nobody can tell how large a tensor gets.
+
+_INT64 = 7
+_NUMBERS = frozenset({1, 2, 3, 4, 5, 6, 7, 10, 11, 12, 13})
+"""Element types that Min takes, and a whole number can be."""
+
+
+def set_upper_bounds(model: onnx.ModelProto, bounds: Mapping[str, int]) -> dict[str, int]:
+    """Let no such tensor be more than its bound: a Min stands behind what computes it. Returns those that got one.
+
+    ``bounds``: by name, "" for all that ``unbounded_shapes`` finds and that are not named.
+
+    Raises UsageError for a name that no node of the model computes, or whose type Min does not take.
+    """
+    from onnx import helper
+
+    computed = {name for node in model.graph.node for name in node.output if name}
+    for name in bounds:
+        if name and name not in computed:
+            steps = [*did_you_mean(name, computed), f"what nodes compute here: {listed(sorted(computed))}"]
+            raise errors.UsageError(
+                f"--set-unbounded-dds-upper-bound: no node computes a tensor {name!r}", next_steps=steps
+            )
+    every = dict.fromkeys(unbounded_shapes(model), bounds[""]) if "" in bounds else {}
+    chosen = every | {name: bound for name, bound in bounds.items() if name}
+    types = infer.infer_types(model) if chosen else {}
+    taken = walk.named(model.graph)
+    for name, bound in chosen.items():
+        kind = types.get(name, TensorType(_INT64, None))
+        if kind.elem not in _NUMBERS:
+            raise errors.UsageError(f"--set-unbounded-dds-upper-bound: tensor {name!r} holds no numbers")
+        free = walk.free_name(f"{name}_copy", taken)
+        shape = [1] if kind.shape else []
+        limit = helper.make_tensor(walk.free_name(f"{name}_upper_bound", taken), kind.elem, shape, [bound])
+        _insert(model, name, free, limit)
+        if kind.shape is not None:
+            model.graph.value_info.add().ParseFromString(parts.value_info(free, kind))
+    return chosen
+
+
+def _insert(model: onnx.ModelProto, name: str, free: str, limit: onnx.TensorProto) -> None:
+    from onnx import helper
+
+    nodes = model.graph.node
+    place = next(place for place, node in enumerate(nodes) if name in node.output)
+    for number, output in enumerate(nodes[place].output):
+        if output == name:
+            nodes[place].output[number] = free
+    model.graph.initializer.append(limit)
+    nodes.insert(place + 1, helper.make_node("Min", [free, limit.name], [name]))
+
+
+# Tensors whose size depends on data and has no bound: what TensorRT asks a person to bound by a Min.
+#
+# Only models whose constants are folded and whose shapes are inferred tell much.
+
+_SIZED_BY = {"Range": 1, "Pad": 1, "Resize": 3, "Tile": 1, "Expand": 1}
+"""Operators whose output is as large as the value of an input says -> the place of that input."""
+
+
+def unbounded_shapes(model: onnx.ModelProto) -> list[str]:
+    """Names of tensors of the main graph whose values set a size without a bound, in topological order.
+
+    A size is bounded if its dimension is a number or has a name that an input or a tensor before has, if it is a
+    constant, or if a Min computes it.
+    """
+    light = infer.without_weights(model)
+    nodes = light.graph.node
+    walk_sort_nodes(nodes)
+    infos = infer.infer_value_infos(light.SerializeToString())
+    known = {dim for value in model.graph.input for dim in _names(infos, value.name) or ()}
+    constants = {weight.name for weight in model.graph.initializer} | {
+        name for node in nodes if node.op_type == "Constant" for name in node.output
+    }
+    writers = {name: node.op_type for node in nodes for name in node.output}
+    found: dict[str, None] = {}
+    for node in nodes:
+        new = False
+        for output in filter(None, node.output):
+            names = _names(infos, output)
+            new = new or names is None or not known.issuperset(names)
+            known.update(names or ())
+        place = _SIZED_BY.get(node.op_type)
+        if not new or place is None or walk.operator(node)[0] or place >= len(node.input):
+            continue
+        sizes = node.input[place]
+        if sizes not in constants and writers.get(sizes, "Min") != "Min":
+            found[sizes] = None
+    return list(found)
+
+
+def _names(infos: dict[str, bytes], name: str) -> set[str] | None:
+    """The names of a tensor's open dimensions; None if one has no name, or nobody knows the shape."""
+    kind = parts.tensor_type(infos[name]) if name in infos else None
+    if kind is None or kind.shape is None or None in kind.shape:
+        return None
+    return {dim for dim in kind.shape if isinstance(dim, str)}

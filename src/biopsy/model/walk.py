@@ -1,12 +1,18 @@
-"""Walking over a parsed model: its graphs with their bodies, its tensors, and what nodes read from around them."""
+"""Walking over a parsed model: its graphs with their bodies, the order of their nodes, and how many nodes calls of
+functions stand for.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+import heapq
+from collections.abc import Iterable, Iterator, Mapping, MutableSequence, Sequence
 from itertools import chain
+from pathlib import Path
 from typing import TYPE_CHECKING
 
-from biopsy.model.node import FunctionKey
+from biopsy import errors
+from biopsy.model.parts import FunctionKey
+from biopsy.model.wire import BYTES, fields
 
 if TYPE_CHECKING:
     import onnx
@@ -170,3 +176,139 @@ def _operators(among: Iterable[onnx.NodeProto]) -> set[FunctionKey]:
     listed = list(among)
     inner = chain.from_iterable(graph.node for graph in graphs_within(listed))
     return {operator(node) for node in chain(listed, inner)}
+
+
+# The order of nodes in a graph: every node behind those that compute what it, or a body of it, reads.
+
+
+def sort_nodes(nodes: MutableSequence[onnx.NodeProto]) -> None:
+    """Put the nodes of a graph or function into topological order; those that may stand as they are keep their order.
+
+    Nodes that wait for each other, which no valid graph has, and those behind them stay behind all others.
+    """
+    order = sorted_places(nodes)
+    rearrange(nodes, order + sorted(set(range(len(nodes))) - set(order)))
+
+
+def sorted_places(nodes: Sequence[onnx.NodeProto]) -> list[int]:
+    """The places of nodes in topological order, but for those that wait for each other and those behind them.
+
+    What a body of If, Loop or Scan captures counts as read by the node. A. B. Kahn, Topological sorting of large
+    networks. CACM 5 (1962), 558-562.
+    """
+    producer = {name: place for place, node in enumerate(nodes) for name in node.output if name}
+    behind: dict[int, list[int]] = {}
+    missing = []
+    for place, node in enumerate(nodes):
+        before = {producer[name] for name in reads(node) if name in producer}
+        missing.append(len(before))
+        for other in before:
+            behind.setdefault(other, []).append(place)
+    ready = [place for place, number in enumerate(missing) if number == 0]
+    order: list[int] = []
+    while ready:
+        place = heapq.heappop(ready)
+        order.append(place)
+        for other in behind.get(place, ()):
+            missing[other] -= 1
+            if missing[other] == 0:
+                heapq.heappush(ready, other)
+    return order
+
+
+def rearrange(nodes: MutableSequence[onnx.NodeProto], order: Sequence[int]) -> None:
+    """Put nodes into another order of their places."""
+    if list(order) != list(range(len(nodes))):
+        listed = list(nodes)
+        copies = [type(listed[place]).FromString(listed[place].SerializeToString()) for place in order]
+        del nodes[:]
+        nodes.extend(copies)
+
+
+# How many nodes the calls of model-local functions stand for: a bound on what is put in their places.
+#
+# Functions that call each other twice at forty levels stand for 2^40 nodes, and one that calls itself, which ONNX
+# does not allow, for ever more. Nothing here or in onnx could write them out.
+
+MOST_NODES = 100_000
+"""No function that stands for more nodes is written out."""
+
+MOST_NODES_OF_ENGINES = 10_000_000
+"""Engines write functions out as well, some of them for as long as there is memory: none is handed a larger one."""
+
+_FUNCTIONS = 25  # field number in ModelProto
+
+
+def require_bounded(data: bytes, path: Path | None = None) -> None:
+    """Raise ModelError if a function of a serialized model stands for more nodes than any engine could write out.
+
+    ``path`` is only named in the message.
+    """
+    try:
+        own = b"".join(
+            [data[tag:end] for number, kind, tag, _, end in fields(data) if (number, kind) == (_FUNCTIONS, BYTES)]
+        )
+    except errors.ModelError:  # another format, such as .ort, or damaged: whoever reads it tells
+        return
+    if not own:
+        return
+    import onnx
+
+    functions = onnx.ModelProto.FromString(own).functions
+    for (domain, name, _), why in unbounded(functions, MOST_NODES_OF_ENGINES).items():
+        raise errors.ModelError(
+            f"the model {path or 'in memory'} cannot be run: of its function '{domain}::{name}', {why}"
+        )
+
+
+def unbounded(functions: Iterable[onnx.FunctionProto], most: int = MOST_NODES) -> dict[FunctionKey, str]:
+    """Why a function is not written out, for those that are not: they, or functions they call, are too large."""
+    calls = {function_key(function): _calls_operators(function) for function in functions}
+    sizes: dict[FunctionKey, float] = {}
+    for root in calls:
+        _measure(root, calls, sizes)
+    return {
+        key: "it calls itself" if size == float("inf") else f"it stands for more than {most} nodes"
+        for key, size in sizes.items()
+        if size > most
+    }
+
+
+def _calls_operators(function: onnx.FunctionProto) -> list[FunctionKey]:
+    """The operators of all nodes of a function, its bodies included, as often as they stand there."""
+    inner = chain.from_iterable(graph.node for graph in graphs_within(function.node))
+    return [operator(node) for node in chain(function.node, inner)]
+
+
+def _measure(root: FunctionKey, calls: dict[FunctionKey, list[FunctionKey]], sizes: dict[FunctionKey, float]) -> None:
+    """Count the nodes that a function stands for, those that it calls first; a way that closes is endless."""
+    open_ones: dict[FunctionKey, None] = {}
+    waiting = [root]
+    while waiting:
+        key = waiting[-1]
+        if key in sizes:
+            waiting.pop()
+        elif key in open_ones:
+            # What is still open when all that it calls has been looked at is on a way that closes.
+            sizes[key] = sum(1 + (sizes.get(other, float("inf")) if other in calls else 0) for other in calls[key])
+            del open_ones[key]
+            waiting.pop()
+        else:
+            open_ones[key] = None
+            waiting += [other for other in dict.fromkeys(calls[key]) if other in calls and other not in open_ones]
+
+
+# What onnx knows of an operator, asked with whatever a model says.
+
+_LARGEST_VERSION = (1 << 31) - 1
+"""onnx takes no greater one; a model may say anything."""
+
+
+def schema_of(op_type: str, version: int, domain: str) -> onnx.defs.OpSchema | None:
+    """The schema of an operator; None for what onnx does not know, such as a name that is no Unicode."""
+    import onnx
+
+    try:
+        return onnx.defs.get_schema(op_type, min(version, _LARGEST_VERSION), domain)
+    except (onnx.defs.SchemaError, TypeError, UnicodeError):
+        return None

@@ -1,9 +1,5 @@
-"""What depends on the values of a model's inputs, and what on their shapes alone.
-
-A tensor's *value* and its *shape* are asked about apart: ``Shape(x)`` depends on the shape of ``x`` alone, but the
-shape of ``NonZero(x)`` depends on the values of ``x``, and so does ``Shape(NonZero(x))``. The shape of a result follows
-from shapes only for the operators listed here; for any other one it is taken to depend on whatever the operator reads.
-So an operator that is not known here, or not yet, is never believed.
+"""What depends on the values of a model's inputs, or on their shapes alone, and which nodes a reference engine may
+be asked to run.
 """
 
 from __future__ import annotations
@@ -12,9 +8,9 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from biopsy.model.index import ModelIndex, Node
-from biopsy.model.node import FunctionKey
-from biopsy.model.node_order import neighbourhood_order
-from biopsy.model.random_operators import RANDOM
+from biopsy.model.nodes import RANDOM, neighbourhood_order
+from biopsy.model.parts import PUBLIC_DOMAINS, FunctionKey
+from biopsy.model.walk import unbounded
 
 _ASKS_FOR_SHAPES = frozenset({("", "Shape"), ("", "Size")})
 """Operators whose result depends on the shape of what they read, and not on its values."""
@@ -192,3 +188,38 @@ class _Varying:
 def _is_random(node: Node) -> bool:
     in_training = node.op_type == "Dropout" and len(node.inputs) > 2 and node.inputs[2] >= 0
     return node.op_type in _RANDOM or in_training
+
+
+# Which nodes of a model a reference engine may be asked to run, and what is lost with those that it may not.
+
+
+def unknown_operators(index: ModelIndex) -> set[int]:
+    """Nodes that no engine here can know: of a domain that is neither the standard's nor the model's own."""
+    own = {domain for domain, _, _ in index.functions}
+    endless = _endless_functions(index)
+    return {
+        node.number
+        for node in index.nodes
+        if node.domain not in own | PUBLIC_DOMAINS or not endless.isdisjoint(node.calls)
+    }
+
+
+def without_dependents(index: ModelIndex, blocked: Iterable[int]) -> tuple[int, ...]:
+    """All nodes but for some and those that depend on them, ascending."""
+    gone = set(blocked)
+    lost = {tensor for node in gone for tensor in index.node_writes[node]}
+    for node in neighbourhood_order(index, range(len(index.nodes))):
+        if node not in gone and not lost.isdisjoint(index.node_reads[node]):
+            gone.add(node)
+            lost.update(index.node_writes[node])
+    return tuple(node for node in range(len(index.nodes)) if node not in gone)
+
+
+def _endless_functions(index: ModelIndex) -> set[FunctionKey]:
+    """Functions that stand for more nodes than any engine could run: none must be tried."""
+    if not index.functions:
+        return set()
+    import onnx
+
+    spans = b"".join(span for span, _ in index.functions.values())
+    return set(unbounded(onnx.ModelProto.FromString(spans).functions))

@@ -1,26 +1,30 @@
-"""The reference run: who records the tensors of the original on each input sample, when the first of them is needed.
-
-If the run cannot be had, callers go on with types alone.
+"""The reference run: who records the tensors of the original for each input sample, on which inputs, and what
+callers ask about the values.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
+from typing import TYPE_CHECKING, Protocol
 
 from biopsy import errors, events
-from biopsy.engines.yardsticks import PLAIN
-from biopsy.model import value_info
+from biopsy.engines.registry import PLAIN
+from biopsy.model import parts
 from biopsy.model.index import ModelIndex
-from biopsy.model.node_order import neighbourhood_order
-from biopsy.model.tensor_type import BOOL, STRING, TensorType
-from biopsy.recording.dependence import dependence, independent_of_inputs
-from biopsy.recording.node_run import NodeRun
-from biopsy.recording.runnable_nodes import unknown_operators, without_dependents
-from biopsy.tensors.recorded_values import NoValues, RecordedValues, ValuesInMemory, constant_value
-from biopsy.tensors.results import Array, Feed, same_values
+from biopsy.model.known_names import require_known
+from biopsy.model.nodes import neighbourhood_order
+from biopsy.model.slice import Boundary, Subset, candidate_bytes
+from biopsy.model.tensor_type import BOOL, ELEM_OF_DTYPE, STRING, Shape, TensorType
+from biopsy.recording.dependence import dependence, independent_of_inputs, unknown_operators, without_dependents
+from biopsy.tensors.results import Array, Feed, TensorForm, form_of, same_values
 from biopsy.text import first_line
+
+if TYPE_CHECKING:
+    from biopsy.engines.base import ModelInput
 
 _INTEGERS = frozenset({5, 6, 7, 12, 13, BOOL})
 
@@ -232,10 +236,10 @@ class Recording:
 
     def _is_wanted(self, tensor: int) -> bool:
         info = self._index.infos.get(tensor)
-        kind = value_info.tensor_type(info) if info is not None else None
+        kind = parts.tensor_type(info) if info is not None else None
         if kind is None:
             # Of unknown type: it may be an integer. A declared sequence or optional is no output that can be stored.
-            return info is None or not value_info.has_type(info)
+            return info is None or not parts.has_type(info)
         if kind.elem == STRING:
             return False
         if kind.shape is None or kind.elem in _INTEGERS:
@@ -252,3 +256,199 @@ def _is_close(given: Array, computed: Array) -> bool:
     import numpy as np
 
     return np.allclose(given, computed, rtol=1e-3, atol=1e-5, equal_nan=True)
+
+
+# One run of some nodes of a model by one engine, in a child process, since the model may kill what runs it.
+
+
+@dataclass(frozen=True, kw_only=True)
+class NodeRun:
+    """Runs nodes on every sample. ``folder`` is for transient files; ``memory`` is what a ``Worker`` may take."""
+
+    index: ModelIndex
+    samples: Sequence[Feed]
+    folder: Path
+    listener: events.Listener
+    memory: int | None = None
+
+    def record(self, engine: str, nodes: tuple[int, ...], tensors: Sequence[int]) -> ValuesInMemory:
+        """The values of some tensors that these nodes compute; of an engine that computes nothing, those that it has.
+
+        Raises CannotCompare if there are no such tensors, and what ``Worker.run`` raises.
+        """
+        from biopsy.engines.registry import create
+        from biopsy.engines.worker import Worker
+        from biopsy.tensors.files import write_feeds
+
+        started = time.monotonic()
+        index = self.index
+        if not tensors:
+            raise errors.CannotCompare("there is nothing to record")
+        feeds = self.folder / "samples.safetensors"
+        inputs = {index.names[tensor] for tensor in index.fed_inputs()}
+        write_feeds(feeds, [{name: sample[name] for name in sample if name in inputs} for sample in self.samples])
+        with Worker(engine, self.folder, memory=self.memory) as worker:
+            if not create(engine).capabilities.computes:
+                given = worker.tensors_given(self._model(nodes, tensors))
+                known = {} if given is None else given.sizes
+                tensors = [tensor for tensor in tensors if index.names[tensor] in known]
+            if not tensors:
+                raise errors.CannotCompare(f"{engine} has no value of any tensor that is to be recorded")
+            outputs = worker.run(self._model(nodes, tensors), feeds)
+        size = sum(value.nbytes for sample in outputs for value in sample.values())
+        seconds = time.monotonic() - started
+        count, samples = len(outputs[0]), len(outputs)
+        self.listener(events.Recorded(engine=engine, tensors=count, samples=samples, bytes=size, seconds=seconds))
+        return ValuesInMemory(outputs)
+
+    def _model(self, nodes: tuple[int, ...], tensors: Sequence[int]) -> ModelInput:
+        """The model of some nodes with these tensors as its outputs."""
+        from biopsy.engines.base import ModelInput
+
+        boundary = Boundary(infos={}, frozen={}, outputs=tensors)
+        return ModelInput(candidate_bytes(Subset(self.index, nodes), boundary), self.index.folder)
+
+
+# Inputs to record values with, where the user gave none.
+
+_SIZES = (2, 3)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Draws:
+    """How random samples are drawn: at least two; ``val_range`` as for ``generate_feeds``."""
+
+    seed: int = 1
+    count: int = len(_SIZES)
+    val_range: Mapping[str, tuple[float, float]] = field(default_factory=dict)
+
+
+def random_samples(index: ModelIndex, draws: Draws | None = None) -> list[Feed]:
+    """Random samples that differ in every value and, where the model lets two of them, in every dynamic dimension.
+
+    What is the same in all is then a matter of the model and not of its inputs, and may be frozen. Empty if an input
+    is no plain tensor or nobody knows its rank. Raises DoesNotFit for a range of an input that there is not.
+    """
+    from biopsy.tensors.generate import generate_feeds
+
+    draws = draws or Draws()
+
+    kinds = {index.names[tensor]: index.tensor_type(tensor) for tensor in index.fed_inputs()}
+    known = {name: kind for name, kind in kinds.items() if kind is not None and kind.shape is not None}
+    if len(known) < len(kinds):
+        return []
+    require_known("--val-range", "input", draws.val_range, known)
+    return [
+        generate_feeds(
+            known,
+            iterations=1,
+            seed=draws.seed + number,
+            val_range=draws.val_range,
+            shapes=_sized(known, _SIZES[number % len(_SIZES)]),
+        )[0]
+        for number in range(max(draws.count, len(_SIZES)))
+    ]
+
+
+def _sized(kinds: dict[str, TensorType], size: int) -> dict[str, tuple[int, ...]]:
+    return {
+        name: tuple(dim if isinstance(dim, int) else size for dim in kind.shape)
+        for name, kind in kinds.items()
+        if kind.shape is not None and not kind.is_static
+    }
+
+
+# Recorded values: what the tensors of a model are for each input sample, and what callers may ask about them.
+#
+# Whoever needs values, sizes or types of tensors asks through one protocol. The values are in memory, in a file on
+# disk, or nowhere.
+
+
+class RecordedValues(Protocol):
+    """Values of tensors by name, one per input sample in the order of the samples."""
+
+    @property
+    def count(self) -> int:
+        """How many samples there are."""
+
+    def __contains__(self, name: str, /) -> bool:
+        """Whether the tensor is recorded, which means in every sample."""
+
+    def values(self, name: str) -> list[Array] | None:
+        """The tensor's value in every sample, in order; None if it is not recorded."""
+
+    def tensor_type(self, name: str) -> TensorType | None:
+        """Type and shape of the tensor in all samples together, as ``type_of_forms`` gives them."""
+
+    def size(self, name: str) -> int:
+        """Bytes of the tensor's values in all samples; 0 if it is not recorded."""
+
+
+class ValuesInMemory:
+    """Recorded values as arrays, such as those that an engine has just given: ``samples`` has them by name."""
+
+    def __init__(self, samples: Sequence[Mapping[str, Array]]) -> None:
+        self.samples = samples
+
+    @property
+    def count(self) -> int:
+        """How many samples there are."""
+        return len(self.samples)
+
+    def __contains__(self, name: str, /) -> bool:
+        return bool(self.samples) and all(name in sample for sample in self.samples)
+
+    def values(self, name: str) -> list[Array] | None:
+        """The tensor's value in every sample, in order; None if it is not recorded."""
+        return [sample[name] for sample in self.samples] if name in self else None
+
+    def tensor_type(self, name: str) -> TensorType | None:
+        """Type and shape of the tensor in all samples together, as ``type_of_forms`` gives them."""
+        return type_of_forms([form_of(sample, name) for sample in self.samples]) if name in self else None
+
+    def size(self, name: str) -> int:
+        """Bytes of the tensor's values in all samples; 0 if it is not recorded."""
+        return sum(form_of(sample, name).nbytes for sample in self.samples) if name in self else 0
+
+
+class StoredValues(ValuesInMemory):
+    """Recorded values in the file ``path``: every array is a view of it, so that they need not fit into memory.
+
+    An engine in another process reads the same file. Raises what ``read_feeds`` raises.
+    """
+
+    def __init__(self, path: Path) -> None:
+        from biopsy.tensors.files import read_feeds
+
+        super().__init__(read_feeds(path))
+        self.path = path
+
+
+class NoValues(ValuesInMemory):
+    """Nothing is recorded: types and values of a model that was not run."""
+
+    def __init__(self) -> None:
+        super().__init__(())
+
+
+def type_of_forms(forms: Sequence[TensorForm]) -> TensorType | None:
+    """Type and shape that some values have together; None if their elements have a type that ONNX does not know.
+
+    A dimension that differs between values is open, and so is the shape if their ranks differ.
+    """
+    dtype = "string" if forms[0].dtype.kind in "OUS" else forms[0].dtype.name
+    if dtype not in ELEM_OF_DTYPE:
+        return None
+    shapes = {form.shape for form in forms}
+    if len({len(shape) for shape in shapes}) != 1:
+        return TensorType(ELEM_OF_DTYPE[dtype], None)
+    shape: Shape = tuple(sizes[0] if len(set(sizes)) == 1 else None for sizes in zip(*shapes, strict=True))
+    return TensorType(ELEM_OF_DTYPE[dtype], shape)
+
+
+def constant_value(recorded: RecordedValues, name: str) -> Array | None:
+    """The value of a tensor that is recorded and the same in every sample; None for any other."""
+    values = recorded.values(name)
+    if values is None or not all(same_values(values[0], value) for value in values[1:]):
+        return None
+    return values[0]

@@ -1,13 +1,16 @@
-"""What a pass proposes."""
+"""What a pass proposes, and what a candidate cannot do without where a tensor cannot be cut or cannot be an end."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Container, Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from itertools import chain
 from typing import TypeAlias
 
-from biopsy.search.rounds import Search
+from biopsy.model.index import ModelIndex
+from biopsy.model.slice import Subset
+from biopsy.search.drive import Search
 
 
 @dataclass(frozen=True)
@@ -52,3 +55,86 @@ class Proposal:
 
 NodeSearch: TypeAlias = Search[Proposal, Candidate, None]
 """A pass at work: it proposes candidates, and is sent the one that reproduces, closed, or None."""
+
+
+# What a candidate cannot do without: what computes a tensor that cannot be cut, and what reads one that cannot end.
+
+
+def uncuttable_sources(
+    index: ModelIndex,
+    tensors: Iterable[int],
+    kept: Container[int],
+    can_cut: Callable[[int], bool],
+) -> set[int]:
+    """Nodes that are not kept, but compute these tensors, or what nodes found here read, where that cannot be cut."""
+    waiting, found = list(tensors), set[int]()
+    while waiting:
+        tensor = waiting.pop()
+        source = index.producer.get(tensor)
+        if source is not None and source not in kept and source not in found and not can_cut(tensor):
+            found.add(source)
+            waiting.extend(index.node_reads[source])
+    return found
+
+
+class Rings:
+    """For each end of a type that nobody can tell, the first node that reads it, so that it is no end any more.
+
+    Those nodes are a ring around the candidate. They bring along what they cannot be cut from, and have ends of their
+    own: the next ring. Each node is looked at once, however many rings there are. ``subset``: the candidate, with all
+    that it cannot be cut from.
+    """
+
+    def __init__(
+        self,
+        index: ModelIndex,
+        subset: Subset,
+        bypassed: Sequence[tuple[int, int]],
+        can_cut: Callable[[int], bool],
+        is_told: Callable[[int], bool],
+    ) -> None:
+        self._index = index
+        self._subset = subset
+        self._bypassed = frozenset(node for node, _ in bypassed)
+        self._can_cut = can_cut
+        self._is_told = is_told
+
+    @property
+    def first(self) -> set[int]:
+        """The first ring."""
+        return self._readers(self._subset.sinks) - self._subset.kept
+
+    def all(self) -> set[int]:
+        """The nodes of all rings, and what they bring along.
+
+        It ends early behind a ring that meets a bypass: who reads what must be found out anew then.
+        """
+        index, outputs = self._index, frozenset(self._index.outputs)
+        kept, read = set(self._subset.kept), set(self._subset.read)
+        ring = self.first
+        while ring:
+            kept |= ring
+            reads = chain.from_iterable(map(index.node_reads.__getitem__, ring))
+            taken = uncuttable_sources(index, reads, kept, self._can_cut)
+            if self._meets_bypass(ring | taken):
+                break
+            kept |= taken
+            new = ring | taken
+            read.update(tensor for node in new for tensor in index.node_reads[node])
+            written = (tensor for node in new for tensor in index.node_writes[node])
+            ring = self._readers(tensor for tensor in written if tensor in outputs or tensor not in read) - kept
+        return kept - self._subset.kept
+
+    def _readers(self, ends: Iterable[int]) -> set[int]:
+        consumers = self._index.consumers
+        return {consumers[end][0] for end in ends if end in consumers and not self._is_told(end)}
+
+    def _meets_bypass(self, nodes: Iterable[int]) -> bool:
+        """Whether any of these nodes is bypassed, or reads what a bypassed node computes."""
+        if not self._bypassed:
+            return False
+        producer, reads = self._index.producer, self._index.node_reads
+        return any(
+            node in self._bypassed or any(producer.get(tensor) in self._bypassed for tensor in reads[node])
+            for node in nodes
+        )

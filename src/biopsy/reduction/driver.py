@@ -10,25 +10,19 @@ from itertools import islice
 from typing import TYPE_CHECKING
 
 from biopsy import events
+from biopsy.checks.judge import Signature
 from biopsy.checks.outcome import Check, Judged, Outcome
-from biopsy.checks.signature import Signature
 from biopsy.model.index import label
 from biopsy.model.load import parse
 from biopsy.model.slice import Boundary, candidate_parts
 from biopsy.reduction.candidate import Candidate, Proposal
-from biopsy.reduction.change import Change, NamedModelPass
-from biopsy.reduction.lookahead import Lookahead
-from biopsy.reduction.named_pass import NamedPass
-from biopsy.reduction.pace import Pace
-from biopsy.reduction.pass_context import PassContext
-from biopsy.reduction.passes.shapes import unrefuted
+from biopsy.reduction.lookahead import Lookahead, Pace
+from biopsy.reduction.passes.contract import Change, NamedModelPass, NamedPass, PassContext
+from biopsy.reduction.passes.editing import unrefuted
 from biopsy.reduction.problem import Problem
-from biopsy.search.drive import RunningSearch, drive
-from biopsy.search.lookahead import Odds
-from biopsy.search.rounds import Round
+from biopsy.search.drive import Odds, Round, RunningSearch, drive
 from biopsy.session.oracle import Oracle
-from biopsy.session.stage import Stage
-from biopsy.session.trial import Trial
+from biopsy.session.trial import Stage, Trial
 from biopsy.session.workspace import Workspace
 
 if TYPE_CHECKING:

@@ -1,19 +1,47 @@
-"""Everything that a reduction was asked for."""
+"""A reduction from what was asked of it to its end: workspace, driver, journal, result, and the nodes that the check
+itself points at.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections import deque
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
+from itertools import islice
+from pathlib import Path
 
+from biopsy import errors, events
 from biopsy.checks.command_line import NO_WORDS, CommandLine
-from biopsy.engines.yardsticks import PLAIN
+from biopsy.checks.outcome import Check, require_distinct
+from biopsy.engines.registry import PLAIN
+from biopsy.model.index import ModelIndex
+from biopsy.model.infer import override_input_shapes
 from biopsy.model.tensor_type import Shape
-from biopsy.recording.random_samples import Draws
-from biopsy.reduction.problem import Cut
-from biopsy.reduction.result import Target
-from biopsy.reduction.schedule import Mode, Passes
-from biopsy.reduction.values import Values
-from biopsy.session.options import SearchOptions
+from biopsy.processes.cleanup import temporary_folder
+from biopsy.processes.writing import require_writable
+from biopsy.recording.reference_run import Draws, Recording, random_samples
+from biopsy.recording.types import CutTypes
+from biopsy.reduction.candidate import Candidate
+from biopsy.reduction.driver import Driver
+from biopsy.reduction.passes.contract import PassContext
+from biopsy.reduction.problem import Cut, Problem
+from biopsy.reduction.recorded_values import Feeding, Vouching, compares_with_golden
+from biopsy.reduction.reduce import ReductionTask
+from biopsy.reduction.result import Reduction, Target, inputs_file
+from biopsy.reduction.schedule import Mode, Passes, Schedule, schedule_of
+from biopsy.reduction.values import FOUND_OUT, Values, may_change_values
+from biopsy.session.checked_search import (
+    CheckedSearch,
+    JournalIdentity,
+    SearchOptions,
+    oracle_of,
+    prepared,
+    run_resumable,
+)
+from biopsy.session.flakiness import Flakiness
+from biopsy.session.iteration import write_inputs
+from biopsy.session.trial import LOOK, ORIGINAL, Trial
 from biopsy.tensors.results import Feed
 
 
@@ -73,3 +101,252 @@ class ReductionJob:
     ranking: Sequence[Sequence[int]] = ()
     allow_vacuous_check: bool = False
     feeds_recorded: bool = False
+
+
+# A reduction job from its beginning to its end: workspace, driver, journal, result.
+
+
+def run_job(
+    index: ModelIndex,
+    check: Check,
+    job: ReductionJob,
+    listener: events.Listener = events.ignore,
+    *,
+    tells_values: bool = False,
+) -> Reduction:
+    """Reduce an indexed model and write the result.
+
+    ``tells_values``: the result is to tell whether values may change, also where no pass wants to know.
+
+    Raises OriginalPasses if the original does not fail, CheckError if the check cannot be run, fails on anything
+    (unless the job allows that), or the result written does not fail when it is checked again, Interrupted if it is
+    stopped, with the best result by then written, and UsageError for a job that cannot be done.
+    """
+    schedule = _schedule(job)
+    if tells_values:
+        schedule = replace(schedule, afterwards=(*schedule.afterwards, FOUND_OUT))
+    opened = override_input_shapes(index, job.input_shapes)
+    with prepared(index, check, job.search, listener) as place, temporary_folder("biopsy-") as folder:
+        recording = _recording(index, opened, job, listener, folder)
+        problem = _problem(index, recording, opened, job)
+        files = replace(job.search.files, write_inputs=partial(_write_inputs, problem))
+        oracle = oracle_of(index, check, job.search, place, listener, files=files)
+        driver = Driver(problem, oracle, place)
+        task = _task(driver, schedule, job, Feeding(driver.problem, oracle, folder, wanted=job.feeds_recorded))
+        if check.stoppable:  # it is checked while the journal is read
+            oracle.ahead(iter([driver.original(ORIGINAL, "the original model")]))
+        search = CheckedSearch(task, oracle, task.result)
+        stopped = run_resumable(search, _identity(index, check, job))
+        return task.reduction(search.seconds, stopped)
+
+
+def _schedule(job: ReductionJob) -> Schedule:
+    """The passes to run. Raises UsageError for a job that cannot be done."""
+    for path in (job.target.output, job.target.min_good, job.search.resume.save):
+        if path is not None:
+            require_writable(path)
+    require_distinct(job.search.files.artifacts.files, job.target.output)
+    if job.passes.anonymize and job.target.min_good is not None:
+        raise errors.UsageError(
+            f"--anonymize cannot be combined with --min-good: {job.target.min_good} would hold the original"
+        )
+    border = job.border
+    return schedule_of(job.mode, job.passes, keep_inputs=border.keep_inputs, keep_outputs=border.keep_outputs)
+
+
+def _samples(index: ModelIndex, options: RecordingOptions, listener: events.Listener) -> Callable[[], Sequence[Feed]]:
+    """The samples to record with: random ones, or the given ones in the types of the model, which is told."""
+    given = options.samples
+    if given is None:
+        return lambda: random_samples(index, options.draws)
+
+    def samples() -> Sequence[Feed]:
+        from biopsy.engines.runner import casts_told, in_declared_types
+
+        feeds, changes = in_declared_types(given(), index.declared_type)
+        if changes:
+            listener(events.Remark(casts_told(changes), warning=True))
+        return feeds
+
+    return samples
+
+
+def _recording(
+    index: ModelIndex, opened: frozenset[int], job: ReductionJob, listener: events.Listener, folder: Path
+) -> Recording:
+    """Values of the original, recorded into ``folder`` once they are needed; ``opened`` are sizes that it tells."""
+    options = job.recording
+    fed = job.search.files.inputs is not None
+    every_tensor = fed or job.border.cut == "constant" or options.types_by_running or bool(opened)
+    return Recording(
+        index,
+        _samples(index, options, listener),
+        folder,
+        listener,
+        every_tensor=every_tensor,
+        made_up=options.samples is None,
+        engines=options.engines,
+        memory=options.memory,
+    )
+
+
+def _problem(index: ModelIndex, recording: Recording, opened: frozenset[int], job: ReductionJob) -> Problem:
+    types = CutTypes(
+        index,
+        recording,
+        infer=job.recording.infer_types,
+        recorded_first=job.recording.types_by_running,
+        opened=opened,
+    )
+    return Problem(
+        index,
+        types,
+        recording,
+        cut=job.border.cut,
+        keep_inputs=job.border.keep_inputs,
+        keep_outputs=job.border.keep_outputs,
+        mark_intermediate=job.border.mark_intermediate,
+    )
+
+
+def _write_inputs(problem: Problem, model: bytes, path: Path) -> None:
+    """Write what a candidate is to be fed; where the check has golden values, only what does not contradict them."""
+    vouched = problem.is_vouched if problem.feeds_vouched_only else None
+    write_inputs(problem.index, problem.recording, model, path, vouched)
+
+
+def _task(driver: Driver, schedule: Schedule, job: ReductionJob, feeding: Feeding) -> ReductionTask:
+    context = PassContext(
+        driver.problem,
+        may_change_values=partial(may_change_values, driver, job.values, job.command.compares_recorded),
+        suspects=tuple if job.ranking else partial(suspected, driver),
+        ranking=job.ranking,
+        missed=driver.missed,
+    )
+    feeds = job.search.files.inputs is not None
+    return ReductionTask(
+        driver,
+        context,
+        schedule,
+        target=job.target,
+        flakiness=Flakiness(driver.oracle, job.search.repeating),
+        feeding=feeding,
+        vouching=Vouching(
+            driver,
+            context,
+            partial(compares_with_golden, driver, job.values, job.command.has_golden_values),
+            feeds=feeds,
+        ),
+        allow_vacuous=job.allow_vacuous_check,
+    )
+
+
+def _identity(index: ModelIndex, check: Check, job: ReductionJob) -> JournalIdentity:
+    """What a journal of this job answers for."""
+    target = job.target
+    written = [target.output, target.min_good, inputs_file(target.output)]
+    written += [] if target.external is None else [target.output.with_name(target.external)]
+    return JournalIdentity(
+        index=index,
+        check=check,
+        search=job.search,
+        options=_options(job),
+        written=[path for path in written if path is not None],
+    )
+
+
+def _options(job: ReductionJob) -> dict[str, object]:
+    """The options that outcomes depend on, by name, besides those of any search."""
+    return {
+        "--mode": job.mode,
+        "--cut": job.border.cut,
+        "--values": job.values,
+        "--record-with": list(job.recording.engines),
+        "--model-input-shapes": {name: list(shape) for name, shape in sorted(job.input_shapes.items())},
+        "--mark-intermediate": bool(job.border.mark_intermediate),
+        "--no-reduce-inputs": job.border.keep_inputs,
+        "--no-reduce-outputs": job.border.keep_outputs,
+        "--no-shape-inference": not job.recording.infer_types,
+        "--force-fallback-shape-inference": job.recording.types_by_running,
+        "--simplify": job.passes.simplify,
+        "--anonymize": job.passes.anonymize,
+        "--skip-pass": list(job.passes.skip),
+        "--only-pass": list(job.passes.only),
+    }
+
+
+# Which nodes a check itself points at, if it can be made to look inside.
+#
+# A check that compares tensors says which outputs are wrong. With every tensor of the original marked as an output it
+# says which tensors are, and the node that computes a wrong one from right ones is where the error begins. That takes
+# one check. It is only a guess, since observing a model can change it, and what is guessed is checked like anything
+# else.
+#
+# Who looks at every tensor at once must hold every tensor at once. Where these are many, one part of the model after
+# the other is looked at, each fed as any candidate is, until a wrong tensor is found. Only if there is none in any
+# part, the whole is looked at.
+
+_MOST_ELEMENTS = 1 << 28
+"""Elements of all tensors together: more would not fit where one check has to hold them all."""
+
+_MOST_AT_ONCE = 1 << 23
+"""Elements of the tensors of one part: as much memory as loading an engine takes."""
+
+MOST_SUSPECTS = 16
+
+
+def suspected(driver: Driver) -> tuple[int, ...]:
+    """The nodes where errors begin, in the order of the model; none if the check cannot tell.
+
+    It costs one check, or one for each part of a model whose tensors are great; none if every tensor is marked anyway
+    or outputs are no matter of the check.
+    """
+    problem, reference = driver.problem, driver.reference
+    if reference is None or not reference.outputs or not driver.check.automatic:
+        return ()
+    if not (problem.may_cut_inputs and problem.may_cut_outputs) or problem.elements > _MOST_ELEMENTS:
+        return ()
+    try:
+        return origins(problem.index, _wrong_in_parts(driver) or _wrong(driver, _looks(driver, [problem.whole])))
+    except errors.CheckChanged:
+        raise
+    except errors.CheckError as error:  # it was no question about a candidate, but perhaps golden values are damaged
+        told = f"with every tensor marked as an output, {error.message}"
+        driver.listener(events.Remark(told, warning=True))
+        return ()
+
+
+def _wrong_in_parts(driver: Driver) -> set[int]:
+    problem = driver.problem
+    if problem.elements <= _MOST_AT_ONCE:
+        return set()
+    return _wrong(driver, _looks(driver, problem.runs_of_nodes(_MOST_AT_ONCE)))
+
+
+def _looks(driver: Driver, candidates: Iterable[Candidate]) -> Iterator[Trial]:
+    check = driver.check.glance()
+    return (replace(driver.marked(each, LOOK, "which tensors are wrong"), check=check) for each in candidates)
+
+
+def _wrong(driver: Driver, looks: Iterator[Trial]) -> set[int]:
+    """The tensors that the first of these checks to find any calls wrong; the next ones run at the same time."""
+    ids = driver.problem.index.ids
+    begun: deque[Trial] = deque()
+    while True:
+        for look in islice(looks, driver.oracle.jobs - len(begun)):
+            begun.append(look)
+            driver.oracle.ahead(iter(begun))
+        if not begun:
+            return set()
+        judged = driver.oracle.again(begun.popleft())
+        wrong = {ids[name] for name in judged.evidence.verdict.outputs if name in ids}
+        if wrong:
+            driver.oracle.abandon_all()
+            return wrong
+
+
+def origins(index: ModelIndex, wrong: Collection[int]) -> tuple[int, ...]:
+    """Nodes that write a wrong tensor and read none, in the order of the model, at most ``MOST_SUSPECTS``."""
+    producers = sorted({index.producer[tensor] for tensor in wrong if tensor in index.producer})
+    found = [node for node in producers if not any(tensor in wrong for tensor in index.node_reads[node])]
+    return tuple(found[:MOST_SUSPECTS])

@@ -1,26 +1,25 @@
-"""Before the search: the original must fail, and a model of one Identity node must not."""
+"""Before the search: the original must fail, by more than rounding, and a model of one Identity node must not."""
 
 from __future__ import annotations
 
 import json
+import re
 from dataclasses import replace
 from functools import partial
 from typing import NoReturn
 
 from biopsy import errors, events
-from biopsy.checks.judge import Rules
+from biopsy.checks.judge import Rules, Signature, same_failure, signature_of, status_text
 from biopsy.checks.outcome import Judged, Outcome
-from biopsy.checks.signature import Signature, signature_of, status_text
-from biopsy.comparison.mismatch import ErrorSize
-from biopsy.model.identity import identity_bytes, identity_of
-from biopsy.model.random_operators import random_words
+from biopsy.checks.verdict import VerdictFile
+from biopsy.comparison.mismatch import ErrorSize, Mismatch, Rounding, error_size, kind_of, may_be_rounding, worst_of
+from biopsy.model.nodes import random_words
+from biopsy.model.slice import identity_bytes, identity_of
 from biopsy.reduction.driver import Driver
-from biopsy.reduction.last_words import last_words, shown_words, telling_apart
-from biopsy.reduction.rounding import weigh_original
-from biopsy.session.beside import Remedy
 from biopsy.session.flakiness import Flakiness
-from biopsy.session.stage import IDENTITY, MARKED, ORIGINAL
-from biopsy.session.trial import Trial
+from biopsy.session.oracle import Oracle, Remedy
+from biopsy.session.trial import IDENTITY, MARKED, ORIGINAL, ROUNDING, Trial
+from biopsy.text import line_of, option_line
 
 _NOTE = "signature"
 
@@ -311,3 +310,110 @@ def _what_all_have(driver: Driver) -> list[str]:
         "  passes   a model of one Identity node of opset 17 and IR version 8, float32: what fails is no node, but"
         f" opset {index.opset}, IR version {index.ir_version}, or the type of the first input"
     ]
+
+
+# Before the search: how large the original's mismatch is, and whether it is more than rounding at all.
+
+
+def weigh_original(oracle: Oracle, trial: Trial, verdict: VerdictFile) -> ErrorSize | None:
+    """The size of the original's mismatch, which candidates are held against from now on; None if it is none.
+
+    If it may be only rounding, the check is asked once more, with a run in float64. If it is, that is told, and no
+    candidate is held against it: rounding is then what is searched for. Does nothing where the user's own codes or
+    expressions decide, or any failure counts, or the check tells no sizes.
+    """
+    rules = oracle.failure.rules
+    if rules.decide_alone or rules.match == "any":
+        return None
+    mismatches, rounding = verdict.mismatches, verdict.rounding  # as it fails now: a journal may be forged
+    if kind_of(mismatches) != "mismatch":
+        return None
+    if rounding is None and may_be_rounding(mismatches):
+        rounding = _asked(oracle, trial)
+    if rounding is not None and rounding.verdict == "rounding":
+        oracle.listener(events.Remark(_only_rounding(mismatches, rounding), warning=True))
+    else:
+        oracle.failure.original = mismatches
+    return error_size(mismatches, rounding)
+
+
+def _asked(oracle: Oracle, trial: Trial) -> Rounding | None:
+    arbiter = (trial.check or oracle.check).arbiter()
+    if arbiter is None:
+        return None
+    asking = replace(trial, stage=ROUNDING, description="the original, judged against float64", check=arbiter)
+    try:
+        return oracle.again(asking).evidence.verdict.rounding
+    except errors.CheckChanged:
+        raise
+    except errors.CheckError:
+        return None  # it was no question about a candidate
+
+
+def _only_rounding(mismatches: tuple[Mismatch, ...], rounding: Rounding) -> str:
+    worst = worst_of(mismatches)
+    times = "" if rounding.times is None else f", {rounding.times:.3g} times that of plain float32"
+    passing = None if worst is None else worst.passing_atol
+    advice = ""
+    if worst is not None and passing is not None:
+        advice = f" {option_line('--atol', f'{worst.output}:{passing:g}')} would pass."
+    more = f" ({rounding.reason})" if rounding.reason else ""
+    return (
+        f"the original's error is only rounding{times}{more}.{advice} The result will show where engines round"
+        " differently, and no bug"
+    )
+
+
+# What the original and the result say at their end: a person must see it where only a status makes them alike.
+
+_SHORTEST_HINT = 8
+_LONGEST_SHOWN = 300
+
+
+def last_words(original: Signature, result: Signature, rules: Rules) -> tuple[str, str] | None:
+    """The ends of both if they mean different failures and the rules did not ask; None otherwise.
+
+    What a signal, a limit or the check's own report says is stronger than any last line.
+    """
+    stronger = original.status < 0 or original.timed_out or original.out_of_memory or original.reported
+    if stronger or rules.decide_alone or rules.match not in {"status", "auto"}:
+        return None
+    if same_failure(result, original, "message"):
+        return None
+    return shown_words(original), shown_words(result)
+
+
+def shown_words(signature: Signature) -> str:
+    """The end of what was printed, as one line of a message."""
+    text = " ".join(signature.words.exact.split())
+    return text[:_LONGEST_SHOWN] or "(nothing)"
+
+
+def doubt(original: Signature, result: Signature) -> list[str]:
+    """What a person should know of such a result, and the options that tell the two failures apart; lines."""
+    return [
+        "the result has the status of the original, but what they print at their end differs. It may be another"
+        " failure:",
+        f"  original   {shown_words(original)}",
+        f"  result     {shown_words(result)}",
+        f"  {telling_apart(original, result)}",
+    ]
+
+
+def telling_apart(original: Signature, other: Signature) -> str:
+    """The options that tell two failures apart that have the same status."""
+    match = "message" if same_failure(other, original, "auto") else "auto"
+    regex = _particular(original, other)
+    named = f"; --fail-regex {line_of([regex])} names the one you are after" if regex else ""
+    return f"--match {match} tells them apart{named}"
+
+
+def _particular(original: Signature, result: Signature) -> str:
+    """The longest piece of what the original says that the result does not say, as a regular expression; "" if none."""
+    pieces = [piece.strip(" :;,.") for piece in re.split(r"(?<!\w)_(?!\w)", original.words.meaning)]
+    usable = [
+        piece
+        for piece in pieces
+        if len(piece) >= _SHORTEST_HINT and piece in original.words.exact and piece not in result.words.exact
+    ]
+    return re.escape(max(usable, key=len)).replace("\\ ", " ") if usable else ""

@@ -7,15 +7,12 @@ from dataclasses import replace
 from functools import cached_property
 from typing import Literal
 
-from biopsy.model.constant_nodes import constant_of_node
 from biopsy.model.index import ModelIndex
-from biopsy.model.node_order import neighbourhood_order
+from biopsy.model.nodes import constant_of_node, neighbourhood_order
 from biopsy.model.slice import NO_CHANGE, Boundary, Subset
-from biopsy.recording.borders import as_constant, border_types, is_shape_like
-from biopsy.recording.cut_types import CutTypes
 from biopsy.recording.reference_run import Recording
-from biopsy.reduction.candidate import Candidate
-from biopsy.reduction.rings import Rings, uncuttable_sources
+from biopsy.recording.types import CutTypes, as_constant, border_types, is_shape_like
+from biopsy.reduction.candidate import Candidate, Rings, uncuttable_sources
 
 Cut = Literal["auto", "input", "constant"]
 """What happens to a cut tensor: fed, frozen, or by its kind: what looks like a shape is frozen, the rest is fed."""

@@ -1,33 +1,32 @@
-"""A reduction as a search with a check: passes run, the smallest candidate that reproduces is written and checked."""
+"""A reduction as a search with a check: passes run, and the smallest candidate that reproduces is written and must
+fail as the original does.
+"""
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 from biopsy import errors, events
+from biopsy.checks.judge import Signature, signature_of
 from biopsy.checks.outcome import Judged, Outcome
-from biopsy.comparison.mismatch import ErrorSize
+from biopsy.comparison.mismatch import ErrorSize, error_size
 from biopsy.model.index import index_bytes
 from biopsy.model.sources import sources_of
 from biopsy.reduction.candidate import Candidate
-from biopsy.reduction.change import NamedModelPass
 from biopsy.reduction.driver import Driver
-from biopsy.reduction.feeding import Feeding
-from biopsy.reduction.named_pass import NamedPass
-from biopsy.reduction.pass_context import PassContext
-from biopsy.reduction.preflight import preflight
+from biopsy.reduction.passes.contract import NamedModelPass, NamedPass, PassContext
+from biopsy.reduction.preflight import doubt, last_words, preflight
+from biopsy.reduction.recorded_values import Feeding, Vouching
 from biopsy.reduction.result import Reduction, Target, reads_of
 from biopsy.reduction.schedule import Schedule
-from biopsy.reduction.verification import Verification, verified
-from biopsy.reduction.vouching import Vouching
-from biopsy.session.beside import SearchInDoubtError
 from biopsy.session.checked_search import trials_of_file
-from biopsy.session.confirmation import require_confirmed
-from biopsy.session.flakiness import Flakiness
+from biopsy.session.flakiness import Flakiness, require_confirmed
+from biopsy.session.oracle import SearchInDoubtError
 from biopsy.session.result_file import ResultFile, make_room, write_result
-from biopsy.session.stage import CONFIRM, FINAL, ORIGINAL
+from biopsy.session.trial import CONFIRM, FINAL, ORIGINAL, Trial
 
 
 class ReductionTask:
@@ -290,3 +289,73 @@ class ReductionTask:
 def closest_passing(passing: list[Candidate], best: Candidate) -> Candidate | None:
     """The passing candidate closest in size to the result; of several, the one met last."""
     return min(reversed(passing), key=lambda candidate: abs(candidate.size - best.size), default=None)
+
+
+# The last word on a reduction: the file as it was written must fail as the original does, and as often.
+
+
+@dataclass(frozen=True)
+class Verification:
+    """What the last check has shown: in how many runs the result failed once, its error, and how it was judged.
+
+    ``last_words`` are what the original and the result say at their end where these tell of different failures.
+    """
+
+    tries: int = 0
+    error: ErrorSize | None = None
+    last_words: tuple[str, str] | None = None
+    judged: Judged | None = None
+
+
+def verified(
+    driver: Driver, output: Path, flakiness: Flakiness, fresh: Callable[[], Trial], restore: Callable[[], None]
+) -> Verification:
+    """Check the result, of which ``fresh`` makes a trial, in processes of its own.
+
+    Raises CheckError if it does not fail, or more rarely than the original; ``restore`` has written it again by then.
+    """
+    judged, tries = flakiness.failure(fresh)
+    rates = None
+    if judged.outcome is Outcome.REPRODUCES and tries > 1:
+        rates = flakiness.rarer(fresh, tries, driver.original(FINAL, "the original once more"))
+    if rates is not None:
+        restore()
+        raise _rarer(driver, output, *rates)
+    if judged.outcome is not Outcome.REPRODUCES:
+        restore()
+        raise _not_verified(driver, output, judged, tries)
+    verdict = judged.evidence.verdict
+    driver.listener(events.Verified(str(output), 1, tries, judged.evidence.machine))
+    words = _compared_last_words(driver, signature_of(judged.evidence))
+    return Verification(tries, error_size(verdict.mismatches, verdict.rounding), words, judged)
+
+
+def _compared_last_words(driver: Driver, result: Signature) -> tuple[str, str] | None:
+    assert driver.reference is not None
+    words = last_words(driver.reference, result, driver.oracle.failure.rules)
+    if words is not None:
+        text, *lines = doubt(driver.reference, result)
+        driver.listener(events.Remark(text, warning=True, lines=tuple(lines)))
+    return words
+
+
+def _rarer(driver: Driver, output: Path, shown: str, original: str) -> errors.CheckError:
+    return errors.CheckError(
+        f"the original failed in {original} runs, the result only in {shown}: perhaps it is another failure that looks "
+        "the same",
+        kept=f"{output}, which fails now and then",
+        next_steps=[
+            driver.check.line(output),
+            "if it is the same failure: --repeat 10, which takes a candidate that fails in one of ten runs",
+            "if not: --fail-regex or --match message, so that the check tells them apart",
+        ],
+    )
+
+
+def _not_verified(driver: Driver, output: Path, judged: Judged, tries: int) -> errors.CheckError:
+    return errors.CheckError(
+        f"the result does not fail when it is checked again ({judged.outcome.value}: {judged.reason}"
+        f"{f', in {tries} runs' if tries > 1 else ''}): the check does not always say the same",
+        kept=f"{output}, which failed once",
+        next_steps=[driver.check.line(output)],
+    )

@@ -1,4 +1,4 @@
-"""What a reduction leaves: the model it found, self-contained, and the facts about it."""
+"""What a reduction leaves: the model it found, self-contained, the facts about it, and the values that it is fed."""
 
 from __future__ import annotations
 
@@ -7,14 +7,13 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 
+from biopsy.checks.judge import Signature
 from biopsy.checks.outcome import Judged
-from biopsy.checks.signature import Signature
 from biopsy.comparison.mismatch import ErrorSize
 from biopsy.model.index import ModelIndex
-from biopsy.model.node_source import NodeSource
-from biopsy.quantities import count
+from biopsy.model.sources import NodeSource
 from biopsy.session.result_file import files_of, streams_among
-from biopsy.text import html_table, printable, some_of
+from biopsy.text import count, html_table, printable, some_of
 
 
 @dataclass(frozen=True)
@@ -113,3 +112,11 @@ def reads_of(index: ModelIndex) -> tuple[tuple[int, ...], ...]:
         tuple(sorted({index.producer[tensor] for tensor in node.reads if tensor in index.producer}))
         for node in index.nodes
     )
+
+
+# Where the recorded values stand that a result is fed.
+
+
+def inputs_file(output: Path) -> Path:
+    """The file beside a result."""
+    return output.with_name(f"{output.name}.inputs.safetensors")

@@ -8,28 +8,16 @@ from itertools import takewhile
 from typing import Literal
 
 from biopsy import errors
-from biopsy.reduction.change import NamedModelPass
-from biopsy.reduction.named_pass import NamedPass
-from biopsy.reduction.passes.attributes import attributes
-from biopsy.reduction.passes.bisect import bisect
 from biopsy.reduction.passes.bodies import bodies
-from biopsy.reduction.passes.bypass import bypass
-from biopsy.reduction.passes.exporter_notes import exporter_notes
-from biopsy.reduction.passes.forms import forms
-from biopsy.reduction.passes.hoist import hoist
-from biopsy.reduction.passes.inline import inline, not_inlined
-from biopsy.reduction.passes.inputs import inputs
-from biopsy.reduction.passes.linear import linear
+from biopsy.reduction.passes.contract import NamedModelPass, NamedPass
+from biopsy.reduction.passes.inlining import hoist, inline, not_inlined
 from biopsy.reduction.passes.names import names, names_left
-from biopsy.reduction.passes.optional_inputs import optional_inputs
-from biopsy.reduction.passes.outputs import outputs
-from biopsy.reduction.passes.ranked import ranked
-from biopsy.reduction.passes.sets import sets
+from biopsy.reduction.passes.nodes import bisect, bypass, forms, linear, ranked, sets, suspects
+from biopsy.reduction.passes.removal import attributes, inputs, optional_inputs, outputs
 from biopsy.reduction.passes.sizes import sizes
-from biopsy.reduction.passes.suspects import suspects
-from biopsy.reduction.passes.tidy import tidy
+from biopsy.reduction.passes.tidy import exporter_notes, tidy
 from biopsy.reduction.passes.weights import weights, weights_left
-from biopsy.similar_names import did_you_mean
+from biopsy.text import did_you_mean
 
 Mode = Literal["minimal", "bisect", "linear"]
 

@@ -12,9 +12,8 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import TypeAlias, TypeVar
 
-from biopsy.search.drive import RunningSearch
-from biopsy.search.prefix import doubled, least
-from biopsy.search.rounds import Search
+from biopsy.search.drive import RunningSearch, Search
+from biopsy.search.subset import doubled, least
 
 Side: TypeAlias = bool | None
 """What a place answers: which of two, or None where nobody can tell."""

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Generic
 
-from biopsy.search.rounds import Item
+from biopsy.search.drive import Item
 
 FEWEST = 16
 """Parts that are made at once, at least: fewer tell less than foreseen questions do, which take their places."""

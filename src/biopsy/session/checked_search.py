@@ -1,27 +1,154 @@
-"""A search with a check from its beginning to its end, whatever it searches for.
-
-The ends are checked, the search runs within its budget, the best result is written, and the file that was written is
-checked again in a process of its own. However it ends, the best so far is written first. A room that searches gives a
-``SearchTask``: how a candidate is made, which outcome is better, and what is written.
+"""A search with a check from its beginning to its end, whatever it searches for: its options, what it is set up
+with, and the identity of its journal.
 """
 
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import time
-from collections.abc import Callable, Iterator
-from dataclasses import replace
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Protocol
 
 from biopsy import errors, events
-from biopsy.checks.interactive import UndoError
-from biopsy.checks.outcome import Check
+from biopsy.checks.judge import Rules
+from biopsy.checks.outcome import Check, Outcome, UndoError
 from biopsy.checks.task import copies
-from biopsy.session.budget import BudgetSpentError
-from biopsy.session.oracle import Oracle
-from biopsy.session.result_file import ResultFile
-from biopsy.session.trial import Trial
+from biopsy.model.external import resolve
+from biopsy.model.index import ModelIndex
+from biopsy.model.wire import pieces
+from biopsy.processes.writing import as_private_as
+from biopsy.session.conditions import conditions, states
+from biopsy.session.flakiness import Repeating
+from biopsy.session.iteration import IterationFiles, Iterations
+from biopsy.session.machines import kinds_of, tell_of_machines
+from biopsy.session.oracle import FailureJudge, Oracle
+from biopsy.session.pool import Parallelism, Pool
+from biopsy.session.result_file import ResultFile, Resume, run_with_journal, write_result
+from biopsy.session.trial import Budget, BudgetMeter, BudgetSpentError, SearchTally, Trial
+from biopsy.session.workspace import Workspace, locked, sources, workspace
+from biopsy.tensors.results import Feed
+
+
+@dataclass(frozen=True, kw_only=True)
+class SearchOptions:
+    """How a check is asked, where candidates stand, what a search may cost, and what it goes on from.
+
+    ``candidate`` is the path that every candidate is written to. ``keep_other`` is a folder for one model of each
+    other failure that is met; None to keep none.
+    """
+
+    rules: Rules = field(default_factory=Rules)
+    candidate: Path = Path("polygraphy_debug.onnx")
+    files: IterationFiles = field(default_factory=IterationFiles)
+    parallelism: Parallelism = field(default_factory=Parallelism)
+    budget: Budget = field(default_factory=Budget)
+    repeating: Repeating = field(default_factory=Repeating)
+    resume: Resume = field(default_factory=Resume)
+    keep_other: Path | None = None
+
+
+# What every search with a check begins with: a place for candidates, an oracle, and perhaps a journal.
+
+
+@contextlib.contextmanager
+def prepared(index: ModelIndex, check: Check, options: SearchOptions, listener: events.Listener) -> Iterator[Workspace]:
+    """Tell of the model, and have a workspace for its candidates meanwhile; files are as private as the model's.
+
+    No other search has the files that its checks read. Raises what ``workspace`` and ``locked`` raise.
+    """
+    listener(
+        events.ModelRead(
+            name=str(index.path or "model"),
+            nodes=len(index.nodes),
+            opset=index.opset,
+            inputs=len(index.fed_inputs()),
+            outputs=len(index.outputs),
+            weight_bytes=index.weight_bytes,
+        )
+    )
+    tell_of_machines(options.parallelism.executor, listener)
+    may_move = check.names_candidate and not options.files.artifacts.files
+    place = workspace(index, options.candidate, may_move=may_move)
+    if place.remark is not None:
+        listener(events.Remark(place.remark))
+    try:
+        with as_private_as(sources(index)), locked(options.files.read):
+            yield place
+    finally:
+        trouble = place.leave()
+        if trouble is not None:
+            listener(events.Remark(trouble, warning=True))
+
+
+def oracle_of(
+    index: ModelIndex,
+    check: Check,
+    options: SearchOptions,
+    place: Workspace,
+    listener: events.Listener,
+    *,
+    files: IterationFiles | None = None,
+    advances: Outcome | None = Outcome.REPRODUCES,
+) -> Oracle:
+    """The oracle of a search. ``files`` replace those of the options; see ``Oracle`` for ``advances``."""
+    files = files or options.files
+    pool = Pool(check, place.candidate, options.parallelism, listener, keep_last=files.keep_last, read=files.read)
+    return Oracle(
+        pool,
+        FailureJudge(options.rules, listener),
+        Iterations(files, listener),
+        listener,
+        tally=SearchTally(keep_other=OtherFailures(options.keep_other, index, place)),
+        budget=BudgetMeter(options.budget),
+        advances=advances,
+        model=index.path,
+    )
+
+
+class OtherFailures:
+    """Keeps one model of each other failure in ``folder``, with its weights; none if that is None."""
+
+    def __init__(self, folder: Path | None, index: ModelIndex, place: Workspace) -> None:
+        self._folder = folder
+        self._index = index
+        self._place = place
+
+    def __call__(self, trial: Trial, number: int) -> Path | None:
+        """Write the model. Raises UsageError if that cannot be done."""
+        if self._folder is None:
+            return None
+        path = self._folder / f"other_failure_{number}.onnx"
+        write_result(trial.parts, path, self._place.candidate.parent, None, self._index.has_external_data)
+        return path
+
+
+def run_resumable(search: CheckedSearch, identity: JournalIdentity) -> str | None:
+    """Run a search, from its journal on if there is one; returns the limit that ended it, None if none did.
+
+    Raises UsageError if the journal cannot be used, and what the search raises.
+    """
+    resume, oracle = identity.search.resume, search.oracle
+    try:
+        journal = None if resume.journal is None else resume.open(dict(identity.entries()))
+    except BaseException:
+        oracle.close()
+        raise
+    if journal is None:
+        return search.run()
+    oracle.memory.journal = journal
+    with contextlib.closing(journal):
+        task = search.task
+        return run_with_journal(search.run, journal, resume, oracle.listener, lambda: task.is_worth_resuming)
+
+
+# A search with a check from its beginning to its end, whatever it searches for.
+#
+# The ends are checked, the search runs within its budget, the best result is written, and the file that was written
+# is checked again in a process of its own. However it ends, the best so far is written first. A room that searches
+# gives a ``SearchTask``: how a candidate is made, which outcome is better, and what is written.
 
 
 class SearchTask(Protocol):
@@ -174,3 +301,80 @@ def trials_of_file(
             return replace(result, place=fresh())
 
         yield trial
+
+
+# The identity of a journal: it never answers for another model, check, option or version.
+
+
+@dataclass(frozen=True, kw_only=True)
+class JournalIdentity:
+    """Everything that the outcomes of a search, and so the search, depend on.
+
+    ``options`` are the options of the search by name; ``written`` are the files that it writes, which are no conditions
+    of its own outcomes.
+    """
+
+    index: ModelIndex
+    check: Check
+    search: SearchOptions
+    options: Mapping[str, object] = field(default_factory=dict)
+    written: Sequence[Path] = ()
+
+    def entries(self) -> Iterator[tuple[str, str]]:
+        """Names that a person understands, and values."""
+        yield "model", _digest_of_model(self.index)
+        yield from _weights(self.index)
+        yield from self._files()
+        yield from self.search.resume.about.items()
+        yield from self.check.settings.items()
+        options = {**_of_rules(self.search.rules), **self.options}
+        yield from ((f"option {name}", str(value)) for name, value in options.items())
+        yield from conditions(kinds_of(self.search.parallelism.executor))
+
+    def _files(self) -> Iterator[tuple[str, str]]:
+        """The files that outcomes depend on, also those in folders, but for what the search itself writes."""
+        from biopsy.checks.journal import OF_A_FILE
+
+        written = {path.resolve() for path in self._written()}
+        for path in dict.fromkeys([*self.search.resume.files, *self.check.files]):
+            for name, state in states(path):
+                if Path(name).resolve() not in written:
+                    yield f"{OF_A_FILE}{name}", state
+
+    def _written(self) -> Iterable[Path]:
+        files, resume = self.search.files, self.search.resume
+        own = (self.search.candidate, files.info, files.inputs, resume.save, resume.journal)
+        return (*self.written, *filter(None, own), *files.artifacts.files)
+
+
+def _digest_of_model(index: ModelIndex) -> str:
+    digest = hashlib.blake2b(digest_size=16)
+    for piece in pieces(index.buffer):
+        digest.update(piece)
+    return digest.hexdigest()
+
+
+def _weights(index: ModelIndex) -> Iterator[tuple[str, str]]:
+    for location in sorted({weight.external.location for weight in index.weights.values() if weight.external}):
+        state = next((state for _, state in states(resolve(index.folder, location))), "cannot be read")
+        yield f"weights {location}", state
+
+
+def _of_rules(rules: Rules) -> Mapping[str, object]:
+    return {
+        "--match": rules.match,
+        "--fail-code": sorted(rules.fail_codes),
+        "--ignore-fail-code": sorted(rules.ignored_codes),
+        "--fail-regex": [regex.pattern for regex in rules.fail_regexes],
+    }
+
+
+def digest_of_feeds(feeds: Sequence[Feed]) -> str:
+    """What tells one set of inputs from another."""
+    digest = hashlib.blake2b(digest_size=16)
+    for feed in feeds:
+        for name in sorted(feed):
+            value = feed[name]  # one at a time: they may be read from a large file
+            digest.update(f"{name} {value.dtype} {value.shape} ".encode())
+            digest.update(repr(value.tolist()).encode() if value.dtype.hasobject else value.tobytes())
+    return digest.hexdigest()

@@ -1,4 +1,6 @@
-"""What the answers of a check depend on besides the model: files, folders, and the packages that engines load."""
+"""What the answers of a check depend on besides the model: files, packages, the hardware, and whether the check is
+still the program that it was.
+"""
 
 from __future__ import annotations
 
@@ -6,13 +8,18 @@ import contextlib
 import hashlib
 import importlib.util
 import os
+import platform
 import re
 import stat
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, entry_points, requires, version
 from itertools import islice
 from pathlib import Path
+
+from biopsy import errors
+from biopsy.processes.reading import FileState, state_at
 
 _MOST_HASHED = 64 << 20  # bytes; of a larger file its size and time are taken
 _MOST_HASHED_OF_A_FOLDER = 256 << 20
@@ -137,3 +144,194 @@ def _code(package: str) -> Iterator[tuple[str, str]]:
     places = [] if spec is None else list(spec.submodule_search_locations or filter(None, [spec.origin]))
     for place in places:
         yield from states(Path(place))
+
+
+# The hardware of this machine as engines see it, as far as the system tells: processor, graphics cards, driver.
+
+_FEATURES = frozenset(
+    {
+        *("sse4_2", "avx", "avx2", "fma", "f16c", "avx_vnni", "avx512f", "avx512bw", "avx512vl", "avx512_vnni"),
+        *("avx512_bf16", "avx512_fp16", "amx_tile", "amx_int8", "amx_bf16", "amx_fp16"),
+        *("asimd", "asimdhp", "asimddp", "fphp", "bf16", "i8mm", "sve", "sve2", "svebf16"),
+    }
+)
+"""Features of a processor by which engines choose their kernels, or round otherwise."""
+
+_CPU, _NVIDIA = Path("/proc/cpuinfo"), Path("/proc/driver/nvidia")
+_MOST_READ = 1 << 16
+
+
+@dataclass(frozen=True, kw_only=True)
+class Hardware:
+    """``features`` are those of the processor that change how engines compute.
+
+    ``graphics`` are the cards of NVIDIA, by the names of their models, ``driver`` is the version of their driver.
+    """
+
+    processor: str
+    features: tuple[str, ...]
+    graphics: tuple[str, ...]
+    driver: str | None
+
+
+def hardware() -> Hardware:
+    """That of this machine."""
+    cpu = dict(_facts(_CPU))
+    flags = cpu.get("flags") or cpu.get("Features") or ""
+    cards = [dict(_facts(path)).get("Model") for path in sorted(_NVIDIA.glob("gpus/*/information"))]
+    return Hardware(
+        processor=cpu.get("model name") or platform.processor() or platform.machine(),
+        features=tuple(sorted(_FEATURES & set(flags.split()))),
+        graphics=tuple(filter(None, cards)),
+        driver=dict(_facts(_NVIDIA / "version")).get("NVRM version"),
+    )
+
+
+def _facts(path: Path) -> Iterator[tuple[str, str]]:
+    """The lines ``key : value`` at the beginning of a file, the first of each key; none where it cannot be read."""
+    try:
+        with path.open(encoding="utf-8", errors="replace") as stream:
+            lines = stream.read(_MOST_READ).splitlines()
+    except OSError:
+        return
+    met = set()
+    for line in lines:
+        key, colon, value = line.partition(":")
+        if colon and (key := key.strip()) not in met:
+            met.add(key)
+            yield key, value.strip()
+
+
+# What kind of machine runs checks: another processor, graphics card, driver or package makes another engine.
+
+_MOST_TOLD = 4
+_LONGEST_TOLD = 80
+_NONE = "none"
+
+
+@dataclass(frozen=True, kw_only=True)
+class MachineKind:
+    """``facts`` are what answers of a check depend on there besides the model and its files, by name.
+
+    ``machine`` is the name of the machine, which is none of them.
+    """
+
+    machine: str
+    facts: Mapping[str, str]
+
+    def __str__(self) -> str:
+        parts = [self.facts.get(name, _NONE) for name in (_PROCESSOR, _GRAPHICS)]
+        return f"{self.machine} ({', '.join(part for part in parts if part != _NONE)})"
+
+    def differences(self, other: MachineKind) -> str:
+        """How another one differs, in words; "" if it is of the same kind."""
+        names = [name for name in sorted({*self.facts, *other.facts}) if self.facts.get(name) != other.facts.get(name)]
+        told = [f"{name}: {_told(self.facts.get(name), other.facts.get(name))}" for name in names[:_MOST_TOLD]]
+        more = [f"and {len(names) - _MOST_TOLD} more"] if len(names) > _MOST_TOLD else []
+        return "; ".join([*told, *more])
+
+
+_PROCESSOR, _MACHINE_KIND_FEATURES, _GRAPHICS, _DRIVER = "processor", "processor features", "GPU", "GPU driver"
+_HARDWARE = (_PROCESSOR, _MACHINE_KIND_FEATURES, _GRAPHICS, _DRIVER)
+
+
+def this_machine() -> MachineKind:
+    """The kind of this machine, with the Python and the packages of this process."""
+    found = hardware()
+    facts = {
+        _PROCESSOR: found.processor,
+        _MACHINE_KIND_FEATURES: " ".join(found.features) or _NONE,
+        _GRAPHICS: ", ".join(sorted(set(found.graphics))) or _NONE,
+        _DRIVER: found.driver or _NONE,
+        **dict(versions()),
+    }
+    return MachineKind(machine=platform.node() or "this machine", facts=facts)
+
+
+def differing(kinds: Sequence[MachineKind]) -> str:
+    """How machines differ from the first of them, in words; "" if all are of one kind."""
+    for kind in kinds[1:]:
+        words = kinds[0].differences(kind)
+        if words:
+            return f"machines differ, so they are different engines: {kinds[0].machine} and {kind.machine} ({words})"
+    return ""
+
+
+def unlike_this_one(kinds: Sequence[MachineKind]) -> str:
+    """How the machines that run checks differ from the one that a search is steered from, in words; "" if none does."""
+    here = this_machine()
+    for kind in kinds:
+        words = here.differences(kind)
+        if words:
+            return f"checks run on another kind of machine than this one: {kind.machine} ({words})"
+    return ""
+
+
+def conditions(kinds: Sequence[MachineKind]) -> Iterator[tuple[str, str]]:
+    """What the answers of a search depend on that runs checks on machines of these kinds; none: on this machine.
+
+    Candidates are made here, by packages of ours. The hardware is that which runs the checks. Of machines that differ,
+    a fact has each of their values.
+    """
+    here = this_machine()
+    yield from ((name, value) for name, value in here.facts.items() if not (kinds and name in _HARDWARE))
+    for name in sorted({*here.facts, *(name for kind in kinds for name in kind.facts)} if kinds else ()):
+        told = " or ".join(sorted({kind.facts.get(name, _NONE) for kind in kinds}))
+        if name in _HARDWARE:
+            yield name, told
+        elif told != here.facts.get(name):
+            yield f"{name} of other machines", told
+
+
+def _told(one: str | None, other: str | None) -> str:
+    """Two values that differ; of long ones, the words that only one of them has."""
+    values = [one or _NONE, other or _NONE]
+    if any(len(value) > _LONGEST_TOLD for value in values):
+        words = [value.split() for value in values]
+        values = [" ".join(word for word in words[at] if word not in words[1 - at]) or _NONE for at in (0, 1)]
+    return ", ".join(value[:_LONGEST_TOLD] for value in values)
+
+
+# Whether a check is still what it was when a search began: somebody may edit its script meanwhile.
+
+_STEADY_PROGRAM_MOST_READ = 1 << 20  # bytes; of a larger file the size and time tell
+
+
+class SteadyProgram:
+    """The files that a check runs, as they were when this was made.
+
+    One that has changed by the end of the first run changes whenever the check runs, and is not watched any more.
+    """
+
+    def __init__(self, files: Iterable[Path]) -> None:
+        self._seen: dict[Path, tuple[FileState | None, str]] = {
+            path.absolute(): (state_at(path), state_of(path, _STEADY_PROGRAM_MOST_READ)) for path in files
+        }
+        self._has_run = False
+
+    def after_run(self) -> list[Path]:
+        """The files that change whenever the check runs: found once, when its first run has ended.
+
+        Raises CheckChanged if one of them holds something else after a later run. One that was written anew with the
+        same may.
+        """
+        changed = [path for path in self._seen if self._has_changed(path)]
+        if changed and self._has_run:
+            raise errors.CheckChanged(
+                f"the check changed while it ran: {str(changed[0])!r} is not what it was when this began",
+                next_steps=["start over: what the check said before may not be what it says now"],
+            )
+        self._has_run = True
+        for path in changed:
+            del self._seen[path]
+        return changed
+
+    def _has_changed(self, path: Path) -> bool:
+        state, content = self._seen[path]
+        now = state_at(path)
+        if now == state:
+            return False
+        if state_of(path, _STEADY_PROGRAM_MOST_READ) != content:
+            return True
+        self._seen[path] = now, content
+        return False

@@ -1,9 +1,5 @@
-"""Whether a failure shows every time, and how often a model must pass to be believed if it does not.
-
-A flaky failure makes a candidate pass by luck, and the search keeps nodes that do not matter. It is noticed in three
-places: the original is checked more than once, a result of several nodes is checked again before it is believed (one of
-a single node needs no proof), and the file written has the last word. Once it is noticed, its rate is measured, and a
-candidate passes only after so many runs that all of them passing is luck in less than 1 - confidence of all cases.
+"""Whether a failure shows every time, how often a model must pass to be believed if it does not, and who confirms
+what only a journal vouches for.
 """
 
 from __future__ import annotations
@@ -18,8 +14,7 @@ from typing import NoReturn
 from biopsy import errors, events
 from biopsy.checks.outcome import Judged, Outcome
 from biopsy.checks.repetition import interval, runs_needed
-from biopsy.session.beside import Remedy
-from biopsy.session.oracle import Oracle
+from biopsy.session.oracle import Oracle, Remedy
 from biopsy.session.trial import Trial
 
 MOST_TRIES = 16
@@ -234,3 +229,24 @@ def _counts(noted: str) -> tuple[int, int, int]:
     if not (1 <= failed <= runs <= _ENOUGH_RUNS and needed >= 1):
         raise ValueError(f"{failed} of {runs} runs")
     return failed, runs, needed
+
+
+# A result that only a journal vouches for: a person is asked about it once more.
+
+
+def require_confirmed(oracle: Oracle, trial: Trial, wanted: Outcome, claim: str, kept: str) -> None:
+    """Ask a person about a result that only a journal says they have seen: anybody may have written that.
+
+    Raises CheckError, with what is ``kept``, if the answer is not the ``wanted`` outcome; ``claim`` says what the
+    journal does. Checks that are no person are asked about every result, once it is written.
+    """
+    if oracle.check.automatic or oracle.memory.was_asked(trial):
+        return
+    judged = oracle.again(trial)
+    if judged.outcome is wanted:
+        return
+    from biopsy.checks.journal import FRESH
+
+    raise errors.CheckError(
+        f"the journal says that {claim}, and you do not ({judged.outcome.value})", kept=kept, next_steps=[FRESH]
+    )

@@ -8,14 +8,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from biopsy import errors, events
-from biopsy.checks.artifacts import Artifacts, write_iteration
-from biopsy.checks.outcome import Evidence, Outcome
+from biopsy.checks.outcome import Artifacts, Evidence, Outcome, write_iteration
 from biopsy.checks.verdict import VerdictFile
-from biopsy.isolation import cleanup
 from biopsy.model.index import ModelIndex, index_bytes
+from biopsy.processes import cleanup
 from biopsy.recording.reference_run import Recording
 from biopsy.session.pool import Slot
-from biopsy.session.stage import ORIGINAL, Stage
+from biopsy.session.trial import ORIGINAL, Stage
 from biopsy.tensors.results import Array
 
 

@@ -1,27 +1,27 @@
-"""The oracle of a search: answers what the check says of a model, from memory or by as many runs as that needs.
-
-Who asks never sees how many checks run at the same time: an answer depends on the model alone.
+"""The oracle of a search: it answers what the check says of a model, from memory or by as many runs as that needs,
+and judges what counts as the failure.
 """
 
 from __future__ import annotations
 
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
 from itertools import islice
 from pathlib import Path
+from typing import TYPE_CHECKING, Protocol, TypeAlias
 
 from biopsy import errors, events
+from biopsy.checks.judge import Rules, Signature, judge
 from biopsy.checks.outcome import Check, Evidence, Judged, Outcome
-from biopsy.session.beside import Beside
-from biopsy.session.budget import BudgetMeter
-from biopsy.session.failure_judge import FailureJudge
+from biopsy.comparison.mismatch import Mismatch, why_not
+from biopsy.session.conditions import SteadyProgram
 from biopsy.session.iteration import Iterations
-from biopsy.session.memory import OutcomeMemory, concluded
 from biopsy.session.pool import PendingRun, Pool
-from biopsy.session.stage import LOOK
-from biopsy.session.steady_program import SteadyProgram
-from biopsy.session.tally import SearchTally
-from biopsy.session.trial import Trial
+from biopsy.session.trial import LOOK, BudgetMeter, SearchTally, Stage, Trial
+
+if TYPE_CHECKING:
+    from biopsy.checks.journal import Journal
 
 _FEW = 16
 """Nodes of a candidate after which bisection needs some five checks more: as long as a process takes to load."""
@@ -280,3 +280,253 @@ class Oracle:
                 next_steps=[f"run it by hand: {self.check.line(self._model or run.slot.path)}"],
             )
         self._iterations.after(run.slot, outcome)
+
+
+# The memory of a search: every run of the check on every model, so that no question is asked twice.
+
+_SAID_ONCE = frozenset({Outcome.INVALID, Outcome.TIMED_OUT})
+"""Outcomes that are not asked for again, however flaky the failure is."""
+
+
+class OutcomeMemory:
+    """Remembers what a check said of each model, by the digest of its bytes.
+
+    With a ``journal``, it also holds what an interrupted search was told, and writes down what this one is told.
+    ``repetitions`` is how many runs that do not reproduce make a model pass: one, unless the failure is flaky.
+    """
+
+    def __init__(self, tally: SearchTally) -> None:
+        self.journal: Journal | None = None
+        self.repetitions = 1
+        self._tally = tally
+        self._runs: dict[bytes, list[Judged]] = {}
+        self._stages: dict[bytes, list[Stage]] = {}
+        self._asked: list[bytes] = []
+
+    def runs(self, trial: Trial) -> Sequence[Judged]:
+        """What is remembered of a model, the oldest run first."""
+        return self._of(trial.digest)
+
+    def conclusion(self, trial: Trial) -> Judged | None:
+        """What the runs on a model say together; None if more are needed."""
+        return concluded(self._of(trial.digest), self.repetitions)
+
+    def add(self, trial: Trial, judged: Judged) -> None:
+        """Remember one run, without its output. Raises CheckError if the journal cannot be written."""
+        self._of(trial.digest).append(replace(judged, evidence=replace(judged.evidence, output=b"")))
+        self._stages.setdefault(trial.digest, []).append(trial.stage)
+        if self.journal is not None and trial.stage.is_remembered and judged.evidence.may_be_kept:
+            self.journal.add(
+                trial.digest, judged, stage=trial.stage.name, description=trial.description, nodes=trial.size
+            )
+        self._asked.append(trial.digest)
+
+    def was_asked(self, trial: Trial) -> bool:
+        """Whether this process asked about a model, rather than one that left a journal."""
+        return trial.digest in self._asked
+
+    def undo(self) -> tuple[bytes, Sequence[tuple[Judged, Stage]]] | None:
+        """Forget the model that was asked about last; None if none was.
+
+        Returns its digest, and the runs of this process that are forgotten, each with what it was for.
+        """
+        if not self._asked:
+            return None
+        digest = self._asked.pop()
+        stages = self._stages.pop(digest, [])
+        runs = self._runs.pop(digest, [])
+        if self.journal is not None:
+            self.journal.forget(digest)
+        return digest, list(zip(runs[len(runs) - len(stages) :], stages, strict=True))  # a journal's stand first
+
+    def note(self, key: str, value: str) -> None:
+        """Write a small fact into the journal, if there is one. Raises CheckError if it cannot be written."""
+        if self.journal is not None:
+            self.journal.note(key, value)
+
+    def noted(self, key: str) -> str | None:
+        """What an interrupted search, or this one, wrote down under a key."""
+        return None if self.journal is None else self.journal.noted(key)
+
+    @property
+    def journal_path(self) -> Path | None:
+        """Where the journal stands, for a message."""
+        return None if self.journal is None else self.journal.path
+
+    def _of(self, digest: bytes) -> list[Judged]:
+        if digest not in self._runs:
+            self._runs[digest] = [] if self.journal is None else self.journal.runs(digest)
+            self._tally.remembered += len(self._runs[digest])
+        return self._runs[digest]
+
+
+def concluded(runs: Sequence[Judged], needed: int) -> Judged | None:
+    """What several runs on one model say together; None if more are needed.
+
+    One that reproduces is enough. Otherwise ``needed`` of them must not, unless the check cannot say.
+    """
+    for judged in runs:
+        if judged.outcome is Outcome.REPRODUCES:
+            return judged
+    if not runs or (len(runs) < needed and runs[-1].outcome not in _SAID_ONCE):
+        return None
+    counts = Counter(judged.outcome for judged in runs)
+    if len(counts) == 1:
+        return runs[-1]
+    summary = ", ".join(f"{count} {outcome.value}" for outcome, count in counts.items())
+    return replace(runs[-1], outcome=Outcome.UNSTABLE, reason=f"{len(runs)} runs: {summary}")
+
+
+# Questions that are asked beside a search that has begun, and that it must not come to an end without.
+#
+# Each has an answer that everybody expects, such as that the original fails once more: nobody waits for it before the
+# search begins. But nothing is concluded from what the search finds before all have been answered as expected.
+
+Remedy: TypeAlias = Callable[[], None]
+"""What is to be done after an unexpected answer, once the search has stopped; it raises what ends everything."""
+
+Heed: TypeAlias = Callable[[Judged | errors.CheckError], Remedy | None]
+"""Takes an answer; None if it is as expected."""
+
+
+class Asker(Protocol):
+    """What an oracle has for these questions."""
+
+    pool: Pool
+    budget: BudgetMeter
+    memory: OutcomeMemory
+    tally: SearchTally
+
+    def begin(self, trial: Trial) -> PendingRun:
+        """Begin a run on a model, for which there must be room."""
+
+    def judged(self, run: PendingRun, evidence: Evidence) -> Judged:
+        """What a run that has ended says, counted and told. Raises CheckError if the check could not be run."""
+
+
+class SearchInDoubtError(Exception):
+    """An answer was not as expected: what the search has found is worth nothing before the ``remedy`` was taken."""
+
+    def __init__(self, remedy: Remedy) -> None:
+        super().__init__("a question beside the search was answered otherwise than expected")
+        self.remedy = remedy
+
+
+@dataclass
+class _Question:
+    trial: Trial
+    heed: Heed
+    run: PendingRun | None = None
+
+
+@dataclass
+class Beside:
+    """The open questions of an oracle. All but one of its places are theirs, one after the other."""
+
+    oracle: Asker
+    _open: list[_Question] = field(default_factory=list)
+
+    @property
+    def is_settled(self) -> bool:
+        """Whether all have been answered."""
+        return not self._open
+
+    def ask(self, trial: Trial, heed: Heed) -> None:
+        """Have a model checked once, as soon as there is a place. Raises BudgetSpentError if it may not be checked."""
+        self.oracle.budget.spend()
+        self._open.append(_Question(replace(trial, is_kept=True), heed))
+
+    def attend(self) -> None:
+        """Take the answers that are there, and begin what there is room for. Raises SearchInDoubtError."""
+        pool = self.oracle.pool
+        for question in [one for one in self._open if one.run is not None and one.run.future.done()]:
+            self._take(question)
+        waiting = [one for one in self._open if one.run is None]
+        room = min(pool.jobs - 1 - len(pool.kept), pool.jobs - len(pool.running))
+        for question in waiting[: max(0, room)]:
+            self._begin(question)
+
+    def settle(self) -> None:
+        """Wait for all answers. Raises SearchInDoubtError, and BudgetSpentError where time is limited."""
+        while self._open:
+            question = self._open[0]
+            if question.run is None:
+                self.oracle.pool.make_room(kept=())
+                self._begin(question)
+            self._take(question)
+
+    def drop(self) -> None:
+        """Want no answer any more."""
+        runs = [one.run for one in self._open if one.run is not None]
+        self._open.clear()
+        self.oracle.pool.abandon(runs)
+
+    def _begin(self, question: _Question) -> None:
+        question.run = self.oracle.begin(question.trial)
+
+    def _take(self, question: _Question) -> None:
+        """Wait for an answer and heed it. Raises BudgetSpentError if there is no time left; the question stays open."""
+        assert question.run is not None
+        answer = self._answer(question.trial, question.run)
+        self._open.remove(question)
+        remedy = question.heed(answer)
+        if remedy is not None:
+            self.drop()
+            raise SearchInDoubtError(remedy)
+
+    def _answer(self, trial: Trial, run: PendingRun) -> Judged | errors.CheckError:
+        oracle = self.oracle
+        try:
+            evidence = oracle.pool.wait(run, oracle.budget.seconds_left)
+            if evidence is None:
+                raise oracle.budget.time_is_up()
+            oracle.tally.beside += 1
+            judged = oracle.judged(run, evidence)
+            if trial.stage.is_remembered:
+                oracle.memory.add(trial, judged)
+        except errors.CheckChanged:
+            raise
+        except errors.CheckError as error:
+            return error
+        return judged
+
+
+# What counts as the failure of the original: the rules, its signature, and how large its error is.
+
+
+class FailureJudge:
+    """Judges evidence by the user's rules.
+
+    ``reference`` is the signature of the original's failure; None while it is not known, when any failure counts.
+    ``original``: how the original's outputs differ, where a candidate's must be comparable.
+    """
+
+    def __init__(self, rules: Rules, listener: events.Listener) -> None:
+        self.rules = rules
+        self.reference: Signature | None = None
+        self.original: tuple[Mismatch, ...] = ()
+        self._listener = listener
+        self._told_unjudged = False
+
+    def judge(self, evidence: Evidence) -> Judged:
+        """The outcome. The same failure in kind is another one if it is much smaller and only rounding."""
+        judged = judge(evidence, self.rules, self.reference)
+        rounding = evidence.verdict.rounding
+        compares = judged.outcome is Outcome.REPRODUCES and self.original
+        if compares and rounding is not None and rounding.verdict == "unknown" and not self._told_unjudged:
+            self._told_unjudged = True
+            self._listener(events.Remark(f"rounding   float64 could not judge; error sizes decide: {rounding.reason}"))
+        return self._by_size(judged)
+
+    def guess(self, evidence: Evidence) -> Judged:
+        """The same, and nobody is told of it."""
+        return self._by_size(judge(evidence, self.rules, self.reference))
+
+    def _by_size(self, judged: Judged) -> Judged:
+        evidence = judged.evidence
+        if judged.outcome is not Outcome.REPRODUCES or not self.original:
+            return judged
+        reason = why_not(evidence.verdict.mismatches, self.original, evidence.verdict.rounding)
+        if reason is None:
+            return judged
+        return replace(judged, outcome=Outcome.OTHER_FAILURE, reason=f"{judged.reason}, {reason}")

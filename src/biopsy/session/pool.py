@@ -1,8 +1,12 @@
-"""The pool that runs checks: several at once, each on a model that stands where no other run looks."""
+"""The pool that runs checks: several at once, each on a model in a place of its own, with what is told of them
+meanwhile.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+import contextlib
+import os
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from concurrent.futures import Executor, Future
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,10 +14,10 @@ from time import monotonic
 
 from biopsy import events
 from biopsy.checks.outcome import Check, Evidence
-from biopsy.checks.task import Inline, Task, run_check
+from biopsy.checks.task import Inline, Task, clear, run_check
 from biopsy.comparison.mismatch import Mismatch
-from biopsy.session.in_flight import InFlight
-from biopsy.session.places import Places
+from biopsy.processes import cleanup
+from biopsy.session.machines import OtherMachines
 from biopsy.session.trial import Trial
 from biopsy.session.workers import OfExecutor, Threads, Workers
 
@@ -227,3 +231,99 @@ class Pool:
     def _free_ended(self) -> None:
         """Let others have the places of runs that were abandoned and have ended."""
         self._ending = [run for run in self._ending if not run.future.done()]
+
+
+# Where the files of runs stand that go on at the same time: under the user's own names, or numbered beside them.
+
+
+def numbered(path: Path, number: int) -> Path:
+    """The file that stands for ``path`` in a place; place 0 is where the user knows it to be."""
+    return path.with_name(f"{path.stem}.{number}{path.suffix}") if number else path
+
+
+class Places:
+    """Numbers of places, each with files that a run has for itself until it has ended.
+
+    They stand beside the ``candidate``, and beside further files that a check reads, where the user knows these to be.
+    """
+
+    def __init__(self, candidate: Path, read: Sequence[Path] = ()) -> None:
+        self._candidate = candidate
+        self._read = read
+        self._files = {candidate, *read}
+        self._made: set[Path] = set()
+
+    def free(self, taken: Collection[int]) -> int:
+        """The lowest number that is not ``taken``, and where nothing stands that is somebody else's."""
+        number = 0
+        while number in taken or (number and any(self._is_of_others(numbered(path, number)) for path in self._files)):
+            number += 1
+        return number
+
+    def candidate(self, number: int) -> Path:
+        """Where a candidate will stand."""
+        path = numbered(self._candidate, number)
+        self._made.add(path)
+        return path
+
+    def files(self, number: int, is_told: Callable[[Path], bool]) -> dict[Path, Path]:
+        """What will stand there for each file that is read; who is not told looks where the user knows it to be."""
+        files = {file: numbered(file, number) if is_told(file) else file for file in self._read}
+        self._made.update(path for file, path in files.items() if path != file)
+        return files
+
+    def clear(self, *, keep_last: bool = False) -> None:
+        """Remove what we made, but for the last candidate if that is kept: it is the user's file, as those read are."""
+        for path in self._made - ({self._candidate} if keep_last else set()):
+            with contextlib.suppress(OSError):  # what went wrong before is told, not this
+                clear(path, whole=True)
+        for path in self._made:
+            cleanup.keep(path)
+
+    def _is_of_others(self, path: Path) -> bool:
+        return path in self._files or (path not in self._made and os.path.lexists(path))
+
+
+# What is told of the checks that are going on at once, here or on other machines.
+
+_LOOK = 0.5
+"""Seconds between two looks at what other machines do, while a search waits for them."""
+
+
+class InFlight:
+    """Tells ``listener`` of the checks of some workers, whenever they have changed since it was last told.
+
+    Nothing is told where one check runs after the other on this machine.
+    """
+
+    def __init__(self, workers: Workers, jobs: int, listener: events.Listener) -> None:
+        self.cancelled = 0
+        self._machines = workers if isinstance(workers, OtherMachines) else None
+        self._is_told = jobs > 1 or self._machines is not None
+        self._listener = listener
+        self._told = events.ChecksInFlight(running=0, waiting=0, ending=0, cancelled=0)
+        if self._machines is not None:
+            self._machines.expect(jobs)
+
+    def tell(self, wanted: int, ending: int) -> None:
+        """Tell of so many checks whose answers are wanted, and so many that were cancelled and have not ended."""
+        if not self._is_told:
+            return
+        use = None if self._machines is None else self._machines.use
+        running = wanted if use is None else min(wanted, use.running)
+        now = events.ChecksInFlight(
+            running=running,
+            waiting=wanted - running,
+            ending=ending,
+            cancelled=self.cancelled,
+            machines=None if use is None else use.machines,
+        )
+        if now != self._told:
+            self._told = now
+            self._listener(now)
+
+    def patience(self, seconds: float | None) -> float | None:
+        """How long to wait before it is told again, if so many seconds are left; None for as long as it takes."""
+        if self._machines is None:
+            return seconds
+        return _LOOK if seconds is None else min(_LOOK, seconds)

@@ -23,14 +23,10 @@ from typing import Any
 from biopsy import errors
 from biopsy.checks.portable import PortableTask
 from biopsy.checks.task_host import Answer
-from biopsy.quantities import count
-from biopsy.session.cluster_address import Pulse, no_answer, overheard, require_listener
-from biopsy.session.host_place import HostPlace
-from biopsy.session.lent_machines import MachineLostError
-from biopsy.session.machine_kind import MachineKind, differing, this_machine
-from biopsy.session.machines import OtherMachines
-from biopsy.session.resources import Resources
-from biopsy.text import first_line
+from biopsy.session.cluster import HostPlace, Pulse, Resources, no_answer, overheard, require_listener
+from biopsy.session.conditions import MachineKind, differing, this_machine
+from biopsy.session.machines import MachineLostError, OtherMachines
+from biopsy.text import count, first_line
 
 _PART = 32 << 20
 """Bytes of a file that are put into the object store at once."""

@@ -1,22 +1,27 @@
-"""Where candidates stand on disk, and how they find the weights that stand in files of their own."""
+"""Where candidates stand on disk with their weights, and the right to write to a path where something may stand that
+is not ours.
+"""
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
-from collections.abc import Iterable, Iterator
+import stat
+import time
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path, PurePosixPath
 
 from biopsy import errors
-from biopsy.filesystem.folders import make_folders_of
-from biopsy.filesystem.own_file import InUseError
-from biopsy.filesystem.write import cannot_write, create_new
-from biopsy.isolation.cleanup import TransientFolder
 from biopsy.model.external import resolve
 from biopsy.model.index import ModelIndex
-from biopsy.model.weight import ExternalPlace, external_tensor
-from biopsy.session.claim import Claim, cannot_claim
+from biopsy.model.parts import ExternalPlace, external_tensor
+from biopsy.processes import cleanup, reaper
+from biopsy.processes.cleanup import TransientFolder
+from biopsy.processes.own_files import InUseError, stands_at, take
+from biopsy.processes.writing import cannot_write, create_new, make_folders_of
+from biopsy.text import line_of
 
 
 @dataclass(frozen=True)
@@ -161,3 +166,201 @@ def _first_free(wanted: Path) -> TransientFolder:
 
 _COPIED_AT_ONCE = 8 << 20
 _MOST_NAMES = 100
+
+
+# The right to write candidates to a path, and what stands there that is not ours.
+
+_PATIENCE_WITH_THE_LIVING = 0.3
+"""Seconds until a path is somebody else's: others look at a lock for a moment, or clean up after one that was killed.
+"""
+_PATIENCE_WITH_THE_DEAD = 1.0
+"""Seconds to wait for who cleans up after a process that was killed; perhaps nobody does."""
+
+
+class Lock:
+    """The right to write to a path, held by one process at a time. It ends with the process, however."""
+
+    def __init__(self, path: Path) -> None:
+        """Raises InUseError if another process has it, OSError if that cannot be told or the folder not written.
+
+        Its words name the file that stands in the way, if it is not ``path``.
+        """
+        self._path = path.with_name(f".{path.name}.lock")
+        self._descriptor = _locked(self._path)
+        self._entry: reaper.Entry = ("lock", str(self._path.absolute()))
+        cleanup.register(*self._entry)
+
+    def release(self) -> None:
+        """Let another process have it."""
+        cleanup.strike(*self._entry)
+        with contextlib.suppress(OSError):
+            if stands_at(self._path, self._descriptor):
+                self._path.unlink()
+        os.close(self._descriptor)
+
+
+class Claim:
+    """The right to write candidates to a path, held by one process at a time. It ends with the process, however.
+
+    Whatever stands at the path before is somebody else's, for nothing tells that it is not: it is set ``aside`` until
+    the end; None if nothing did. If this process is killed, the shell of ``cleanup`` puts it back, unless another one
+    has claimed the path by then.
+    """
+
+    def __init__(self, path: Path) -> None:
+        """Raises as ``Lock`` does."""
+        self.path = path
+        self.aside: Path | None = None
+        self._lock = Lock(path)
+        self._entries: list[reaper.Entry] = []
+        try:
+            self._set_aside()
+        except BaseException:
+            self._let_go()
+            raise
+
+    def remark(self, work: str = "reduction") -> str | None:
+        """What a person should know: that something stood there, and where it is until the ``work`` ends."""
+        if self.aside is None:
+            return None
+        return f"{self.path} already exists: moved to {self.aside} until the {work} ends"
+
+    def release(self) -> str | None:
+        """Give the path free, and put back what was set aside. Returns the words to tell of it if that cannot be."""
+        if self.aside is not None and _put_back(self.aside, self.path):
+            self.aside = None
+        self._let_go()
+        if self.aside is None:
+            return None
+        return f"{self.path} holds the last candidate: what stood there before is still {self.aside}"
+
+    def _let_go(self) -> None:
+        cleanup.keep(self.path)
+        for entry in self._entries:
+            cleanup.strike(*entry)
+        self._lock.release()
+
+    def _set_aside(self) -> None:
+        status = _movable(self.path)
+        if status is None:
+            return
+        number, aside = 0, self.path.with_name(f"{self.path.stem}.aside{self.path.suffix}")
+        while os.path.lexists(aside):
+            number += 1
+            aside = self.path.with_name(f"{self.path.stem}.aside.{number}{self.path.suffix}")
+        entry = ("back", reaper.identity(status), str(aside.absolute()), str(self.path.absolute()))
+        self._entries.append(entry)
+        cleanup.register(*entry)  # first: whoever is killed in between has lost nothing
+        self.path.rename(aside)
+        self.aside = aside
+
+
+@contextlib.contextmanager
+def set_aside(path: Path | None, work: str, warn: Callable[[str], None]) -> Iterator[str | None]:
+    """Claim a path while ``work`` is done; gives the words to tell of what stood there and is aside, None if none.
+
+    ``warn`` is told at the end if that cannot be put back. Raises UsageError if another process has the path. Nothing
+    is done without one.
+    """
+    if path is None:
+        yield None
+        return
+    try:
+        claim = Claim(path)
+    except InUseError:
+        raise errors.UsageError(f"another biopsy in this folder writes to {path}") from None
+    except OSError as error:
+        raise cannot_claim(path, error) from error
+    try:
+        yield claim.remark(work)
+    finally:
+        trouble = claim.release()
+        if trouble is not None:
+            warn(trouble)
+
+
+@contextlib.contextmanager
+def locked(paths: Iterable[Path]) -> Iterator[None]:
+    """Keep others from writing to files that checks read meanwhile. Raises UsageError if another process has one.
+
+    Where no lock can be made, none is: whether the files themselves can be written is told elsewhere.
+    """
+    with contextlib.ExitStack() as locks:
+        for path in dict.fromkeys(paths):
+            try:
+                locks.callback(Lock(path).release)
+            except InUseError:
+                raise errors.UsageError(
+                    f"another biopsy in this folder writes to {path}, and the checks would read that",
+                    next_steps=["name another file, or run in another folder"],
+                ) from None
+            except OSError:
+                continue
+        yield
+
+
+def cannot_claim(path: Path, error: OSError) -> errors.UsageError:
+    """The error that tells why ``path`` cannot be had, and what to do about what stands where its lock would."""
+    problem = cannot_write(path, error)
+    lock_path = str(error.filename or "")
+    if not lock_path.endswith(".lock") or not os.path.lexists(lock_path):
+        return problem
+    return errors.UsageError(
+        problem.message,
+        next_steps=[
+            f"{line_of(['ls', '-ld', '--', lock_path])}    shows what it is",
+            f"{line_of(['rm', '--', lock_path])}    if nobody needs it: no biopsy made it",
+            "--iter-artifact OTHER    leaves it alone; write {} for it in the check",
+        ],
+    )
+
+
+def _locked(path: Path) -> int:
+    """The descriptor of a lock that is had, and still stands where it stood when it was opened.
+
+    One that stands there and is free was had by a process that was killed: whoever cleans up after it needs it first.
+    """
+    begun = free = time.monotonic()
+    while True:
+        was_there = os.path.lexists(path)
+        descriptor = None
+        try:
+            descriptor = _taken(path)
+            free = time.monotonic()
+        except InUseError:
+            if time.monotonic() > free + _PATIENCE_WITH_THE_LIVING:
+                raise
+        if descriptor is not None:
+            if not was_there or free > begun + _PATIENCE_WITH_THE_DEAD:
+                return descriptor
+            os.close(descriptor)
+        time.sleep(0.01)
+
+
+def _taken(path: Path) -> int | None:
+    """As ``take``, with words that name the lock where something else stands there."""
+    try:
+        return take(path)
+    except InUseError:
+        raise
+    except OSError as error:
+        told = f"{path} is in the way: {error.strerror}" if os.path.lexists(path) else error.strerror
+        raise OSError(error.errno, told, str(path)) from error
+
+
+def _movable(path: Path) -> os.stat_result | None:
+    """What stands there, if it is somebody's. Folders are refused elsewhere; devices are nobody's."""
+    try:
+        status = path.lstat()
+    except OSError:
+        return None
+    kept = stat.S_ISDIR(status.st_mode) or stat.S_ISCHR(status.st_mode) or stat.S_ISBLK(status.st_mode)
+    return None if kept else status
+
+
+def _put_back(aside: Path, path: Path) -> bool:
+    """Have what was set aside in its place again, if that is free; False if it still stands aside."""
+    if os.path.lexists(aside) and not os.path.lexists(path):
+        with contextlib.suppress(OSError):
+            aside.rename(path)
+    return not os.path.lexists(aside)

@@ -1,23 +1,12 @@
-"""A .safetensors file that grows tensor by tensor, and is not lost when its process is killed.
-
-The format wants a header first that says where every tensor lies. So room is left for it, which may be filled with
-spaces; tensors are appended behind it, and the header is written into its room at the end. Nothing is written twice,
-and the result is one plain .safetensors file that any program can read.
-
-Until then two files stand beside the result: ``.NAME.recording`` with the tensors, and ``.NAME.recording.json`` with a
-line of JSON for what it is a recording of, then one for each finished batch, written when the batch's bytes are on the
-disk. Whoever opens it again goes on after the last whole line. A line is ``{"tensors": [[runner, iteration, name, type,
-shape, start, end], ...]}``, offsets in bytes from the end of the header; a tensor that the engine did not give has null
-from the type on.
-
-Somebody else may have put files of these names there, to have values of theirs taken for what the engines gave. So each
-line has a seal, made with a key that only this user can read: what has no such seal is refused, and nothing of it is
-read. Without a key nothing can be gone on with, and no lines are written.
+"""A .safetensors file that grows tensor by tensor, and is not lost when its process is killed: each piece has a
+sealed line of JSON.
 """
 
 from __future__ import annotations
 
 import contextlib
+import hashlib
+import hmac
 import json
 import mmap
 import os
@@ -29,16 +18,12 @@ from typing import Any, BinaryIO, NamedTuple, TypeAlias
 import numpy as np
 
 from biopsy import errors
-from biopsy.filesystem.folders import make_folders_of
-from biopsy.filesystem.own_file import InUseError, open_locked, stands_at, unlock
-from biopsy.filesystem.privacy import make_as_private_as_new
-from biopsy.filesystem.user_key import user_key
-from biopsy.filesystem.write import cannot_write, write_whole
-from biopsy.shell_words import line_of
-from biopsy.tensors import archive, dtypes, safetensors_file
+from biopsy.processes.own_files import InUseError, open_locked, open_own, stands_at, unlock, user_key
+from biopsy.processes.writing import cannot_write, make_as_private_as_new, make_folders_of, write_whole
+from biopsy.tensors import container, safetensors_file, types
 from biopsy.tensors.container import Container
 from biopsy.tensors.results import Array, Iteration, RunnerResult
-from biopsy.tensors.sealed_lines import ForeignError, SealedLines
+from biopsy.text import line_of
 
 Place: TypeAlias = tuple[int, int, str]
 """Where a tensor belongs: number of the runner, number of the iteration, name."""
@@ -151,11 +136,11 @@ class AppendableStore:
         if array is None:
             self._pending[place] = None
             return
-        stored, name = dtypes.stored_form(dtypes.storable(place[2], array))
+        stored, name = types.stored_form(types.storable(place[2], array))
         gap = -self._end % stored.dtype.alignment
         try:
             self._data.write(bytes(gap))
-            self._data.write(dtypes.as_bytes(stored))
+            self._data.write(types.as_bytes(stored))
         except OSError as error:
             raise cannot_write(self._path, error) from error
         begin = self._end + gap
@@ -183,8 +168,8 @@ class AppendableStore:
         if self._map is None or len(self._map) < self._start + span.end:
             self._map = self._mapped()
         at = self._start + span.start
-        found: Array = np.ndarray(span.shape, dtypes.stored_type(span.dtype), buffer=self._map, offset=at)
-        return dtypes.true_form(found, span.dtype)
+        found: Array = np.ndarray(span.shape, types.stored_type(span.dtype), buffer=self._map, offset=at)
+        return types.true_form(found, span.dtype)
 
     def outputs(self, runner: int, iteration: int, names: Sequence[str]) -> Mapping[str, Array]:
         """The committed tensors of one iteration, in the order of ``names``, each read when it is asked for."""
@@ -279,7 +264,7 @@ class AppendableStore:
 
     def _header(self, results: Mapping[int, RunnerResult]) -> bytes:
         numbers = list(results)
-        packed = archive.pack(Container("results", tuple(results.values())), safetensors_file.FORM)
+        packed = container.pack(Container("results", tuple(results.values())), safetensors_file.FORM)
         entries: dict[str, Any] = {safetensors_file.METADATA: {safetensors_file.INDEX: packed.index}}
         used = []
         for key, (runner, iteration, name) in packed.places.items():
@@ -363,3 +348,82 @@ def _gaps(used: Sequence[_Span], end: int) -> Iterator[tuple[int, int]]:
         at = max(at, span.end)
     if end > at:
         yield at, end
+
+
+# A file of lines of JSON, each with a seal: a checksum, under a key, over the line and all that stands before it.
+#
+# Who does not have the key can write no line that is read, nor move one, nor take one from another file. A process
+# that is killed leaves at most a last line without its end, which is cut off.
+
+_MOST_BYTES = 1 << 30
+_END = b',"seal":"%s"}\n'
+_SIZE_OF_END = len(_END % bytes(32))
+
+
+class ForeignError(Exception):
+    """Lines that were not written with this key, or are not where they were written."""
+
+
+class SealedLines:
+    """An open file of such lines. ``purpose``, of at most 16 bytes, tells them from others under the same key."""
+
+    def __init__(self, path: Path, key: bytes, purpose: bytes) -> None:
+        """Made if there is none; nothing in it is changed. Raises OSError as ``open_own`` does."""
+        self.path = path
+        self._key, self._purpose = key, purpose
+        self._seal = b""
+        self._stream = os.fdopen(open_own(path, mode=0o666), "r+b")
+        make_as_private_as_new(self._stream.fileno())
+
+    def read(self) -> list[dict[str, Any]]:
+        """All lines. Raises ForeignError, nothing being changed then, or OSError."""
+        if os.fstat(self._stream.fileno()).st_size > _MOST_BYTES:
+            raise ForeignError
+        self._stream.seek(0)
+        data = self._stream.read(_MOST_BYTES)
+        whole = data[: data.rfind(b"\n") + 1]
+        found = list(self._opened(whole))
+        self._stream.truncate(len(whole))
+        self._stream.seek(len(whole))
+        return found
+
+    def _opened(self, data: bytes) -> Iterator[dict[str, Any]]:
+        self._seal = b""
+        for line in data.splitlines(keepends=True):
+            body, end = line[:-_SIZE_OF_END], line[-_SIZE_OF_END:]
+            seal = self._sealed(body)
+            if not hmac.compare_digest(end, _END % seal):
+                raise ForeignError
+            self._seal = seal
+            yield json.loads(line)
+
+    def begin(self, line: Mapping[str, Any]) -> None:
+        """Start over, with this line."""
+        self._stream.seek(0)
+        self._stream.truncate()
+        self._seal = b""
+        self.append(line)
+
+    def append(self, line: Mapping[str, Any]) -> None:
+        """Add a line: the disk has it when this returns. Raises OSError."""
+        body = json.dumps(line, separators=(",", ":")).encode("ascii")[:-1]
+        seal = self._sealed(body)
+        self._stream.write(body + _END % seal)
+        self._stream.flush()
+        os.fsync(self._stream.fileno())
+        self._seal = seal
+
+    def close(self) -> None:
+        """Let go of the file, as it is."""
+        with contextlib.suppress(OSError):  # a full disk, told of when it was written to
+            self._stream.close()
+
+    def remove(self) -> None:
+        """Delete the file and let go of it."""
+        self.path.unlink(missing_ok=True)
+        self.close()
+
+    def _sealed(self, body: bytes) -> bytes:
+        """The seal of a line, without what it ends with, after those that were read or written."""
+        hashed = hashlib.blake2b(self._seal + body, key=self._key, person=self._purpose, digest_size=16)
+        return hashed.hexdigest().encode("ascii")

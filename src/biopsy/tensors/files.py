@@ -12,15 +12,13 @@ from pathlib import Path
 from typing import TypeAlias
 
 from biopsy import errors
-from biopsy.filesystem.folders import folders_of
-from biopsy.filesystem.plain_file import FileState, state_at
-from biopsy.filesystem.similar_files import files_meant
-from biopsy.filesystem.write import cannot_write, write_whole
-from biopsy.filesystem.write import require_writable as require_writable_file
-from biopsy.isolation.cleanup import temporary_folder
+from biopsy.processes.cleanup import temporary_folder
+from biopsy.processes.reading import FileState, files_meant, state_at
+from biopsy.processes.writing import cannot_write, folders_of, write_whole
+from biopsy.processes.writing import require_writable as require_writable_file
 from biopsy.tensors import npz, polygraphy_json, safetensors_file
 from biopsy.tensors.container import Container, Kind, UnreadableFileError, placed
-from biopsy.tensors.lazy_tensors import ChosenTensors
+from biopsy.tensors.json_tensors import ChosenTensors
 from biopsy.tensors.results import Array, Feed, Iteration, RunnerResult
 
 _Writer: TypeAlias = Callable[[Container], Iterable[bytes | memoryview]]

@@ -23,13 +23,19 @@ from pathlib import Path
 from typing import Any
 
 from biopsy import errors
-from biopsy.tensors import archive, dtypes
-from biopsy.tensors.base64_text import Base64Tensor, encoded
-from biopsy.tensors.container import Container, placed
-from biopsy.tensors.json_skeleton import Text, TextInMemory, skeleton_of
-from biopsy.tensors.lazy_tensors import Copy, LazyTensors, copy_of
+from biopsy.tensors import types
+from biopsy.tensors.container import Container, SteadyFile, placed, seconds_of
+from biopsy.tensors.json_tensors import (
+    Base64Tensor,
+    Copy,
+    LazyTensors,
+    Text,
+    TextInMemory,
+    copy_of,
+    encoded,
+    skeleton_of,
+)
 from biopsy.tensors.results import Feed, Iteration, RunnerResult
-from biopsy.tensors.steady_file import SteadyFile
 
 CLASS = "polygraphy_class"
 OLD_CLASS = "__polygraphy_encoded_"
@@ -110,10 +116,10 @@ def _text_of(tensors: Feed, name: str) -> Copy:
     found = copy_of(tensors, name)
     if found is not None:
         return found
-    array = dtypes.storable(name, tensors[name])
-    stored, dtype = dtypes.stored_form(array)
-    named = dtypes.is_extended(array.dtype) or stored is not array
-    return Copy(encoded(dtypes.widened(stored)), dtype if named else None)
+    array = types.storable(name, tensors[name])
+    stored, dtype = types.stored_form(array)
+    named = types.is_extended(array.dtype) or stored is not array
+    return Copy(encoded(types.widened(stored)), dtype if named else None)
 
 
 # Reading
@@ -217,7 +223,7 @@ def _runners(path: Path, lst: Any) -> Iterator[RunnerResult]:
             if not isinstance(iteration, _Iteration):
                 raise errors.DataError(f"{place}: it is no IterationResult")
             tensors = _tensors(path, place, iteration.outputs or {})
-            iterations.append(Iteration(tensors, archive.seconds_of(iteration.runtime)))
+            iterations.append(Iteration(tensors, seconds_of(iteration.runtime)))
         yield RunnerResult(str(entry[0]), tuple(iterations))
 
 

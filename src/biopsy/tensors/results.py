@@ -8,8 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from biopsy.quantities import count
-from biopsy.text import html_table, printable, some_of
+from biopsy.text import count, html_table, printable, some_of
 
 if TYPE_CHECKING:
     import mmap

@@ -1,9 +1,4 @@
-"""The .safetensors format, read through a memory map without copying: opening costs the same whatever the size.
-
-The safetensors package judges whether a file is valid. The views are made here, because its numpy side copies every
-tensor and knows no bfloat16. What the format has no type for (text, complex, int4, ...) is written as bytes (U8) with
-one more dimension, and typed by the index, which stands in the metadata under the key "biopsy".
-"""
+"""The .safetensors format, read through a memory map without copying, which nobody may write to meanwhile."""
 
 from __future__ import annotations
 
@@ -11,7 +6,9 @@ import json
 import math
 import mmap
 import os
-from collections.abc import Iterator, Mapping
+import weakref
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
 from itertools import accumulate
 from pathlib import Path
 from typing import Any
@@ -19,11 +16,10 @@ from typing import Any
 import numpy as np
 
 from biopsy import errors
-from biopsy.filesystem.plain_file import open_plain
-from biopsy.tensors import archive, dtypes
-from biopsy.tensors.container import Container, with_storable_arrays
+from biopsy.processes.reading import open_plain
+from biopsy.tensors import types
+from biopsy.tensors.container import Container, Form, changed, pack, unpack, with_storable_arrays
 from biopsy.tensors.results import Array
-from biopsy.tensors.watched import Watch, watched
 
 METADATA = "__metadata__"
 INDEX = "biopsy"
@@ -47,7 +43,7 @@ def _holds_key(key: str) -> bool:
     return key != METADATA
 
 
-FORM = archive.Form(_holds_key, lambda array: array.dtype.name in WRITTEN)
+FORM = Form(_holds_key, lambda array: array.dtype.name in WRITTEN)
 
 
 def parts(container: Container) -> Iterator[bytes | memoryview]:
@@ -55,7 +51,7 @@ def parts(container: Container) -> Iterator[bytes | memoryview]:
 
     The header names the tensors in their order; the data is ordered by falling element size, so that each is aligned.
     """
-    packed = archive.pack(with_storable_arrays(container), FORM)
+    packed = pack(with_storable_arrays(container), FORM)
     header: dict[str, Any] = {} if packed.index is None else {METADATA: {INDEX: packed.index}}
     ordered = sorted(packed.arrays, key=lambda key: -_alignment(packed.arrays[key]))
     starts = dict(zip(ordered, accumulate((packed.arrays[key].nbytes for key in ordered), initial=0), strict=False))
@@ -63,7 +59,7 @@ def parts(container: Container) -> Iterator[bytes | memoryview]:
     text = header_text(header)
     yield len(text).to_bytes(8, "little") + text
     for key in ordered:
-        yield dtypes.as_bytes(packed.arrays[key])
+        yield types.as_bytes(packed.arrays[key])
 
 
 def _alignment(array: Array) -> int:
@@ -109,7 +105,7 @@ def read(path: Path) -> Container:
     def read_array(key: str, dtype: str | None) -> Array:
         return _view(mapped, start, header[key], dtype)
 
-    return watched(archive.unpack(metadata.get(INDEX), header.keys(), read_array, path.stem), watch)
+    return watched(unpack(metadata.get(INDEX), header.keys(), read_array, path.stem), watch)
 
 
 def _validate(path: Path) -> None:
@@ -125,17 +121,78 @@ def _validate(path: Path) -> None:
 def _view(mapped: mmap.mmap, start: int, entry: Any, named: str | None) -> Array:
     if entry["dtype"] not in READ:
         raise errors.DataError(f"its elements are of type {entry['dtype']}, which is not read")
-    dtype = dtypes.stored_type(READ[entry["dtype"]] if named is None else named)
+    dtype = types.stored_type(READ[entry["dtype"]] if named is None else named)
     shape = tuple(entry["shape"])
-    dtypes.require_possible(dtype if named is None else np.dtype(np.uint8), shape)
+    types.require_possible(dtype if named is None else np.dtype(np.uint8), shape)
     if named is not None:
         if not shape or shape[-1] != dtype.itemsize or entry["dtype"] != "U8":
             raise errors.DataError(f"its bytes cannot be {named}")
         shape = shape[:-1]
-        dtypes.require_possible(dtype, shape)
+        types.require_possible(dtype, shape)
     begin, end = entry["data_offsets"]
     if end - begin != math.prod(shape) * dtype.itemsize or start + end > len(mapped):
         raise errors.DataError("its size does not match its shape")
     array: Array = np.ndarray(shape, dtype, buffer=mapped, offset=start + begin)
     # Other programs need not align: engines expect it.
-    return dtypes.true_form(dtypes.with_characters(array if array.flags.aligned else array.copy()), named)
+    return types.true_form(types.with_characters(array if array.flags.aligned else array.copy()), named)
+
+
+# Tensors that are views of a mapped file, which nobody may write to meanwhile: who reads behind its end dies.
+
+
+class Watch:
+    """Tells whether a file is as it was when this was made. One that is replaced by another stays as it was."""
+
+    def __init__(self, path: Path, descriptor: int) -> None:
+        """``descriptor`` is of the file, and may be closed afterwards."""
+        self._path = path
+        self._descriptor = os.dup(descriptor)
+        weakref.finalize(self, os.close, self._descriptor)
+        self._state = self._state_now()
+
+    def __call__(self) -> None:
+        """Raise DataError if the file has been written to or cut short."""
+        now = self._state_now()
+        if now != self._state:
+            raise changed(self._path, self._state[0], now[0])
+
+    def _state_now(self) -> tuple[int, int]:
+        status = os.fstat(self._descriptor)
+        return status.st_size, status.st_mtime_ns
+
+
+class _Watched(Mapping[str, Array]):
+    """Arrays by name; each is handed out only if the file is as it was."""
+
+    def __init__(self, arrays: Mapping[str, Array], watch: Callable[[], None]) -> None:
+        self._arrays = arrays
+        self._watch = watch
+
+    def __getitem__(self, name: str) -> Array:
+        self._watch()
+        return self._arrays[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._arrays)
+
+    def __len__(self) -> int:
+        return len(self._arrays)
+
+    def __repr__(self) -> str:
+        return repr(self._arrays)
+
+
+def watched(container: Container, watch: Callable[[], None]) -> Container:
+    """The same, its arrays handed out only as long as ``watch`` raises nothing."""
+    return replace(
+        container,
+        runners=tuple(
+            replace(
+                runner,
+                iterations=tuple(
+                    replace(iteration, outputs=_Watched(iteration.outputs, watch)) for iteration in runner.iterations
+                ),
+            )
+            for runner in container.runners
+        ),
+    )

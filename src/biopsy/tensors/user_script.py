@@ -1,19 +1,25 @@
-"""Functions in Python files of the user's, which are run because they were named."""
+"""Functions in Python files of the user's, which are run because they were named: they make inputs, and get outputs
+as dictionaries.
+"""
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+import numpy as np
+
 from biopsy import errors
-from biopsy.filesystem.plain_file import read_whole
 from biopsy.model.load import require_file
-from biopsy.shell_words import option_line
+from biopsy.processes.reading import read_whole
+from biopsy.tensors.results import Array, Iteration, RunnerResult
+from biopsy.tensors.types import KINDS, is_extended
+from biopsy.text import option_line
 
 
 @dataclass(frozen=True)
@@ -84,3 +90,84 @@ def _remedies(error: BaseException) -> list[str]:
     if missing is None or missing.partition(".")[0] != "polygraphy":
         return []
     return ["alias/README.md of biopsy says which names of Polygraphy's there are, and how to install them"]
+
+
+# Inputs that a Python script of the user's makes.
+
+
+def load_script(path: Path | str, function: str = "load_data") -> Iterator[dict[str, Array]]:
+    """The inputs that a Python script makes: run ``function`` of the file, one dictionary per iteration.
+
+    The script is run because the user named it: see ``UserScript``. The file is loaded at once, iterations are made as
+    they are asked for.
+
+    Raises UsageError if there is no such file or function; DataError, while iterating too, naming the iteration, if the
+    script raises, yields anything but dictionaries of tensors, or yields nothing.
+    """
+    script = UserScript(Path(path), "data loader script", "--data-loader-script")
+    return _iterations(script, script.function(function))
+
+
+def _iterations(script: UserScript, loader: Callable[[], Iterable[Any]]) -> Iterator[dict[str, Array]]:
+    with script.running():
+        feeds = iter(loader())
+    number = 0
+    while True:
+        with script.running():
+            feed = next(feeds, feeds)  # the iterator itself stands for its end: it is no dictionary
+        if feed is feeds:
+            break
+        yield tensors_of(f"iteration {number} of {script.path}", feed)
+        number += 1
+    if number == 0:
+        raise errors.DataError(f"the data loader script {script.path} gave no iteration")
+
+
+def tensors_of(place: str, given: Any, example: str = 'yield {"x": np.zeros((1, 3), np.float32)}') -> dict[str, Array]:
+    """What a script gave, as tensors by name. Raises DataError, naming the ``place``, if it is anything else."""
+    if not isinstance(given, Mapping):
+        raise errors.DataError(
+            f"{place} is of type {type(given).__name__}, not a dictionary of tensors",
+            next_steps=[f"the function must {example.partition(' ')[0]} dictionaries: {example}"],
+        )
+    arrays = {}
+    for name, value in given.items():
+        array = np.asarray(value)
+        text = array.dtype.kind == "O" and all(isinstance(element, str | bytes) for element in array.flat)
+        if not (text or array.dtype.kind in KINDS or is_extended(array.dtype)):
+            raise errors.DataError(f"{place}: {name!r} is of type {type(value).__name__}, not a tensor")
+        arrays[str(name)] = array
+    return arrays
+
+
+# Outputs as functions of the user's get and give them: dictionaries, as Polygraphy has them.
+
+
+class ScriptOutputs(dict[str, Any]):
+    """The outputs of one iteration, by name, and where they come from. ``runtime`` is in seconds."""
+
+    def __init__(self, runner: str, iteration: Iteration) -> None:
+        """Copies: whatever a function does to them, nothing else sees it."""
+        super().__init__({name: np.array(value) for name, value in iteration.outputs.items()})
+        self.runner_name = runner
+        self.runtime = iteration.runtime
+
+
+class Postprocessing:
+    """A function of the user's that makes other outputs of those of an iteration, before they are compared."""
+
+    def __init__(self, script: UserScript, name: str) -> None:
+        """Load it. Raises as ``UserScript.function``."""
+        self._script = script
+        self._function = script.function(name)
+
+    def __call__(self, result: RunnerResult) -> RunnerResult:
+        """A runner with the outputs that the function gives. Raises DataError if it fails, or gives no tensors."""
+        iterations = []
+        for number, iteration in enumerate(result.iterations):
+            with self._script.running():
+                given = self._function(ScriptOutputs(result.runner, iteration))
+            place = f"what {self._script.path} gives for iteration {number} of {result.runner}"
+            made = tensors_of(place, given, 'return {"y": np.zeros((1, 3), np.float32)}')
+            iterations.append(Iteration(made, iteration.runtime))
+        return RunnerResult(result.runner, tuple(iterations))

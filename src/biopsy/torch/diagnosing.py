@@ -1,30 +1,64 @@
-"""Asking which line of a PyTorch module is to blame for what its ONNX model gives.
-
-found = biopsy.torch.diagnose(module, (x,), suspect="onnxrt", output="found")
+"""Asking which line of a PyTorch module is to blame: the questions about it, one after the other, until a verdict is
+what is left.
 """
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
+from importlib.metadata import version
 from os import PathLike
 from pathlib import Path
 from typing import Any
 
 from biopsy import errors, events
 from biopsy.api.arguments import require_seconds
-from biopsy.api.compare import asked_of_outputs
+from biopsy.api.running import asked_of_outputs
 from biopsy.comparison.tolerance import DEFAULT_TOLERANCE
+from biopsy.diagnosis.context import TimeUpError
 from biopsy.engines.registry import create
-from biopsy.filesystem.write import require_writable
-from biopsy.isolation.cleanup import temporary_folder
-from biopsy.torch.calls import arguments_of, require_evaluation
-from biopsy.torch.differences import Closeness
-from biopsy.torch.facts import TorchDiagnosis
-from biopsy.torch.installed import imported
-from biopsy.torch.module_state import kept
-from biopsy.torch.questions import Inquiry, ModuleQuestion
+from biopsy.processes.cleanup import temporary_folder
+from biopsy.processes.writing import require_writable
+from biopsy.tensors.files import write_feeds
+from biopsy.text import count, first_of
+from biopsy.torch.arrays import Leaf, array_of_leaf, imported, outputs_of
+from biopsy.torch.calls import (
+    Arguments,
+    ModuleState,
+    arguments_of,
+    called,
+    eager,
+    in_training,
+    kept,
+    require_evaluation,
+    said,
+)
+from biopsy.torch.deviation import (
+    FAST_PATH,
+    fast_part,
+    origin_of_variation,
+    place_of_traceback,
+    sizes_of,
+    with_other_sizes,
+    without_fast_path,
+)
+from biopsy.torch.evaluation import (
+    Closeness,
+    Evaluation,
+    Evaluators,
+    ModuleDifference,
+    OnnxModel,
+    Sample,
+    TimeLeft,
+    difference_of_leaves,
+)
+from biopsy.torch.exporting import CannotCaptureError, CannotTranslateError, captured, save, translated
+from biopsy.torch.facts import ModuleLine, TorchDiagnosis, TorchVerdict
+from biopsy.torch.location import LOCATING, Location, line_of_node, line_of_program_node
+from biopsy.torch.recording import input_values, random_nodes
+from biopsy.torch.verdict import Accusation, BlamedError, Steps, blamed
 
 
 def diagnose(
@@ -112,3 +146,282 @@ def _require_values(module: Any, args: Any, kwargs: Any) -> None:
                 "the module or an argument is on the device 'meta', where tensors have no values",
                 next_steps=["make them on the CPU"],
             )
+
+
+# The questions about a module, one after the other, until somebody is to blame: a verdict is what is left.
+
+INPUTS, OTHER_INPUTS = "inputs.safetensors", "other_inputs.safetensors"
+"""What the model is fed with: the arguments that were given, and those of other sizes."""
+
+_PACKAGES = ("torch", "onnxscript", "onnx")
+
+_OTHER_SEED = 20_011
+"""Of random numbers that are drawn once more."""
+
+_QUESTIONS = {
+    "steady": "does the module give the same twice?",
+    "capture": "does the program that torch.export captures give the same?",
+    "sizes": "and with other sizes?",
+    "export": "does the exporter translate it?",
+    "engine": "does the engine give what the module gives?",
+    "blame": "is it the exporter or the engine?",
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class ModuleQuestion:
+    """What is asked: see ``diagnose``."""
+
+    module: Any
+    given: Arguments
+    dynamic_shapes: Any
+    suspect: str
+    asked: Closeness
+    export: Mapping[str, Any] = field(default_factory=dict)
+    folder: Path | None = None
+    timeout: float | None = None
+    seconds: float | None = None
+
+
+class Inquiry:
+    """Asks the questions. ``scratch`` is a folder for transient files; ``state`` is that of the module at first."""
+
+    def __init__(self, question: ModuleQuestion, state: ModuleState, scratch: Path, listener: events.Listener) -> None:
+        self._question = question
+        self._state = state
+        self._scratch = scratch
+        self._folder = question.folder or scratch
+        self._listener = listener
+        self._left = TimeLeft(question.seconds)
+        self._steps = Steps({**_QUESTIONS, **LOCATING}, listener, self._left)
+        self._remarks: list[str] = []
+        self._failure: Evaluation | None = None
+
+    def run(self) -> TorchDiagnosis:
+        """The answer. Raises EngineMissing, and CannotCompare if the module itself raises."""
+        question, began = self._question, time.monotonic()
+        with Evaluators(question.asked, self._scratch, question.timeout, self._left) as engines:
+            engines.start(question.suspect)
+            release = {question.suspect: engines.version(question.suspect)}
+            try:
+                accusation = self._accused(engines)
+            except BlamedError as known:
+                accusation = known.accusation
+            except TimeUpError:
+                accusation = self._unfinished()
+        found = self._location(accusation).located(accusation, bundled=question.folder is not None)
+        accusation = self._with_open(found.accusation)
+        return TorchDiagnosis(
+            verdict=TorchVerdict(
+                blame=accusation.blame, text=accusation.text, part=accusation.part, reason=accusation.reason
+            ),
+            suspect=question.suspect,
+            steps=tuple(self._steps.reports),
+            places=found.places,
+            error=accusation.error or (accusation.difference.text if accusation.difference is not None else ""),
+            mismatches=() if accusation.difference is None else accusation.difference.mismatches,
+            values=found.values,
+            piece=found.piece,
+            remarks=tuple(self._remarks),
+            versions={**{name: version(name) for name in _PACKAGES}, **release},
+            folder=question.folder,
+            seconds=time.monotonic() - began,
+        )
+
+    def _location(self, accusation: Accusation) -> Location:
+        question, model = self._question, accusation.model
+        given = question.given if model is None else model.sample.given
+        return Location(
+            given,
+            question.asked,
+            question.timeout,
+            folder=self._folder,
+            scratch=self._scratch,
+            steps=self._steps,
+            listener=self._listener,
+        )
+
+    def _accused(self, engines: Evaluators) -> Accusation:
+        first = Sample(given=self._question.given, expected=self._steps.ask("steady", self._steady))
+        program = self._steps.ask("capture", lambda: self._captured(first))
+        second = self._steps.ask("sizes", lambda: self._second(program))
+        samples = [first, *filter(None, [second])]
+        models = self._steps.ask("export", lambda: self._exported(program, samples, "model", self._question.export))
+        number, suspected = self._steps.ask("engine", lambda: self._suspected(engines, models))
+        return self._steps.ask("blame", lambda: self._blamed(engines, program, suspected, models[number]))
+
+    def _unfinished(self) -> Accusation:
+        """What is known where the time was over before anybody could be accused."""
+        found = self._failure
+        text = "The time was over before it was known who is to blame."
+        if found is None:
+            return Accusation(blame="unknown", text=text)
+        text = f"{found.engine} does not give what the module gives: {text[0].lower()}{text[1:]}"
+        return Accusation(
+            blame="unknown", text=text, difference=found.difference, error=found.failure, engine=found.engine
+        )
+
+    def _with_open(self, accusation: Accusation) -> Accusation:
+        """The accusation, with what was left open for want of time."""
+        if not self._steps.open:
+            return accusation
+        told = f"open, for the time was over: {', '.join(self._steps.open)}"
+        return replace(accusation, reason="; ".join(filter(None, [accusation.reason, told])))
+
+    # The questions
+
+    def _eager(self, given: Arguments) -> list[Leaf]:
+        return eager(self._question.module, self._state, given)
+
+    def _steady(self) -> tuple[list[Leaf], str]:
+        question = self._question
+        first, second = self._eager(question.given), self._eager(question.given)
+        found = difference_of_leaves(second, first, question.asked)
+        if self._state.changed:
+            names = first_of(sorted(self._state.changed), 4)
+            self._remarks.append(f"the module changes its buffers ({names}): an ONNX model does not keep that")
+        if found is None:
+            return first, "yes"
+        place = origin_of_variation(
+            question.module, lambda: called(question.module, question.given), self._state.restore
+        )
+        by = f", {place.operators[0]} the first in it" if place is not None else ""
+        text = f"The module gives something else each time it is called{by}: no other model can give the same."
+        text += in_training(question.module)
+        raise BlamedError(Accusation(blame="varies", text=text, difference=found, places=_places(place)))
+
+    def _captured(self, sample: Sample) -> tuple[Any, str]:
+        question = self._question
+        try:
+            program = captured(question.module, self._state, question.given, question.dynamic_shapes)
+        except CannotCaptureError as error:
+            places = _places(place_of_traceback(error.__cause__ or error))
+            text = f"torch.export cannot capture the module: {error}"
+            raise BlamedError(Accusation(blame="capture", text=text, error=str(error), places=places)) from error
+        try:
+            given = self._called(program, question.given)
+        except Exception as error:
+            text = f"The program that torch.export captures raises where the module does not: {said(error)}"
+            raise BlamedError(Accusation(blame="capture", text=text, error=said(error))) from error
+        self._require_as_captured(given, sample, "")
+        self._require_no_chance(program, sample)
+        return program, "yes"
+
+    def _require_no_chance(self, program: Any, sample: Sample) -> None:
+        """Raise BlamedError if what the program gives depends on random numbers: a module may set the seed itself."""
+        drawn = random_nodes(program.graph.nodes)
+        if not drawn:
+            return
+        imported().manual_seed(_OTHER_SEED)
+        try:
+            found = difference_of_leaves(
+                self._called(program, self._question.given), sample.expected, self._question.asked
+            )
+        except Exception:
+            return
+        if found is not None:
+            first = next(iter(drawn))
+            text = f"The module draws random numbers ({drawn[first]}) after a seed of its own: no other model does."
+            place = line_of_program_node(first)
+            raise BlamedError(Accusation(blame="varies", text=text, difference=found, places=_places(place)))
+
+    def _called(self, program: Any, given: Arguments) -> list[Leaf]:
+        """What a captured program gives; it may share buffers with the module, which are put back."""
+        try:
+            return called(program.module(), given)
+        finally:
+            self._state.restore()
+
+    def _require_as_captured(self, given: list[Leaf], sample: Sample, where: str) -> None:
+        found = difference_of_leaves(given, sample.expected, self._question.asked)
+        if found is None:
+            return
+        text = f"The program that torch.export captures gives something else than the module{where}"
+        fast = fast_part(self._question.module)
+        if fast is not None:
+            with without_fast_path():
+                slow = self._eager(sample.given)
+            if difference_of_leaves(given, slow, self._question.asked) is None:
+                text = f"{text}, which takes PyTorch's fast path for attention: {FAST_PATH}"
+                raise BlamedError(Accusation(blame="capture", text=text, difference=found, places=(fast,)))
+        raise BlamedError(Accusation(blame="capture", text=f"{text}.", difference=found))
+
+    def _second(self, program: Any) -> tuple[Sample | None, str]:
+        """Arguments of other sizes, and what the module gives for them; None where no size is open, or none works."""
+        refused = ""
+        for given in with_other_sizes(program, self._question.given):
+            sizes = sizes_of(given)
+            try:
+                sample = Sample(given=given, expected=self._eager(given), sizes=sizes)
+            except errors.CannotCompare:
+                continue  # sizes that the module does not take
+            try:
+                captured_ = self._called(program, given)
+            except Exception as error:
+                refused = f"with sizes {sizes} the captured program raises, and the module does not: {said(error)}"
+                continue
+            self._require_as_captured(captured_, sample, f", with tensors of sizes {sizes}")
+            return sample, f"yes, with {sizes}"
+        if refused:
+            self._remarks.append(refused)
+        return None, "no other sizes" if not refused else "no other sizes that both take"
+
+    def _exported(
+        self, program: Any, samples: Sequence[Sample], name: str, options: Mapping[str, Any]
+    ) -> tuple[list[OnnxModel], str]:
+        """The exported model in a file, with what it is fed and what it should give, for each sample."""
+        question = self._question
+        try:
+            made = translated(program, question.given, question.dynamic_shapes, **options)
+        except CannotTranslateError as error:
+            text = f"torch.onnx.export raises for what torch.export has captured: {error.cause}"
+            places = line_of_node(program, str(error))
+            accusation = Accusation(
+                blame="exporter", text=text, part="translation", error=error.cause, places=_places(places)
+            )
+            raise BlamedError(accusation) from error
+        path = self._folder / f"{name}.onnx"
+        save(made, path)
+        models = [self._model(made, path, sample) for sample in samples]
+        return models, count(sum(1 for _ in made.model.graph), "node")
+
+    def _model(self, made: Any, path: Path, sample: Sample) -> OnnxModel:
+        feeds = self._folder / (OTHER_INPUTS if sample.sizes else INPUTS)
+        given = sample.given.copied()
+        write_feeds(feeds, [input_values(made, given.args, given.kwargs)])
+        golden = {output: array_of_leaf(leaf.value) for output, leaf in outputs_of(made, sample.expected).items()}
+        expected = {output: value for output, value in golden.items() if value is not None}
+        return OnnxModel(path=path, feeds=feeds, expected=expected, program=made, sample=sample)
+
+    def _suspected(self, engines: Evaluators, models: Sequence[OnnxModel]) -> tuple[tuple[int, Evaluation], str]:
+        """The first sample that the suspect is wrong for, by more than rounding, and what it gives."""
+        suspect = self._question.suspect
+        rounded: ModuleDifference | None = None
+        for number, model in enumerate(models):
+            found = engines.evaluation(suspect, model)
+            if not found.is_right:
+                self._failure = found
+                told = found.failure or (found.difference.text if found.difference is not None else "")
+                return (number, found), f"no{model.sample.where}: {told}"
+            rounded = rounded or found.difference
+        if rounded is not None:
+            text = f"{suspect} differs from the module by rounding alone: the tolerances are narrower than that."
+            raise BlamedError(Accusation(blame="tolerance", text=text, difference=rounded))
+        text = f"{suspect} gives what the module gives{models[-1].sample.where}."
+        raise BlamedError(Accusation(blame="passes", text=text))
+
+    def _blamed(
+        self, engines: Evaluators, program: Any, suspected: Evaluation, model: OnnxModel
+    ) -> tuple[Accusation, str]:
+        def plain() -> OnnxModel:
+            options = {**self._question.export, "optimize": False}
+            return self._exported(program, [model.sample], "unoptimized", options)[0][0]
+
+        is_optimized = bool(self._question.export.get("optimize", True))
+        accusation = blamed(engines, suspected, model, plain if is_optimized else None)
+        part = f", its {accusation.part}" if accusation.part else ""
+        return accusation, f"{accusation.blame}{part}"
+
+
+def _places(place: ModuleLine | None) -> tuple[ModuleLine, ...]:
+    return () if place is None else (place,)

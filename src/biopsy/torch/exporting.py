@@ -1,7 +1,13 @@
-"""A module exported to ONNX, or a model that has been, as something that golden values can be recorded for."""
+"""A module captured and exported to ONNX as ``torch.onnx.export`` does it, with sizes that stay open."""
 
 from __future__ import annotations
 
+import inspect
+import io
+import logging
+import warnings
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, redirect_stderr, redirect_stdout
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -9,15 +15,12 @@ from typing import Any
 import numpy as np
 
 from biopsy import errors
-from biopsy.filesystem.folders import make_folders_of
-from biopsy.filesystem.write import cannot_write
-from biopsy.isolation.cleanup import temporary_folder
 from biopsy.model.load import require_file
-from biopsy.shell_words import line_of
-from biopsy.torch.calls import Arguments, said
-from biopsy.torch.capture import CannotCaptureError, CannotTranslateError, captured, translated
-from biopsy.torch.installed import imported
-from biopsy.torch.module_state import kept
+from biopsy.processes.cleanup import temporary_folder
+from biopsy.processes.writing import cannot_write, make_folders_of
+from biopsy.text import line_of
+from biopsy.torch.arrays import imported
+from biopsy.torch.calls import Arguments, ModuleState, kept, persons_code, said
 
 _MOST_INSIDE = 1 << 26
 """Bytes of weights that stand in the file of the model: they are serialized with it, as a whole."""
@@ -128,3 +131,157 @@ def _alike(left: Any, right: Any) -> bool:
     if one.dtype.kind in "fV":
         return bool(np.allclose(one.astype(np.float64), other.astype(np.float64), _CLOSE, _CLOSE, equal_nan=True))
     return bool(np.array_equal(one, other))
+
+
+# A module as an exported program, in the way in which ``torch.onnx.export`` gets one.
+
+
+class CannotCaptureError(Exception):
+    """``torch.export`` raises; the message says what, in one line."""
+
+
+class CannotTranslateError(Exception):
+    """``torch.onnx.export`` raises for an exported program; the message says what, in one line.
+
+    ``cause`` is the last part of it: what went wrong at first, without the errors that the exporter wraps it into.
+    """
+
+    def __init__(self, causes: Sequence[str]) -> None:
+        super().__init__(": ".join(causes))
+        self.cause = causes[-1]
+
+
+def captured(module: Any, state: ModuleState, given: Arguments, dynamic_shapes: Any) -> Any:
+    """The ``ExportedProgram`` of a module: traced without a Python compiler, and with it where that fails.
+
+    Raises CannotCaptureError with what the first of the two says.
+    """
+    export, config = imported("torch.export"), imported("torch.fx.experimental._config")
+    first: Exception | None = None
+    for strict in (False, True):
+        fresh = given.copied()
+        try:
+            with _quiet(), persons_code(), config.patch(backed_size_oblivious=True):
+                return export.export(
+                    module,
+                    fresh.args,
+                    dict(fresh.kwargs),
+                    dynamic_shapes=_without_names(dynamic_shapes),
+                    strict=strict,
+                )
+        except Exception as error:
+            first = first or error
+        finally:
+            state.restore()
+    assert first is not None
+    raise CannotCaptureError(said(first)) from first
+
+
+def translated(program: Any, given: Arguments, dynamic_shapes: Any, **options: Any) -> Any:
+    """The ``ONNXProgram`` of an exported program; ``options`` are those of ``torch.onnx.export``.
+
+    Raises CannotTranslateError.
+    """
+    onnx = imported("torch.onnx")
+    fresh = given.copied()
+    try:
+        with _quiet(), persons_code():
+            return onnx.export(
+                program,
+                fresh.args,
+                kwargs=dict(fresh.kwargs),
+                dynamic_shapes=dynamic_shapes,
+                **{"verbose": False, **options},
+            )
+    except Exception as error:
+        raise CannotTranslateError(_causes(error)) from error
+
+
+def _causes(error: BaseException) -> list[str]:
+    """What an exporter says: it wraps what went wrong into errors of its own, of which the first says nothing."""
+    chain = [error]
+    while (cause := chain[-1].__cause__) is not None:
+        chain.append(cause)
+    return [said(one) for one in (chain[1:] or chain)]
+
+
+def _without_names(dynamic_shapes: Any) -> Any:
+    """Shapes as ``torch.export`` takes them: the exporter to ONNX also takes a name for a dimension that is open."""
+    if isinstance(dynamic_shapes, str):
+        return imported("torch.export").Dim.DYNAMIC
+    if isinstance(dynamic_shapes, dict):
+        return {key: _without_names(value) for key, value in dynamic_shapes.items()}
+    if isinstance(dynamic_shapes, list | tuple):
+        return type(dynamic_shapes)(map(_without_names, dynamic_shapes))
+    return dynamic_shapes
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Without what PyTorch prints on the way, which nobody has asked for."""
+    logger = logging.getLogger("torch")
+    before = logger.level
+    logger.setLevel(logging.CRITICAL)
+    children = [logging.getLogger(name) for name in ("torch.onnx", "torch.export", "torch._dynamo")]
+    levels = [child.level for child in children]
+    try:
+        for child in children:
+            child.setLevel(logging.CRITICAL)
+        printed = io.StringIO()
+        with warnings.catch_warnings(), redirect_stdout(printed), redirect_stderr(printed):
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        logger.setLevel(before)
+        for child, level in zip(children, levels, strict=True):
+            child.setLevel(level)
+
+
+# Sizes that are exported as open ones, from how a person names them to how ``torch.export`` does.
+
+
+def dynamic_shapes_of(module: Any, given: Arguments, shapes: Mapping[str, tuple[int | str | None, ...]]) -> Any:
+    """What ``torch.export`` takes as ``dynamic_shapes``; None if no shape is named.
+
+    ``shapes`` has, by parameter of ``forward``, a size for each dimension: a name or None for an open one, and for one
+    that is not, its number. Raises UsageError for what is no tensor that the module is called with, and for a shape
+    that is not the tensor's.
+    """
+    if not shapes:
+        return None
+    try:
+        bound = inspect.signature(module.forward).bind(*given.args, **given.kwargs).arguments
+    except TypeError as error:
+        raise errors.UsageError(f"the arguments are not those of {type(module).__name__}.forward: {error}") from error
+    for name, shape in shapes.items():
+        _require_fit(name, shape, bound)
+    tree_map = imported("torch.utils._pytree").tree_map
+    return {
+        name: _open(shapes[name]) if name in shapes else tree_map(lambda _: None, value)
+        for name, value in bound.items()
+    }
+
+
+def _require_fit(name: str, shape: tuple[int | str | None, ...], bound: Mapping[str, Any]) -> None:
+    tensor = bound.get(name)
+    if not isinstance(tensor, imported().Tensor):
+        tensors = [other for other, value in bound.items() if isinstance(value, imported().Tensor)]
+        kind = "a parameter of forward that is given" if name not in bound else "a tensor"
+        raise errors.UsageError(
+            f"--dynamic-shapes {name}: that is not {kind}; the tensors are {', '.join(tensors) or 'none'}",
+            next_steps=["biopsy.torch.diagnose(..., dynamic_shapes=...)    for tensors in lists and dictionaries"],
+        )
+    sizes = tuple(tensor.shape)
+    if len(shape) != len(sizes) or any(
+        isinstance(one, int) and one != size for one, size in zip(shape, sizes, strict=True)
+    ):
+        told = ",".join("-1" if one is None else str(one) for one in shape)
+        raise errors.UsageError(
+            f"--dynamic-shapes {name}:[{told}]: the module is called with a tensor of shape {list(sizes)}",
+            next_steps=[f"--dynamic-shapes '{name}:[{','.join(['batch', *map(str, sizes[1:])])}]'"],
+        )
+
+
+def _open(shape: tuple[int | str | None, ...]) -> dict[int, Any]:
+    dynamic = imported("torch.export").Dim.DYNAMIC
+    return {place: dynamic if size is None else size for place, size in enumerate(shape) if not isinstance(size, int)}

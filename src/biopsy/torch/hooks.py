@@ -1,6 +1,6 @@
 """Recording a module that cannot be captured, by what its parts return: one value for each part, not for each operator.
 
-A part and a tensor belong together by the scopes that the exporter wrote into nodes (``biopsy.model.node_source``): the
+A part and a tensor belong together by the scopes that the exporter wrote into nodes (``biopsy.model.sources``): the
 one tensor that leaves the nodes of a part is what the part returns. That is refused wherever it is not certain:
 
 * a part that is called more than once, or returns anything but one tensor;
@@ -22,14 +22,11 @@ from pathlib import Path
 from typing import Any
 
 from biopsy import errors
-from biopsy.model.node_source import source_of
+from biopsy.model.sources import source_of
 from biopsy.tensors.results import Array, same_values
-from biopsy.torch.arrays import as_array, type_in_model
-from biopsy.torch.calls import Arguments, arguments_of, persons_code, require_evaluation, said
+from biopsy.torch.arrays import as_array, imported, leaves_of, type_in_model
+from biopsy.torch.calls import Arguments, arguments_of, kept, persons_code, require_evaluation, said
 from biopsy.torch.exporting import loaded
-from biopsy.torch.installed import imported
-from biopsy.torch.module_state import kept
-from biopsy.torch.outputs import leaves_of
 from biopsy.torch.recording import RecordingFile, TorchRecording, require_safetensors, require_some
 
 _KEEP_ORDER = frozenset(

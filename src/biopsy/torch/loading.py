@@ -16,10 +16,9 @@ from pathlib import Path
 from typing import Any
 
 from biopsy import errors
-from biopsy.similar_names import did_you_mean
-from biopsy.torch.arrays import as_tensor
+from biopsy.text import did_you_mean
+from biopsy.torch.arrays import as_tensor, imported
 from biopsy.torch.calls import Arguments, ModuleExitsError, persons_code, require_evaluation, said
-from biopsy.torch.installed import imported
 
 _PLACE = "PKG.MOD:FACTORY"
 

@@ -1,30 +1,44 @@
-"""Where it goes wrong: lines, operators and the smallest part, of an exported model whose fault is known."""
+"""Where it goes wrong: lines, operators and the smallest part of an exported model whose fault is known."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import re
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import closing, suppress
 from dataclasses import dataclass, replace
+from itertools import chain
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from biopsy import errors, events
+from biopsy.checks.command import CommandCheck
+from biopsy.checks.command_line import parse
+from biopsy.checks.warm import command_check
+from biopsy.checks.words import as_word
 from biopsy.diagnosis.context import TimeUpError
-from biopsy.layerwise.findings import LayerFindings
-from biopsy.model.index import ModelIndex
-from biopsy.quantities import count
-from biopsy.reduction.result import Reduction
-from biopsy.report.bundle.job import EarlierFindings
+from biopsy.engines.base import ModelInput
+from biopsy.engines.registry import EngineSpec, create
+from biopsy.engines.worker import Worker
+from biopsy.findings.bundle.job import BundleJob, EarlierFindings, RunQuestion
+from biopsy.findings.bundle.make import Bundle, make_bundle
+from biopsy.model.extract import OutputChoice
+from biopsy.model.index import ModelIndex, index_file
+from biopsy.model.sources import NodeSource, noted_source, source_of_stack
+from biopsy.questions.layers.examination import Examination
+from biopsy.questions.layers.findings import LayerFindings, LayerNode
+from biopsy.questions.layers.question import Judge, question_about
+from biopsy.reduction.job import Border, RecordingOptions, ReductionJob, run_job
+from biopsy.reduction.result import Reduction, Target
+from biopsy.session.checked_search import SearchOptions
+from biopsy.session.trial import Budget
 from biopsy.tensors.files import read_feeds
-from biopsy.text import first_of
-from biopsy.torch.accusation import Accusation
+from biopsy.tensors.results import same_values
+from biopsy.text import count, first_of
 from biopsy.torch.calls import Arguments
-from biopsy.torch.differences import Closeness, ModuleDifference, difference
-from biopsy.torch.evaluation import OnnxModel
+from biopsy.torch.evaluation import Closeness, ModuleDifference, OnnxModel, difference
 from biopsy.torch.facts import GoldenCount, ModuleLine, SmallestPiece
-from biopsy.torch.guilty_part import BUNDLE, FailingExport, are_only_ties, packed, smallest_part, wrong_layers
-from biopsy.torch.module_lines import lines_of, lines_of_layers
 from biopsy.torch.recording import TorchRecording, record
-from biopsy.torch.steps import Steps
+from biopsy.torch.verdict import Accusation, Steps
 
 _Found = TypeVar("_Found")
 
@@ -199,3 +213,164 @@ def _told(accusation: Accusation, places: tuple[ModuleLine, ...]) -> str:
     """The verdict for who gets the bundle. Folders of the author's are nobody else's business."""
     where = "".join(f" {Path(place.file).name}:{place.line}: {place.code}." for place in places[:1] if place.file)
     return f"{accusation.text}{where}"
+
+
+# Which part of an exported model is wrong: its layers held against golden values, and the smallest part that fails.
+
+PIECE = "piece.onnx"
+BUNDLE = "bundle"
+"""The smallest part that fails, and the folder to send, in the folder that is kept."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class FailingExport:
+    """A model that is wrong in ``engine``, and a file of the golden values of its tensors, its inputs among them."""
+
+    model: Path
+    engine: str
+    golden: Path
+    asked: Closeness
+    timeout: float | None = None
+
+    @property
+    def reference(self) -> str:
+        """The golden values as an engine."""
+        return EngineSpec("recorded", {"file": str(self.golden)}).text
+
+    @property
+    def check(self) -> list[str]:
+        """The words of the check that it fails, which feeds a part of it with golden values, too."""
+        limits = self.asked.tolerances.for_output("")
+        return [
+            *("biopsy", "run", "{}", "--engine", self.engine),
+            *("--load-inputs", as_word(self.golden), "--load-outputs", as_word(self.golden)),
+            *("--atol", repr(limits.atol), "--rtol", repr(limits.rtol)),
+        ]
+
+
+def wrong_layers(failing: FailingExport, scratch: Path, listener: events.Listener) -> tuple[LayerFindings, ModelIndex]:
+    """The layers that the engine computes otherwise than the golden values have it, and the model that they are of.
+
+    Raises CannotCompare and what else stops every run.
+    """
+    question = question_about(
+        failing.model,
+        failing.model.parent,
+        lambda _: read_feeds(failing.golden),
+        suspect=failing.engine,
+        reference=failing.reference,
+        judge=Judge(failing.asked.tolerances, failing.asked.stats),
+        timeout=failing.timeout,
+    )
+    return Examination(question, scratch, listener).run(), question.index
+
+
+def are_only_ties(failing: FailingExport, nodes: Sequence[LayerNode], scratch: Path) -> bool:
+    """Whether nodes that sort find the golden values, each of several, and only their places are other ones."""
+    golden = read_feeds(failing.golden)[0]
+    names = [node.outputs[0] for node in nodes]
+    if not all(name in golden for name in names):
+        return False
+    with Worker(failing.engine, scratch, failing.timeout) as worker, suppress(errors.BiopsyError):
+        found = worker.run(ModelInput(b"", failing.model.parent, failing.model), failing.golden, names)[0]
+        return all(name in found and same_values(found[name], golden[name]) for name in names)
+    return False
+
+
+def smallest_part(
+    failing: FailingExport, folder: Path, scratch: Path, seconds: float | None, listener: events.Listener
+) -> Reduction:
+    """The smallest part of the model that still differs from its golden values, in ``folder``.
+
+    ``seconds``: how long to look for it; ``stopped`` of the result says that this was not enough.
+
+    Raises OriginalPasses and CheckError where there is none.
+    """
+    words = failing.check
+    candidate = scratch / "candidate.onnx"
+    job = ReductionJob(
+        target=Target(folder / PIECE),
+        search=SearchOptions(candidate=candidate, budget=Budget(seconds=seconds)),
+        recording=RecordingOptions(samples=lambda: read_feeds(failing.golden), engines=(failing.reference,)),
+        border=Border(mark_intermediate=None),
+        command=parse(words),
+    )
+    with closing(command_check(words, str(candidate), timeout=failing.timeout)) as check:
+        return run_job(index_file(failing.model), check, job, listener)
+
+
+def packed(failing: FailingExport, found: Reduction, folder: Path, told: EarlierFindings) -> Bundle:
+    """The smallest part as a folder to send, seen to fail without biopsy. Raises CheckError if it does not fail."""
+    job = BundleJob(
+        target=folder / BUNDLE,
+        original=failing.model,
+        model=found.output,
+        folder=found.output.parent,
+        check=CommandCheck(failing.check, "{}", failing.timeout),
+        run=RunQuestion(
+            engines=[create(failing.engine)],
+            outputs=OutputChoice(),
+            tolerances=failing.asked.tolerances,
+            stats=failing.asked.stats,
+            golden=[failing.golden],
+        ),
+        inputs=found.inputs,
+        found=told,
+    )
+    return make_bundle(job)
+
+
+# From nodes of an exported model to lines of the module: what its exporter wrote down, put together.
+
+_QUOTED = re.compile(r"translating node %(\w+) :")
+
+
+def lines_of(sources: Iterable[NodeSource | None]) -> tuple[ModuleLine, ...]:
+    """The lines that some nodes come from, each with the operators that were translated there, in their order.
+
+    An operator is named once where its line is called once, however many nodes it has become.
+    """
+    found: dict[tuple[str | None, int | None, str | None], list[NodeSource]] = {}
+    for source in sources:
+        if source is not None and (source.file is not None or source.operator is not None or source.scopes):
+            found.setdefault((source.file, source.line, _module(source)), []).append(source)
+    return tuple(_line(group) for group in found.values())
+
+
+def lines_of_layers(found: LayerFindings, index: ModelIndex) -> tuple[ModuleLine, ...]:
+    """The lines of the layers and groups that make errors, those of the worst first."""
+    lines = (lines_of(noted_source(index, node) for node in suspect.nodes) for suspect in found.suspects)
+    return tuple(dict.fromkeys(chain.from_iterable(lines)))
+
+
+def line_of_node(program: Any, message: str) -> ModuleLine | None:
+    """The line of the node of a captured program that a message of the exporter quotes; None if it quotes none."""
+    found = _QUOTED.search(message)
+    nodes = [node for node in program.graph.nodes if found is not None and node.name == found[1]]
+    return line_of_program_node(nodes[0]) if len(nodes) == 1 else None
+
+
+def line_of_program_node(node: Any) -> ModuleLine | None:
+    """The line of a node of a captured program; None if it does not say."""
+    if not node.meta.get("stack_trace"):
+        return None
+    classes = [name for _, name in (node.meta.get("nn_module_stack") or {}).values()]
+    source = source_of_stack(node.meta["stack_trace"], str(node.target), list(map(str, classes)))
+    return None if source is None else _line([source])
+
+
+def _line(group: Sequence[NodeSource]) -> ModuleLine:
+    first = group[0]
+    operators = (source.operator for source in group if source.operator is not None)
+    return ModuleLine(
+        file=first.file,
+        line=first.line,
+        function=f"{first.owner}.{first.function}" if first.owner else first.function,
+        code=first.code,
+        module=_module(first),
+        operators=tuple(dict.fromkeys(operators)),
+    )
+
+
+def _module(source: NodeSource) -> str | None:
+    return source.scopes[-1] if source.scopes else None

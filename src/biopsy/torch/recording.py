@@ -1,21 +1,22 @@
-"""Recording what a PyTorch module gives, as golden values of the model that it was exported to."""
+"""Recording what a PyTorch module gives, under the names of the exported model, as golden values of it."""
 
 from __future__ import annotations
 
+import operator
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from os import PathLike
 from pathlib import Path
 from typing import Any
 
 from biopsy import errors
-from biopsy.quantities import count
+from biopsy.model.sources import FX_NODE
 from biopsy.tensors.appendable_store import AppendableStore, results_of
 from biopsy.tensors.results import Array, same_values
-from biopsy.torch.installed import imported
-from biopsy.torch.names import named_values
-from biopsy.torch.values import input_values, intermediate_values
+from biopsy.text import count
+from biopsy.torch.arrays import as_array, imported, type_in_model
+from biopsy.torch.calls import arguments_of, persons_code, said
 
 RUNNER = "torch"
 """Whose values they are, in the file."""
@@ -45,7 +46,7 @@ def record(
     """Write what a module gives for its arguments, under the names of the tensors in the model it was exported to.
 
     ``onnx_program`` is what ``torch.onnx.export(module, ..., dynamo=True)`` returned; its own program is run
-    (``biopsy.torch.values.intermediate_values``), once and without gradients. ``args`` and ``kwargs`` are what the
+    (``biopsy.torch.recording.intermediate_values``), once and without gradients. ``args`` and ``kwargs`` are what the
     module is called with. ``path`` ends in .safetensors; a file that stands there is replaced once all is written. Each
     tensor is written as it comes, so that memory holds what the program itself needs. The inputs are in the file as
     well: ``biopsy debug layers model.onnx --load-outputs PATH`` needs no other.
@@ -126,3 +127,292 @@ def require_safetensors(path: Path) -> None:
         raise errors.UsageError(
             f"cannot write {path}: golden values of a module go into a file that ends in .safetensors"
         )
+
+
+# The values that a module gives on its way, under the names that they have in the exported model.
+
+
+def intermediate_values(
+    onnx_program: Any, args: Any, kwargs: Mapping[str, Any] | None = None, *, copy: bool = True
+) -> Iterator[tuple[str, Array]]:
+    """Run the program that was exported, and give the tensors of the model as they come, each one a copy.
+
+    Without ``copy`` a tensor is what it was until the next one is asked for, and may have changed by then.
+
+    It is the exporter's own program (``onnx_program.exported_program``), run operator by operator without gradients,
+    where its parameters are. ``args`` and ``kwargs`` are what the module is called with. What later operators need no
+    more is freed on the way. The tensors are named as in ``onnx_program.model``; which of them have a value, and why
+    others have none, is told by ``biopsy.torch.recording.named_values``. Those of subgraphs have none.
+
+    Raises UsageError if the arguments are not of the form that was exported, EngineFailure if the program cannot be
+    run, EngineMissing without PyTorch.
+    """
+    imported()
+    named = named_values(onnx_program)
+    program = program_of(onnx_program)
+    return _values(program, _flat_inputs(program, args, kwargs), named, copy)
+
+
+def input_values(onnx_program: Any, args: Any, kwargs: Mapping[str, Any] | None = None) -> dict[str, Array]:
+    """What the inputs of the model are for these arguments, under their names in ``onnx_program.model``.
+
+    Raises UsageError if the arguments are not of the form that was exported.
+    """
+    imported()
+    program = program_of(onnx_program)
+    flat = _flat_inputs(program, args, kwargs)
+    specs = [spec for spec in program.graph_signature.input_specs if spec.kind.name == "USER_INPUT"]
+    given = flat[len(flat) - len(specs) :]
+    fed = [value for value, spec in zip(given, specs, strict=True) if not hasattr(spec.arg, "value")]
+    names = [str(value.name) for value in onnx_program.model.graph.inputs]
+    if len(names) != len(fed):
+        raise errors.UsageError(f"the model has {len(names)} inputs, and the program that it comes from {len(fed)}")
+    for name, value in zip(names, fed, strict=True):
+        if type_in_model(value) is None:
+            raise errors.UsageError(f"input {name!r} is no tensor that a file can hold, but a {type(value).__name__}")
+    return {name: as_array(value) for name, value in zip(names, fed, strict=True)}
+
+
+def _flat_inputs(program: Any, args: Any, kwargs: Mapping[str, Any] | None) -> Sequence[Any]:
+    """What the graph of the program takes: its parameters, buffers and constants, then what it is called with."""
+    given = arguments_of(args, kwargs)
+    try:
+        found: Sequence[Any] = _taken(program, given.args, dict(given.kwargs))
+    except Exception as error:
+        raise errors.UsageError(
+            f"the arguments are not of the form that was exported: {said(error)}",
+            next_steps=["the module is called as module(*args, **kwargs), as in torch.onnx.export"],
+        ) from error
+    return found
+
+
+def _taken(program: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Sequence[Any]:
+    try:
+        found: Sequence[Any] = program._graph_module_flat_inputs(args, kwargs)
+        return found
+    except TypeError as error:
+        # PyTorch 2.13 stumbles over named tuples when it compares forms: their type is no class there.
+        flat, form = program._get_flat_args_with_check(args, kwargs)
+        if form != program.call_spec.in_spec:
+            raise error
+    kinds = [spec for spec in program.graph_signature.input_specs if spec.kind.name != "USER_INPUT"]
+    held = {**program.constants, **program.state_dict}
+    return (*(held[spec.target] for spec in kinds), *flat)
+
+
+def _values(program: Any, inputs: Sequence[Any], named: NamedValues, copy: bool) -> Iterator[tuple[str, Array]]:
+    torch, fx = imported(), imported("torch.fx")
+    interpreter = fx.Interpreter(program.graph_module)
+    interpreter.args_iter = iter(inputs)
+    del inputs
+    for node in program.graph.nodes:
+        # Gradients are off for one operator at a time: between two, the caller's code runs.
+        with torch.no_grad():
+            result = _result(interpreter, node)
+        names = named.names.get(node.name, ())
+        for name in names:
+            yield name, as_array(result, copy=copy)
+        interpreter.env[node] = result
+        del result
+        for gone in interpreter.user_to_last_uses.get(node, ()):
+            del interpreter.env[gone]
+
+
+def _result(interpreter: Any, node: Any) -> Any:
+    try:
+        with persons_code():
+            return interpreter.run_node(node)
+    except Exception as error:
+        raise errors.EngineFailure(
+            f"PyTorch cannot run {node.format_node()}: {said(error)}",
+            engine="torch",
+            stage="run",
+            kind=type(error).__name__,
+        ) from error
+
+
+# Which value of a program each tensor of a model is.
+#
+# The exporter names a tensor after the FX node that it was translated from, and writes that node, as FX prints it,
+# into the metadata of the ONNX node. A name alone proves nothing: every capture of a module numbers its nodes anew,
+# so that ``add_3`` of one program is another value than ``add_3`` of the next. So a tensor has a value only if its
+# node was translated from a node that stands in the program word for word. Once one of them does not, the program is
+# another one, and the same words may speak of other values: then so must all stand there that a node takes.
+#
+# Not every tensor is a value of the program. An operator may be translated into several ONNX nodes, of which only the
+# last gives what the operator gives, and what the optimizer of the exporter has fused keeps the last name.
+
+_ORIGINAL_NAME = "pkg.torch.onnx.original_node_name"
+
+
+@dataclass(frozen=True, kw_only=True)
+class NamedValues:
+    """The tensors of a model's main graph that are values of a program.
+
+    ``names`` are the tensors of each FX node, by the node's name. ``refused`` are the others, with the reason. Tensors
+    that nothing takes, and those of Constant nodes, are neither.
+    """
+
+    names: Mapping[str, tuple[str, ...]] = field(repr=False)
+    refused: Mapping[str, str] = field(repr=False)
+
+    @property
+    def count(self) -> int:
+        """How many tensors have a value."""
+        return sum(map(len, self.names.values()))
+
+
+def named_values(onnx_program: Any) -> NamedValues:
+    """What can be recorded for a ``torch.onnx.ONNXProgram``; nothing is run.
+
+    Raises UsageError if this is no such program.
+    """
+    program = program_of(onnx_program)
+    graph = onnx_program.model.graph
+    program_nodes = _ProgramNodes(program, {text for node in graph if (text := _text(node))})
+    names: dict[str, list[str]] = {}
+    refused: dict[str, str] = {}
+    for value in _tensors(graph):
+        found = program_nodes.of(value)
+        if isinstance(found, str):
+            refused[str(value.name)] = found
+        else:
+            names.setdefault(found.name, []).append(str(value.name))
+    return NamedValues(names={node: tuple(tensors) for node, tensors in names.items()}, refused=refused)
+
+
+def program_of(onnx_program: Any) -> Any:
+    """The program that an ONNXProgram was translated from. Raises UsageError if it has none."""
+    program = getattr(onnx_program, "exported_program", None)
+    if program is None or not hasattr(onnx_program, "model"):
+        raise errors.UsageError(
+            f"this is no program that was exported to ONNX, but a {type(onnx_program).__name__}",
+            next_steps=["onnx_program = torch.onnx.export(module, args, dynamo=True)"],
+        )
+    return program
+
+
+def _tensors(graph: Any) -> Iterator[Any]:
+    """The tensors that the nodes of the main graph compute, and that something takes."""
+    for node in graph:
+        if node.op_type == "Constant" and not node.domain:
+            continue
+        for value in node.outputs:
+            if value.name and (value.uses() or value.is_graph_output()):
+                yield value
+
+
+def _text(node: Any) -> str | None:
+    """The FX node that an ONNX node was translated from, as FX prints it."""
+    text: str | None = node.metadata_props.get(FX_NODE)
+    return text
+
+
+class _ProgramNodes:
+    """The nodes of a program, for tensors whose nodes were translated from ``texts``."""
+
+    def __init__(self, program: Any, texts: set[str]) -> None:
+        nodes = list(program.graph.nodes)
+        self._nodes = {node.name: node for node in nodes}
+        self._inner = {
+            str(node.format_node())
+            for name, module in program.graph_module.named_modules()
+            if name and hasattr(module, "graph")
+            for node in module.graph.nodes
+        }
+        self._translated = _certain(nodes, texts - self._inner)
+        self._random = random_nodes(nodes)
+
+    def of(self, value: Any) -> Any:
+        """The FX node that a tensor is the value of, or why it is that of none."""
+        producer = value.producer()
+        text = _text(producer)
+        if text is None:
+            return self._of_alias(producer)
+        source = self._translated.get(text)
+        if source is None:
+            inner = "it is a step within a subgraph" if text in self._inner else None
+            return inner or f"it was translated from a node of another program: {text}"
+        node = self._nodes.get(value.metadata_props.get(_ORIGINAL_NAME, value.name))
+        if node is None or not (node is source or (node.target is operator.getitem and node.args[0] is source)):
+            return f"it is a step within {source.target}, which has no such value"
+        if node in self._random:
+            return f"it depends on random numbers, of {self._random[node]}"
+        return node if (why := _mistyped(value, node)) is None else why
+
+    def _of_alias(self, producer: Any) -> Any:
+        """The optimizer gives a tensor that is two outputs a second name."""
+        if producer.op_type == "Identity" and producer.inputs[0].producer() is not None:
+            return self.of(producer.inputs[0])
+        return "its node does not say what it was translated from: an optimizer has made it"
+
+
+def _certain(nodes: Sequence[Any], texts: set[str]) -> dict[str, Any]:
+    """The nodes of a program by what FX prints for them: those that are certain to be the ones of ``texts``."""
+    printed = {str(node.format_node()): node for node in nodes}
+    if texts <= printed.keys():
+        return printed
+    certain: dict[Any, str] = {}
+    for text, node in printed.items():
+        if node.op in ("placeholder", "get_attr") or (
+            (text in texts or node.target is operator.getitem)
+            and all(source in certain for source in node.all_input_nodes)
+        ):
+            certain[node] = text
+    return {text: node for node, text in certain.items()}
+
+
+def _mistyped(value: Any, node: Any) -> str | None:
+    """Why the value of an FX node cannot be that tensor; None if it can."""
+    if "val" not in node.meta:
+        return "its program does not say of which type it is"
+    dtype = type_in_model(node.meta["val"])
+    if dtype is None:
+        return f"it is no tensor that a file can hold, but a {_kind(node.meta['val'])}"
+    declared = value.dtype
+    if declared is not None and declared.numpy() != dtype:
+        return f"it is {declared.name} in the model, and {_kind(node.meta['val'])} in PyTorch"
+    return None
+
+
+def _kind(value: Any) -> str:
+    return str(getattr(value, "dtype", type(value).__name__))
+
+
+# Which values of a program depend on random numbers: another run, or an engine, gives others, and nobody is wrong.
+
+_SWITCHES = frozenset({"train", "training"})
+_CHANCES = frozenset({"dropout_p", "dropout"})
+
+
+def random_nodes(nodes: Iterable[Any]) -> dict[Any, str]:
+    """The FX nodes, in their order, that draw random numbers or use some; the operator that drew them first."""
+    found: dict[Any, str] = {}
+    for node in nodes:
+        drawn = next((found[source] for source in node.all_input_nodes if source in found), None)
+        if drawn is None and _draws(node):
+            drawn = str(node.target)
+        if drawn is not None:
+            found[node] = drawn
+    return found
+
+
+def _draws(node: Any) -> bool:
+    """Whether an operator draws random numbers: dropout that is switched off does not."""
+    torch = imported()
+    if node.op == "get_attr":
+        inner = getattr(node.graph.owning_module, node.target, None)
+        return isinstance(inner, torch.fx.GraphModule) and any(map(_draws, inner.graph.nodes))
+    if torch.Tag.nondeterministic_seeded not in getattr(node.target, "tags", ()):
+        return False
+    for name, value in _arguments(node):
+        if (name in _SWITCHES and value is False) or (name in _CHANCES and value == 0):
+            return False
+    return True
+
+
+def _arguments(node: Any) -> Iterator[tuple[str, Any]]:
+    """The arguments of a call by name, those that are not given with their defaults."""
+    for place, argument in enumerate(node.target._schema.arguments):
+        given = node.args[place] if place < len(node.args) else node.kwargs.get(argument.name, argument.default_value)
+        yield argument.name, given

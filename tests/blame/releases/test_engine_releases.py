@@ -6,9 +6,9 @@ import pytest
 
 import biopsy
 from biopsy import errors, events
-from biopsy.blame.releases.engine_releases import search_of_engine
-from biopsy.blame.releases.span import NamedReleases
 from biopsy.engines.registry import parse_spec
+from biopsy.questions.releases.find import search_of_engine
+from biopsy.questions.releases.span import NamedReleases
 from support.models import chain, save
 
 CHECK = ("biopsy", "run", "{}", "--engine", "fake:offset.Relu=1", "--engine", "{engine}")

@@ -7,14 +7,13 @@ from pathlib import Path
 import pytest
 
 from biopsy import errors, events
-from biopsy.blame.releases.find import ReleaseSearch, ReleaseSearchOptions
-from biopsy.blame.releases.findings import ReleaseFindings
-from biopsy.blame.releases.probe import ReleaseQuestion
-from biopsy.blame.releases.release_check import ReleaseCheck
-from biopsy.blame.releases.runs import RunsHere, installed
-from biopsy.blame.releases.span import NamedReleases, span_of
 from biopsy.checks.judge import Rules
-from biopsy.environments.releases import releases
+from biopsy.processes.environments.releases import releases
+from biopsy.questions.releases.find import ReleaseSearch, ReleaseSearchOptions
+from biopsy.questions.releases.findings import ReleaseFindings
+from biopsy.questions.releases.probe import ReleaseQuestion
+from biopsy.questions.releases.runs import ReleaseCheck, RunsHere, installed
+from biopsy.questions.releases.span import NamedReleases, span_of
 from support.models import chain, save
 from support.package_index import PackageIndex
 from support.releases_here import ReleasesHere

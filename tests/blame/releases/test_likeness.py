@@ -2,10 +2,10 @@
 
 import pytest
 
-from biopsy.blame.releases.likeness import is_too_old, same_across_releases
+from biopsy.checks.judge import Signature, signature_of
 from biopsy.checks.outcome import Evidence
-from biopsy.checks.signature import Signature, signature_of
 from biopsy.checks.verdict import VerdictFile
+from biopsy.questions.releases.probe import is_too_old, same_across_releases
 
 # As ONNX Runtime has reported microsoft/onnxruntime#23116 up to 1.23.2, and since 1.24.
 PLACE = (

@@ -6,8 +6,8 @@ from importlib.metadata import version
 import pytest
 
 from biopsy import errors
-from biopsy.blame.releases.span import NamedReleases, span_of
-from biopsy.environments.releases import Release
+from biopsy.processes.environments.releases import Release
+from biopsy.questions.releases.span import NamedReleases, span_of
 
 KNOWN = [
     Release(version=text, date=datetime.date(2026, 1, 1))

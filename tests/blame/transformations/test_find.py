@@ -8,14 +8,12 @@ import onnx
 import pytest
 
 from biopsy import errors, events
-from biopsy.blame.transformations.find import find_transformation
-from biopsy.blame.transformations.question import CommandQuestion, SameEngine
-from biopsy.blame.transformations.spec import parse_tool
 from biopsy.comparison.tolerance import Tolerances
-from biopsy.engines.feeding import Inputs, feeds_for
-from biopsy.engines.wider_inputs import wider_sample
-from biopsy.isolation.watch import Limits
+from biopsy.engines.runner import Inputs, feeds_for, wider_sample
 from biopsy.model.index import index_bytes
+from biopsy.processes.watch import Limits
+from biopsy.questions.transformations.find import find_transformation
+from biopsy.questions.transformations.question import CommandQuestion, SameEngine, parse_tool
 from support import bug
 from support.transformations import (
     CAST_OF_INTEGERS,

@@ -10,11 +10,10 @@ import onnx
 import pytest
 
 from biopsy import errors
-from biopsy.blame.transformations.findings import TransformationFindings
-from biopsy.blame.transformations.known_tools import TOOLS
-from biopsy.blame.transformations.spec import parse_tool
-from biopsy.blame.transformations.tool import WrongSettingError
-from biopsy.blame.transformations.tool_python import ToolPackages, tool_python
+from biopsy.questions.transformations.findings import TransformationFindings
+from biopsy.questions.transformations.question import ToolPackages, parse_tool, tool_python
+from biopsy.questions.transformations.tool import WrongSettingError
+from biopsy.questions.transformations.tools import TOOLS
 from support.transformations import CAST_OF_INTEGERS, asked, graph
 
 SCALE_OF_THE_LAST_AXIS = graph(
@@ -146,8 +145,8 @@ def test_modules_that_run_elsewhere_import_nothing_but_the_standard_library():
 
     code = (
         "import sys\n"
-        "from biopsy.blame.transformations import child, known_tools\n"
-        "[known_tools.TOOLS[name] for name in known_tools.TOOLS]\n"
+        "from biopsy.questions.transformations import child, tools\n"
+        "[tools.TOOLS[name] for name in tools.TOOLS]\n"
         "ours = {name.partition('.')[0] for name in sys.modules} - set(sys.stdlib_module_names) - {'biopsy'}\n"
         "print(sorted(name for name in ours if not name.startswith(('_', 'sitecustomize'))))\n"
     )

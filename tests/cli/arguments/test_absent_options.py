@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from biopsy.cli.app import main
-from biopsy.cli.arguments.polygraphy_options import differences_of
-from biopsy.cli.arguments.polygraphy_options.of_surgeon import DIFFERENCES
+from biopsy.cli.arguments.absent_options import differences_of
+from biopsy.cli.arguments.polygraphy_options import DIFFERENCES
 from biopsy.cli.commands import COMMANDS, find, why_absent
 from biopsy.cli.parser import parser_of
 from support.models import chain, save

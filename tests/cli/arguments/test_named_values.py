@@ -9,60 +9,58 @@ from typing import Any
 import pytest
 
 from biopsy import errors
-from biopsy.cli.arguments import named_values
+from biopsy.cli.arguments import comparing
 
 
 def test_shapes_are_given_by_name() -> None:
-    assert named_values.parse_shapes(["x:[1, 3,224]", "y:[2]", "s:[]"]) == {"x": (1, 3, 224), "y": (2,), "s": ()}
+    assert comparing.parse_shapes(["x:[1, 3,224]", "y:[2]", "s:[]"]) == {"x": (1, 3, 224), "y": (2,), "s": ()}
 
 
 @pytest.mark.parametrize("name", ["a/b:0", "a:[1]", "x y", "::"])
 def test_names_may_hold_colons_brackets_and_slashes(name: str) -> None:
-    assert named_values.parse_shapes([f"{name}:[1]"]) == {name: (1,)}
-    assert named_values.parse_tolerances([f"{name}:0.5"]) == {name: 0.5}
-    assert named_values.parse_ranges([f"{name}:[0,1]"]) == {name: (0, 1)}
+    assert comparing.parse_shapes([f"{name}:[1]"]) == {name: (1,)}
+    assert comparing.parse_tolerances([f"{name}:0.5"]) == {name: 0.5}
+    assert comparing.parse_ranges([f"{name}:[0,1]"]) == {name: (0, 1)}
 
 
 def test_symbols_and_unknown_sizes_are_for_those_who_ask() -> None:
     words = ["x:[N,'batch size',-1,2]"]
-    assert named_values.parse_symbolic_shapes(words) == {"x": ("N", "batch size", None, 2)}
+    assert comparing.parse_symbolic_shapes(words) == {"x": ("N", "batch size", None, 2)}
     with pytest.raises(errors.UsageError, match="must be a number"):
-        named_values.parse_shapes(words)
+        comparing.parse_shapes(words)
 
 
 def test_a_value_without_a_name_is_for_all_others() -> None:
-    assert named_values.parse_tolerances(["1e-3", "out:1e-5"]) == {"": 1e-3, "out": 1e-5}
-    assert named_values.parse_ranges(["[0,1]", "x:[-2, 5.5]"]) == {"": (0, 1), "x": (-2, 5.5)}
-    assert named_values.parse_stats(["max", "out:mean"]) == {"": "max", "out": "mean"}
-    assert named_values.parse_quantiles(["0.5"]) == {"": 0.5}
+    assert comparing.parse_tolerances(["1e-3", "out:1e-5"]) == {"": 1e-3, "out": 1e-5}
+    assert comparing.parse_ranges(["[0,1]", "x:[-2, 5.5]"]) == {"": (0, 1), "x": (-2, 5.5)}
+    assert comparing.parse_stats(["max", "out:mean"]) == {"": "max", "out": "mean"}
+    assert comparing.parse_quantiles(["0.5"]) == {"": 0.5}
 
 
 def test_an_option_that_was_not_given_says_nothing() -> None:
-    assert (
-        named_values.parse_shapes(None) == named_values.parse_tolerances(None) == named_values.parse_stats(None) == {}
-    )
+    assert comparing.parse_shapes(None) == comparing.parse_tolerances(None) == comparing.parse_stats(None) == {}
 
 
 @pytest.mark.parametrize(
     ("parse", "word", "why"),
     [
-        (named_values.parse_shapes, "x", "a name and a shape"),
-        (named_values.parse_shapes, "[1,2]", "a name and a shape"),
-        (named_values.parse_shapes, "x:[1,2", "a name and a shape"),
-        (named_values.parse_shapes, "x:[1,,2]", "'' is no dimension"),
-        (named_values.parse_shapes, "x:[1.5]", "'1.5' is no dimension"),
-        (named_values.parse_shapes, "x:[-2]", "'-2' is no dimension"),
-        (named_values.parse_tolerances, "x:abc", "'abc' is no number"),
-        (named_values.parse_tolerances, ":1", "no name"),
-        (named_values.parse_tolerances, "-1", "0 or more"),
-        (named_values.parse_tolerances, "nan", "0 or more"),
-        (named_values.parse_quantiles, "1.5", "between 0 and 1"),
-        (named_values.parse_ranges, "x:[5,2]", "the smaller one first"),
-        (named_values.parse_ranges, "[1]", "two numbers"),
-        (named_values.parse_ranges, "0,1", "two numbers"),
-        (named_values.parse_ranges, "[0,inf]", "two numbers"),
-        (named_values.parse_ranges, "[a,b]", "no number"),
-        (named_values.parse_stats, "out:maximum", "none of elemwise, max, mean, median, quantile"),
+        (comparing.parse_shapes, "x", "a name and a shape"),
+        (comparing.parse_shapes, "[1,2]", "a name and a shape"),
+        (comparing.parse_shapes, "x:[1,2", "a name and a shape"),
+        (comparing.parse_shapes, "x:[1,,2]", "'' is no dimension"),
+        (comparing.parse_shapes, "x:[1.5]", "'1.5' is no dimension"),
+        (comparing.parse_shapes, "x:[-2]", "'-2' is no dimension"),
+        (comparing.parse_tolerances, "x:abc", "'abc' is no number"),
+        (comparing.parse_tolerances, ":1", "no name"),
+        (comparing.parse_tolerances, "-1", "0 or more"),
+        (comparing.parse_tolerances, "nan", "0 or more"),
+        (comparing.parse_quantiles, "1.5", "between 0 and 1"),
+        (comparing.parse_ranges, "x:[5,2]", "the smaller one first"),
+        (comparing.parse_ranges, "[1]", "two numbers"),
+        (comparing.parse_ranges, "0,1", "two numbers"),
+        (comparing.parse_ranges, "[0,inf]", "two numbers"),
+        (comparing.parse_ranges, "[a,b]", "no number"),
+        (comparing.parse_stats, "out:maximum", "none of elemwise, max, mean, median, quantile"),
     ],
 )
 def test_a_wrong_value_is_told_with_option_and_example(parse: Callable[..., Any], word: str, why: str) -> None:
@@ -74,6 +72,6 @@ def test_a_wrong_value_is_told_with_option_and_example(parse: Callable[..., Any]
 
 
 def test_a_script_is_a_path_with_or_without_a_function() -> None:
-    assert named_values.parse_script("a/b.py") == (Path("a/b.py"), "load_data")
-    assert named_values.parse_script("a/b.py:mine") == (Path("a/b.py"), "mine")
-    assert named_values.parse_script(r"C:\b.py") == (Path(r"C:\b.py"), "load_data")
+    assert comparing.parse_script("a/b.py") == (Path("a/b.py"), "load_data")
+    assert comparing.parse_script("a/b.py:mine") == (Path("a/b.py"), "mine")
+    assert comparing.parse_script(r"C:\b.py") == (Path(r"C:\b.py"), "load_data")

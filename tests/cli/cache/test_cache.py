@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from biopsy.cli.app import main
-from biopsy.environments.cache import Cache, Record
+from biopsy.processes.environments.cache import Cache, Record
 
 DAY = 24 * 3600
 

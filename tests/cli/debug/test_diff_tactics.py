@@ -8,8 +8,7 @@ import pytest
 
 from biopsy.cli.app import main
 from biopsy.engines.base import LayerRecord
-from biopsy.tactics.record import TacticRecord, write_record
-from biopsy.tactics.replay import Algorithm, TacticReplay, TensorInfo, write_replay
+from biopsy.questions.builds.record import Algorithm, TacticRecord, TacticReplay, TensorInfo, write_record, write_replay
 
 INFO = TensorInfo("DataType.FLOAT", (8, 1), -1, 1)
 

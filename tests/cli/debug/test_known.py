@@ -9,8 +9,8 @@ import pytest
 import biopsy
 from biopsy import errors
 from biopsy.cli.app import main
-from biopsy.isolation.reaper import VERDICT_VARIABLE
-from biopsy.known_failures.entry_file import read_entry
+from biopsy.processes.reaper import VERDICT_VARIABLE
+from biopsy.questions.known_failures.catalogue import read_entry
 from support.known_pieces import convolution_with_a_sum
 from support.models import chain, save
 from support.real_failures import relu_clip_of_integers

@@ -15,7 +15,7 @@ from onnx import helper
 
 from benchmarks.models import transformer
 from biopsy.cli.app import main
-from biopsy.cli.debug.precision import options
+from biopsy.cli.debug import precision as options
 from support.command_line import BIN, wait_until
 from support.exporters import copied
 from support.models import chain, info, model, save, weight

@@ -9,9 +9,9 @@ from typing import Literal
 import pytest
 
 from biopsy.cli.console import Console
-from biopsy.cli.debug.precision_report import say_result
-from biopsy.mixed_precision.plan import Layer
-from biopsy.mixed_precision.result import PrecisionResult
+from biopsy.cli.debug.precision_search import say_result
+from biopsy.questions.precision.plan import Layer
+from biopsy.questions.precision.search import PrecisionResult
 
 
 def result_with(high: int) -> PrecisionResult:

@@ -6,7 +6,7 @@ import pytest
 
 from biopsy import errors
 from biopsy.cli.app import main
-from biopsy.cli.debug.runtime_environment import runtime_environment
+from biopsy.cli.debug.other_machines import runtime_environment
 from support.models import chain, save
 
 

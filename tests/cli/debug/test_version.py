@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from biopsy.cli.app import main
-from biopsy.report.page.document import page_of
+from biopsy.findings.page.document import page_of
 from environments.conftest import index as index
 from support.models import chain, save
 from support.package_index import PackageIndex

@@ -8,14 +8,14 @@ import numpy as np
 import onnx
 import pytest
 
-from biopsy.model.identity import identity_bytes
+from biopsy.model.slice import identity_bytes
 from biopsy.tensors.files import write_feeds, write_results
 from biopsy.tensors.results import Iteration, RunnerResult
 
 _CHECK = """
 import os, sys
 from biopsy.cli import cold_start, zygote
-from biopsy.cli.run import preloading
+from biopsy.cli import cold_start as preloading
 words = sys.argv[1:]
 args = preloading.options_of(words)
 zygote.warm_up(args, cold_start.load(args))

@@ -15,7 +15,7 @@ from biopsy.checks.command import CommandCheck
 from biopsy.checks.outcome import Evidence
 from biopsy.checks.warm import WarmCheck
 from biopsy.engines.registry import create
-from biopsy.isolation.reaper import processes
+from biopsy.processes.reaper import processes
 from support.command_line import is_alive, started, typed, wait_until
 from support.made_up_release import made_up_release
 from support.models import chain, save

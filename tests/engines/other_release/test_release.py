@@ -3,7 +3,7 @@
 import pytest
 
 from biopsy import errors
-from biopsy.engines.other_release.release import EngineRelease, release_of
+from biopsy.engines.other_release.classes import EngineRelease, release_of
 from biopsy.engines.registry import class_of, create, engines_of_distribution, find_class, parse_spec
 
 ORT = ("onnxruntime", "onnxruntime-gpu")

@@ -1,7 +1,7 @@
 import onnx
 from onnx import helper
 
-from biopsy.reduction.passes.attributes import attributes
+from biopsy.reduction.passes.removal import attributes
 from support.models import chain, info, model, weight
 from support.passes import assert_valid, run_pass
 

@@ -3,8 +3,7 @@ import onnx
 import pytest
 from onnx import helper
 
-from biopsy.reduction.passes.hoist import hoist
-from biopsy.reduction.passes.unfold import unfolded_if, unfolded_loop, unfolded_scan
+from biopsy.reduction.passes.inlining import hoist, unfolded_if, unfolded_loop, unfolded_scan
 from support.control_flow import branching, looping, scanning
 from support.models import BOOL, chain, info, model
 from support.passes import assert_valid, run_pass, session

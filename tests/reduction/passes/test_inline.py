@@ -2,7 +2,7 @@ import numpy as np
 import onnx
 from onnx import helper
 
-from biopsy.reduction.passes.inline import inline
+from biopsy.reduction.passes.inlining import inline
 from support.models import chain, info, model
 from support.passes import assert_valid, run_pass, session
 

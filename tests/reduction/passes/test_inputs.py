@@ -1,4 +1,4 @@
-from biopsy.reduction.passes.inputs import inputs
+from biopsy.reduction.passes.removal import inputs
 from support.models import chain, info
 from support.passes import assert_valid, run_pass
 

@@ -1,7 +1,7 @@
 import onnx
 from onnx import helper
 
-from biopsy.reduction.passes.optional_inputs import optional_inputs
+from biopsy.reduction.passes.removal import optional_inputs
 from support.models import chain, info, model, weight
 from support.passes import assert_valid, run_pass
 

@@ -1,7 +1,7 @@
 import onnx
 from onnx import helper
 
-from biopsy.reduction.passes.outputs import outputs
+from biopsy.reduction.passes.removal import outputs
 from support.models import chain, info, model
 from support.passes import assert_valid, run_pass
 

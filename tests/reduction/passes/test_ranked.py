@@ -5,11 +5,11 @@ from pathlib import Path
 
 from biopsy import events
 from biopsy.model.index import index_bytes
-from biopsy.recording.cut_types import CutTypes
 from biopsy.recording.reference_run import Recording
+from biopsy.recording.types import CutTypes
 from biopsy.reduction.candidate import Candidate, Proposal
-from biopsy.reduction.pass_context import PassContext
-from biopsy.reduction.passes.ranked import ranked
+from biopsy.reduction.passes.contract import PassContext
+from biopsy.reduction.passes.nodes import ranked
 from biopsy.reduction.problem import Problem
 from biopsy.search.drive import drive
 from support.models import chain

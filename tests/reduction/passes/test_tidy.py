@@ -2,9 +2,8 @@ import onnx
 import pytest
 from onnx import helper
 
-from biopsy.model.node_source import source_of
-from biopsy.reduction.passes.exporter_notes import exporter_notes
-from biopsy.reduction.passes.tidy import tidy
+from biopsy.model.sources import source_of
+from biopsy.reduction.passes.tidy import exporter_notes, tidy
 from support.exporters import exported
 from support.models import BOOL, chain, info, model, weight
 from support.passes import assert_valid, run_pass

@@ -6,9 +6,8 @@ import onnx
 import pytest
 
 from biopsy.model import walk
-from biopsy.reduction.change import NamedModelPass
-from biopsy.reduction.passes.editing import read_in
-from biopsy.reduction.passes.shapes import is_consistent, unrefuted
+from biopsy.reduction.passes.contract import NamedModelPass
+from biopsy.reduction.passes.editing import is_consistent, read_in, unrefuted
 from biopsy.reduction.schedule import MODEL_PASSES
 from support.bodied import bodied
 

@@ -16,8 +16,8 @@ import pytest
 
 from biopsy import errors
 from biopsy.checks.judge import Rules
-from biopsy.report.bundle.make import Bundle
-from biopsy.report.bundle.names_of_model import without_words_of, words_of_model
+from biopsy.findings.bundle.disclosures import without_words_of, words_of_model
+from biopsy.findings.bundle.make import Bundle
 from support.bundles import bundle_of, run_script, unpacked
 from support.models import chain, save
 

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from biopsy.report.bundle.clean_environment import CleanEnvironment, clean_environment
+from biopsy.findings.bundle.reproduction import CleanEnvironment, clean_environment
 from support.command_line import environment
 
 TRIED = """

@@ -9,8 +9,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from biopsy.report.bundle import disclosures
-from biopsy.report.bundle.disclosures import words_of_machine
+from biopsy.findings.bundle import disclosures
+from biopsy.findings.bundle.disclosures import words_of_machine
 
 WORDS = {"secret": "a name", "xy": "a short name"}
 

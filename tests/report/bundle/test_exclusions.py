@@ -4,11 +4,10 @@ from dataclasses import replace
 
 from biopsy import events
 from biopsy.checks.outcome import Evidence
-from biopsy.report.bundle.exclusions import exclusions
-from biopsy.report.bundle.failure import ObservedFailure
-from biopsy.report.bundle.observation import Observation
-from biopsy.report.bundle.reproduction import Reproduction
-from biopsy.report.search_history import SearchHistory
+from biopsy.findings.bundle.issue import ObservedFailure, exclusions
+from biopsy.findings.bundle.job import Observation
+from biopsy.findings.bundle.reproduction import Reproduction
+from biopsy.findings.search_history import SearchHistory
 
 FAILURE = ObservedFailure(kind="command", title="It fails", engine=None, stage="", message="")
 SHOWN = Reproduction(standing="alone", status=1, output="")

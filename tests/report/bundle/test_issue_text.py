@@ -6,11 +6,10 @@ from dataclasses import replace
 import pytest
 
 from biopsy.engines.registry import create
-from biopsy.report.bundle.failure import ObservedFailure
-from biopsy.report.bundle.issue_text import IssueFacts, issue_text
-from biopsy.report.bundle.job import EarlierFindings
-from biopsy.report.bundle.reproduction import Reproduction, Standing
-from biopsy.report.versions import versions_tree
+from biopsy.findings.bundle.issue import IssueFacts, ObservedFailure, issue_text
+from biopsy.findings.bundle.job import EarlierFindings
+from biopsy.findings.bundle.reproduction import Reproduction, Standing
+from biopsy.findings.report import versions_tree
 
 
 def facts(engine: str, message: str = "it fails", standing: Standing = "alone", title: str = "It fails") -> IssueFacts:

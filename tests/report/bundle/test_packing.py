@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from biopsy import errors
-from biopsy.report.bundle.packing import publish, require_target, write_archive
+from biopsy.findings.bundle.packing import publish, require_target, write_archive
 
 
 @pytest.fixture

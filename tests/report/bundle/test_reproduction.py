@@ -3,8 +3,8 @@
 import zipfile
 from pathlib import Path
 
-from biopsy.isolation.watch import Limits
-from biopsy.report.bundle.reproduction import reproduce
+from biopsy.findings.bundle.reproduction import reproduce
+from biopsy.processes.watch import Limits
 
 FAILS_FROM_THE_SECOND_RUN_ON = """
 import pathlib, sys

@@ -12,12 +12,12 @@ from hypothesis.extra import numpy as arrays
 
 from biopsy.comparison.compare import compare_output, compare_tensors
 from biopsy.comparison.tolerance import Criteria, Limit, Metric, Stat, Tolerance
-from biopsy.report.bundle import engine_script
-from biopsy.report.bundle.literals import docstring, literal
-from biopsy.report.bundle.regression_test import regression_test
-from biopsy.report.bundle.script import Script
-from biopsy.report.bundle.script_parts import command, comparison, ends, engine_failure, measures, non_finite
-from biopsy.report.bundle.script_parts.statuses import CannotSay, exit_status
+from biopsy.findings.bundle import engine_script
+from biopsy.findings.bundle.issue import regression_test
+from biopsy.findings.bundle.literals import docstring, literal
+from biopsy.findings.bundle.script import Script
+from biopsy.findings.bundle.script_parts import command, comparison, ends, engine_failure, measures, non_finite
+from biopsy.findings.bundle.script_parts.statuses import CannotSay, exit_status
 
 VALUES = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(),

@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from biopsy.report.page.branch import DamagedReport
-from biopsy.report.page.document import page_of
+from biopsy.findings.page.document import page_of
+from biopsy.findings.page.reading import DamagedReport
 from support import reports
 from support.hostile_reports import FORGED, hostile_report, hostile_text
 

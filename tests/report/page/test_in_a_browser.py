@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from biopsy.report.page.document import page_of
+from biopsy.findings.page.document import page_of
 from support import browser as browsers
 from support import reports
 from support.hostile_reports import FORGED, hostile_report

@@ -5,8 +5,8 @@ from itertools import pairwise
 from hypothesis import given
 from hypothesis import strategies as st
 
-from biopsy.report.page.layout import Layout, layered
-from biopsy.report.page.ribbon import Bead, ribbon
+from biopsy.findings.page.model_map import Bead, ribbon
+from biopsy.findings.page.piece import Layout, layered
 
 
 @st.composite

@@ -4,9 +4,9 @@ from typing import Any
 
 import pytest
 
-from biopsy.report.page.branch import Branch
-from biopsy.report.page.document import page_of
-from biopsy.report.page.workarounds import section
+from biopsy.findings.page.answers import section
+from biopsy.findings.page.document import page_of
+from biopsy.findings.page.reading import Branch
 from support.hostile_names import HOSTILE
 
 

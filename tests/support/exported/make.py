@@ -15,7 +15,7 @@ import onnxscript
 import torch
 
 from biopsy.tensors.files import write_feeds
-from biopsy.torch.values import input_values, intermediate_values
+from biopsy.torch.recording import input_values, intermediate_values
 
 HERE = Path(__file__).parent
 PROJECT, PACKAGES = "/home/me/project", "/home/me/env/lib/python3.11/site-packages"

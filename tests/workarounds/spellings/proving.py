@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from onnx import TensorProto, helper, numpy_helper
 from onnx.reference import ReferenceEvaluator
 
-from biopsy.workarounds.patch import Patch
-from biopsy.workarounds.spellings.table import SPELLINGS, spellings
+from biopsy.questions.workarounds.patch import Patch
+from biopsy.questions.workarounds.spellings.table import SPELLINGS, spellings
 
 Array = np.ndarray[Any, Any]
 Draw = Callable[[st.SearchStrategy[Any]], Any]

@@ -6,8 +6,8 @@ import numpy as np
 import onnx
 import pytest
 
-from biopsy.workarounds.barriers import barriers
-from biopsy.workarounds.spellings.table import spellings
+from biopsy.questions.workarounds.changes import barriers
+from biopsy.questions.workarounds.spellings.table import spellings
 from support.node_tests import NodeTest, node_tests
 from workarounds.spellings.proving import run
 

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from biopsy.workarounds.spellings.table import SPELLINGS
+from biopsy.questions.workarounds.spellings.table import SPELLINGS
 from workarounds.spellings import layer_cases, operator_cases, reduction_cases
 from workarounds.spellings.cases import OF_SPELLING
 from workarounds.spellings.proving import prove

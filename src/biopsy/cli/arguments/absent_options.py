@@ -1,15 +1,17 @@
-"""Options of Polygraphy that a command does not have: each says why, and what to type instead."""
+"""Options of Polygraphy that a command does not have: each says why, and what to type instead. The rows are loaded
+only for a command that has some.
+"""
 
 from __future__ import annotations
 
 import argparse
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from biopsy import errors
-from biopsy.cli.arguments.polygraphy_options import differences_of
 
 if TYPE_CHECKING:
-    from biopsy.cli.arguments.polygraphy_options.difference import OptionDifference
+    from biopsy.cli.arguments.polygraphy_options import OptionDifference
 
 
 class _Refused(argparse.Action):
@@ -59,3 +61,13 @@ def notes(args: argparse.Namespace) -> tuple[str, ...]:
     """A line for each option that was given and changes nothing."""
     found: tuple[str, ...] = getattr(args, "without_effect", ())
     return found
+
+
+# What Polygraphy's options are here, where they are not the same: data for the parsers, for the docs and for tests.
+
+
+def differences_of(command: str) -> Sequence[OptionDifference]:
+    """The rows of a command, such as ``debug reduce``. A spelling stands in one of them at most."""
+    from biopsy.cli.arguments.polygraphy_options import DIFFERENCES
+
+    return DIFFERENCES.get(command, ())

@@ -6,10 +6,10 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from biopsy.cli.arguments import file_kinds, groups, types
+from biopsy.cli.arguments import groups, types
 
 if TYPE_CHECKING:
-    from biopsy.session.resume import Resume
+    from biopsy.session.result_file import Resume
 
 
 REST_OPTIONS = ("--check", "--check-inference")
@@ -168,10 +168,10 @@ def add_resume(group: argparse._ArgumentGroup, search: str) -> None:
 
 def add_replays(group: argparse._ArgumentGroup, loaded: str, saved: str) -> None:
     """``--load-debug-replay`` and ``--save-debug-replay``, and what each does."""
-    group.add_argument("--load-debug-replay", type=file_kinds.READ, metavar="FILE", help=loaded)
+    group.add_argument("--load-debug-replay", type=types.READ, metavar="FILE", help=loaded)
     group.add_argument(
         "--save-debug-replay",
-        type=file_kinds.written_over("load_debug_replay"),
+        type=types.written_over("load_debug_replay"),
         nargs="?",
         const=Path("polygraphy_debug_replay.json"),
         metavar="FILE",
@@ -186,7 +186,7 @@ def journal_of(output: Path) -> Path:
 
 def resume_of(args: argparse.Namespace, journal: Path | None, search: str) -> Resume:
     """What the options of ``add_resume`` say; outcomes depend on the inputs, too."""
-    from biopsy.session.resume import Resume
+    from biopsy.session.result_file import Resume
 
     draws = {f"option {name}": str(value) for name, value in groups.draws_given(args).items()}
     return Resume(
@@ -206,7 +206,7 @@ def _inputs_read(args: argparse.Namespace) -> tuple[Path, ...]:
     environment: Path | None = getattr(args, "runtime_env", None)  # it makes other engines of the machines of --on
     return (
         *(args.load_inputs or ()),
-        *([file_kinds.script_with_function(script)] if script else ()),
+        *([types.script_with_function(script)] if script else ()),
         *([environment] if environment else ()),
     )
 
@@ -223,7 +223,7 @@ def add_artifacts(group: argparse._ArgumentGroup) -> None:
     group.add_argument(
         "--artifacts",
         nargs="+",
-        type=file_kinds.ARTIFACT,
+        type=types.ARTIFACT,
         default=[],
         metavar="FILE",
         help="after each check, sort these files into 'good', 'bad' and 'other'",
@@ -231,7 +231,7 @@ def add_artifacts(group: argparse._ArgumentGroup) -> None:
     group.add_argument(
         "--art-dir",
         "--artifacts-dir",
-        type=file_kinds.FOLDER_WRITTEN,
+        type=types.FOLDER_WRITTEN,
         default=Path("polygraphy_artifacts"),
         metavar="DIR",
         help="the folder that they are sorted into (default: polygraphy_artifacts)",
@@ -245,7 +245,7 @@ def add_iteration_artifact(
     group.add_argument(
         "--iter-artifact",
         "--intermediate-artifact",
-        type=file_kinds.ITERATION,
+        type=types.ITERATION,
         default=default,
         metavar="FILE",
         help=meaning,
@@ -258,7 +258,7 @@ def add_iteration_info(group: argparse._ArgumentGroup) -> None:
     group.add_argument(
         "--iter-info",
         "--iteration-info",
-        type=file_kinds.ITERATION,
+        type=types.ITERATION,
         metavar="FILE",
         help='before each check, write {"iteration": N} into this file',
     )
@@ -267,5 +267,5 @@ def add_iteration_info(group: argparse._ArgumentGroup) -> None:
 def add_events(group: argparse._ArgumentGroup) -> None:
     """``--events``."""
     group.add_argument(
-        "--events", type=file_kinds.WRITTEN, metavar="FILE", help="write what happens to this file, as JSON lines"
+        "--events", type=types.WRITTEN, metavar="FILE", help="write what happens to this file, as JSON lines"
     )

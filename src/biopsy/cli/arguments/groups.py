@@ -1,6 +1,5 @@
-"""Groups of options that several commands have: the model, its weights, inputs. Values are parsed when they are used.
-
-Nothing here imports NumPy: every ``--help`` and every parsed command line passes through this file.
+"""Groups of options that several commands have: the model, its weights, inputs, and the PyTorch module that a model
+comes from. Values are parsed when they are used.
 """
 
 from __future__ import annotations
@@ -11,7 +10,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Literal
 
-from biopsy.cli.arguments import file_kinds, types
+from biopsy.cli.arguments import types
 
 SAVED_FORMATS = ".json (as Polygraphy), .npz, .safetensors, or a folder"
 """Where inputs and outputs are saved."""
@@ -19,7 +18,7 @@ SAVED_FORMATS = ".json (as Polygraphy), .npz, .safetensors, or a folder"
 
 def add_model(parser: argparse.ArgumentParser) -> None:
     """The model, its weights' folder, and the outputs to mark."""
-    parser.add_argument("model", type=file_kinds.READ, metavar="MODEL", help="the ONNX model")
+    parser.add_argument("model", type=types.READ, metavar="MODEL", help="the ONNX model")
     group = parser.add_argument_group("model")
     group.add_argument(
         "--onnx-outputs",
@@ -55,7 +54,7 @@ def add_weights_folder(parser: argparse.ArgumentParser | argparse._ArgumentGroup
         "--external-data-dir",
         "--load-external-data",
         "--ext",
-        type=file_kinds.FOLDER_READ,
+        type=types.FOLDER_READ,
         metavar="DIR",
         help="the folder of the external weights (default: the model's folder)",
     )
@@ -95,11 +94,11 @@ def weights_file(args: argparse.Namespace, output: Path) -> str | None:
     return os.path.normpath(asked)
 
 
-def derived_weights(args: argparse.Namespace, dest: str = "output") -> file_kinds.Derived:
+def derived_weights(args: argparse.Namespace, dest: str = "output") -> types.Derived:
     """The file for weights beside the one that ``dest`` names, by ``weights_file``, as one that is written."""
     output: Path | None = getattr(args, dest)
     name = None if output is None else weights_file(args, output)
-    return {"--save-external-data": (output.with_name(name) if output and name else None, file_kinds.WRITTEN)}
+    return {"--save-external-data": (output.with_name(name) if output and name else None, types.WRITTEN)}
 
 
 def marked_outputs(args: argparse.Namespace) -> Literal["all"] | Sequence[str] | None:
@@ -121,7 +120,7 @@ def add_inputs(parser: argparse.ArgumentParser, *, saved: bool = True) -> None:
     group.add_argument(
         "--save-inputs",
         "--save-input-data",
-        type=file_kinds.WRITTEN,
+        type=types.WRITTEN,
         metavar="FILE",
         help=f"save the inputs used: {SAVED_FORMATS}",
     )
@@ -147,12 +146,10 @@ def draws_given(args: argparse.Namespace) -> dict[str, object]:
 
 def _add_source(group: argparse._ArgumentGroup, meaning: str) -> None:
     source = group.add_mutually_exclusive_group()
-    source.add_argument(
-        "--load-inputs", "--load-input-data", nargs="+", type=file_kinds.READ, metavar="FILE", help=meaning
-    )
+    source.add_argument("--load-inputs", "--load-input-data", nargs="+", type=types.READ, metavar="FILE", help=meaning)
     source.add_argument(
         "--data-loader-script",
-        type=file_kinds.READ_SCRIPT,
+        type=types.READ_SCRIPT,
         metavar="FILE.py[:function]",
         help="a Python function that yields dictionaries of arrays (default: load_data)",
     )
@@ -191,4 +188,33 @@ def _add_shapes(group: argparse._ArgumentGroup) -> None:
         nargs="+",
         metavar="NAME=SIZE",
         help="sizes of the open dimensions of random inputs, by their names in the model",
+    )
+
+
+# A PyTorch module on a command line: the function of the user's that makes it, and what it is called with.
+
+FACTORY = """\
+FACTORY is a function without parameters in a module of yours, imported from the current folder. It returns a
+torch.nn.Module in evaluation mode, or that and a tuple of arguments to call it with, or also a dictionary of keyword
+arguments."""
+"""For the end of a help text."""
+
+
+def add_module(parser: argparse.ArgumentParser) -> None:
+    """``PKG.MOD:FACTORY``, ``--args`` and ``--dynamic-shapes``, as ``factory``, ``arguments``, ``dynamic_shapes``."""
+    parser.add_argument("factory", metavar="PKG.MOD:FACTORY", help="a function of yours that makes the module")
+    parser.add_argument(
+        "--args",
+        dest="arguments",
+        type=types.READ,
+        metavar="FILE",
+        help="what the module is called with: .pt (read with weights_only=True), .safetensors, .npz or .json; by "
+        "default what FACTORY gives",
+    )
+    parser.add_argument(
+        "--dynamic-shapes",
+        nargs="+",
+        metavar="NAME:[d0,d1,...]",
+        help="which sizes of which arguments are exported as open ones: a name or -1 for each open one, and for others "
+        "their number, as x:[batch,8]; NAME is a parameter of forward",
     )

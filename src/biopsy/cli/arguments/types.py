@@ -1,16 +1,21 @@
-"""Types of option values for argparse: each takes one word, and raises UsageError that says what it must be.
-
-The parser puts the name of the option before what they say.
+"""Types of option values for argparse: words, numbers, times and sizes, the kinds of files that options name, and
+``--timeout`` and ``--memory-limit``, which limit a whole command.
 """
 
 from __future__ import annotations
 
+import argparse
 import math
 import re
-from collections.abc import Callable
-from typing import Literal
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal, TypeAlias
 
 from biopsy import errors
+
+if TYPE_CHECKING:
+    from biopsy.processes.watch import Limits
 
 _LARGEST_COUNT = 1_000_000
 _LONGEST_TIME = 1e8  # seconds: three years
@@ -94,7 +99,7 @@ def tolerance(text: str) -> float:
 
 def byte_size(text: str) -> int:
     """``500MB``, ``2GB``, ``1.5GiB`` or a number of bytes -> bytes."""
-    from biopsy.quantities import bytes_of
+    from biopsy.text import bytes_of
 
     number = bytes_of(text)
     if number is None:
@@ -125,3 +130,118 @@ def binary_size(text: str) -> int:
     if match is None:
         raise errors.UsageError("not a valid size: write a number of bytes, or 16K, 16M or 1G for KiB, MiB or GiB")
     return int(float(match[1]) * 1024 ** " KMG".index(match[2].upper() or " "))
+
+
+# The types of options that name files: what a command does with each file.
+#
+# Every option that names a file has one of these kinds as its ``type``, so that a new option takes part in the rule
+# of ``conflicts`` without a list of its own.
+
+Task = Literal["read", "write", "make anew", "move"]
+"""What becomes of a file: it is read, replaced, made anew for each check (which may read it), or moved away after it.
+"""
+
+
+def _path(text: str) -> Path:
+    return Path(text)
+
+
+@dataclass(frozen=True)
+class FileKind:
+    """The ``type`` of an option that names a file or folder: gives a Path, or the text if it is ``textual``.
+
+    ``over`` are the options (by ``dest``) whose file it may replace, since that is read whole before and a person may
+    well mean it. ``container``: it names a folder that files of our own naming are put into, or read from.
+    """
+
+    task: Task
+    over: frozenset[str] = frozenset()
+    container: bool = False
+    textual: bool = False
+    path_of: Callable[[str], Path] = _path
+
+    def __call__(self, text: str) -> Path | str:
+        """The value of the option."""
+        return text if self.textual else Path(text)
+
+
+READ = FileKind("read")
+WRITTEN = FileKind("write")
+ITERATION = FileKind("make anew")
+ARTIFACT = FileKind("move")
+FOLDER_READ = FileKind("read", container=True)
+FOLDER_WRITTEN = FileKind("write", container=True)
+READ_TEXT = FileKind("read", textual=True)
+
+
+def written_over(*dests: str, textual: bool = False) -> FileKind:
+    """A file that is written, and may be the one that another option reads."""
+    return replace(WRITTEN, over=frozenset(dests), textual=textual)
+
+
+def script_with_function(text: str) -> Path:
+    """The file of ``FILE.py[:function]``."""
+    return Path(text if text.endswith(".py") else text.rpartition(":")[0] or text)
+
+
+READ_SCRIPT = FileKind("read", textual=True, path_of=script_with_function)
+
+
+Derived: TypeAlias = Mapping[str, tuple[Path | None, FileKind]]
+"""Files that a command names by itself, such as a default: what a person calls them -> path (None for none), kind."""
+
+
+# ``--timeout`` and ``--memory-limit``: what a whole command may use, one meaning for every command that has them.
+
+MOST_OF_THE_MEMORY = 0.9
+"""The part of this machine's memory, or of its container's, that a command may take where nobody says otherwise."""
+
+
+def add(parser: argparse.ArgumentParser, default: str) -> None:
+    """Both options; ``default`` is the time that a command may take where nobody says otherwise, "" for any."""
+    group = parser.add_argument_group("limits of the command")
+    group.add_argument(
+        "--timeout",
+        type=duration,
+        metavar="TIME",
+        help=f"end the command, with status 4, if it takes longer: 90s, 10m, 1h (default: {default or 'no limit'})",
+    )
+    group.add_argument(
+        "--memory-limit",
+        type=byte_size,
+        metavar="SIZE",
+        help="end the command, with status 4, if its processes together use more memory than this, such as 4GB; weights"
+        f" that are mapped from a file do not count (default: {MOST_OF_THE_MEMORY:.0%}% of the machine's memory)",
+    )
+
+
+MORE_MEMORY = "--run-memory SIZE    for an engine that needs more"
+
+
+def add_to_runs(group: argparse._ArgumentGroup) -> None:
+    """``--run-memory``."""
+    group.add_argument(
+        "--run-memory",
+        type=byte_size,
+        metavar="SIZE",
+        help="end an engine that takes more memory in one of our runs, such as 16GB; weights that are mapped from a"
+        " file do not count (default: 1.5GB, or 8GB for engines other than onnxrt, openvino and reference, and 64 times"
+        " the bytes of the model, its weights and its inputs)",
+    )
+
+
+def are_given(args: argparse.Namespace) -> bool:
+    """Whether somebody has set a limit."""
+    return args.timeout is not None or args.memory_limit is not None
+
+
+def limits_of(args: argparse.Namespace, default: str) -> Limits:
+    """What a command may use. Raises UsageError if somebody has set a limit and nothing could watch the command."""
+    from biopsy.processes import supervised
+    from biopsy.processes.own_process import memory
+    from biopsy.processes.watch import Limits
+
+    if are_given(args) and not supervised.is_possible():
+        raise errors.UsageError("--timeout and --memory-limit need a second process, which cannot be forked here")
+    seconds = duration(default) if args.timeout is None and default else args.timeout
+    return Limits(seconds=seconds, memory=args.memory_limit or int(MOST_OF_THE_MEMORY * memory()))

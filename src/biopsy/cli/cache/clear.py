@@ -7,7 +7,7 @@ import datetime
 from typing import TYPE_CHECKING
 
 from biopsy.cli.arguments import types
-from biopsy.quantities import count, size_text
+from biopsy.text import count, size_text
 
 if TYPE_CHECKING:
     from biopsy.cli.console import Console
@@ -38,8 +38,8 @@ def configure(parser: argparse.ArgumentParser) -> None:
 def execute(args: argparse.Namespace, console: Console) -> int:
     """Remove environments and say which."""
     from biopsy import errors
-    from biopsy.cli.cache.listing import contents, total
-    from biopsy.environments.cache import Cache
+    from biopsy.cli.cache.list import contents, total
+    from biopsy.processes.environments.cache import Cache
 
     cache = Cache.of_user()
     cleared = cache.clear(unused_for=datetime.timedelta(days=args.older_than))

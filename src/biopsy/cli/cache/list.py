@@ -1,11 +1,12 @@
-"""``biopsy cache list``: what is in the cache of environments."""
+"""``biopsy cache list``: what is in the cache of environments, and for which Python."""
 
 from __future__ import annotations
 
 import argparse
 from typing import TYPE_CHECKING
 
-from biopsy.quantities import count, size_text
+from biopsy.processes.environments.cache import CachedEnvironment
+from biopsy.text import count, series, size_text
 
 if TYPE_CHECKING:
     from biopsy.cli.console import Console
@@ -29,8 +30,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def execute(args: argparse.Namespace, console: Console) -> int:
     """List all environments, the one that was used last at the end."""
-    from biopsy.cli.cache.listing import contents, total
-    from biopsy.environments.cache import Cache
+    from biopsy.processes.environments.cache import Cache
 
     del args
     cache = Cache.of_user()
@@ -46,3 +46,20 @@ def execute(args: argparse.Namespace, console: Console) -> int:
         f"{have}: {total(found)} of at most {size_text(cache.limit)}" if found else f"no environments in {cache.folder}"
     )
     return 0
+
+
+# How an environment of the cache is written: what was asked for, for which Python.
+
+
+def contents(environment: CachedEnvironment) -> str:
+    """``onnxruntime==1.17.3 with numpy<2, Python 3.11.7``; of one that is not whole, what is known of it."""
+    record = environment.record
+    if record is None:
+        return "being installed" if environment.in_use else "left by an installation that was interrupted"
+    added = f" with {series(record.added)}" if record.added else ""
+    return f"{series(record.requirements)}{added}, Python {record.python}"
+
+
+def total(environments: list[CachedEnvironment]) -> str:
+    """The size of several: ``1.2 GB``."""
+    return size_text(sum(environment.bytes for environment in environments))

@@ -8,13 +8,13 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from biopsy.cli.arguments import absent_options, engine_options, file_kinds, groups, tensorrt, types
-from biopsy.quantities import count
+from biopsy.cli.arguments import absent_options, engines, groups, types
+from biopsy.text import count
 
 if TYPE_CHECKING:
     from biopsy.cli.console import Console
-    from biopsy.linting.report import Level, Report
     from biopsy.model.index import ModelIndex
+    from biopsy.questions.lint.rules import Level, Report
     from biopsy.tensors.results import Feed
 
 EXAMPLES = """\
@@ -34,9 +34,9 @@ _WORDS = {"exception": "error", "warning": "warning", "info": "info"}
 def configure(parser: argparse.ArgumentParser) -> None:
     """Add the options of ``check lint``."""
     parser.epilog = EXAMPLES
-    parser.add_argument("model", type=file_kinds.READ, metavar="MODEL", help="the ONNX model")
+    parser.add_argument("model", type=types.READ, metavar="MODEL", help="the ONNX model")
     parser.add_argument(
-        "-o", "--output", type=file_kinds.WRITTEN, metavar="FILE", help="also write the report to this file, as JSON"
+        "-o", "--output", type=types.WRITTEN, metavar="FILE", help="also write the report to this file, as JSON"
     )
     parser.add_argument(
         "--node-timeout",
@@ -47,8 +47,8 @@ def configure(parser: argparse.ArgumentParser) -> None:
     )
     groups.add_weights_folder(parser)
     groups.add_inputs(parser)
-    engine_options.add_engines(parser, "the engine that runs the nodes (default: --onnxrt)")
-    tensorrt.add(parser)
+    engines.add_engines(parser, "the engine that runs the nodes (default: --onnxrt)")
+    engines.add(parser)
     absent_options.add(parser, "check lint")
 
 
@@ -56,13 +56,13 @@ def execute(args: argparse.Namespace, console: Console) -> int:
     """Ask, show, write."""
     from biopsy.checks import verdict
     from biopsy.engines.registry import EngineSpec, create
-    from biopsy.filesystem import write
-    from biopsy.linting.lint import lint
+    from biopsy.processes import writing
+    from biopsy.questions.lint.lint import lint
 
-    spec = engine_options.only_engine(args) or EngineSpec("onnxrt")
+    spec = engines.only_engine(args) or EngineSpec("onnxrt")
     create(spec)
     if args.output is not None:
-        write.require_writable(args.output)
+        writing.require_writable(args.output)
     verdict.report_looking()
     folder = args.external_data_dir or args.model.parent
     report = lint(
@@ -78,7 +78,7 @@ def execute(args: argparse.Namespace, console: Console) -> int:
     if args.output is not None:
         import json
 
-        write.write_whole(args.output, [json.dumps(report.as_json(), indent=4).encode("ascii"), b"\n"])
+        writing.write_whole(args.output, [json.dumps(report.as_json(), indent=4).encode("ascii"), b"\n"])
         console.note(f"report written to {args.output}")
     if report.failing and not (args.load_inputs or args.data_loader_script):
         console.note(
@@ -89,7 +89,7 @@ def execute(args: argparse.Namespace, console: Console) -> int:
 
 def _samples(index: ModelIndex, args: argparse.Namespace, console: Console) -> Sequence[Feed]:
     """The inputs to run the model with, as they were given or made up."""
-    from biopsy.cli.run.inputs import Feeder
+    from biopsy.cli.run.execution import Feeder
     from biopsy.cli.run.settings import inputs_of
 
     wanted = index.fed_types()
@@ -106,7 +106,7 @@ _OTHER_SIZES = (None, 2, 8)
 def _other_samples(index: ModelIndex, args: argparse.Namespace) -> Iterator[Sequence[Feed]]:
     """Further made-up inputs, without zeros, and with other sizes where nobody has said any; none if any were given."""
     from biopsy.cli.run.settings import inputs_of
-    from biopsy.engines.feeding import feeds_for
+    from biopsy.engines.runner import feeds_for
     from biopsy.model.tensor_type import TensorType
 
     if args.load_inputs or args.data_loader_script:

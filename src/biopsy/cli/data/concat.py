@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 
 from biopsy import errors
 from biopsy.cli.console import Console
-from biopsy.cli.data import tensor_files
-from biopsy.quantities import count
+from biopsy.cli.data import to_input
+from biopsy.text import count
 
 if TYPE_CHECKING:
     from biopsy.tensors.results import RunnerResult
@@ -27,7 +27,7 @@ The extension chooses the format: .json, .npz, .safetensors; none for a folder w
 def configure(parser: argparse.ArgumentParser) -> None:
     """Add the options."""
     parser.epilog = EPILOG
-    tensor_files.add(parser, "files or folders, all of inputs or all of outputs")
+    to_input.add(parser, "files or folders, all of inputs or all of outputs")
 
 
 def execute(args: argparse.Namespace, console: Console) -> int:

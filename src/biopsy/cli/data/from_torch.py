@@ -8,12 +8,11 @@ from pathlib import Path
 
 from biopsy import errors
 from biopsy.cli.advice import Advice, say_advice
-from biopsy.cli.arguments import file_kinds, named_values
-from biopsy.cli.arguments.file_kinds import Derived
-from biopsy.cli.arguments.pytorch import FACTORY, add_module
+from biopsy.cli.arguments import comparing, types
+from biopsy.cli.arguments.groups import FACTORY, add_module
+from biopsy.cli.arguments.types import Derived
 from biopsy.cli.console import Console
-from biopsy.quantities import count
-from biopsy.shell_words import line_of
+from biopsy.text import count, line_of
 
 EPILOG = f"""\
 {FACTORY}
@@ -35,10 +34,10 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.epilog = EPILOG
     add_module(parser)
     parser.add_argument(
-        "--model", type=file_kinds.READ, metavar="FILE", help="a model that was exported from the module before"
+        "--model", type=types.READ, metavar="FILE", help="a model that was exported from the module before"
     )
     parser.add_argument(
-        "--save-model", type=file_kinds.WRITTEN, metavar="FILE",
+        "--save-model", type=types.WRITTEN, metavar="FILE",
         help="where the exported model is written; by default model.onnx beside the output, if nothing stands there, "
         "and nowhere with --model",
     )  # fmt: skip
@@ -47,7 +46,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
         help="export with optimize=False: more tensors have a value; needed with a --model that was exported so",
     )  # fmt: skip
     parser.add_argument(
-        "-o", "--output", type=file_kinds.WRITTEN, required=True, metavar="FILE",
+        "-o", "--output", type=types.WRITTEN, required=True, metavar="FILE",
         help="the .safetensors file to write: golden values, and the inputs of the model",
     )  # fmt: skip
 
@@ -55,7 +54,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 def derived_files(args: argparse.Namespace) -> Derived:
     """The model that is written where no place for it is named."""
     written = args.save_model is None and args.model is None
-    return {"the exported model": (_saved_model(args) if written else None, file_kinds.WRITTEN)}
+    return {"the exported model": (_saved_model(args) if written else None, types.WRITTEN)}
 
 
 def _saved_model(args: argparse.Namespace) -> Path | None:
@@ -89,13 +88,13 @@ def execute(args: argparse.Namespace, console: Console) -> int:
 
 
 def _execute(args: argparse.Namespace, console: Console) -> int:
-    from biopsy.filesystem.write import require_writable
+    from biopsy.processes.writing import require_writable
     from biopsy.torch import exporting
+    from biopsy.torch.exporting import dynamic_shapes_of
     from biopsy.torch.loading import named_call
-    from biopsy.torch.open_sizes import dynamic_shapes_of
     from biopsy.torch.recording import record, require_safetensors
 
-    shapes = named_values.parse_symbolic_shapes(args.dynamic_shapes, "--dynamic-shapes")
+    shapes = comparing.parse_symbolic_shapes(args.dynamic_shapes, "--dynamic-shapes")
     saved = _saved_model(args)
     require_safetensors(args.output)
     for path in (args.output, saved):

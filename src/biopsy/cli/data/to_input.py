@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import argparse
 
+from biopsy.cli.arguments import types
 from biopsy.cli.console import Console
-from biopsy.cli.data import tensor_files
-from biopsy.quantities import count
+from biopsy.text import count
 
 EPILOG = """\
 A smaller candidate needs values for tensors inside the original model. Save all of them once, merge them with the
@@ -23,7 +23,7 @@ If two files hold the same tensor, the later file wins. Each iteration keeps its
 def configure(parser: argparse.ArgumentParser) -> None:
     """Add the options."""
     parser.epilog = EPILOG
-    tensor_files.add(parser, "files or folders of inputs, or of outputs of one runner")
+    add(parser, "files or folders of inputs, or of outputs of one runner")
 
 
 def execute(args: argparse.Namespace, console: Console) -> int:
@@ -43,3 +43,12 @@ def execute(args: argparse.Namespace, console: Console) -> int:
     counts = ", ".join(f"{len(feeds[0])} of {path}" for path, feeds in zip(args.paths, files, strict=True))
     console.say(f"{args.output}: {count(len(merged), 'iteration')} of {len(merged[0])} tensors ({counts})")
     return 0
+
+
+# The files of tensors that a data command reads and the one that it writes: their options.
+
+
+def add(parser: argparse.ArgumentParser, read: str) -> None:
+    """The paths, and ``--output``; ``read`` says what the files hold."""
+    parser.add_argument("paths", nargs="+", type=types.READ, metavar="FILE", help=read)
+    parser.add_argument("-o", "--output", type=types.WRITTEN, required=True, metavar="FILE", help="the file to write")

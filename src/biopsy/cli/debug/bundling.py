@@ -1,4 +1,6 @@
-"""``--bundle`` of commands that find a failing model: from their arguments to the job of a bundle, and what is said."""
+"""``--bundle`` of commands that find a failing model: from their arguments to the job of a bundle, and what is said;
+and the other files that a reduction writes by names of its own.
+"""
 
 from __future__ import annotations
 
@@ -9,21 +11,21 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from biopsy import errors
-from biopsy.cli.arguments import file_kinds
+from biopsy.cli.arguments import checks, types
 
 if TYPE_CHECKING:
     from biopsy.checks.command import CommandCheck
     from biopsy.checks.judge import Rules
     from biopsy.cli.console import Console
-    from biopsy.report.bundle.job import EarlierFindings, RunQuestion
-    from biopsy.report.bundle.make import Bundle
+    from biopsy.findings.bundle.job import EarlierFindings, RunQuestion
+    from biopsy.findings.bundle.make import Bundle
 
 
 def add(parser: argparse.ArgumentParser | argparse._ArgumentGroup, found: str) -> None:
     """Add the option; ``found`` is what it packs, in words."""
     parser.add_argument(
         "--bundle",
-        type=file_kinds.WRITTEN,
+        type=types.WRITTEN,
         metavar="DIR|FILE.zip",
         help=f"also pack {found} to send: the model, its inputs, what is expected, a script that shows the failure "
         "without biopsy (it is run before), a test, versions, and the text of an issue",
@@ -56,7 +58,7 @@ class Packing:
 def require_target(args: argparse.Namespace) -> None:
     """Raise UsageError if ``--bundle`` was given and could not be written at the end."""
     if args.bundle is not None:
-        from biopsy.report.bundle import packing
+        from biopsy.findings.bundle import packing
 
         packing.require_target(args.bundle)
 
@@ -75,14 +77,14 @@ def words_to_hide(args: argparse.Namespace) -> dict[str, str] | None:
     """What the bundle of ``--anonymize`` may not tell of the model, which is read now; None for any other bundle."""
     if args.bundle is None or not args.anonymize:
         return None
-    from biopsy.report.bundle.names_of_model import words_of_model
+    from biopsy.findings.bundle.disclosures import words_of_model
 
     return words_of_model(args.model)
 
 
 def reports_of(report: bytes, console: Console) -> dict[str, bytes]:
     """The members that a report becomes: its JSON, and the page of it; where none can be made, that is said."""
-    from biopsy.cli.report_file import page_in
+    from biopsy.cli.report import page_in
 
     try:
         page = page_in(report)
@@ -94,9 +96,9 @@ def reports_of(report: bytes, console: Console) -> dict[str, bytes]:
 
 def pack(packing: Packing, console: Console) -> None:
     """Write the bundle and say what is in it. Raises CheckError if its script does not show the failure."""
-    from biopsy.report.bundle.job import BundleJob, EarlierFindings
-    from biopsy.report.bundle.make import make_bundle
-    from biopsy.report.bundle.names_of_model import without_words_of
+    from biopsy.findings.bundle.disclosures import without_words_of
+    from biopsy.findings.bundle.job import BundleJob, EarlierFindings
+    from biopsy.findings.bundle.make import make_bundle
 
     own = packing.own_run
     job = BundleJob(
@@ -122,15 +124,15 @@ def pack(packing: Packing, console: Console) -> None:
 
 def question_of(own: argparse.Namespace) -> RunQuestion:
     """What a check asks that is ``biopsy run``. Raises UsageError for options that are wrong."""
-    from biopsy.cli.arguments import comparing, engine_options, groups
+    from biopsy.cli.arguments import comparing, engines, groups
     from biopsy.cli.run.settings import tolerances_of
     from biopsy.engines.registry import create
-    from biopsy.model.outputs import OutputChoice
-    from biopsy.report.bundle.job import RunQuestion
+    from biopsy.findings.bundle.job import RunQuestion
+    from biopsy.model.extract import OutputChoice
 
     tolerances, stats = tolerances_of(own)
     return RunQuestion(
-        engines=[create(spec) for spec in engine_options.specs_to_run(own)],
+        engines=[create(spec) for spec in engines.specs_to_run(own)],
         outputs=OutputChoice(
             names=groups.marked_outputs(own), operators=own.onnx_outputs_by_type, without=own.onnx_exclude_outputs
         ),
@@ -156,7 +158,7 @@ _SHOWN = ("model.onnx", "model.onnx.data", "inputs.npz", "expected.npz")
 
 
 def _say(bundle: Bundle, console: Console) -> None:
-    from biopsy.quantities import size_text
+    from biopsy.text import size_text
 
     told = [f"{name} ({size_text(bundle.members[name])})" for name in _SHOWN if name in bundle.members]
     told += [name for name in bundle.members if name not in _SHOWN]
@@ -179,3 +181,32 @@ def _require_reproduced(bundle: Bundle) -> None:
         details=[f"  {line}" for line in bundle.output.splitlines()[-5:]],
         kept=f"{bundle.path}, which says so in ISSUE.md and NOT-REPRODUCED.txt, and the result beside it",
     )
+
+
+# The files that ``biopsy debug reduce`` writes by names of its own.
+
+
+def output_of(args: argparse.Namespace) -> Path:
+    """Where the result is written."""
+    return args.output or Path(f"{args.model.stem}_reduced.onnx")
+
+
+def explanation_journal(args: argparse.Namespace, output: Path) -> Path | None:
+    """Where the journal of ``--explain`` stands; None if that is not asked for."""
+    wanted = args.explain or args.explain_checks
+    return checks.journal_of(output.with_name(f"{output.name}.explain")) if wanted else None
+
+
+def feeds_recorded(args: argparse.Namespace, own_run: argparse.Namespace | None, output: Path) -> bool:
+    """Whether recorded inputs are written beside the result.
+
+    They are if the check is ``biopsy run`` with inputs of the whole model only: it would make up the inputs of a cut.
+    """
+    from biopsy.reduction.result import inputs_file
+
+    if own_run is None or not own_run.load_inputs or own_run.load_outputs or args.iter_inputs or args.no_reduce_inputs:
+        return False
+    if args.load_inputs and args.load_inputs != own_run.load_inputs:
+        return False
+    files = [file.resolve() for file in own_run.load_inputs if file.exists()]
+    return len(files) == len(own_run.load_inputs) and inputs_file(output).resolve() not in files

@@ -1,19 +1,23 @@
-"""From the arguments to the check: its rules, how many run at once, the check itself, and how its work is ended."""
+"""From the arguments to the check: its rules, how many run at once, the releases and the engine that it is made
+with, or the person who decides; and how its work is ended.
+"""
 
 from __future__ import annotations
 
 import argparse
 import contextlib
-from collections.abc import Iterator
-from contextlib import AbstractContextManager
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TextIO
 
 from biopsy import errors
 from biopsy.cli.arguments import types
+from biopsy.cli.arguments.engines import PinnedPackage, packages_of, specs_to_run
 from biopsy.cli.debug import other_machines
-from biopsy.cli.debug.releases_of_check import releases_installed
-from biopsy.isolation.interrupts import interrupted_once
+from biopsy.processes.own_process import interrupted_once, variables
+from biopsy.text import printable
 
 if TYPE_CHECKING:
     from biopsy.checks.command import CommandCheck
@@ -22,6 +26,9 @@ if TYPE_CHECKING:
     from biopsy.checks.outcome import Check
     from biopsy.cli.console import Console
     from biopsy.cli.parser import Parser
+    from biopsy.engines.base import Engine
+    from biopsy.engines.registry import EngineSpec
+    from biopsy.questions.builds.settings import CheckTemplate
     from biopsy.session.machines import OtherMachines
 
 _MOST_JOBS = 64  # each has some descriptors of its own, of which a process has a thousand
@@ -51,7 +58,7 @@ def warmed_up(args: argparse.Namespace, console: Console) -> Iterator[None]:
     if it is not called, this ends it.
     """
     from biopsy.checks import warming
-    from biopsy.isolation.fork_server import ServerGoneError
+    from biopsy.processes.warm import ServerGoneError
 
     args.warming = None
     with releases_installed(args, console):
@@ -86,7 +93,7 @@ def jobs_of(args: argparse.Namespace, console: Console, machines: OtherMachines 
 def _jobs(args: argparse.Namespace, machines: OtherMachines | None = None) -> tuple[int, str]:
     """How many checks run at once, and what keeps it at one although more were possible; "" if nothing does."""
     from biopsy.checks.command_line import parse
-    from biopsy.isolation.memory import processors
+    from biopsy.processes.own_process import processors
 
     if args.check is None:
         return 1, ""
@@ -119,9 +126,8 @@ def command_of(args: argparse.Namespace, jobs: int) -> CommandCheck:
 
 def note_on_check(check: Check, args: argparse.Namespace, console: Console) -> None:
     """Say so if the words of a check do not name the candidate that it is to judge; with -v, if it is warm or cold."""
-    from biopsy.checks.command import CommandCheck
+    from biopsy.checks.command import CommandCheck, ServedCheck
     from biopsy.checks.command_line import OwnInspect, parse
-    from biopsy.checks.served import ServedCheck
 
     if isinstance(check, ServedCheck) and check.is_served:
         console.detail(f"checks     forks of {check.served_by} (warm) · the last one is a fresh process")
@@ -141,8 +147,7 @@ def check_of(args: argparse.Namespace, jobs: int) -> Check:
     """The check: a command, or the person who typed the line."""
     if args.check is not None:
         return command_of(args, jobs)
-    from biopsy.checks.interactive import InteractiveCheck
-    from biopsy.cli.debug.person import ask
+    from biopsy.checks.outcome import InteractiveCheck
 
     return InteractiveCheck(ask)
 
@@ -186,3 +191,202 @@ def require_names(args: argparse.Namespace, model: Path) -> None:
 def ended_politely() -> AbstractContextManager[None]:
     """What asks this process to end interrupts what stands inside, once: see ``interrupted_once``."""
     return interrupted_once(_SECONDS_TO_END)
+
+
+# What must hold before a reduction starts, and can be told from the command line alone.
+
+
+def require_writable_candidate(path: Path) -> None:
+    """Raise UsageError if candidates cannot be written."""
+    from biopsy.processes.writing import require_writable
+
+    try:
+        require_writable(path)
+    except errors.UsageError as error:
+        raise errors.UsageError(
+            f"{error.message} (every candidate is written there)",
+            next_steps=[*error.next_steps, "--iter-artifact FILE    for another place; write {} for it in the check"],
+        ) from error
+
+
+def require_inputs_of_golden_values(own_run: argparse.Namespace | None, *, keep_inputs: bool) -> None:
+    """Raise UsageError if a check compares parts of the model with golden values that are of other inputs.
+
+    ``own_run`` are the options of a check that is ``biopsy run``. If it makes up its inputs, a cut tensor gets random
+    values, and everything computed from those differs from the golden values, right or wrong.
+    """
+    if own_run is None or keep_inputs or not own_run.load_outputs:
+        return
+    if not (own_run.load_inputs or own_run.data_loader_script):
+        raise errors.UsageError(
+            "the check compares with golden values (--load-outputs) but makes up its inputs: a part of the model would"
+            " get random values in the middle and always fail",
+            next_steps=[
+                "save inputs and every tensor:  biopsy run MODEL --onnxrt --save-inputs inputs.json"
+                " --onnx-outputs mark all --save-outputs golden.json",
+                "biopsy data to-input inputs.json golden.json -o layerwise.json",
+                "and check with  --load-inputs layerwise.json --load-outputs golden.json",
+                "or reduce from the end only:  --no-reduce-inputs",
+            ],
+        )
+
+
+# Releases that a check is made with: installed before it is asked, and told to it and to the journal.
+
+_SIGNS = ("release=", "python=", "--package")
+"""What stands in the words of a check that names a release by itself."""
+
+
+@contextmanager
+def releases_installed(args: argparse.Namespace, console: Console) -> Iterator[None]:
+    """Have all releases that the check in ``args.check`` is made with, which gets those of ``--package``.
+
+    ``args.environments`` are what they hold, for the journal. Raises UsageError where the check cannot take a release,
+    CannotInstall.
+    """
+    from biopsy.checks.command_line import OwnCommand, OwnRun, parse
+
+    args.environments = {}
+    packages = packages_of(args)
+    if packages and args.check is None:
+        raise errors.UsageError("--package belongs to a check, and there is none", next_steps=["--check biopsy run {}"])
+    command = parse(args.check or ())
+    with ExitStack() as held:
+        if isinstance(command, OwnRun):
+            if packages or any(sign in word for word in command.words for sign in _SIGNS):
+                _tell_own_run(args, command, console, held)
+        elif packages and isinstance(command, OwnCommand):
+            raise errors.UsageError(
+                f"--package {packages[0].text}: this check runs no engine",
+                next_steps=["--check biopsy run {} --onnxrt"],
+            )
+        elif packages:
+            _tell_foreign(args, packages, console, held)
+        yield
+
+
+def _tell_own_run(args: argparse.Namespace, command: OwnRun, console: Console, held: ExitStack) -> None:
+    """Have a ``biopsy run`` take the releases, and install all that it names."""
+    from biopsy.engines.other_release.classes import variables_of
+
+    told = command.with_options(*_options(args)) if getattr(args, "packages", ()) else command
+    args.check = list(told.words)
+    engines = _installed(told, console)
+    contents = {label: _text(engine.imports.packages()) for label, engine in engines.items()}
+    args.environments = {f"environment of {label}": text for label, text in contents.items()}
+    held.enter_context(variables(variables_of(engines.values())))  # checks find the releases at once that we hold open
+
+
+def _options(args: argparse.Namespace) -> list[str]:
+    """The three options as ``biopsy run`` takes them."""
+    words = [word for text in args.packages for word in ("--package", text)]
+    words += ["--with", *args.beside] if args.beside else []
+    return words + (["--python", args.python] if args.python is not None else [])
+
+
+def _installed(command: OwnRun, console: Console) -> Mapping[str, type[Engine]]:
+    """The engines of a ``biopsy run`` that are run from another release, by their labels, once that is installed."""
+    from biopsy.cli.arguments.engines import install
+    from biopsy.engines.registry import class_of
+
+    engines: dict[str, type[Engine]] = {spec.text: class_of(spec) for spec in engines_of_run(command)}
+    install(engines.values(), console)
+    return {label: engine for label, engine in engines.items() if not engine.imports.is_here}
+
+
+def _tell_foreign(
+    args: argparse.Namespace, packages: Sequence[PinnedPackage], console: Console, held: ExitStack
+) -> None:
+    """Have the interpreter of one environment with all packages stand in the words of a foreign check."""
+    from biopsy.questions.releases.runs import PYTHON_PLACE
+
+    if not any(PYTHON_PLACE in word for word in args.check):
+        raise errors.UsageError(
+            f"--package {packages[0].text}: the check must say where its interpreter goes, by {PYTHON_PLACE}",
+            next_steps=[f"--check {PYTHON_PLACE} check.py {{}}"],
+        )
+    from biopsy.cli.progress import Progress
+    from biopsy.processes.environments.interpreter import interpreter_of
+    from biopsy.processes.environments.prepared import prepared
+
+    wanted = [*(package.text for package in packages), *args.beside]
+    with Progress(console, None) as progress:
+        made = prepared(wanted, python=interpreter_of(args.python), listener=progress)
+        environment = held.enter_context(made)
+    args.check = [word.replace(PYTHON_PLACE, str(environment.python)) for word in args.check]
+    args.environments = {f"environment {PYTHON_PLACE}": _text(environment.packages)}
+
+
+def _text(packages: Mapping[str, str]) -> str:
+    return ", ".join(f"{name} {version}" for name, version in sorted(packages.items()))
+
+
+# A check whose engine varies: where the words of a ``biopsy run`` name it.
+
+
+def own_template(command: OwnRun, wanted: str | None) -> CheckTemplate:
+    """The words of a ``biopsy run`` with ``{engine}`` in the place of the engine ``wanted``. Raises UsageError."""
+    from biopsy.questions.builds.settings import ENGINE_PLACE, CheckTemplate
+
+    specs = engines_of_run(command)
+    chosen = _chosen(specs, wanted)
+    if chosen is None or len(command.engine_places) != len(specs):
+        named = ", ".join(spec.text for spec in specs) or "none"
+        raise errors.UsageError(
+            f"the check runs no engine {wanted!r}, so its settings cannot be varied; it runs {named}",
+            next_steps=["--engine NAME    of one of these"],
+        )
+    return CheckTemplate(command.with_engine(chosen, ENGINE_PLACE), specs[chosen], is_own_run=True)
+
+
+def engines_of_run(command: OwnRun) -> list[EngineSpec]:
+    """The engines that a ``biopsy run`` runs, in order. Raises UsageError for one that is none."""
+    from biopsy.cli.parser import Parser
+    from biopsy.cli.run import command as run
+
+    parser = Parser(prog="biopsy run", allow_abbrev=False)
+    run.configure(parser)
+    own, _ = parser.parse_known_args(list(command.options))
+    return specs_to_run(own)
+
+
+def _chosen(specs: list[EngineSpec], wanted: str | None) -> int | None:
+    """Which of the engines is varied: the last that is written as wanted, else the last of that name."""
+    from biopsy.engines.registry import parse_spec
+
+    if wanted is None:
+        return len(specs) - 1 if specs else None
+    asked = parse_spec(wanted)
+    matching = [number for number, spec in enumerate(specs) if spec == asked]
+    matching = matching or [number for number, spec in enumerate(specs) if spec.name == asked.name]
+    return matching[-1] if matching else None
+
+
+# The person who decides where no ``--check`` is given: questions and answers on the terminal.
+
+
+def ask(question: str) -> str:
+    """Show a question and read a line, where the person who types it looks; begin a new line after it.
+
+    Raises what input() raises.
+    """
+    typed = _is_terminal(sys.stdin)
+    elsewhere = typed and not _is_terminal(sys.stdout) and _is_terminal(sys.stderr)
+    shown = sys.stderr if elsewhere else sys.stdout  # as where the output goes into a file
+    encoding = (shown.encoding if shown is not None else None) or "utf-8"
+    question = printable(question).encode(encoding, "backslashreplace").decode(encoding)
+    if elsewhere:
+        print(question, end="", file=shown, flush=True)
+    try:
+        answer = input("" if elsewhere else question)
+    except EOFError:
+        print(file=shown)
+        raise
+    if not typed:
+        print()  # noqa: T201
+    return answer
+
+
+def _is_terminal(stream: TextIO | None) -> bool:
+    """Whether a stream is open, and a terminal."""
+    return stream is not None and stream.isatty()

@@ -9,21 +9,19 @@ from typing import TYPE_CHECKING, Any
 from biopsy import errors
 from biopsy.checks.words import as_word
 from biopsy.cli.advice import Advice, say_advice
-from biopsy.cli.arguments import checks, file_kinds, groups
-from biopsy.cli.arguments.report_option import add_report
-from biopsy.cli.debug import checking, engine_substitution, other_machines
-from biopsy.cli.debug.check_progress import CheckProgress
-from biopsy.cli.live_line import COLUMN
-from biopsy.cli.report_file import report_file
-from biopsy.quantities import count
-from biopsy.shell_words import is_refused, line_of
+from biopsy.cli.arguments import checks, groups, types
+from biopsy.cli.console import COLUMN
+from biopsy.cli.debug import checking, other_machines
+from biopsy.cli.progress import CheckProgress
+from biopsy.cli.report import add_report, report_file
+from biopsy.text import count, is_refused, line_of
 
 if TYPE_CHECKING:
     from biopsy.cli.console import Console
     from biopsy.engines.registry import EngineSpec
+    from biopsy.questions.builds.flags import Flags
+    from biopsy.questions.builds.settings import CheckTemplate, SettingChange
     from biopsy.session.machines import OtherMachines
-    from biopsy.tactics.flags import Flags
-    from biopsy.tactics.setting_changes import CheckTemplate, SettingChange
 
 REST_OPTIONS = checks.REST_OPTIONS
 
@@ -47,7 +45,7 @@ examples:
 def configure(parser: argparse.ArgumentParser) -> None:
     """Add the options of ``debug flags``."""
     parser.epilog = _EPILOG
-    parser.add_argument("model", type=file_kinds.READ, metavar="MODEL", help="the ONNX model that fails")
+    parser.add_argument("model", type=types.READ, metavar="MODEL", help="the ONNX model that fails")
     parser.add_argument(
         "--engine",
         metavar="NAME[:key=value,...]",
@@ -82,8 +80,8 @@ def execute(args: argparse.Namespace, console: Console) -> int:
 def _execute(args: argparse.Namespace, console: Console, machines: OtherMachines | None) -> int:
     from biopsy.engines.base import ModelInput
     from biopsy.model.load import read_bytes
-    from biopsy.tactics.setting_changes import varied_check
-    from biopsy.tactics.switch_search import find_switches
+    from biopsy.questions.builds.flags import find_switches
+    from biopsy.questions.builds.settings import varied_check
 
     report = report_file(args, console)
     ModelInput(read_bytes(args.model), args.external_data_dir or args.model.parent, args.model)  # checks what it names
@@ -112,12 +110,12 @@ def _template(args: argparse.Namespace) -> CheckTemplate:
     """The check's words with ``{engine}`` in the place of the engine that is varied."""
     from biopsy.checks.command_line import OwnRun, parse
     from biopsy.engines.registry import parse_spec
-    from biopsy.tactics.setting_changes import CheckTemplate
+    from biopsy.questions.builds.settings import CheckTemplate
 
     command = parse(args.check)
     is_own_run = isinstance(command, OwnRun)
     if isinstance(command, OwnRun) and not _has_place(command.words):
-        return engine_substitution.own_template(command, args.engine)
+        return checking.own_template(command, args.engine)
     if args.engine is None:
         raise errors.UsageError(
             "the check does not tell whose settings to vary: it is not 'biopsy run', or names the engine as {engine}",
@@ -127,7 +125,7 @@ def _template(args: argparse.Namespace) -> CheckTemplate:
 
 
 def _has_place(words: tuple[str, ...]) -> bool:
-    from biopsy.tactics.setting_changes import ENGINE_PLACE, SETTINGS_PLACE
+    from biopsy.questions.builds.settings import ENGINE_PLACE, SETTINGS_PLACE
 
     return any(place in word for word in words for place in (ENGINE_PLACE, SETTINGS_PLACE))
 
@@ -187,7 +185,7 @@ def _advice(args: argparse.Namespace, template: CheckTemplate, found: Flags) -> 
 def _line_with(args: argparse.Namespace, template: CheckTemplate, change: SettingChange) -> str:
     """The check of the model with a change of settings, as it is typed."""
     from biopsy.checks.command_line import parse
-    from biopsy.tactics.setting_changes import VARIABLE
+    from biopsy.questions.builds.settings import VARIABLE
 
     told = {} if template.names_settings else {VARIABLE: template.changed(change).text}
     environment = [f"{name}={value}" for name, value in {**change.environment, **told}.items()]
@@ -199,9 +197,9 @@ def _sections(
     args: argparse.Namespace, template: CheckTemplate, found: Flags, progress: FlagsProgress
 ) -> Mapping[str, Any]:
     """What a report tells."""
-    from biopsy.report.model_summary import model_tree_of
-    from biopsy.report.settings import settings_tree, settings_verdict
-    from biopsy.report.versions import versions_tree
+    from biopsy.findings.answers import settings_tree, settings_verdict
+    from biopsy.findings.model import model_tree_of
+    from biopsy.findings.report import versions_tree
 
     versions = versions_tree([template.spec.text])
     return {

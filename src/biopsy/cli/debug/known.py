@@ -9,15 +9,14 @@ from typing import TYPE_CHECKING, Any
 
 from biopsy.checks.words import as_word
 from biopsy.cli.advice import Advice, say_advice
-from biopsy.cli.arguments import checks, file_kinds
-from biopsy.cli.arguments.report_option import add_report
-from biopsy.cli.live_line import COLUMN
-from biopsy.cli.report_file import report_file
-from biopsy.shell_words import line_of
+from biopsy.cli.arguments import checks, types
+from biopsy.cli.console import COLUMN
+from biopsy.cli.report import add_report, report_file
+from biopsy.text import line_of
 
 if TYPE_CHECKING:
     from biopsy.cli.console import Console
-    from biopsy.known_failures.lookup import KnownLookup, KnownMatch, SeenFailure
+    from biopsy.questions.known_failures.lookup import KnownLookup, KnownMatch, SeenFailure
 
 REST_OPTIONS = checks.REST_OPTIONS
 
@@ -39,11 +38,11 @@ def configure(parser: argparse.ArgumentParser) -> None:
     """Add the options of ``debug known``."""
     parser.epilog = _EPILOG
     parser.add_argument(
-        "model", type=file_kinds.READ, metavar="PIECE", help="a small model that fails, such as 'debug reduce' makes"
+        "model", type=types.READ, metavar="PIECE", help="a small model that fails, such as 'debug reduce' makes"
     )
     parser.add_argument(
         "--known-dir",
-        type=file_kinds.FOLDER_READ,
+        type=types.FOLDER_READ,
         action="append",
         default=[],
         metavar="DIR",
@@ -60,7 +59,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
         "--add", metavar="NAME", help="write a file for this bug, to be filled in, into the folder of your own ones"
     )
     adding.add_argument(
-        "--save", type=file_kinds.WRITTEN, metavar="FILE.yaml", help="write it to this file, which is not there yet"
+        "--save", type=types.WRITTEN, metavar="FILE.yaml", help="write it to this file, which is not there yet"
     )
     group = parser.add_argument_group("the check")
     checks.add_command(
@@ -74,8 +73,8 @@ def configure(parser: argparse.ArgumentParser) -> None:
 def execute(args: argparse.Namespace, console: Console) -> int:
     """Look it up; returns 0 whether or not it is known."""
     from biopsy import events
-    from biopsy.known_failures.lookup import look_up
     from biopsy.model.load import require_file
+    from biopsy.questions.known_failures.lookup import look_up
 
     report = report_file(args, console)
     require_file(args.model)
@@ -96,7 +95,7 @@ def execute(args: argparse.Namespace, console: Console) -> int:
 
 def _seen(args: argparse.Namespace) -> SeenFailure:
     """How the model fails, as it was said or as the check shows."""
-    from biopsy.known_failures.asking import seen_by, seen_in
+    from biopsy.questions.known_failures.lookup import seen_by, seen_in
 
     checked = bool(args.check)
     seen = seen_in(args.engine, release=args.release, stage=args.stage, kind=args.kind, is_checked=checked)
@@ -115,13 +114,13 @@ def _target(args: argparse.Namespace) -> Path | None:
     if args.add is None:
         path: Path | None = args.save
         return path
-    from biopsy.known_failures.new_entry import new_file
+    from biopsy.questions.known_failures.lookup import new_file
 
     return new_file(args.add)
 
 
 def _write(path: Path, found: KnownLookup, console: Console) -> None:
-    from biopsy.known_failures.new_entry import entry_text, write_entry
+    from biopsy.questions.known_failures.lookup import entry_text, write_entry
 
     write_entry(path, entry_text(found.fingerprint, found.seen))
     console.say("", f"written to {path}: fill in its title, its issue and what avoids it")
@@ -171,9 +170,9 @@ def _advice(args: argparse.Namespace, found: KnownLookup) -> Iterator[Advice]:
 
 def _sections(args: argparse.Namespace, found: KnownLookup) -> Mapping[str, Any]:
     """What a report tells."""
-    from biopsy.report.known import known_tree, known_verdict
-    from biopsy.report.model_summary import model_tree_of
-    from biopsy.report.versions import versions_tree
+    from biopsy.findings.answers import known_tree, known_verdict
+    from biopsy.findings.model import model_tree_of
+    from biopsy.findings.report import versions_tree
 
     return {
         "verdict": known_verdict(found),

@@ -1,25 +1,30 @@
-"""``biopsy debug layers``: which layers of a model an engine computes wrongly, and which only pass an error on."""
+"""``biopsy debug layers``: which layers of a model an engine computes wrongly, and which only pass an error on. Two
+engines, the suspect and the one to trust; with ``--bundle``, the worst layer alone.
+"""
 
 from __future__ import annotations
 
 import argparse
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from biopsy import errors
-from biopsy.cli.arguments import comparing, file_kinds, groups, limits, types
-from biopsy.cli.arguments.report_option import add_report
-from biopsy.cli.debug import bundling, layers_engines, other_machines
-from biopsy.cli.report_file import report_file
+from biopsy.cli import advice
+from biopsy.cli.arguments import comparing, engines, groups, types
+from biopsy.cli.debug import bundling, checking, other_machines
+from biopsy.cli.report import add_report, report_file
+from biopsy.engines.registry import PLAIN
 
 if TYPE_CHECKING:
     from biopsy.cli.console import Console
-    from biopsy.layerwise.examination import Examination
-    from biopsy.layerwise.findings import LayerFindings
-    from biopsy.layerwise.question import Question
     from biopsy.model.index import ModelIndex
     from biopsy.model.tensor_type import TensorType
-    from biopsy.tensors.results import Feed
+    from biopsy.questions.layers.examination import Examination
+    from biopsy.questions.layers.findings import LayerFindings, Suspect
+    from biopsy.questions.layers.question import Question
+    from biopsy.tensors.results import Array, Feed
 
 _DEFAULT_LIMIT = "1GB"
 
@@ -40,13 +45,13 @@ reported"""
 def configure(parser: argparse.ArgumentParser) -> None:
     """Add the options of ``debug layers``."""
     parser.epilog = _EPILOG
-    parser.add_argument("model", type=file_kinds.READ, metavar="MODEL", help="the ONNX model")
-    layers_engines.add(parser)
+    parser.add_argument("model", type=types.READ, metavar="MODEL", help="the ONNX model")
+    add(parser)
     group = parser.add_argument_group("what to measure, and how much to show")
     group.add_argument(
         "--run-timeout", type=types.duration, metavar="TIME", help="end a run that takes longer, e.g. 90s"
     )
-    limits.add_to_runs(group)
+    types.add_to_runs(group)
     group.add_argument(
         "--nodes", metavar="REGEX", help="measure only layers whose name, operator or output matches somewhere"
     )
@@ -55,8 +60,8 @@ def configure(parser: argparse.ArgumentParser) -> None:
     )
     add_report(group)
     bundling.add(group, "the worst layer or group")
-    group.add_argument("--csv", type=file_kinds.WRITTEN, metavar="FILE.csv", help="write one line per layer as CSV")
-    group.add_argument("--events", type=file_kinds.WRITTEN, metavar="FILE", help="write what happens as JSON lines")
+    group.add_argument("--csv", type=types.WRITTEN, metavar="FILE.csv", help="write one line per layer as CSV")
+    group.add_argument("--events", type=types.WRITTEN, metavar="FILE", help="write what happens as JSON lines")
     _add_memory(parser)
     groups.add_inputs(parser)
     group = parser.add_argument_group("what is out of tolerance")
@@ -81,7 +86,7 @@ def _add_memory(parser: argparse.ArgumentParser) -> None:
     )
     group.add_argument(
         "--work-dir",
-        type=file_kinds.FOLDER_WRITTEN,
+        type=types.FOLDER_WRITTEN,
         metavar="DIR",
         help="folder for that temporary file: it holds every tensor of every sample (default: the system's "
         "folder for such files)",
@@ -95,14 +100,14 @@ def execute(args: argparse.Namespace, console: Console) -> int:
 
     from biopsy.cli.debug.checking import ended_politely
     from biopsy.cli.debug.layers_report import LayersReport, say_result
-    from biopsy.filesystem.folders import folders_of
-    from biopsy.isolation.cleanup import temporary_folder
-    from biopsy.layerwise.examination import Examination
+    from biopsy.processes.cleanup import temporary_folder
+    from biopsy.processes.writing import folders_of
+    from biopsy.questions.layers.examination import Examination
 
     bundling.require_possible(args)
     _require_sense(args)
     report = report_file(args, console)
-    layers_engines.settle(args, console)
+    settle(args, console)
     fed: list[Feed] = []
     question = _question(args, fed, console)
     interrupted = False
@@ -119,7 +124,7 @@ def execute(args: argparse.Namespace, console: Console) -> int:
             except KeyboardInterrupt:
                 findings, interrupted = examination.findings, True
             except errors.TooMuchMemory as error:
-                raise errors.TooMuchMemory(error.message, next_steps=[limits.MORE_MEMORY]) from error
+                raise errors.TooMuchMemory(error.message, next_steps=[types.MORE_MEMORY]) from error
         status = errors.Interrupted.status if interrupted else _status(findings)
         report.write(status, lambda: _sections(args, findings, examination, question.index))
         _write_csv(args, findings)
@@ -152,15 +157,14 @@ def _pack(
     if findings.passed:
         console.warn(f"{args.bundle} is not written: nothing is wrong")
         return
-    from biopsy.cli.debug import layers_bundle
 
-    packed = layers_bundle.Packed(question=question, findings=findings, feeds=fed, report=report)
-    layers_bundle.pack(args, packed, console)
+    packed = Packed(question=question, findings=findings, feeds=fed, report=report)
+    pack(args, packed, console)
 
 
 def _require_sense(args: argparse.Namespace) -> None:
-    from biopsy.filesystem.write import require_writable
     from biopsy.model.load import require_file
+    from biopsy.processes.writing import require_writable
 
     require_file(args.model)
     for path in (args.csv, args.events, args.save_inputs):
@@ -174,8 +178,7 @@ def _question(args: argparse.Namespace, fed: list[Feed], console: Console) -> Qu
     """The question; once it is known what is fed, that stands in ``fed``."""
     from biopsy.cli.arguments.comparing import limits_of
     from biopsy.cli.run.settings import tolerances_of
-    from biopsy.layerwise.question import question_about
-    from biopsy.layerwise.tensor_errors import Judge
+    from biopsy.questions.layers.question import Judge, question_about
 
     return question_about(
         args.model,
@@ -195,7 +198,7 @@ def _feeds(
     kinds: Mapping[str, TensorType | None], args: argparse.Namespace, fed: list[Feed], console: Console
 ) -> Sequence[Feed]:
     """The input samples, saved if that is asked for."""
-    from biopsy.cli.run.inputs import save, settled
+    from biopsy.cli.run.execution import save, settled
     from biopsy.cli.run.settings import inputs_of
 
     feeds, _ = settled(kinds, inputs_of(args), console)
@@ -208,10 +211,10 @@ def _sections(
     args: argparse.Namespace, findings: LayerFindings, examination: Examination, index: ModelIndex
 ) -> Mapping[str, Any]:
     """What a report tells."""
-    from biopsy.cli.debug.layers_next import advice_of
-    from biopsy.report.layers import layers_sections
-    from biopsy.report.model_summary import model_tree
-    from biopsy.report.versions import versions_tree
+    from biopsy.cli.debug.layers_report import advice_of
+    from biopsy.findings.answers import layers_sections
+    from biopsy.findings.model import model_tree
+    from biopsy.findings.report import versions_tree
 
     return {
         "model": model_tree(index, args.model),
@@ -222,8 +225,197 @@ def _sections(
 
 
 def _write_csv(args: argparse.Namespace, findings: LayerFindings) -> None:
-    from biopsy.filesystem.write import write_whole
-    from biopsy.layerwise.report import as_csv
+    from biopsy.processes.writing import write_whole
+    from biopsy.questions.layers.findings import as_csv
 
     if args.csv is not None:
         write_whole(args.csv, [as_csv(findings)])
+
+
+# The two engines of ``debug layers``: the suspect, and the one to trust.
+
+DEFAULT_REFERENCE = PLAIN[0]
+
+_SPEC = "NAME[:key=value,...]"
+
+
+def add(parser: argparse.ArgumentParser) -> None:
+    """The options that name them."""
+    group = parser.add_argument_group("engines")
+    group.add_argument(
+        "--suspect",
+        metavar=_SPEC,
+        help="the engine to examine, such as openvino; 'biopsy doctor' lists all (default: as below)",
+    )
+    group.add_argument(
+        "--reference-engine",
+        metavar=_SPEC,
+        help=f"the engine to trust, preferably one that does not optimize (default: {DEFAULT_REFERENCE})",
+    )
+    group.add_argument(
+        "--load-outputs",
+        type=types.READ,
+        metavar="FILE",
+        help="golden values of some of the model's tensors, whoever recorded them, instead of an engine to trust; "
+        "layers without one are measured as one piece with the next that have (inputs: --load-inputs, or the same "
+        "file)",
+    )
+    engines.add_engines(
+        parser,
+        "engines, as for run: one alone is the suspect; the first of two is the one to trust",
+    )
+    engines.add(parser)
+
+
+def settle(args: argparse.Namespace, console: Console) -> None:
+    """Put both into ``args.suspect`` and ``args.reference_engine``, whichever way they are named.
+
+    Raises UsageError if one is named twice, or if there are more than two; and if there are golden values besides an
+    engine to trust, or none of the inputs that they belong to.
+    """
+    if args.load_outputs is not None:
+        _take_golden_values(args)
+    named = args.engines or engines.settings_given(args)
+    texts = [spec.text for spec in engines.engine_specs(args)] if named else []
+    options = {"reference-engine": args.reference_engine, "suspect": args.suspect}
+    roles = [option.replace("-", "_") for option, value in options.items() if value is None]
+    if len(texts) > len(roles):
+        golden = "" if args.load_outputs is None else f"--load-outputs {args.load_outputs}"
+        shown = {**options, **({"reference-engine": None} if golden else {})}
+        given = [
+            *([golden] if golden else []),
+            *(f"--{key} {value}" for key, value in shown.items() if value is not None),
+        ]
+        raise errors.UsageError(
+            f"too many engines: {', '.join([*given, *texts])}; there is one suspect, and one engine to trust",
+            next_steps=["--engine REFERENCE --engine SUSPECT", "or --reference-engine REFERENCE --suspect SUSPECT"],
+        )
+    for role, text in zip(reversed(roles), reversed(texts), strict=False):
+        setattr(args, role, text)
+    if args.suspect is None:
+        args.suspect = engines.default_engine(runs=True).text
+        console.note(f"no engine is named: {args.suspect} is the suspect")
+    args.reference_engine = args.reference_engine or DEFAULT_REFERENCE
+
+
+def _take_golden_values(args: argparse.Namespace) -> None:
+    """Make them the engine to trust, and feed what they belong to: the inputs given, else those in the same file."""
+    if args.reference_engine is not None:
+        raise errors.UsageError(
+            f"--load-outputs {args.load_outputs}, and --reference-engine {args.reference_engine}: trust one of them"
+        )
+    if args.data_loader_script is not None:
+        raise errors.UsageError(
+            "--load-outputs: golden values belong to inputs in a file, not to those that a script makes",
+            next_steps=["--load-inputs FILE    the inputs that they were recorded with"],
+        )
+    if len(args.load_inputs or ()) > 1:
+        raise errors.UsageError(
+            "--load-outputs takes the inputs from one file",
+            next_steps=["biopsy data concat FILE FILE -o inputs.npz    puts them into one"],
+        )
+    args.reference_engine = advice.spec_of(args.load_outputs, args.load_inputs[0] if args.load_inputs else None)
+    args.load_inputs = args.load_inputs or [args.load_outputs]
+
+
+# ``--bundle`` of ``debug layers``: the worst layer or group alone, fed as it was, both engines compared on it.
+
+_LIMITS = (
+    "--atol", "--rtol", "--check-error-stat", "--error-quantile", "--cosine", "--psnr", "--snr", "--l2", "--ulp",
+    "--top-k", "--index-tolerance", "--compare",
+)  # fmt: skip
+
+
+@dataclass(frozen=True, kw_only=True)
+class Packed:
+    """What was asked, what was found with which samples, and the report of it as it stands in a file."""
+
+    question: Question
+    findings: LayerFindings
+    feeds: Sequence[Feed]
+    report: bytes
+
+
+def pack(args: argparse.Namespace, packed: Packed, console: Console) -> None:
+    """Pack the worst suspect; the whole model, which is said, where no layer or group alone is at fault.
+
+    Raises CheckError if that does not fail by itself, or if the script of the bundle does not show it.
+    """
+    from biopsy.processes.cleanup import temporary_folder
+    from biopsy.tensors.files import write_feeds
+
+    question, findings, feeds = packed.question, packed.findings, packed.feeds
+    with temporary_folder("biopsy-", args.work_dir) as scratch:
+        inputs = scratch / "inputs.safetensors"
+        if findings.suspects:
+            suspect = findings.suspects[0]
+            model = _piece(question, suspect, scratch)
+            names: Collection[str] = suspect.outputs
+            write_feeds(inputs, _fed(question, suspect, feeds, scratch))
+        else:
+            console.warn("no layer alone is at fault: the bundle holds the whole model ('debug reduce' makes it small)")
+            model, names = args.model, question.index.ids
+            write_feeds(inputs, feeds)
+        reports = bundling.reports_of(packed.report, console)
+        bundling.pack(_packing(args, model, inputs, list(_words(args, names)), reports), console)
+
+
+def _packing(
+    args: argparse.Namespace, model: Path, inputs: Path, words: list[str], reports: Mapping[str, bytes]
+) -> bundling.Packing:
+    from biopsy.checks.command import CommandCheck
+    from biopsy.checks.judge import Rules
+
+    return bundling.Packing(
+        target=args.bundle,
+        original=args.model,
+        model=model,
+        check=CommandCheck(words, "{}", args.run_timeout),
+        rules=Rules(),
+        own_run=checking.own_run(argparse.Namespace(check=words)),
+        inputs=inputs,
+        folder=args.external_data_dir if model is args.model else None,
+        reports=reports,
+    )
+
+
+def _piece(question: Question, suspect: Suspect, scratch: Path) -> Path:
+    """The suspect as a model."""
+    from biopsy.model.extract import Wanted, extract
+    from biopsy.model.weights_file import save_with_weights
+
+    inputs = [Wanted(name) for name in suspect.inputs] or None
+    part = extract(question.index, inputs, [Wanted(name) for name in suspect.outputs])
+    path = scratch / "suspect.onnx"
+    save_with_weights(part, path, question.index.folder, None)
+    return path
+
+
+def _fed(question: Question, suspect: Suspect, feeds: Sequence[Feed], scratch: Path) -> list[dict[str, Array]]:
+    """What goes into the suspect, as the reference computes it from the samples."""
+    from biopsy.engines.worker import Worker
+    from biopsy.tensors.files import write_feeds
+
+    index = question.index
+    computed = [name for name in suspect.inputs if index.ids[name] in index.producer]
+    inner: list[dict[str, Array]] = [{} for _ in feeds]
+    if computed:
+        file = scratch / "samples.safetensors"
+        write_feeds(file, feeds)
+        with Worker(question.reference, scratch, question.timeout, memory=question.memory) as reference:
+            inner = [dict(sample) for sample in reference.run(question.model, file, computed)]
+    own = [name for name in suspect.inputs if name not in computed]
+    return [
+        {name: sample[name] for name in own} | {name: values[name] for name in computed}
+        for sample, values in zip(feeds, inner, strict=True)
+    ]
+
+
+def _words(args: argparse.Namespace, names: Collection[str]) -> Iterator[str]:
+    """The check: both engines, and the limits that are for all outputs or for those of these names."""
+    yield from ("biopsy", "run", "{}", "--engine", args.reference_engine, "--engine", args.suspect)
+    for option in _LIMITS:
+        given = getattr(args, option[2:].replace("-", "_")) or ()
+        kept = [word for word in given if ":" not in word or word.rpartition(":")[0] in names]
+        if kept:
+            yield from (option, *kept)

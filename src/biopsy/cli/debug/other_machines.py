@@ -1,4 +1,6 @@
-"""``--on`` and the options that go with it: checks on the machines of a Ray cluster."""
+"""``--on`` and the options that go with it: checks on the machines of a Ray cluster, and what Ray is to install
+there first (the file of ``--runtime-env``).
+"""
 
 from __future__ import annotations
 
@@ -6,11 +8,14 @@ import argparse
 import contextlib
 import re
 from collections.abc import Iterator, Mapping
+from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from biopsy import errors
-from biopsy.cli.arguments import file_kinds
+from biopsy.cli.arguments import types
+from biopsy.processes.reading import read_plain
+from biopsy.text import printable
 
 if TYPE_CHECKING:
     from biopsy.cli.console import Console
@@ -51,7 +56,7 @@ def add(
     )
     group.add_argument(
         "--runtime-env",
-        type=file_kinds.READ,
+        type=types.READ,
         metavar="FILE",
         help="with --on, have Ray install this on each machine first: requirements (.txt), or the fields pip, uv, "
         "conda, image_uri and env_vars of its runtime_env (.yaml, .json)",
@@ -142,8 +147,8 @@ def jobs_on(machines: OtherMachines, wanted: int | None) -> int:
 
 
 def _ray_workers(args: argparse.Namespace, runtime_env: Mapping[str, Any] | None) -> RayWorkers:
+    from biopsy.session.cluster import Resources
     from biopsy.session.ray_cluster import RayWorkers
-    from biopsy.session.resources import Resources
 
     return RayWorkers(
         None if args.on == "ray" else args.on,
@@ -156,7 +161,6 @@ def _ray_workers(args: argparse.Namespace, runtime_env: Mapping[str, Any] | None
 def _runtime_env(args: argparse.Namespace) -> dict[str, Any] | None:
     if args.runtime_env is None:
         return None
-    from biopsy.cli.debug.runtime_environment import runtime_environment
 
     return runtime_environment(args.runtime_env)
 
@@ -176,3 +180,54 @@ def _require_none(args: argparse.Namespace, refused: Mapping[str, str]) -> None:
 
 def _dest(option: str) -> str:
     return option.removeprefix("--").replace("-", "_")
+
+
+# The file of ``--runtime-env``: what Ray is to install on other machines before a check runs there.
+
+_FIELDS = ("pip", "uv", "conda", "image_uri", "env_vars")
+_SENT_UNASKED = frozenset({"working_dir", "py_modules", "excludes", "java_jars"})
+_FORMS = "name a file of requirements (.txt), or of the fields of Ray's runtime_env (.yaml, .json)"
+
+
+def runtime_environment(path: Path) -> dict[str, Any]:
+    """The fields of Ray's ``runtime_env`` that a file holds; a file of requirements is its field ``pip``.
+
+    Every plain value is a text. Raises UsageError, in one line that names the file, for other fields: some would send
+    whole folders that no check names, others are no question of what is installed.
+    """
+    if path.suffix == ".txt":
+        return {"pip": [line for line in map(str.strip, _text(path).splitlines()) if line and line[0] != "#"]}
+    if path.suffix not in (".yaml", ".yml", ".json"):
+        raise errors.UsageError(f"{path}: its name says no form", next_steps=[_FORMS])
+    from biopsy.questions.known_failures.catalogue import value_in
+
+    try:
+        found = value_in(_text(path))
+    except ValueError as error:
+        raise errors.UsageError(f"{path}: {error}", next_steps=[_FORMS]) from error
+    if not isinstance(found, dict) or not found:
+        raise errors.UsageError(f"{path}: it holds no fields", next_steps=["pip: [onnxruntime==1.20.1]"])
+    for name in found:
+        if name in _SENT_UNASKED:
+            raise errors.UsageError(
+                f"{path}: {name} would send files that no check names",
+                next_steps=["name each file that the check reads as a word of its own: they are sent by themselves"],
+            )
+        if name not in _FIELDS:
+            raise errors.UsageError(f"{path}: there is no field {printable(str(name))!r:.80}", next_steps=[_known()])
+    return found
+
+
+def _known() -> str:
+    return f"the fields are {', '.join(_FIELDS)}"
+
+
+def _text(path: Path) -> str:
+    from biopsy.questions.known_failures.catalogue import MOST_BYTES
+
+    try:
+        return read_plain(path, MOST_BYTES, follow=True).decode("utf-8")
+    except OSError as error:
+        raise errors.UsageError(f"{path}: {error.strerror or error}") from error
+    except UnicodeDecodeError as error:
+        raise errors.UsageError(f"{path}: it is no UTF-8 text") from error

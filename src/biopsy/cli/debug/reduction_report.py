@@ -1,27 +1,39 @@
-"""What a reduction shows: a line for each thing learnt, one live line on a terminal, and the end of it all."""
+"""What a reduction shows: a line for each thing learnt, one live line on a terminal, the end of it all, what may
+vary, and what to type next; and what its report tells.
+"""
 
 from __future__ import annotations
 
+import argparse
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Container, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from biopsy import events
-from biopsy.cli.advice import Advice, say_advice
-from biopsy.cli.check_output import say_output
-from biopsy.cli.code_places import say_places
-from biopsy.cli.debug.variation_report import say_variation
-from biopsy.cli.progress import Progress, shows, time_left
-from biopsy.comparison.error_text import error_text
-from biopsy.quantities import count, size_text
+from biopsy.checks.command_line import LOAD_INPUTS, PLACEHOLDER, CommandLine, OwnInspect, OwnRun, parse
+from biopsy.checks.words import as_word, names_path, output_word
+from biopsy.cli.advice import LIMITS, MADE_BY_DEFAULT, MAKING, Advice, file_of, given, lacking, merge_words, say_advice
+from biopsy.cli.arguments.engines import specs_to_run
+from biopsy.cli.debug import checking
+from biopsy.cli.progress import Progress, say_output, say_places, shows, time_left
+from biopsy.cli.run.options import are_given
+from biopsy.comparison.mismatch import error_text
+from biopsy.findings.model import model_tree
+from biopsy.findings.report import versions_tree
+from biopsy.model.index import ModelIndex, index_file
 from biopsy.session.result_file import size_of
-from biopsy.text import first_line
+from biopsy.text import ListOption, count, first_line, is_refused, line_of, size_text
 
 if TYPE_CHECKING:
+    from biopsy.checks.outcome import Judged
     from biopsy.cli.console import Console
+    from biopsy.engines.registry import EngineSpec
+    from biopsy.findings.search_history import SearchHistory
+    from biopsy.questions.variation.result import Finding, Variation
     from biopsy.reduction.result import Reduction
-    from biopsy.variation.result import Variation
 
 _MOST_NODES_SHOWN = 24
 _MOST_SOURCES_SHOWN = 8
@@ -178,3 +190,237 @@ def _graph(head: str, labels: Sequence[str], reads: Sequence[Sequence[int]], mos
         yield f"{place:>4}  {label:<{width}}  reads {told}{rest}" if told else f"{place:>4}  {label}"
     if more:
         yield f"      {more}"
+
+
+# What may vary, in a few lines.
+
+_COLUMN = 9
+_WIDEST_TITLE = 40
+_WIDEST_TEXT = 66
+
+
+def say_variation(console: Console, variation: Variation | None) -> None:
+    """A line for each feature that must be as it is, or may be another; nothing if that was not asked."""
+    if variation is None:
+        return
+    if variation.kept:
+        console.say(f"{'may vary':<{_COLUMN}} not known: {variation.kept}")
+        return
+    free = [one for one in variation.free if one.is_given or console.verbosity > 0]
+    width = min(_WIDEST_TITLE, max((len(one.title) for one in (*free, *variation.fixed)), default=0))
+    _say(console, "may vary", free, width)
+    _say(console, "must be", variation.fixed, width)
+    if console.verbosity > 0:
+        _say(console, "unknown", variation.unknown, width)
+    console.say(f"{'':<{_COLUMN}} {_cost(variation)}")
+
+
+def _say(console: Console, head: str, found: Sequence[Finding], width: int) -> None:
+    for place, one in enumerate(found):
+        console.say(f"{'' if place else head:<{_COLUMN}} {one.title:<{width}}  {_told(one, console.verbosity)}")
+
+
+def _told(found: Finding, verbosity: int) -> str:
+    """All that was tried where that is short, or asked for by ``-v``; else how much was."""
+    if verbosity > 0 or len(found.text) <= _WIDEST_TEXT:
+        return found.text
+    if not found.gone:
+        return f"any of {len(found.still)} tried"
+    tried = len(found.still) + len(found.gone)
+    return f"{found.short} ({count(tried, 'change')} tried, {len(found.gone)} of them passed)"
+
+
+def _cost(variation: Variation) -> str:
+    told = [count(variation.checks, "check")]
+    if not variation.free and not variation.fixed:
+        told.append("nothing can be said of what may vary")
+    if variation.unknown:
+        told.append(f"of {count(len(variation.unknown), 'more feature')} nothing is known (-v)")
+    if variation.together is not None:
+        at_once = {"always": "fails", "sometimes": "does not always fail", "never": "does not fail"}
+        told.append(f"{at_once[variation.together]} where all that may vary is changed at once")
+    if not variation.complete:
+        told.append("the budget was too small for more: --explain-checks N")
+    return " · ".join(told)
+
+
+# What ``biopsy debug reduce --report`` tells, besides what every report begins with.
+
+
+class Sections:
+    """Makes the sections of a reduction, also of one that has ended early.
+
+    If they are ``wanted``, the model is described now: its file may be where the result goes.
+    """
+
+    def __init__(self, args: argparse.Namespace, index: ModelIndex, history: SearchHistory, *, wanted: bool) -> None:
+        self._args = args
+        self._index = index
+        self._history = history
+        self._model = model_tree(index, args.model) if wanted else {}
+
+    def of_result(
+        self, found: Reduction, variation: Variation | None, advice: Sequence[Advice], folder: Path
+    ) -> Mapping[str, Any]:
+        """What was found, and what to type next; paths as seen from a folder."""
+        from biopsy.findings.reduction import reduction_sections
+
+        return {
+            **self._always(),
+            **reduction_sections(found, self._index, self._history, self._args.mode, folder),
+            "variation": None if variation is None else variation.as_json(),
+            "next": [vars(one) for one in advice],
+        }
+
+    def of_error(self) -> Mapping[str, Any]:
+        """What is known where an error ended the search."""
+        search = None if self._history.is_empty else {"mode": self._args.mode, **self._history.tree()}
+        return {**self._always(), "search": search}
+
+    def _always(self) -> Mapping[str, Any]:
+        own = checking.own_run(self._args)
+        engines = [] if own is None else [spec.text for spec in specs_to_run(own)]
+        return {"model": self._model, "versions": versions_tree(engines)}
+
+
+# What to type after ``debug reduce``, from what was found: how the result fails decides what can be asked of it.
+#
+# Each line can be pasted as it is, and carries what the failure was seen with: engines, inputs, tolerances, rules.
+
+_RULES = ("--fail-code", "--ignore-fail-code", "--fail-regex")
+
+_OF_OUTPUTS = frozenset(option[2:].replace("-", "_") for option in LIMITS if option != "--compare")
+_OF_INPUTS = frozenset({"input_shapes", "val_range"})
+"""Options of ``run`` whose values may name a tensor, by their place in the parsed options."""
+
+
+def advice_of(found: Reduction, args: argparse.Namespace) -> list[Advice]:
+    """The few lines that follow; none where the result went into a pipe."""
+    if not found.output.is_file():
+        return []
+    inspected = ["biopsy", "inspect", "model", as_word(found.output), "--mode=full"]
+    advice = [*_of_check(found, args), Advice(line_of(inspected), "what it holds")]
+    return [one for one in advice if not is_refused(one.line)]
+
+
+def _of_check(found: Reduction, args: argparse.Namespace) -> Iterator[Advice]:
+    judged = found.judged_after or found.judged_before
+    if not args.check or judged is None:
+        return
+    check = _check_of_result(found, args)
+    if not isinstance(check, OwnRun):
+        if check.names_candidate("") and not isinstance(check, OwnInspect):
+            yield Advice(line_of(check.words_for(found.output, "")), "the failure by itself")
+        return
+    index = index_file(found.output)
+    inside = checking.options_of_run(_speaking_of(check, index.ids, index))
+    if inside is None:
+        return
+    check = _speaking_of(check, {index.names[tensor] for tensor in index.outputs}, index)
+    asked = _OwnCheck(found=found, args=args, own=inside, check=check, judged=judged)
+    yield from asked.layers()
+    yield from asked.flags()
+    yield from asked.known()
+    if judged.evidence.verdict.stage != "compare":
+        yield Advice(line_of(check.words_for(found.output, "")), "the failure by itself")
+
+
+def _speaking_of(check: OwnRun, outputs: Container[str], index: ModelIndex) -> OwnRun:
+    """The check without values for tensors that the result does not have: they are no error in a check alone."""
+    parser = checking.run_parser()
+    inputs = {index.names[tensor] for tensor in index.fed_inputs()}
+
+    def is_kept(option: str, value: str) -> bool:
+        name = value.rpartition(":")[0]
+        dest = parser.dest_of(option)
+        if not name or dest not in _OF_OUTPUTS | _OF_INPUTS:
+            return True
+        known = outputs if dest in _OF_OUTPUTS else inputs
+        return name in known or name.partition("[")[0] in known  # an item of a sequence
+
+    return check.with_values(is_kept)
+
+
+def _check_of_result(found: Reduction, args: argparse.Namespace) -> CommandLine:
+    """The words of the check, ``{}`` in the place of the model, with the inputs that the result is fed."""
+    words = [PLACEHOLDER if names_path(word, str(args.iter_artifact)) else word for word in args.check]
+    check = parse(words)
+    if found.inputs is None or not isinstance(check, OwnRun):
+        return check
+    return check.without_option(LOAD_INPUTS).with_options("--load-inputs", as_word(found.inputs))
+
+
+@dataclass(frozen=True, kw_only=True)
+class _OwnCheck:
+    """A check that is ``biopsy run``, and how the result fails it.
+
+    ``own`` are its options, also those about tensors inside the result, of which ``check`` does not speak.
+    """
+
+    found: Reduction
+    args: argparse.Namespace
+    own: argparse.Namespace
+    check: OwnRun
+    judged: Judged
+
+    @cached_property
+    def engines(self) -> Sequence[EngineSpec]:
+        """The engines that it runs, in order."""
+        return specs_to_run(self.own)
+
+    @property
+    def suspect(self) -> str:
+        """The engine that fails, as it is written; the last one if the check does not say."""
+        said = self.judged.evidence.verdict.engine
+        named = [spec.text for spec in self.engines if said in (spec.text, spec.name)]
+        return (named or [self.engines[-1].text])[-1]
+
+    def layers(self) -> Iterator[Advice]:
+        """Which layer is wrong, of several; nothing where a function of the user's judges, or nothing is compared."""
+        if self.judged.evidence.verdict.stage != "compare" or len(self.found.nodes) < 2 or are_given(self.own):
+            return
+        golden = file_of(self.args.record_with) if self.own.load_outputs else None
+        if golden is not None:
+            yield from self._layers_by(golden)
+            return
+        others = [spec.text for spec in self.engines if spec.text != self.suspect]
+        reference = ["--reference-engine", others[0]] if others and not self.own.load_outputs else []
+        words = ["biopsy", "debug", "layers", as_word(self.found.output), *reference, "--suspect", self.suspect]
+        making = given(self.own, (*MAKING, "--input-symbols"), MADE_BY_DEFAULT)
+        line = line_of([*words, *self._inputs(), *making, *given(self.own, LIMITS)])
+        yield Advice(line, "which of its layers is wrong, alone or together with others")
+
+    def _layers_by(self, golden: Path) -> Iterator[Advice]:
+        """The same by golden values, with the inputs of the result, of which some may stand elsewhere."""
+        fed = []
+        if lacking(golden, index_file(self.found.output)):
+            merged = output_word("reduced_inputs.npz", self.args.model)
+            files = [*(self.args.load_inputs or ()), golden]
+            yield Advice(line_of(merge_words(files, merged)), "the inputs of the result")
+            fed = ["--load-inputs", merged]
+        words = ["biopsy", "debug", "layers", as_word(self.found.output), "--suspect", self.suspect, *fed]
+        line = line_of([*words, "--load-outputs", as_word(golden), *given(self.own, LIMITS)])
+        yield Advice(line, "which of its layers is wrong, alone or together with others")
+
+    def _inputs(self) -> Iterator[ListOption]:
+        files = [self.found.inputs] if self.found.inputs is not None else self.own.load_inputs
+        if files:
+            yield ListOption("--load-inputs", [str(path) for path in files])
+
+    @property
+    def _rules(self) -> list[ListOption | str]:
+        return [option for name in _RULES for option in given(self.args, [name])]
+
+    def known(self) -> Iterator[Advice]:
+        """Whether it is a bug that is known; nothing where rules decide, which that command does not take."""
+        if not self._rules:
+            line = line_of(["biopsy", "debug", "known", as_word(self.found.output), "--check", *self.check.words])
+            yield Advice(line, "whether it is a known bug")
+
+    def flags(self) -> Iterator[Advice]:
+        """Which setting of the engine switches the failure off."""
+        rules = self._rules
+        match = [] if self.args.match == "auto" else ["--match", self.args.match]
+        words = ["biopsy", "debug", "flags", as_word(self.found.output), *match, *rules]
+        line = line_of([*words, ListOption("--engine", [self.suspect]), "--check", *self.check.words])
+        yield Advice(line, f"which setting of {self.suspect.partition(':')[0]} switches it off")

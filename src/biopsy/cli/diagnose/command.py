@@ -1,20 +1,25 @@
-"""``biopsy diagnose``: why a model fails, in words, and what avoids it."""
+"""``biopsy diagnose``: why a model fails, in words, and what avoids it. It shows each question that is answered, and
+the verdict.
+"""
 
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from biopsy import errors
-from biopsy.cli import line_again
-from biopsy.cli.arguments import checks, file_kinds
+from biopsy import errors, events
+from biopsy.cli import advice
+from biopsy.cli.arguments import checks, types
+from biopsy.cli.console import COLUMN
 from biopsy.cli.debug import bundling
 from biopsy.cli.diagnose import options
-from biopsy.cli.report_file import report_file
+from biopsy.cli.progress import Progress, shows
+from biopsy.cli.report import report_file
+from biopsy.text import count
 
 if TYPE_CHECKING:
     from biopsy.cli.console import Console
@@ -47,10 +52,10 @@ def configure(parser: argparse.ArgumentParser) -> None:
     options.add(parser)
 
 
-def derived_files(args: argparse.Namespace) -> file_kinds.Derived:
+def derived_files(args: argparse.Namespace) -> types.Derived:
     """The folder of the evidence, if no option names it."""
     folder = None if args.dir else options.folder_of(args)
-    return {"the folder of the evidence": (folder, file_kinds.FOLDER_WRITTEN)}
+    return {"the folder of the evidence": (folder, types.FOLDER_WRITTEN)}
 
 
 def execute(args: argparse.Namespace, console: Console) -> int:
@@ -62,9 +67,7 @@ def execute(args: argparse.Namespace, console: Console) -> int:
 def _executed(args: argparse.Namespace, console: Console, held: ExitStack) -> int:
     """The same; the folder is kept for this diagnosis until ``held`` is closed."""
     from biopsy.cli.debug.checking import ended_politely
-    from biopsy.cli.diagnose.progress import DiagnosisProgress, say_result
     from biopsy.cli.diagnose.question import question_of
-    from biopsy.cli.live_line import COLUMN
     from biopsy.diagnosis.diagnose import diagnose
     from biopsy.diagnosis.report_tree import diagnosis_sections
     from biopsy.diagnosis.workarounds import next_lines
@@ -88,11 +91,11 @@ def _executed(args: argparse.Namespace, console: Console, held: ExitStack) -> in
         raise errors.Interrupted(
             "what is known so far is said above",
             kept=f"{found.folder}, with what was found",
-            resume=line_again.resume_line(args.words, REST_OPTIONS),
+            resume=advice.resume_line(args.words, REST_OPTIONS),
         )
     _pack(args, found, question, partial(report.as_bytes, status, partial(sections, args.bundle)), shown)
     if found.stopped is not None:
-        shown.note(f"resume     {line_again.resume_line(args.words, REST_OPTIONS, ['--max-time'])}")
+        shown.note(f"resume     {advice.resume_line(args.words, REST_OPTIONS, ['--max-time'])}")
     return status
 
 
@@ -105,13 +108,12 @@ def _pack(
 ) -> None:
     if args.bundle is None:
         return
-    from biopsy.cli.diagnose import bundle
 
-    bundle.pack(args, question, found, report(), console)
+    options.pack(args, question, found, report(), console)
 
 
 def _status(found: Diagnosis) -> int:
-    from biopsy.diagnosis.step import PERSON
+    from biopsy.diagnosis.context import PERSON
 
     if found.stopped == PERSON or (found.stopped is not None and found.failed is None):
         return errors.Interrupted.status
@@ -119,9 +121,79 @@ def _status(found: Diagnosis) -> int:
 
 
 def _require_sense(args: argparse.Namespace) -> None:
-    from biopsy.filesystem.write import require_writable
     from biopsy.model.load import require_file
+    from biopsy.processes.writing import require_writable
 
     require_file(args.model)
     if args.events is not None:
         require_writable(args.events)
+
+
+# What a diagnosis shows: a line for each question that is answered, one live line on a terminal, and the verdict.
+
+
+class DiagnosisProgress(Progress):
+    """Listens to a diagnosis."""
+
+    def __init__(self, console: Console, log: Path | None) -> None:
+        super().__init__(console, log)
+        self._step = events.StepStarted("", "", 0, 1)
+        self._checks = 0
+
+    @shows(events.StepStarted)
+    def _show_started(self, event: events.StepStarted) -> None:
+        self._step, self._checks = event, 0
+        self._update(event.question)
+
+    @shows(events.StepDone)
+    def _show_done(self, event: events.StepDone) -> None:
+        if event.outcome == "skipped" or (event.outcome == "stopped" and not event.seconds):
+            self._console.detail(f"{event.name:<{COLUMN}} not asked: {event.answer}")
+            return
+        spent = f"{count(event.checks, 'check')} · {event.seconds:.1f} s" if event.checks else f"{event.seconds:.1f} s"
+        told = {"failed": "no answer: ", "stopped": ""}.get(event.outcome, "")
+        self.line(event.name, f"{told}{event.answer}   {spent}")
+
+    @shows(events.Checking)
+    def _show_checking(self, event: events.Checking) -> None:
+        self._update(event.description)
+
+    @shows(events.Checked)
+    def _show_checked(self, event: events.Checked) -> None:
+        self._checks += 1
+        self._console.detail(f"  check {event.number}  {event.outcome}: {event.reason} · {event.seconds:.2f} s")
+
+    @shows(events.Measured)
+    def _show_measured(self, event: events.Measured) -> None:
+        self._update(f"{event.stage}: {event.done} of {event.total}")
+
+    @shows(events.Resumed)
+    def _show_resumed(self, event: events.Resumed) -> None:
+        self.line("resumed", f"{count(event.runs, 'answer')} remembered in {event.journal}")
+
+    def _update(self, doing: str) -> None:
+        step = self._step
+        checks = [count(self._checks, "check")] if self._checks else []
+        parts = [f"question {step.number} of {step.total}", *checks, doing[:70]]
+        self._live.update(step.name, " · ".join(parts), (step.number - 1) / step.total)
+
+
+def say_result(console: Console, found: Diagnosis, following: Sequence[tuple[str, str]]) -> None:
+    """The verdict, how sure it is, what avoids the failure, what was left open, and what to do next."""
+    verdict = found.verdict
+    word = {True: "FAILED", False: "PASSED", None: "UNKNOWN"}[found.failed]
+    console.note("")
+    console.say(f"{word} | {verdict.text}")
+    if verdict.certainty is not None:
+        console.say(f"{'sure':<{COLUMN}} {verdict.certainty}")
+    for workaround in verdict.workarounds:
+        console.say(f"{'workaround':<{COLUMN}} {workaround.text}")
+        if workaround.line is not None:
+            console.say(f"{'':<{COLUMN}} {workaround.line}")
+    for question in verdict.not_tried:
+        console.say(f"{'open':<{COLUMN}} {question}")
+    console.note(f"{'evidence':<{COLUMN}} {found.folder} · {found.seconds:.1f} s")
+    if following:
+        console.note("")
+    for number, (line, why) in enumerate(following):
+        console.note(f"{'' if number else 'Next':<{COLUMN}} {why}:", f"{'':<{COLUMN}} {line}")

@@ -9,22 +9,22 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from biopsy import errors
-from biopsy.blame.transformations.spec import parse_tool
 from biopsy.checks.command_line import OwnRun, parse
 from biopsy.checks.words import names_path
-from biopsy.cli.arguments import checks, comparing, engine_options
-from biopsy.cli.arguments.given_options import LIMITS, given
-from biopsy.cli.debug import checking, preconditions
+from biopsy.cli.advice import LIMITS, given
+from biopsy.cli.arguments import checks, comparing
+from biopsy.cli.arguments.engines import default_engine, engine_specs, settings_given, specs_to_run
+from biopsy.cli.debug import checking
 from biopsy.cli.diagnose.options import folder_of
 from biopsy.cli.run.settings import inputs_of, tolerances_of
 from biopsy.diagnosis.evidence import held_folder
-from biopsy.diagnosis.question import DiagnosisQuestion, Effort, Judging, Samples, Words
-from biopsy.diagnosis.samples import require_sizes, settled
+from biopsy.diagnosis.question import DiagnosisQuestion, Effort, Judging, Samples, Words, require_sizes, settled
 from biopsy.engines.registry import create
-from biopsy.isolation.memory import processors
-from biopsy.layerwise.tensor_errors import Judge
 from biopsy.model.index import ModelIndex, index_file
-from biopsy.tactics.setting_changes import ENGINE_PLACE, SETTINGS_PLACE
+from biopsy.processes.own_process import processors
+from biopsy.questions.builds.settings import ENGINE_PLACE, SETTINGS_PLACE
+from biopsy.questions.layers.question import Judge
+from biopsy.questions.transformations.question import parse_tool
 
 if TYPE_CHECKING:
     from biopsy.cli.console import Console
@@ -78,10 +78,10 @@ def _with_engine(args: argparse.Namespace) -> argparse.Namespace:
     then known without a place.
     """
     command = parse(args.check or ())
-    named = args.engines or engine_options.settings_given(args)
+    named = args.engines or settings_given(args)
     if not named or not isinstance(command, OwnRun) or not _has_place(command.words):
         return args
-    words = list(_filled(command.words, engine_options.engine_specs(args)[-1].text))
+    words = list(_filled(command.words, engine_specs(args)[-1].text))
     return argparse.Namespace(**{**vars(args), "check": words})
 
 
@@ -98,19 +98,19 @@ def _engines(
     args: argparse.Namespace, own_run: argparse.Namespace | None, console: Console, *, is_placed: bool
 ) -> Words:
     """The engines as specs; of a check that is ``biopsy run`` those that it runs."""
-    named = bool(args.engines or engine_options.settings_given(args))
+    named = bool(args.engines or settings_given(args))
     if own_run is not None:
         if named and not is_placed:
             raise errors.UsageError(
                 "the check names the engines, and so do you", next_steps=["name them behind --check only"]
             )
-        specs = engine_options.specs_to_run(own_run)
+        specs = specs_to_run(own_run)
     elif named:
-        specs = engine_options.engine_specs(args)
+        specs = engine_specs(args)
     elif args.check is not None:
         return ()
     else:
-        specs = [engine_options.default_engine(runs=True)]
+        specs = [default_engine(runs=True)]
         console.note(f"no engine is named: {specs[0].text} is used")
     for spec in specs:
         create(spec)
@@ -125,7 +125,7 @@ def _samples(
     if args.check is None:
         require_sizes(index, inputs)
     elif asked is not args:
-        preconditions.require_inputs_of_golden_values(asked, keep_inputs=False)
+        checking.require_inputs_of_golden_values(asked, keep_inputs=False)
         if not asked.load_inputs:
             require_sizes(index, inputs)
     folder = held.enter_context(held_folder(folder_of(args), beside=args.dir is None, warn=console.warn))

@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from biopsy import errors
-from biopsy.cli.arguments import absent_options, engine_options, file_kinds, groups, tensorrt, types
-from biopsy.quantities import count
+from biopsy.cli.arguments import absent_options, engines, groups, types
+from biopsy.text import count
 
 if TYPE_CHECKING:
     from biopsy.cli.console import Console
@@ -34,11 +34,11 @@ _DEFAULT_FOLDER = "polygraphy_capability_dumps"
 def configure(parser: argparse.ArgumentParser) -> None:
     """Add the options of ``inspect capability``."""
     parser.epilog = EXAMPLES
-    parser.add_argument("model", type=file_kinds.READ, metavar="MODEL", help="the ONNX model")
+    parser.add_argument("model", type=types.READ, metavar="MODEL", help="the ONNX model")
     parser.add_argument(
         "-o",
         "--output",
-        type=file_kinds.FOLDER_WRITTEN,
+        type=types.FOLDER_WRITTEN,
         metavar="DIR",
         help="write each part as a model into this folder",
     )
@@ -55,8 +55,8 @@ def configure(parser: argparse.ArgumentParser) -> None:
         help="a build that takes longer counts as a refusal: 90s, 10m, 1h (default: 10m)",
     )
     groups.add_weights_folder(parser)
-    engine_options.add_engines(parser, "the engine to ask (default: --trt)")
-    tensorrt.add(parser)
+    engines.add_engines(parser, "the engine to ask (default: --trt)")
+    engines.add(parser)
     absent_options.add(parser, "inspect capability")
 
 
@@ -65,8 +65,8 @@ def execute(args: argparse.Namespace, console: Console) -> int:
     from biopsy.checks import verdict
     from biopsy.engines.capability import Parts, survey
     from biopsy.engines.worker import Worker
-    from biopsy.isolation.cleanup import temporary_folder
     from biopsy.model.index import index_file
+    from biopsy.processes.cleanup import temporary_folder
 
     spec, is_named = _engine(args, console)
     if args.with_partitioning and args.output is None:
@@ -97,7 +97,7 @@ def _engine(args: argparse.Namespace, console: Console) -> tuple[EngineSpec, boo
     """The engine to ask, and whether it is named: TensorRT if not. Raises EngineMissing if that does not work here."""
     from biopsy.engines.registry import EngineSpec, create, installed
 
-    named = engine_options.only_engine(args)
+    named = engines.only_engine(args)
     if named is None:
         problem = installed("trt")[0].problem
         if problem is not None:

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from biopsy import errors
-from biopsy.cli.arguments import file_kinds, types
+from biopsy.cli.arguments import types
 from biopsy.cli.console import Console
 
 if TYPE_CHECKING:
@@ -29,7 +29,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     """Add the options."""
     parser.epilog = EPILOG
     parser.add_argument(
-        "path", type=file_kinds.READ, metavar="FILE", help="a file of inputs or outputs, or a folder of iterations"
+        "path", type=types.READ, metavar="FILE", help="a file of inputs or outputs, or a folder of iterations"
     )
     parser.add_argument("-a", "--all", action="store_true", help="show all iterations, not only the first")
     parser.add_argument("-s", "--show-values", action="store_true", help="show the values too")
@@ -99,8 +99,8 @@ def _matches(name: str, patterns: Sequence[str]) -> bool:
 def _tensor_lines(tensors: Mapping[str, Array], args: argparse.Namespace) -> Iterator[str]:
     from biopsy.comparison.describe import statistics_text
     from biopsy.comparison.metrics import statistics
-    from biopsy.tensors.dtypes import is_text
     from biopsy.tensors.results import release
+    from biopsy.tensors.types import is_text
 
     for name in tensors:
         if args.name and not _matches(name, args.name):
@@ -136,7 +136,7 @@ def _histogram_lines(array: Array) -> Iterator[str]:
 def _value_lines(array: Array, items: int, width: int) -> Iterator[str]:
     import numpy as np
 
-    from biopsy.tensors.dtypes import widened
+    from biopsy.tensors.types import widened
 
     shortened: dict[str, Any] = {"threshold": sys.maxsize} if items < 0 else {"threshold": 0, "edgeitems": items}
     text = np.array2string(widened(array), max_line_width=sys.maxsize if width < 0 else width, **shortened)

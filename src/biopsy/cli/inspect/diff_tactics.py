@@ -8,17 +8,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from biopsy import errors
-from biopsy.cli.arguments import file_kinds
-from biopsy.cli.arguments.report_option import add_report
-from biopsy.cli.live_line import COLUMN
-from biopsy.cli.report_file import report_file
+from biopsy.cli.arguments import types
+from biopsy.cli.console import COLUMN
+from biopsy.cli.report import add_report, report_file
 
 if TYPE_CHECKING:
     from biopsy.cli.console import Console
-    from biopsy.tactics.difference import ChoiceGroup, Difference
-    from biopsy.tactics.record import TacticRecord
-    from biopsy.tactics.replay import TacticReplay
-    from biopsy.tactics.significance import Table
+    from biopsy.questions.builds.difference import ChoiceGroup, Difference, Table
+    from biopsy.questions.builds.record import TacticRecord, TacticReplay
 
 _MOST_GROUPS = 5
 _MOST_CHOICES = 6
@@ -44,15 +41,15 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.epilog = _EPILOG
     parser.add_argument(
         "--dir",
-        type=file_kinds.FOLDER_READ,
+        type=types.FOLDER_READ,
         metavar="DIR",
         help="a folder with the folders 'good' and 'bad' (default: the current one)",
     )
     parser.add_argument(
-        "--good", type=file_kinds.READ, metavar="PATH", help="a file of a good build, or a folder (default: DIR/good)"
+        "--good", type=types.READ, metavar="PATH", help="a file of a good build, or a folder (default: DIR/good)"
     )
     parser.add_argument(
-        "--bad", type=file_kinds.READ, metavar="PATH", help="a file of a bad build, or a folder (default: DIR/bad)"
+        "--bad", type=types.READ, metavar="PATH", help="a file of a bad build, or a folder (default: DIR/bad)"
     )
     parser.add_argument("--all", action="store_true", help="show every choice, not only the first few")
     add_report(parser)
@@ -60,7 +57,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def execute(args: argparse.Namespace, console: Console) -> int:
     """Compare the builds; returns 0 whether or not a cause is found."""
-    from biopsy.tactics.difference import build_of, difference, remarks_on
+    from biopsy.questions.builds.difference import build_of, difference, remarks_on
 
     report = report_file(args, console)
     folder = args.dir or Path()
@@ -82,7 +79,7 @@ def execute(args: argparse.Namespace, console: Console) -> int:
 
 def _sections(found: Difference) -> Mapping[str, Any]:
     """What a report tells."""
-    from biopsy.report.builds import difference_tree
+    from biopsy.findings.answers import difference_tree
 
     return {"builds": {"difference": difference_tree(found)}}
 
@@ -107,7 +104,7 @@ def _require_builds(args: argparse.Namespace, folder: Path) -> None:
 
 def _load(given: Path | None, usual: Path) -> Mapping[Path, TacticRecord | TacticReplay]:
     """The records of a path that is given, else those of the usual folder; none if that is not there."""
-    from biopsy.tactics.files import tactics_below
+    from biopsy.questions.builds.record import tactics_below
 
     if given is None and not usual.exists():
         return {}
@@ -132,7 +129,7 @@ def _lines(found: Difference, *, whole: bool) -> Iterator[str]:
 
 
 def _only_in_bad(found: Difference, *, whole: bool) -> Iterator[str]:
-    from biopsy.tactics.difference import summarized
+    from biopsy.questions.builds.difference import summarized
 
     lines: list[tuple[str, ...]]
     together = [choice for group in found.only_in_bad for choice in group.choices]
@@ -153,7 +150,7 @@ def _only_in_bad(found: Difference, *, whole: bool) -> Iterator[str]:
 
 
 def _summary_line(kind: str, value: str, places: list[str], *, whole: bool) -> str:
-    from biopsy.tactics.difference import SETTINGS
+    from biopsy.questions.builds.difference import SETTINGS
 
     value = value if whole else _short(value)
     named = [place for place in places if place]
@@ -169,7 +166,7 @@ def _short(value: str) -> str:
 
 
 def _group_lines(number: int, group: ChoiceGroup, *, whole: bool) -> Iterator[str]:
-    from biopsy.tactics.difference import summarized
+    from biopsy.questions.builds.difference import summarized
 
     chance = f"by chance {_percent(group.chance)}, with all that was compared {_percent(group.adjusted)}"
     yield f"{number:>3}  {group.told.text}"
@@ -206,7 +203,7 @@ def verdict_lines(found: Difference) -> Iterator[str]:
 
 
 def _decided(groups: tuple[ChoiceGroup, ...]) -> Iterator[str]:
-    from biopsy.tactics.difference import SETTINGS
+    from biopsy.questions.builds.difference import SETTINGS
 
     best = groups[0]
     told = best.told.text

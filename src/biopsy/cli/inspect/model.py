@@ -8,8 +8,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from biopsy import errors
-from biopsy.cli.arguments import absent_options, file_kinds
+from biopsy.cli.arguments import absent_options
 from biopsy.cli.arguments.groups import add_model_type, add_weights_folder
+from biopsy.cli.arguments.types import READ
 
 if TYPE_CHECKING:
     from biopsy.cli.console import Console
@@ -38,9 +39,7 @@ MODES = {
 def configure(parser: argparse.ArgumentParser) -> None:
     """Add the options of ``inspect model``."""
     parser.epilog = EXAMPLES
-    parser.add_argument(
-        "model", type=file_kinds.READ, metavar="MODEL", help="the ONNX model, or a file of --save-engine"
-    )
+    parser.add_argument("model", type=READ, metavar="MODEL", help="the ONNX model, or a file of --save-engine")
     parser.add_argument(
         "--show",
         nargs="+",
@@ -71,7 +70,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--combine-tensor-info",
-        type=file_kinds.READ,
+        type=READ,
         metavar="FILE",
         help="saved outputs: the range and mean of each tensor, in their first iteration, are shown behind its type",
     )
@@ -85,7 +84,7 @@ _OVERLAP = 64
 
 def execute(args: argparse.Namespace, console: Console) -> int:
     """Show the model."""
-    from biopsy.cli.run.building import is_built_model
+    from biopsy.cli.run.execution import is_built_model
 
     shown = {*MODES[args.mode or "none"], *args.show}
     if is_built_model(args):
@@ -117,15 +116,15 @@ def _show_onnx(args: argparse.Namespace, shown: Collection[str], console: Consol
         verdict.report_looking()
         console.say(*describe(args.model, shown, folder).split("\n"))
     else:
-        from biopsy.model.polygraphy_text import polygraphy_text
+        from biopsy.model.describe import polygraphy_text
 
         verdict.report_looking()
         console.say(*polygraphy_text(args.model, shown, folder, facts))
     if args.list_unbounded_dds:
-        from biopsy.model import load, unbounded_shapes
+        from biopsy.model import load, sanitize
 
         model = load.parse(load.read_bytes(args.model), args.model)
-        console.say(f"[I] Found tensors with unbounded DDS: {unbounded_shapes.unbounded_shapes(model)}")
+        console.say(f"[I] Found tensors with unbounded DDS: {sanitize.unbounded_shapes(model)}")
     _warn_of_places(args.model, folder or args.model.parent, console)
 
 
@@ -185,8 +184,8 @@ def _show_built(args: argparse.Namespace, with_layers: bool, console: Console) -
     """Show what an engine has saved: what goes in and comes out and, where it tells them, the layers."""
     from biopsy.checks import verdict
     from biopsy.engines import registry
+    from biopsy.model.describe import braced, spelled
     from biopsy.model.load import require_file
-    from biopsy.model.polygraphy_text import braced, spelled
     from biopsy.model.tensor_type import TensorType
 
     path: Path = args.model

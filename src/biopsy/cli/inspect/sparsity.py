@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from typing import TYPE_CHECKING
 
-from biopsy.cli.arguments import absent_options, file_kinds
+from biopsy.cli.arguments import absent_options, types
 from biopsy.cli.arguments.groups import add_weights_folder
 
 if TYPE_CHECKING:
@@ -20,7 +20,7 @@ examples:
 def configure(parser: argparse.ArgumentParser) -> None:
     """Add the options of ``inspect sparsity``."""
     parser.epilog = EXAMPLES
-    parser.add_argument("model", type=file_kinds.READ, metavar="MODEL", help="the ONNX model")
+    parser.add_argument("model", type=types.READ, metavar="MODEL", help="the ONNX model")
     add_weights_folder(parser)
     absent_options.add(parser, "inspect sparsity")
 
@@ -31,7 +31,7 @@ def execute(args: argparse.Namespace, console: Console) -> int:
 
     from biopsy.checks import verdict
     from biopsy.model import external, index, load
-    from biopsy.model.sparsity import conforming, factors
+    from biopsy.model.stripping import conforming, factors
 
     verdict.report_looking()
     folder = args.external_data_dir or args.model.parent

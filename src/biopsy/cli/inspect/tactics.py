@@ -6,14 +6,13 @@ import argparse
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from biopsy.cli.arguments import file_kinds
-from biopsy.cli.live_line import COLUMN
+from biopsy.cli.arguments import types
+from biopsy.cli.console import COLUMN
 
 if TYPE_CHECKING:
     from biopsy.cli.console import Console
     from biopsy.engines.base import LayerRecord
-    from biopsy.tactics.record import TacticRecord
-    from biopsy.tactics.replay import TacticReplay
+    from biopsy.questions.builds.record import TacticRecord, TacticReplay
 
 _EPILOG = """\
 examples:
@@ -25,7 +24,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     """Add the options of ``inspect tactics``."""
     parser.epilog = _EPILOG
     parser.add_argument(
-        "file", type=file_kinds.READ, metavar="FILE", help="a tactic record, or a tactic replay of Polygraphy"
+        "file", type=types.READ, metavar="FILE", help="a tactic record, or a tactic replay of Polygraphy"
     )
     parser.add_argument(
         "--layers", nargs="+", metavar="NAME", help="only layers with these nodes, or names; '*' stands for anything"
@@ -34,8 +33,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def execute(args: argparse.Namespace, console: Console) -> int:
     """Show the file."""
-    from biopsy.tactics.files import read_tactics
-    from biopsy.tactics.replay import TacticReplay
+    from biopsy.questions.builds.record import TacticReplay, read_tactics
 
     found = read_tactics(args.file)
     lines = _replay_lines(found, args.layers) if isinstance(found, TacticReplay) else _record_lines(found, args.layers)

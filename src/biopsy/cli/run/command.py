@@ -1,27 +1,30 @@
-"""``biopsy run MODEL``: run a model in one or more engines and compare what they give.
-
-Every check of a reduction may be one such process: what is not needed is not imported.
+"""``biopsy run MODEL``: run a model in one or more engines, or take saved outputs, compare what they give, and
+conclude. Every check of a reduction may be one such process: what is not needed is not imported.
 """
 
 from __future__ import annotations
 
 import argparse
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from biopsy.cli.arguments import absent_options, comparing, engine_options, file_kinds, groups, packages, tensorrt
+from biopsy import errors
+from biopsy.cli.arguments import absent_options, comparing, groups, types
+from biopsy.cli.arguments.comparing import limits_of
+from biopsy.cli.arguments.engines import add, add_engines, add_packages, specs_to_run
 from biopsy.cli.run import options
-from biopsy.cli.run.comparisons import compare, find_not_finite, judge_rounding, pairs_of, warn_of_random
-from biopsy.cli.run.conclusion import conclude, conclude_crash, hinted
-from biopsy.cli.run.execution import ModelExecution, save_outputs
-from biopsy.cli.run.files import compare_files, is_of_files
-from biopsy.cli.run.findings import Findings
-from biopsy.cli.run.functions import are_given, functions_of
-from biopsy.cli.run.inputs import Feeder, require_same
+from biopsy.cli.run.execution import Feeder, ModelExecution, require_same, save_outputs
+from biopsy.cli.run.findings import Findings, Ran, names_failing, unique, what_passed
+from biopsy.cli.run.options import are_given, functions_of
 
 if TYPE_CHECKING:
     from biopsy.cli.console import Console
+    from biopsy.comparison.compare import Detail
+    from biopsy.comparison.metrics import NotFinite
+    from biopsy.comparison.noise import NoiseReport
+    from biopsy.comparison.runs import ComparisonFunction, RunComparison
+    from biopsy.comparison.tolerance import MetricLimits, Stats, Tolerances
     from biopsy.engines.base import Engine, ModelInput
     from biopsy.tensors.results import RunnerResult
 
@@ -47,17 +50,17 @@ def configure(parser: argparse.ArgumentParser) -> None:
     """Add the options of ``run``."""
     parser.epilog = EXAMPLES
     groups.add_model(parser)
-    engine_options.add_engines(parser)
-    packages.add_packages(parser, "other releases", "run the engines of this package from this release of it")
+    add_engines(parser)
+    add_packages(parser, "other releases", "run the engines of this package from this release of it")
     groups.add_inputs(parser)
     comparing.add_comparing(parser)
     comparing.add_limits(parser)
     options.add(parser)
-    tensorrt.add(parser)
+    add(parser)
     absent_options.add(parser, "run")
 
 
-def derived_files(args: argparse.Namespace) -> file_kinds.Derived:
+def derived_files(args: argparse.Namespace) -> types.Derived:
     """The file for weights beside the model that is saved."""
     return groups.derived_weights(args, "save_onnx")
 
@@ -101,12 +104,12 @@ def execute(args: argparse.Namespace, console: Console) -> int:
 
 def _engines(args: argparse.Namespace, console: Console) -> list[Engine]:
     """The engines to run. Raises UsageError for options that no engine here can follow, or files not to be written."""
-    from biopsy.cli.installing import install
-    from biopsy.cli.run.building import require_possible
+    from biopsy.cli.arguments.engines import install
+    from biopsy.cli.run.execution import require_possible
     from biopsy.cli.run.settings import require_writable
     from biopsy.engines.registry import create
 
-    specs = engine_options.specs_to_run(args)
+    specs = specs_to_run(args)
     if not (args.engines or args.packages):
         console.note(f"no engine is named: {specs[0].text} is used")
     engines = [create(spec) for spec in specs]
@@ -120,7 +123,7 @@ def _require_names(args: argparse.Namespace, model: ModelInput) -> None:
     """Raise UsageError for limits that are none, and DoesNotFit for names that the model does not have."""
     from biopsy.cli.run.names import require_known_names
     from biopsy.cli.run.settings import tolerances_of
-    from biopsy.comparison.spoken_of import spoken_of
+    from biopsy.comparison.tolerance import spoken_of
 
     spoken = spoken_of(*tolerances_of(args), comparing.limits_of(args))
     require_known_names(args, model, {**spoken, "--noise-ratio": options.noise_ratios_of(args)})
@@ -134,7 +137,7 @@ def _reported(
 
     args = execution.args
     if verdict.is_wanted():
-        from biopsy.cli.run.mismatch import Arbiter, sized
+        from biopsy.cli.run.report import Arbiter, sized
 
         decides = args.tell_rounding and not are_given(args)  # rounding is no excuse before a function
         arbiter = Arbiter(execution.run_again, execution.feeder) if decides else None
@@ -144,3 +147,211 @@ def _reported(
 
         write_report(args, findings, execution.console)
     return findings
+
+
+# ``biopsy run`` without an engine: saved outputs compared with each other.
+
+_NEED_AN_ENGINE = (
+    "load_inputs", "data_loader_script", "save_inputs", "save_outputs", "save_onnx", "save_engine", "build_only",
+    "compare_with", "record_memory",
+)  # fmt: skip
+"""Options that speak of a run."""
+
+
+def is_of_files(args: argparse.Namespace) -> bool:
+    """Whether no engine is named, nor anything that needs one, and several files of outputs are."""
+    asked_to_run = args.engines or any(getattr(args, name) for name in _NEED_AN_ENGINE)
+    return not asked_to_run and len(args.load_outputs or ()) > 1
+
+
+def compare_files(args: argparse.Namespace, console: Console) -> int:
+    """Compare the runners of all files with the first of them. Raises CannotCompare if they have nothing in common."""
+    from biopsy.checks import verdict
+    from biopsy.cli.run.settings import golden_values, require_writable, tolerances_of
+    from biopsy.comparison.tolerance import names_of, require_known_outputs, spoken_of
+
+    require_writable(args)
+    functions = functions_of(args, console)
+    verdict.report_looking()
+    first, *others = golden_values(args.load_outputs)
+    limits = *tolerances_of(args), limits_of(args)
+    require_known_outputs(spoken_of(*limits), set().union(*map(names_of, [first, *others])))
+    console.note(f"no engine is named: the files are compared with {first.runner}, and {args.model} is not run")
+    first, *others = functions.postprocessed([first, *others])
+    not_finite = find_not_finite([first, *others], console) if args.validate else []
+    pairs = [(other, first) for other in others]
+    compared = compare(pairs, (), limits, args, console, function=functions.compare)
+    findings = Findings([], compared, odd=not_finite)
+    if args.report is not None:
+        from biopsy.cli.run.report import write_report
+
+        write_report(args, findings, console)
+    return conclude(findings, console)
+
+
+# Comparing what engines gave: with each other, with golden values, with float64; what is compared with what.
+
+
+def pairs_of(
+    done: Sequence[RunnerResult], golden: Sequence[RunnerResult], *, first_worked: bool
+) -> list[tuple[RunnerResult, RunnerResult]]:
+    """(actual, expected): the others against the first engine, then all against every loaded runner."""
+    against_first = [(result, done[0]) for result in done[1:]] if first_worked else []
+    return [*against_first, *((result, expected) for result in done for expected in golden)]
+
+
+def compare(
+    pairs: Sequence[tuple[RunnerResult, RunnerResult]],
+    golden: Sequence[RunnerResult],
+    settings: tuple[Tolerances, Stats, MetricLimits],
+    args: argparse.Namespace,
+    console: Console,
+    *,
+    function: ComparisonFunction | None = None,
+) -> list[RunComparison]:
+    """Compare each pair (actual, expected), and show what was found; --fail-fast ends at the first that differs.
+
+    A ``function`` decides alone.
+    """
+    compared: list[RunComparison] = []
+    if not pairs:
+        return compared
+    from biopsy.cli.run.report import show_comparison
+    from biopsy.comparison.runs import compare_runs, compare_runs_by
+
+    tolerances, stats, limits = settings
+    detail: Detail = "brief" if args.report is None else "full"
+    for actual, expected in pairs:
+        comparison = (
+            compare_runs(actual, expected, tolerances, stats, args.fail_fast, limits=limits, detail=detail)
+            if function is None
+            else compare_runs_by(function, actual, expected, fail_fast=args.fail_fast, detail=detail)
+        )
+        loaded = any(expected is result for result in golden)  # they may hold every tensor: none of them is missing
+        if not loaded:
+            comparison = replace(comparison, missing=comparison.iterations[0].only_expected)
+        compared.append(comparison)
+        show_comparison(comparison, console)
+        if args.fail_fast and not comparison.passed:
+            break
+    return compared
+
+
+def judge_rounding(
+    done: Sequence[RunnerResult], execution: ModelExecution, ratios: Mapping[str, float]
+) -> list[NoiseReport]:
+    """Hold every engine against float64, by the error of plain float32. Raises CannotCompare if that cannot be had."""
+    from biopsy.cli.run.noise import judge_noise
+
+    feeder = execution.feeder
+
+    def run(engine: Engine) -> RunnerResult:
+        return execution.run_again(engine, feeder)
+
+    def run_changed(engine: Engine, roundings: int) -> RunnerResult:
+        return execution.run_again(engine, feeder.roundings_off(roundings))
+
+    return judge_noise(done, run, ratios, execution.console, run_changed)
+
+
+def find_not_finite(done: Sequence[RunnerResult], console: Console) -> list[tuple[str, NotFinite]]:
+    """The outputs with NaN or infinity, by runner; shows them."""
+    from biopsy.cli.run.report import show_not_finite
+    from biopsy.comparison.metrics import not_finite
+
+    outputs = [(result.runner, output) for result in done for output in not_finite(result)]
+    show_not_finite(outputs, console)
+    return outputs
+
+
+def warn_of_random(model: ModelInput, console: Console) -> None:
+    """Say so if the model has random operators, whose values nothing can be compared with."""
+    from biopsy.cli.run.findings import random_hint
+
+    hint = random_hint(model)
+    if hint is not None:
+        console.warn(hint)
+
+
+# The end of a run: a hint on whose fault a failure is, the last line, the verdict file, the exit status.
+
+
+def conclude_crash(args: argparse.Namespace, console: Console, crash: errors.EngineCrash) -> int:
+    """Report, from the process that is left, an engine that ended the other; only its failure is known."""
+    from biopsy.engines.registry import create
+
+    console.failure(crash)
+    engines = [create(spec) for spec in specs_to_run(args)]
+    crashed = next((engine for engine in engines if crash.label in (engine.label, engine.name)), None)
+    if crashed is None:
+        return crash.status
+    if args.save_outputs is not None and args.record_memory is None:
+        console.warn(f"{args.save_outputs} is not written: the outputs of the other engines are lost")
+    findings = Findings([Ran(crashed, failure=crash)])
+    if args.report is not None:
+        from biopsy.cli.run.report import write_report
+
+        write_report(args, findings, console)
+    return conclude(findings, console, args)
+
+
+def hinted(
+    found: Findings,
+    golden: Sequence[RunnerResult],
+    guessed: Mapping[str, Sequence[int]],
+    console: Console,
+    *,
+    validated: bool,
+) -> Findings:
+    """The findings with hints on whose fault a failure is, or what a pass is worth.
+
+    ``guessed`` are shapes that nobody said; ``validated``: whether values were looked at by themselves.
+    """
+    from biopsy.cli.run.findings import guessed_shapes, nothing_compared, whose_fault
+
+    if not found.reasons:
+        return replace(found, hint=nothing_compared(found, validated=validated))
+
+    hints = [hint for hint in (whose_fault(found, golden), guessed_shapes(guessed)) if hint is not None]
+    for hint in hints:
+        console.warn(hint)
+    return replace(found, hint="; ".join(hints), guessed=guessed)
+
+
+def conclude(found: Findings, console: Console, args: argparse.Namespace | None = None) -> int:
+    """The verdict in a line, the verdict file, the exit status: an engine's failure first, then NaN, then mismatches.
+
+    ``args`` are those of a run that may be gone on with: if it fails, what to type next is shown, unless it is a check.
+    """
+    from biopsy.checks import verdict
+
+    failure = next((one.failure for one in found.ran if one.failure is not None), None)
+    wrong = next((one for one in found.compared if not one.passed), None)
+    noisy = next((one for one in found.noise if one.failures), None)
+    if failure is not None:
+        verdict.report_error(failure, found.hint)
+    elif found.odd:
+        engine = found.odd[0][0]
+        names = unique(odd.name for label, odd in found.odd if label == engine)
+        verdict.report_mismatch(engine, names, "not-finite", hint=found.hint)
+    elif wrong is not None:
+        names = unique([*wrong.missing, *(output.name for _, output in wrong.failures)])
+        sizes, rounding = found.mismatches, found.rounding
+        verdict.report_mismatch(wrong.actual, names, mismatches=sizes, rounding=rounding, hint=found.hint)
+    elif noisy is not None:
+        verdict.report_mismatch(noisy.suspect, unique(output.name for output in noisy.failures), "beyond-rounding")
+    elif found.undecided is not None:
+        raise errors.CannotCompare(found.undecided)
+    else:
+        verdict.report_pass(found.hint)
+        console.say(f"PASSED | {what_passed(found)}")
+        return 0
+    console.say(f"FAILED | {'; '.join(found.reasons)}")
+    if args is not None and not verdict.is_wanted():
+        from biopsy.cli.advice import say_advice
+        from biopsy.cli.run.report import advice_of, origin_lines
+
+        for line in origin_lines(args.model, names_failing(found)):
+            console.say(line)
+        say_advice(console, advice_of(args, found.guessed))
+    return 1

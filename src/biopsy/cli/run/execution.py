@@ -1,23 +1,28 @@
-"""Running a model: in each engine in turn, in memory or into the recorder's file, and again where that is needed."""
+"""Running a model: from a session that is built or loaded, with the same inputs for every engine, in memory or into
+the recorder's file.
+"""
 
 from __future__ import annotations
 
 import argparse
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from copy import copy
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from biopsy import errors
 from biopsy.cli.run.findings import Ran
-from biopsy.quantities import count
+from biopsy.text import ListOption, count, line_of
 
 if TYPE_CHECKING:
     from biopsy.cli.console import Console
-    from biopsy.cli.run.inputs import Feeder
     from biopsy.cli.run.recording import Recorder
-    from biopsy.engines.base import Engine, ModelInput
-    from biopsy.tensors.results import RunnerResult
+    from biopsy.comparison.tolerance import Stats, Tolerances
+    from biopsy.engines.base import Engine, ModelInput, Session
+    from biopsy.engines.runner import Inputs
+    from biopsy.model.tensor_type import ValueType
+    from biopsy.tensors.results import Feed, RunnerResult
 
 
 @dataclass(frozen=True)
@@ -74,7 +79,6 @@ class ModelExecution:
         """Run one engine. Raises EngineFailure."""
         if recorder is not None:
             return Ran(engine, recorder.record(engine, number, feeder.feeds(recorder.inputs)), remarks=recorder.remarks)
-        from biopsy.cli.run.building import session_of
         from biopsy.engines.runner import run_session, runner_name
 
         session = session_of(engine, self.model, feeder, self.args, self.console)
@@ -119,3 +123,177 @@ def save_outputs(path: Path | None, ran: Sequence[Ran], recorder: Recorder | Non
 
     write_results(path, results)
     console.note(f"outputs saved to {path}")
+
+
+# How ``biopsy run`` comes to a session: built from the model or loaded from a file, saved, and perhaps not run.
+
+_NEEDS_A_RUN = ("load_outputs", "save_outputs", "save_inputs", "compare_with", "record_memory", "validate")
+"""Options that ask for what only running gives."""
+
+
+def require_possible(args: argparse.Namespace, engines: Sequence[Engine]) -> None:
+    """Raise UsageError for options that contradict each other, or that no engine here can follow."""
+    if args.build_only:
+        asked = [f"--{name.replace('_', '-')}" for name in _NEEDS_A_RUN if getattr(args, name)]
+        if asked:
+            raise errors.UsageError(f"--build-only runs nothing, and {asked[0]} needs outputs")
+    if args.save_engine is not None:
+        from biopsy.processes.writing import require_writable
+
+        _saver(args.save_engine, engines)
+        require_writable(args.save_engine)
+    if is_built_model(args):
+        for option in ("save_onnx", "onnx_outputs", "onnx_outputs_by_type", "onnx_exclude_outputs"):
+            if getattr(args, option):
+                raise errors.UsageError(f"{args.model} is no ONNX model, and --{option.replace('_', '-')} needs one")
+        for engine in engines:
+            if not engine.capabilities.can_save(args.model):
+                raise errors.UsageError(f"{args.model} is no ONNX model, and {engine.name} does not read such files")
+
+
+def _saver(path: Path, engines: Sequence[Engine]) -> Engine:
+    able = [engine for engine in engines if engine.capabilities.can_save(path)]
+    if len(able) == 1:
+        return able[0]
+    if able:
+        raise errors.UsageError(
+            f"--save-engine {path}: {', '.join(engine.label for engine in able)} would all write it"
+        )
+    kinds = [f"{engine.name} {' '.join(engine.capabilities.saves) or 'nothing'}" for engine in engines]
+    raise errors.UsageError(f"--save-engine {path}: the engines here save {', '.join(kinds)}")
+
+
+def is_built_model(args: argparse.Namespace) -> bool:
+    """Whether the model of a run is what an engine has built: as --model-type says, else by its name."""
+    return bool(args.model_type == "engine" if args.model_type else is_built(args.model))
+
+
+def is_built(path: Path) -> bool:
+    """Whether a file is, by its name, what an engine has built and not an ONNX model."""
+    return path.suffix in {".engine", ".plan", ".trt", ".blob", ".xml", ".ort"}
+
+
+def session_of(
+    engine: Engine, model: ModelInput, feeder: Feeder, args: argparse.Namespace, console: Console
+) -> Session:
+    """What the engine makes of the model, saved if that was asked for, its remarks told. Raises EngineFailure."""
+    if model.path is not None and is_built_model(args):
+        session = engine.load(model.path)
+    else:
+        if engine.capabilities.wants_shapes:
+            model = replace(model, shapes=_shapes(model, feeder, args))
+        session = engine.build(model)
+    for remark in session.remarks:
+        console.warn(remark)
+    path: Path | None = args.save_engine
+    if path is not None and engine.capabilities.can_save(path):
+        session.save(path)
+        console.note(f"{engine.label} saved to {path}{'' if path.suffix else ' (--model-type engine to run it)'}")
+    return session
+
+
+def _shapes(model: ModelInput, feeder: Feeder, args: argparse.Namespace) -> Mapping[str, Sequence[tuple[int, ...]]]:
+    """Shapes of the inputs to come: what a person has said, and what the feeder chooses where the model is run."""
+    said = _said(feeder.inputs)
+    if args.build_only:
+        return said
+    from biopsy.model.index import index_bytes
+
+    index = index_bytes(model.data, model.folder)
+    feeder.feeds(index.fed_types())
+    return {**{name: [tuple(shape)] for name, shape in feeder.guessed.items()}, **said}
+
+
+def _said(inputs: Inputs) -> Mapping[str, Sequence[tuple[int, ...]]]:
+    if inputs.given is None:
+        known = {name: tuple(dim for dim in shape if dim is not None) for name, shape in inputs.shapes.items()}
+        return {name: [shape] for name, shape in known.items() if len(shape) == len(inputs.shapes[name])}
+    found: dict[str, list[tuple[int, ...]]] = {}
+    for feed in inputs.given:
+        for name, value in feed.items():
+            found.setdefault(name, []).append(value.shape)
+    return found
+
+
+# The inputs of one ``biopsy run``: the same for every engine.
+
+
+class Feeder:
+    """The inputs of a run: settled once, by the first engine that builds, then the same for all.
+
+    ``vet`` raises if the golden values cannot be those of these inputs.
+    """
+
+    def __init__(
+        self, inputs: Inputs, save_to: Path | None, console: Console, vet: Callable[[Sequence[Feed]], None]
+    ) -> None:
+        self.inputs = inputs
+        self._save_to = save_to
+        self._console = console
+        self._vet = vet
+        self._settled: Sequence[Feed] | None = None
+        self.guessed: Mapping[str, tuple[int, ...]] = {}
+        """Shapes of the inputs that nobody has said."""
+
+    def feeds(self, wanted: Mapping[str, ValueType | None]) -> Sequence[Feed]:
+        """The feeds, checked and saved when they are first asked for."""
+        if self._settled is None:
+            self._settled, self.guessed = settled(wanted, self.inputs, self._console)
+            self._vet(self._settled)
+            save(self._save_to, self._settled)
+        return self._settled
+
+    def roundings_off(self, count: int, seed: int = 0) -> Feeder:
+        """A feeder of the settled values, all of them some roundings off. Raises CannotCompare if none would differ."""
+        from biopsy.tensors.generate import differ, roundings_off
+
+        other = copy(self)
+        other._settled = roundings_off(self._settled or (), count, seed)
+        if not differ(self._settled or (), other._settled):
+            raise errors.CannotCompare("no input has a number that could be one rounding off")
+        return other
+
+
+def settled(
+    wanted: Mapping[str, ValueType | None], inputs: Inputs, console: Console
+) -> tuple[Sequence[Feed], Mapping[str, tuple[int, ...]]]:
+    """The feeds of a model, checked and in its types, and the shapes that were guessed; what was made up is told."""
+    from biopsy.engines.runner import casts, casts_told, checked_feed, feeds_for
+
+    found = feeds_for(wanted, inputs)
+    if found.made_up:
+        console.warn(f"the inputs loaded have no {', '.join(map(repr, found.made_up))}: random values are used for it")
+    if found.guessed:
+        choice = line_of([ListOption("--input-shapes", [f"{name}:[...]" for name in found.guessed])])
+        console.warn(f"{_guesses_told(found.guessed)} ({choice} to choose)")
+    feeds = [checked_feed(feed, wanted, number) for number, feed in enumerate(found.feeds)]
+    changes = casts(found.feeds, feeds) if inputs.given is not None else ()
+    if changes:
+        console.warn(casts_told(changes))
+    return feeds, found.guessed
+
+
+def _guesses_told(guessed: Mapping[str, Sequence[int]]) -> str:
+    """That the shapes of inputs were chosen by nobody."""
+    if len(guessed) == 1:
+        ((name, shape),) = guessed.items()
+        return f"the model leaves the shape of input {name!r} open: {list(shape)} is used"
+    shapes = ", ".join(f"{name!r} {list(shape)}" for name, shape in guessed.items())
+    return f"the model leaves the shapes of {len(guessed)} inputs open: {shapes} are used"
+
+
+def save(path: Path | None, feeds: Sequence[Feed]) -> None:
+    """Write the feeds, if that is asked for."""
+    if path is not None:
+        from biopsy.tensors.files import write_feeds
+
+        write_feeds(path, feeds)
+
+
+def require_same(feeds: Sequence[Feed], golden: Sequence[RunnerResult], tolerances: Tolerances, stats: Stats) -> None:
+    """Raise CannotCompare if golden values were made from other inputs than these."""
+    if golden:
+        from biopsy.comparison.runs import require_same_inputs
+
+        for expected in golden:
+            require_same_inputs(feeds, expected, tolerances, stats)

@@ -8,10 +8,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from biopsy import errors
-from biopsy.cli.arguments import named_values
-from biopsy.comparison.spoken_of import require_known_outputs, spoken_of
+from biopsy.cli.arguments import comparing
+from biopsy.comparison.tolerance import require_known_outputs, spoken_of
 from biopsy.model.known_names import may_lack_names
-from biopsy.tensors.structured_values import fixed_names, item_of
+from biopsy.tensors.types import fixed_names, item_of
 
 if TYPE_CHECKING:
     from biopsy.engines.base import ModelInput
@@ -23,7 +23,7 @@ def require_known_names(args: argparse.Namespace, model: ModelInput, spoken: Map
 
     Inputs are compared too where golden values have them. Of a file that an engine has built nothing is known here.
     """
-    from biopsy.cli.run.building import is_built_model
+    from biopsy.cli.run.execution import is_built_model
 
     if may_lack_names() or is_built_model(args) or not any(name for names in spoken.values() for name in names):
         return
@@ -68,8 +68,8 @@ def _spoken_of(own_run: argparse.Namespace) -> dict[str, Iterable[str]]:
     try:
         spoken = spoken_of(*tolerances_of(own_run), limits_of(own_run))
         spoken["--noise-ratio"] = noise_ratios_of(own_run)
-        spoken["--input-shapes"] = named_values.parse_open_shapes(own_run.input_shapes)
-        spoken["--val-range"] = named_values.parse_ranges(own_run.val_range)
+        spoken["--input-shapes"] = comparing.parse_open_shapes(own_run.input_shapes)
+        spoken["--val-range"] = comparing.parse_ranges(own_run.val_range)
     except errors.UsageError:
         return {}  # the check itself will tell what is wrong with it
     return spoken
@@ -84,7 +84,7 @@ def _require_samples_of(index: ModelIndex, files: Iterable[Path]) -> None:
 
     They may hold inner tensors of it too. Files that are not there, or are large and not mapped, are left to the check.
     """
-    from biopsy.engines.feeding import require_inputs_of
+    from biopsy.engines.runner import require_inputs_of
     from biopsy.tensors.files import read_feeds
 
     wanted = [index.names[tensor] for tensor in index.fed_inputs()]

@@ -9,14 +9,11 @@ from typing import TypeAlias
 from biopsy import errors
 from biopsy.cli.console import Console
 from biopsy.comparison.describe import noise_lines
-from biopsy.comparison.noise import DEFAULT_RATIO, NoiseReport, compare_noise
-from biopsy.comparison.second_opinion import closest, excused, is_doubtful
+from biopsy.comparison.noise import DEFAULT_RATIO, NoiseReport, closest, compare_noise, excused, is_doubtful
 from biopsy.engines.base import Engine
-from biopsy.engines.registry import create
-from biopsy.engines.yardsticks import EXACT, PLAIN
-from biopsy.quantities import count
+from biopsy.engines.registry import EXACT, PLAIN, create
 from biopsy.tensors.results import RunnerResult
-from biopsy.text import first_line
+from biopsy.text import count, first_line
 
 WIDER = 10.0
 """How many times more is rounding where float64 cannot run: inputs that are one rounding off do not show all of it."""

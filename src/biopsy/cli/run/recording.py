@@ -16,15 +16,14 @@ from biopsy.comparison.describe import number as shown_number
 from biopsy.comparison.tolerance import Tolerances
 from biopsy.engines.base import Engine, ModelInput
 from biopsy.engines.runner import checked_feed, runner_name
-from biopsy.isolation.cleanup import temporary_folder
+from biopsy.model.extract import mark_outputs
 from biopsy.model.index import ModelIndex, index_bytes
-from biopsy.model.outputs import mark_outputs
 from biopsy.model.tensor_type import TensorType, ValueType
-from biopsy.quantities import count, size_text
+from biopsy.processes.cleanup import temporary_folder
 from biopsy.tensors.appendable_store import AppendableStore, results_of
-from biopsy.tensors.recording import Batch, Disagreement, Request, record
+from biopsy.tensors.recording import Batch, Disagreement, Request, record, tensor_sizes
 from biopsy.tensors.results import Array, Feed, RunnerResult
-from biopsy.tensors.sizes import tensor_sizes
+from biopsy.text import count, size_text
 
 
 class Recorder:

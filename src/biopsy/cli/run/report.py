@@ -1,21 +1,40 @@
-"""What ``biopsy run`` shows of comparisons, all of what fails, little of what passes; and its report."""
+"""What ``biopsy run`` shows of comparisons, all of what fails, little of what passes; its report, what it tells a
+reduction of a mismatch, where in their author's code outputs that fail come from, and what to type next.
+"""
 
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from biopsy import errors
+from biopsy.checks.command_line import PLACEHOLDER, OwnRun
+from biopsy.checks.words import as_word, output_word
+from biopsy.cli import advice, commands
+from biopsy.cli.advice import Advice
+from biopsy.cli.arguments.types import FileKind
 from biopsy.cli.console import Console
 from biopsy.cli.run.findings import names_failing, what_passed
+from biopsy.cli.run.noise import yardsticks
 from biopsy.comparison.compare import OutputComparison
 from biopsy.comparison.describe import index, number, report_lines, wide_tolerance
-from biopsy.comparison.non_finite import NotFinite
+from biopsy.comparison.metrics import NotFinite
+from biopsy.comparison.mismatch import Rounding
+from biopsy.comparison.mismatch_size import explained, only, run_mismatches
 from biopsy.comparison.runs import RunComparison
+from biopsy.engines.base import Engine
+from biopsy.engines.registry import EXACT, create
+from biopsy.tensors.results import RunnerResult
+from biopsy.text import ListOption, first_line, is_refused, line_of
 
 if TYPE_CHECKING:
+    from biopsy.cli.parser import Parser
+    from biopsy.cli.run.execution import Feeder
     from biopsy.cli.run.findings import Findings
+    from biopsy.model.sources import NodeSource
 
 _MOST_PASSING = 10
 _MOST_FAILING = 20
@@ -96,7 +115,7 @@ def show_not_finite(found: Sequence[tuple[str, NotFinite]], console: Console) ->
 
 def write_report(args: argparse.Namespace, found: Findings, console: Console) -> None:
     """Write everything found. Raises UsageError if it cannot be written."""
-    from biopsy.cli.report_file import report_file
+    from biopsy.cli.report import report_file
 
     report_file(args, console).write(_STATUS[found.verdict], lambda: sections(args, found))
 
@@ -106,12 +125,9 @@ _STATUS = {"passes": 0, "fails": 1, "unknown": errors.CannotCompare.status}
 
 def sections(args: argparse.Namespace, found: Findings) -> dict[str, Any]:
     """What a report tells of a run."""
-    from biopsy.cli.run.next_lines import advice_of
-    from biopsy.cli.run.origins import origin_trees
-    from biopsy.report.model_summary import model_tree_of
-    from biopsy.report.run import EngineRun, run_section
-    from biopsy.report.verdict import verdict_tree
-    from biopsy.report.versions import versions_tree
+    from biopsy.findings.envelope import EngineRun, run_section
+    from biopsy.findings.model import model_tree_of
+    from biopsy.findings.report import verdict_tree, versions_tree
 
     runs = [
         EngineRun(
@@ -137,3 +153,207 @@ def sections(args: argparse.Namespace, found: Findings) -> dict[str, Any]:
             "origins": origin_trees(args.model, names_failing(found)),
         },
     }
+
+
+# Where in their author's code the outputs that fail come from, as far as an exporter wrote that into the model.
+
+_MOST_SHOWN = 3
+_MOST_TOLD = 200
+
+
+@dataclass(frozen=True, kw_only=True)
+class OutputOrigin:
+    """The node that computes an output, and where that comes from."""
+
+    output: str
+    number: int
+    label: str
+    source: NodeSource
+
+    def as_tree(self) -> dict[str, Any]:
+        """As plain values, for a report."""
+        node = {"output": self.output, "number": self.number, "label": self.label}
+        return {**node, "source": self.source.as_tree()}
+
+
+def origins(path: Path, names: Iterable[str]) -> Iterator[OutputOrigin]:
+    """Of each of some tensors, of which it is known. A model that cannot be read any more has none."""
+    from biopsy.model.index import index_file
+    from biopsy.model.sources import noted_source
+
+    try:
+        index = index_file(path)
+    except (errors.BiopsyError, OSError):
+        return
+    for name in names:
+        number = index.producer.get(index.ids.get(name, -1))
+        source = None if number is None else noted_source(index, number)
+        if number is not None and source is not None:
+            yield OutputOrigin(output=name, number=number, label=index.nodes[number].label, source=source)
+
+
+def origin_lines(path: Path, names: Iterable[str]) -> list[str]:
+    """A line for each of the first few."""
+    shown = list(origins(path, names))[:_MOST_SHOWN]
+    return [f"{one.output!r} comes from {one.label}, {one.source.with_code}" for one in shown]
+
+
+def origin_trees(path: Path, names: Iterable[str]) -> list[dict[str, Any]]:
+    """Each of them, for a report."""
+    return [one.as_tree() for one in list(origins(path, names))[:_MOST_TOLD]]
+
+
+# What to type after a run that fails: the command that finds out why, with the options of that run.
+
+_OF_ONE_RUN = frozenset({
+    "record_memory", "memory_limit", "timeout", "warm_up", "verbose", "quiet", "silent", "verbosity", "log_format",
+})  # fmt: skip
+"""Options that say how a run is made or shown, and nothing of how it fails."""
+
+
+def advice_of(args: argparse.Namespace, guessed: Mapping[str, Sequence[int]]) -> list[Advice]:
+    """The line that goes on with a run that has failed; none where the words do not name the model as one of them.
+
+    ``guessed`` are shapes that nobody said: a diagnosis makes none up, so its line says them.
+    """
+    from biopsy.cli.run.execution import is_built_model
+
+    words = commands.read(args.words).rest
+    places = [place for place, word in enumerate(words) if not word.startswith("-") and Path(word) == args.model]
+    if len(places) != 1 or is_built_model(args):
+        return []
+    # The model stands first: behind an option that goes, it would be taken for a value of it.
+    options = _lasting(["biopsy", "run", PLACEHOLDER, *words[: places[0]], *words[places[0] + 1 :]])
+    diagnosis = [as_word(args.model) if word == PLACEHOLDER else word for word in options.options]
+    if _is_understood("diagnose", diagnosis):
+        line, why = line_of(_diagnosis(args, diagnosis, guessed)), "why it fails, and what avoids it"
+    else:
+        line, why = line_of(_reduction(args, options)), "the smallest part that still fails"
+    return [] if is_refused(line) else [Advice(line, why)]
+
+
+def _diagnosis(
+    args: argparse.Namespace, words: Sequence[str], guessed: Mapping[str, Sequence[int]]
+) -> Iterator[str | ListOption]:
+    """A diagnosis with these words, and with the shapes that the run made up beside those that it was given."""
+    yield from ("biopsy", "diagnose")
+    if not guessed:
+        yield from words
+        return
+    yield from OwnRun(tuple(words)).without_option(_spellings("input_shapes")).words
+    given = [word for word in args.input_shapes or () if word.rpartition(":[")[0] not in guessed]
+    made_up = [f"{name}:[{','.join(map(str, shape))}]" for name, shape in guessed.items()]
+    yield ListOption("--input-shapes", [*given, *made_up])
+
+
+def _reduction(args: argparse.Namespace, options: OwnRun) -> Iterator[str]:
+    """A reduction whose check is the same run; parts of golden values need inputs that belong to them.
+
+    Where these are of tensors inside the model too, it cuts there, and no engine needs to be trusted.
+    """
+    golden = _golden(args)
+    yield from ("biopsy", "debug", "reduce", as_word(args.model), "-o", output_word("reduced.onnx", args.model))
+    if args.external_data_dir is not None:
+        yield from ("--external-data-dir", as_word(args.external_data_dir))
+    if golden is not None:
+        inputs = args.load_inputs[0]
+        yield from advice.recording_options(advice.spec_of(golden, inputs), [as_word(inputs)])
+        options = options.without_option(_spellings("load_inputs")).with_options("--load-inputs", advice.CUT_INPUTS)
+    elif args.load_outputs and not (args.load_inputs or args.data_loader_script):
+        yield "--no-reduce-inputs"
+    yield from ("--check", *options.without_option(_spellings("external_data_dir")).words)
+
+
+def _golden(args: argparse.Namespace) -> Path | None:
+    """The file of golden values, if there is just one, has those of inner tensors, and belongs to inputs of a file."""
+    from biopsy.model.index import index_file
+
+    if len(args.load_outputs or ()) != 1 or len(args.load_inputs or ()) != 1:
+        return None
+    (golden,) = args.load_outputs
+    try:
+        index = index_file(args.model, args.external_data_dir)
+    except (errors.BiopsyError, OSError):
+        return None
+    return golden if advice.holds_inner_values(golden, index) else None
+
+
+def _lasting(words: Sequence[str]) -> OwnRun:
+    """The words of a run without what it writes, and what is of this run alone."""
+    unwanted = [
+        spelling
+        for action in _parser()._actions
+        if action.dest in _OF_ONE_RUN or (isinstance(action.type, FileKind) and action.type.task == "write")
+        for spelling in action.option_strings
+    ]
+    return OwnRun(tuple(words)).without_option(unwanted)
+
+
+def _spellings(dest: str) -> list[str]:
+    return [spelling for action in _parser()._actions if action.dest == dest for spelling in action.option_strings]
+
+
+def _is_understood(command: str, words: Sequence[str]) -> bool:
+    """Whether a command has all the options of some words."""
+    try:
+        _parser(command).parse_args(list(words))
+    except errors.UsageError:
+        return False
+    return True
+
+
+def _parser(word: str = "run") -> Parser:
+    from biopsy.cli.parser import parser_of
+
+    command = commands.find([word])
+    assert command is not None
+    return parser_of("biopsy", command)
+
+
+# What ``biopsy run`` tells a reduction of a mismatch: its kinds, its size, and, if asked, whether it is rounding.
+
+Pair = tuple[RunnerResult, RunnerResult]
+"""What an engine gave, and what was expected of it."""
+
+_ROUNDINGS = 10
+_PERTURBED = 4
+"""Runs with inputs changed by rounding: what is near a border is seen on its other side with 94 % in one of them."""
+
+
+class Arbiter:
+    """Tells by runs in float64 whether a mismatch is only rounding.
+
+    ``rerun`` runs another engine on the same model, with the inputs of a feeder.
+    """
+
+    def __init__(self, rerun: Callable[[Engine, Feeder], RunnerResult], feeder: Feeder) -> None:
+        self._rerun = rerun
+        self._feeder = feeder
+
+    def judge(self, pair: Pair, compared: RunComparison) -> Rounding:
+        """Whether rounding explains what differs; "unknown" where float64 cannot run, or not on all that differs."""
+        names = {output.name for _, output in compared.failures}
+        try:
+            exact, plain = yardsticks(lambda engine: self._rerun(engine, self._feeder))
+            actual, expected, plain, exact = (only(side, names) for side in (*pair, plain, exact))
+            return explained(actual, expected, plain, exact, self._perturbed)
+        except errors.BiopsyError as error:
+            return Rounding("unknown", reason=first_line(error.message))
+
+    def _perturbed(self) -> Iterator[RunnerResult]:
+        for seed in range(_PERTURBED):
+            try:
+                source = self._feeder.roundings_off(_ROUNDINGS, seed)
+            except errors.CannotCompare:
+                return  # no input can be changed by a rounding, and no output by it
+            yield self._rerun(create(EXACT), source)
+
+
+def sized(found: Findings, pairs: Sequence[Pair], arbiter: Arbiter | None) -> Findings:
+    """The findings with the size of the first mismatch, and, given an arbiter, with what float64 says of it."""
+    first = next((at for at, one in enumerate(found.compared) if not one.passed), None)
+    if first is None:
+        return found
+    pair, compared = pairs[first], found.compared[first]
+    rounding = None if arbiter is None or compared.missing else arbiter.judge(pair, compared)
+    return replace(found, mismatches=run_mismatches(*pair, compared), rounding=rounding)

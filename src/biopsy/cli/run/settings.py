@@ -1,24 +1,28 @@
-"""From the arguments of ``biopsy run`` to what the core takes: model, inputs, golden values, tolerances."""
+"""From the arguments of a command to what the core takes: model, inputs, golden values, tolerances, and the random
+inputs to record values with.
+"""
 
 from __future__ import annotations
 
 import argparse
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from biopsy import errors
-from biopsy.cli.arguments import named_values
+from biopsy.cli.arguments import comparing, groups
 from biopsy.cli.arguments.groups import marked_outputs
 from biopsy.comparison.tolerance import Stats, Tolerances
 from biopsy.engines.base import ModelInput
-from biopsy.engines.feeding import Inputs
-from biopsy.filesystem import write
+from biopsy.engines.runner import Inputs
+from biopsy.model.extract import OutputChoice, choose_outputs
+from biopsy.model.known_names import require_known
 from biopsy.model.load import read_bytes
-from biopsy.model.outputs import OutputChoice, choose_outputs
-from biopsy.shell_words import option_line
+from biopsy.processes import writing
+from biopsy.recording.reference_run import Draws
 from biopsy.tensors.results import Feed, RunnerResult
+from biopsy.text import option_line
 
 if TYPE_CHECKING:
     from biopsy.cli.console import Console
@@ -69,9 +73,9 @@ def inputs_of(args: argparse.Namespace) -> Inputs:
         given=given_feeds(args),
         iterations=args.iterations,
         seed=args.seed,
-        val_range=named_values.parse_ranges(args.val_range),
-        shapes=named_values.parse_open_shapes(args.input_shapes),
-        symbols=named_values.parse_symbols(args.input_symbols),
+        val_range=comparing.parse_ranges(args.val_range),
+        shapes=comparing.parse_open_shapes(args.input_shapes),
+        symbols=comparing.parse_symbols(args.input_symbols),
         complete=not getattr(args, "load_outputs", None),
     )
 
@@ -83,9 +87,9 @@ def given_feeds(args: argparse.Namespace) -> Sequence[Feed] | None:
 
         return list(chain.from_iterable(read_feeds(path) for path in args.load_inputs))
     if args.data_loader_script:
-        from biopsy.tensors.loader_script import load_script
+        from biopsy.tensors.user_script import load_script
 
-        return list(load_script(*named_values.parse_script(args.data_loader_script)))
+        return list(load_script(*comparing.parse_script(args.data_loader_script)))
     return None
 
 
@@ -107,10 +111,10 @@ def golden_values(paths: Sequence[Path]) -> list[RunnerResult]:
 def tolerances_of(args: argparse.Namespace) -> tuple[Tolerances, Stats]:
     """The tolerances, and what is held against them."""
     tolerances = Tolerances(
-        named_values.parse_tolerances(args.atol, "--atol"), named_values.parse_tolerances(args.rtol, "--rtol")
+        comparing.parse_tolerances(args.atol, "--atol"), comparing.parse_tolerances(args.rtol, "--rtol")
     )
     return tolerances, Stats(
-        named_values.parse_stats(args.check_error_stat), named_values.parse_quantiles(args.error_quantile)
+        comparing.parse_stats(args.check_error_stat), comparing.parse_quantiles(args.error_quantile)
     )
 
 
@@ -125,8 +129,29 @@ def require_writable(args: argparse.Namespace) -> None:
         if path is None:
             continue
         if path.suffix or path in (args.report, args.save_onnx):
-            write.require_writable(path)
+            writing.require_writable(path)
         else:
             from biopsy.tensors.files import require_new_folder
 
             require_new_folder(path)
+
+
+# The random inputs that a search records values with, as the options of ``groups.add_recorded_inputs`` say.
+
+
+def draws_of(args: argparse.Namespace) -> Draws:
+    """How they are drawn. Raises UsageError for words that are no range."""
+    usual = Draws()
+    return Draws(
+        seed=usual.seed if args.seed is None else args.seed,
+        count=args.iterations or usual.count,
+        val_range=comparing.parse_ranges(args.val_range),
+    )
+
+
+def require_draws(args: argparse.Namespace, inputs: Iterable[str], *, random: bool, console: Console) -> None:
+    """Raise DoesNotFit for a range of an input that does not exist; warn of options on random inputs if none is."""
+    require_known("--val-range", "input", draws_of(args).val_range, list(inputs))
+    given = groups.draws_given(args)
+    if given and not random:
+        console.warn(f"{', '.join(given)} has no effect: values are recorded with inputs that are given")

@@ -7,9 +7,9 @@ from collections.abc import Callable, Container, Mapping, Sequence
 from typing import TYPE_CHECKING, Literal, TypeVar
 
 from biopsy import errors
-from biopsy.cli.arguments import file_kinds, groups
-from biopsy.cli.surgeon import model_files, shape_inference
-from biopsy.similar_names import did_you_mean
+from biopsy.cli import model_files
+from biopsy.cli.arguments import groups, types
+from biopsy.text import did_you_mean
 
 if TYPE_CHECKING:
     from biopsy.cli.console import Console
@@ -41,7 +41,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
         "--outputs", nargs="+", metavar="NAME:TYPE", help="outputs of the part (default: the model's own)"
     )
     group = parser.add_argument_group("shape inference, for what is auto")
-    ways = shape_inference.add(
+    ways = model_files.add_shape_inference(
         group, no_effect="what is auto is inferred anyway", without="take only what the model declares"
     )
     ways.add_argument(
@@ -57,18 +57,18 @@ def configure(parser: argparse.ArgumentParser) -> None:
         metavar="NAME:SHAPE",
         help="shapes of the model's inputs in that run, where it leaves them open",
     )
-    shape_inference.add_no_onnxruntime(group)
+    model_files.add_no_onnxruntime(group)
     groups.add_fallback_inputs(group)
 
 
-def derived_files(args: argparse.Namespace) -> file_kinds.Derived:
+def derived_files(args: argparse.Namespace) -> types.Derived:
     """The file for weights beside the output."""
     return model_files.derived(args)
 
 
 def execute(args: argparse.Namespace, console: Console) -> int:
     """Extract, write, and tell what was kept."""
-    from biopsy.model import value_info
+    from biopsy.model import parts
     from biopsy.model.extract import extract
     from biopsy.model.index import index_bytes
 
@@ -78,7 +78,7 @@ def execute(args: argparse.Namespace, console: Console) -> int:
     outputs = None if args.outputs is None else [parse_output(text, index.ids) for text in args.outputs]
     part = extract(index, inputs, outputs, _inference(args, opened, console))
     shown = [
-        ", ".join(f"{info.name} {value_info.tensor_type(info.SerializeToString()) or ''}".strip() for info in infos)
+        ", ".join(f"{info.name} {parts.tensor_type(info.SerializeToString()) or ''}".strip() for info in infos)
         for infos in (part.graph.input, part.graph.output)
     ]
     kept = len(part.graph.node)
@@ -92,16 +92,16 @@ def execute(args: argparse.Namespace, console: Console) -> int:
 
 
 def _inference(args: argparse.Namespace, opened: model_files.Opened, console: Console) -> Inference:
-    from biopsy.cli.arguments.named_values import parse_shapes
+    from biopsy.cli.arguments.comparing import parse_shapes
     from biopsy.model.extract import Inference
 
     shapes = parse_shapes(args.model_input_shapes, "--model-input-shapes")
 
-    shape_inference.warn_of_idle_options(args, console, runs=not args.no_shape_inference)
-    by_running = shape_inference.FallbackRun(args, opened.folder, console, shapes)
+    model_files.warn_of_idle_options(args, console, runs=not args.no_shape_inference)
+    by_running = model_files.FallbackRun(args, opened.folder, console, shapes)
 
     def run(names: Sequence[str]) -> Mapping[str, TensorType]:
-        from biopsy.model.outputs import mark_outputs
+        from biopsy.model.extract import mark_outputs
 
         marked = mark_outputs(opened.data, names)
         if args.force_fallback_shape_inference:
@@ -170,6 +170,6 @@ def _elem(text: str, whole: str) -> int:
 
 
 def _shape(text: str, whole: str) -> Shape:
-    from biopsy.cli.arguments.named_values import parse_symbolic_shapes
+    from biopsy.cli.arguments.comparing import parse_symbolic_shapes
 
     return parse_symbolic_shapes([f"{whole.split(':')[0]}:{text}"], "--inputs").popitem()[1]

@@ -7,10 +7,9 @@ import math
 from typing import TYPE_CHECKING
 
 from biopsy import errors
-from biopsy.cli.arguments import file_kinds
-from biopsy.cli.surgeon import model_files, shape_inference
-from biopsy.quantities import count
-from biopsy.text import printable
+from biopsy.cli import model_files
+from biopsy.cli.arguments import types
+from biopsy.text import count, printable
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
@@ -49,11 +48,13 @@ def configure(parser: argparse.ArgumentParser) -> None:
         help="attributes: 1 is a whole number, 1.0 a float, '1' in quotes a text, [0,1] a list of these",
     )
     inference = parser.add_argument_group("shape inference")
-    shape_inference.add(inference, no_effect="shapes are inferred anyway", without="write no inferred types and shapes")
-    shape_inference.add_no_onnxruntime(inference)
+    model_files.add_shape_inference(
+        inference, no_effect="shapes are inferred anyway", without="write no inferred types and shapes"
+    )
+    model_files.add_no_onnxruntime(inference)
 
 
-def derived_files(args: argparse.Namespace) -> file_kinds.Derived:
+def derived_files(args: argparse.Namespace) -> types.Derived:
     """The file for weights beside the output."""
     return model_files.derived(args)
 

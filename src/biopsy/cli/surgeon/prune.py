@@ -6,15 +6,15 @@ import argparse
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from biopsy.cli.arguments import file_kinds
-from biopsy.cli.surgeon import model_files
-from biopsy.quantities import count
+from biopsy.cli import model_files
+from biopsy.cli.arguments import types
+from biopsy.text import count
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from biopsy.cli.console import Console
-    from biopsy.model.sparsity import Factor
+    from biopsy.model.stripping import Factor
 
 EPILOG = """\
 Of every four weights in a row along the dimension that a Conv, MatMul or Gemm sums over, the two smallest become zero.
@@ -31,18 +31,18 @@ def configure(parser: argparse.ArgumentParser) -> None:
     model_files.add(parser, "surgeon prune")
 
 
-def derived_files(args: argparse.Namespace) -> file_kinds.Derived:
+def derived_files(args: argparse.Namespace) -> types.Derived:
     """The file for weights beside the output."""
     return model_files.derived(args)
 
 
 def execute(args: argparse.Namespace, console: Console) -> int:
     """Prune, write, and tell which weights stay as they were, and why."""
-    from biopsy.model import sparsity
+    from biopsy.model import stripping
 
     opened = model_files.opened(args)
     model = opened.parsed()
-    left = [(factor, _why_left(factor, opened)) for factor in sparsity.factors(model)]
+    left = [(factor, _why_left(factor, opened)) for factor in stripping.factors(model)]
     fit = [factor for factor, why in left if why is None]
     anew = [(factor.weight, _values(factor, opened.folder)) for factor in fit]
     model_files.save(args, model, opened, console, anew)
@@ -64,7 +64,7 @@ def _why_left(factor: Factor, opened: model_files.Opened) -> str | None:
 
 
 def _values(factor: Factor, folder: Path) -> Callable[[], bytes]:
-    from biopsy.model import external, sparsity
+    from biopsy.model import external, stripping
 
     dense = external.values_later(factor.weight, folder)
-    return lambda: sparsity.pruned(factor, dense())
+    return lambda: stripping.pruned(factor, dense())

@@ -6,8 +6,8 @@ import argparse
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from biopsy.cli.arguments import file_kinds, groups, types
-from biopsy.cli.surgeon import model_files, shape_inference
+from biopsy.cli import model_files
+from biopsy.cli.arguments import groups, types
 
 if TYPE_CHECKING:
     import onnx
@@ -81,7 +81,7 @@ def _add_shape_inference(parser: argparse.ArgumentParser) -> None:
         action="store_true",
         help="take types and shapes from a run of the model in onnxruntime; dynamic dimensions become fixed",
     )
-    shape_inference.add_no_onnxruntime(group)
+    model_files.add_no_onnxruntime(group)
     groups.add_fallback_inputs(group)
 
 
@@ -118,7 +118,7 @@ def _add_folding(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def derived_files(args: argparse.Namespace) -> file_kinds.Derived:
+def derived_files(args: argparse.Namespace) -> types.Derived:
     """The file for weights beside the output."""
     return model_files.derived(args)
 
@@ -136,7 +136,7 @@ def execute(args: argparse.Namespace, console: Console) -> int:
         sanitize.sort_nodes(model)
     if args.override_input_shapes:
         _freeze(model, args.override_input_shapes, console)
-    run = shape_inference.FallbackRun(args, folder, console)
+    run = model_files.FallbackRun(args, folder, console)
     _infer(model, run, args)
     if args.fold_constants:
         left_out = folding.fold_constants(model, folder, _folding(args))
@@ -174,13 +174,13 @@ def _warn_of_idle_options(args: argparse.Namespace, console: Console) -> None:
         "--no-per-pass-shape-inference": args.no_per_pass_shape_inference,
         "--fold-size-threshold": args.fold_size_threshold is not None,
     }
-    shape_inference.warn_of_idle_options(args, console, runs=args.force_fallback_shape_inference)
+    model_files.warn_of_idle_options(args, console, runs=args.force_fallback_shape_inference)
     for option in (option for option, is_given in given.items() if is_given and not args.fold_constants):
         console.warn(f"{option} has no effect without --fold-constants")
 
 
 def _with_outputs(opened: model_files.Opened, args: argparse.Namespace) -> model_files.Opened:
-    from biopsy.model.outputs import OutputChoice, choose_outputs
+    from biopsy.model.extract import OutputChoice, choose_outputs
 
     choice = OutputChoice(
         names=groups.marked_outputs(args), without=args.exclude_outputs, operators=args.outputs_by_type
@@ -204,8 +204,8 @@ def _folding(args: argparse.Namespace) -> Folding:
 def _bound(model: onnx.ModelProto, args: argparse.Namespace, console: Console) -> None:
     if args.set_unbounded_dds_upper_bound is None:
         return
-    from biopsy.cli.arguments.named_values import by_name
-    from biopsy.model.upper_bounds import set_upper_bounds
+    from biopsy.cli.arguments.comparing import by_name
+    from biopsy.model.sanitize import set_upper_bounds
 
     bounds = by_name(args.set_unbounded_dds_upper_bound, "--set-unbounded-dds-upper-bound", "1000 boxes:300", _size)
     done = set_upper_bounds(model, bounds)
@@ -223,7 +223,7 @@ _LARGEST_SIZE = (1 << 31) - 1
 
 
 def _freeze(model: onnx.ModelProto, texts: list[str], console: Console) -> None:
-    from biopsy.cli.arguments.named_values import parse_symbolic_shapes
+    from biopsy.cli.arguments.comparing import parse_symbolic_shapes
     from biopsy.model import sanitize
 
     shapes = parse_symbolic_shapes(texts, "--override-input-shapes")
@@ -231,7 +231,7 @@ def _freeze(model: onnx.ModelProto, texts: list[str], console: Console) -> None:
         console.warn(f"the dimension {symbol!r} was given two sizes: it is fixed in the inputs named, and only there")
 
 
-def _infer(model: onnx.ModelProto, run: shape_inference.FallbackRun, args: argparse.Namespace) -> None:
+def _infer(model: onnx.ModelProto, run: model_files.FallbackRun, args: argparse.Namespace) -> None:
     from biopsy.model import sanitize
 
     if args.force_fallback_shape_inference:

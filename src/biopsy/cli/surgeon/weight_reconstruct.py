@@ -5,9 +5,9 @@ from __future__ import annotations
 import argparse
 from typing import TYPE_CHECKING
 
-from biopsy.cli.arguments import file_kinds
-from biopsy.cli.surgeon import model_files
-from biopsy.quantities import count
+from biopsy.cli import model_files
+from biopsy.cli.arguments import types
+from biopsy.text import count
 
 if TYPE_CHECKING:
     from biopsy.cli.console import Console
@@ -27,7 +27,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     model_files.add(parser, "surgeon weight-reconstruct")
 
 
-def derived_files(args: argparse.Namespace) -> file_kinds.Derived:
+def derived_files(args: argparse.Namespace) -> types.Derived:
     """The file for weights beside the output."""
     return model_files.derived(args)
 

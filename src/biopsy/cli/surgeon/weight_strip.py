@@ -6,9 +6,9 @@ import argparse
 from typing import TYPE_CHECKING
 
 from biopsy import errors
-from biopsy.cli.arguments import file_kinds
-from biopsy.cli.surgeon import model_files
-from biopsy.quantities import count, size_text
+from biopsy.cli import model_files
+from biopsy.cli.arguments import types
+from biopsy.text import count, size_text
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -31,13 +31,13 @@ def configure(parser: argparse.ArgumentParser) -> None:
     model_files.add(parser, "surgeon weight-strip")
     parser.add_argument(
         "--exclude-list",
-        type=file_kinds.READ,
+        type=types.READ,
         metavar="FILE",
         help="a text file with the names of weights that keep their values, one in each line",
     )
 
 
-def derived_files(args: argparse.Namespace) -> file_kinds.Derived:
+def derived_files(args: argparse.Namespace) -> types.Derived:
     """The file for weights beside the output."""
     return model_files.derived(args)
 
@@ -66,8 +66,8 @@ def _names_in(path: Path | None) -> set[str]:
     """The lines of a text file. Raises UsageError if it cannot be read, or is no text."""
     if path is None:
         return set()
-    from biopsy.filesystem.plain_file import open_plain
     from biopsy.model.load import require_file
+    from biopsy.processes.reading import open_plain
 
     require_file(path, "list of names")
     try:

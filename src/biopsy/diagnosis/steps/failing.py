@@ -2,25 +2,59 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
 from biopsy import errors
 from biopsy.checks.command_line import OwnRun, parse
+from biopsy.checks.judge import signature_of
 from biopsy.checks.outcome import Outcome
-from biopsy.checks.signature import signature_of
-from biopsy.comparison.error_text import error_text
-from biopsy.comparison.mismatch import error_size
-from biopsy.diagnosis.context import CheckRun, StepContext
+from biopsy.comparison.mismatch import error_size, error_text
+from biopsy.diagnosis.context import CheckRun, DiagnosisStep, StepAnswer, StepContext
 from biopsy.diagnosis.facts import ComparisonSeen, FailureReport, FailureSeen, FaultBeforeEngines, KnownFacts
-from biopsy.diagnosis.question import Words, with_inputs
-from biopsy.diagnosis.run_report import REPORT, nan_in, run_of, versions_in
-from biopsy.diagnosis.samples import larger, of_same_size, shape_words, shapes_of
-from biopsy.diagnosis.step import DiagnosisStep, StepAnswer
-from biopsy.engines.registry import parse_spec
-from biopsy.engines.yardsticks import PLAIN
-from biopsy.model.random_operators import random_words
+from biopsy.diagnosis.question import Words, larger, of_same_size, shape_words, shapes_of, with_inputs
+from biopsy.engines.registry import PLAIN, parse_spec
+from biopsy.model.nodes import random_words
+from biopsy.processes.reading import read_plain
+
+REPORT = "run.json"
+"""The name of the file, in the folder of the evidence."""
+
+_MOST_BYTES = 256 << 20
+
+
+def tree_of(path: Path) -> dict[str, Any]:
+    """The object in a file; an empty one where what makes it has ended before it was written, or it is too large."""
+    try:
+        tree = json.loads(read_plain(path, _MOST_BYTES))
+    except (OSError, ValueError, RecursionError):
+        return {}
+    return tree if isinstance(tree, dict) else {}
+
+
+def run_of(path: Path) -> dict[str, Any]:
+    """What the report of a run says of engines and comparisons; nothing where it has ended before that was written."""
+    found = tree_of(path).get("run")
+    return found if isinstance(found, dict) else {}
+
+
+def versions_in(tree: dict[str, Any]) -> tuple[tuple[str, str], ...]:
+    """The label of each engine that was run, and its version."""
+    engines = tree.get("engines", [])
+    return tuple((str(one["label"]), str(one["version"])) for one in engines if one.get("version"))
+
+
+def nan_in(tree: dict[str, Any]) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """The outputs in which an engine gives NaN, and the engines that do; infinity alone may be meant."""
+    odd = [one for one in tree.get("not_finite", []) if one.get("nan")]
+    names = dict.fromkeys(str(one.get("output", one.get("name"))) for one in odd)
+    return tuple(names), tuple(dict.fromkeys(str(one["engine"]) for one in odd))
+
+
+# Does it fail? Load, build, run, compare, NaN: which engine, against which, and whether that is an engine's fault.
 
 _RUNS = 8
 """Runs after which a model is said to pass: a failure that shows every second time is missed in 1 of 256 cases."""

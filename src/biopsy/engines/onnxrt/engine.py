@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import cached_property
 from pathlib import Path
@@ -11,27 +12,36 @@ from typing import Any
 import numpy as np
 
 from biopsy import errors
-from biopsy.engines.base import Capabilities, Engine, LayerRecord, ModelInput, Option, Session
-from biopsy.engines.built_model import BuiltModel, require_ending
-from biopsy.engines.onnxrt.facts import RECORD_ASSIGNMENT, precision_remarks, provider_remarks, read_profile
-from biopsy.engines.onnxrt.providers import Providers, require_active
-from biopsy.engines.onnxrt.values import (
-    BYTE_WIDE_OR_MORE,
-    PLAIN,
-    copied,
-    element_of,
-    readable,
-    value_type_of,
-    with_true_ranks,
+from biopsy.engines.base import (
+    BuiltModel,
+    Capabilities,
+    Engine,
+    LayerRecord,
+    ModelInput,
+    Option,
+    Session,
+    count,
+    require_ending,
+    switch,
+    words,
 )
-from biopsy.engines.option import count, switch, words
-from biopsy.engines.other_release.placed_model import has_weights_elsewhere, placed
-from biopsy.filesystem.write_together import written_together
-from biopsy.isolation.cleanup import temporary_folder
+from biopsy.engines.onnxrt.facts import (
+    RECORD_ASSIGNMENT,
+    Providers,
+    precision_remarks,
+    provider_remarks,
+    read_profile,
+    require_active,
+)
 from biopsy.model import load
-from biopsy.model.tensor_type import DTYPE_OF_ELEM, TensorType
+from biopsy.model.external import resolve
+from biopsy.model.index import index_bytes
+from biopsy.model.tensor_type import DTYPE_OF_ELEM, MapType, OptionalType, SequenceType, TensorType, ValueType
+from biopsy.processes.cleanup import temporary_folder
+from biopsy.processes.writing import write_whole, written_together
 from biopsy.tensors.results import Array, Feed
-from biopsy.tensors.structured_values import all_flattened, structured
+from biopsy.tensors.types import all_flattened, structured
+from biopsy.tensors.types import text as text_array
 
 LEVELS = {
     "none": "ORT_DISABLE_ALL",
@@ -249,7 +259,6 @@ class OnnxRuntimeSession(BuiltModel):
         They come from a second build with the same options, since only a file can be had of the graph.
         """
         from biopsy.engines.onnxrt.facts import layer_records
-        from biopsy.model.index import index_bytes
 
         self._require_model("told in layers")
         with temporary_folder("biopsy-layers-") as scratch:
@@ -343,8 +352,6 @@ def _stage(error: Exception) -> errors.Stage:
 
 def _needs_a_file_for_weights(model: ModelInput) -> bool:
     """Whether saved weights must stand beside the model: there they are now, or they might not fit into it."""
-    from biopsy.model.index import index_bytes
-
     index = index_bytes(model.data, model.folder)
     return index.has_external_data or index.weight_bytes > _LARGEST_MESSAGE // 2
 
@@ -357,3 +364,98 @@ def _folder_for_profiles() -> Path:
     until_the_end = ExitStack()
     atexit.register(until_the_end.close)
     return until_the_end.enter_context(temporary_folder("biopsy-profile-"))
+
+
+# The types of ONNX Runtime's values, and how they are read into NumPy.
+
+_ELEM_OF_ORT = {
+    "float": 1, "uint8": 2, "int8": 3, "uint16": 4, "int16": 5, "int32": 6, "int64": 7, "string": 8, "bool": 9,
+    "float16": 10, "double": 11, "uint32": 12, "uint64": 13, "complex64": 14, "complex128": 15, "bfloat16": 16,
+    "float8e4m3fn": 17, "float8e4m3fnuz": 18, "float8e5m2": 19, "float8e5m2fnuz": 20, "uint4": 21, "int4": 22,
+    "float4e2m1": 23, "float8e8m0": 24, "uint2": 25, "int2": 26,
+}  # fmt: skip
+
+PLAIN = frozenset({*range(1, 14)})
+"""Element types that the package hands over as NumPy arrays by itself, with their true values."""
+
+BYTE_WIDE_OR_MORE = frozenset({16, 17, 18, 19, 20, 24})
+
+
+def value_type_of(text: str, shape: Sequence[Any] | None = None) -> ValueType | None:
+    """What ONNX Runtime calls ``tensor(float)``, ``seq(tensor(int64))``, ``map(string,tensor(float))``."""
+    kind, _, rest = text.partition("(")
+    inner = rest.removesuffix(")")
+    if kind == "tensor":
+        elem = _ELEM_OF_ORT.get(inner)
+        return None if elem is None else TensorType(elem, None if shape is None else tuple(shape))
+    if kind == "map":
+        key, _, value = inner.partition(",")
+        held = value_type_of(value)
+        return None if held is None or key not in _ELEM_OF_ORT else MapType(_ELEM_OF_ORT[key], held)
+    held = value_type_of(inner)
+    if held is None or kind not in ("seq", "optional"):
+        return None
+    return SequenceType(held) if kind == "seq" else OptionalType(held)
+
+
+def element_of(kind: ValueType) -> int:
+    """The type of the elements that a value holds."""
+    if isinstance(kind, TensorType):
+        return kind.elem
+    return element_of(kind.value if isinstance(kind, MapType) else kind.item)
+
+
+def with_true_ranks(inputs: dict[str, ValueType | None], model: ModelInput) -> dict[str, ValueType | None]:
+    """ONNX Runtime shows an unknown rank as no dimensions, like a scalar, and no shapes of items: the model does."""
+    unsure = [name for name, type_ in inputs.items() if not isinstance(type_, TensorType) or type_.shape == ()]
+    if unsure:
+        index = index_bytes(model.data, model.folder)
+        inputs |= {name: index.value_type(index.ids[name]) for name in unsure}
+    return inputs
+
+
+def readable(value: Any) -> Array:
+    """Strings come as objects, which no store takes: give them NumPy's type for text."""
+    array = np.asarray(value)
+    return text_array(array) if array.dtype == object else array
+
+
+def copied(memory: Callable[[int, int], bytes], address: int, dtype_name: str, shape: Sequence[int]) -> Array:
+    """What stands at an address, in a type of ml_dtypes. ``memory`` gives the bytes at an address."""
+    import ml_dtypes
+
+    dtype = np.dtype(getattr(ml_dtypes, dtype_name))
+    size = math.prod(shape) * dtype.itemsize
+    return np.frombuffer(memory(address, size), dtype=dtype).reshape(shape).copy()
+
+
+# A model with weights in other files, as a file beside them: older releases find weights from no other place.
+
+_SIGN = b"location"
+"""What stands in a model that has weights in other files; others may have it too, and the index tells."""
+
+
+def has_weights_elsewhere(model: ModelInput) -> bool:
+    """Whether weights of a model stand in other files."""
+    return _SIGN in model.data and index_bytes(model.data, model.folder).has_external_data
+
+
+@contextmanager
+def placed(model: ModelInput) -> Iterator[Path]:
+    """The model's own file, if its weights stand beside it; else one in a folder of ours, with links to its weights.
+
+    Weights are not copied. Raises ModelError for weights that are not there, OSError.
+    """
+    if model.path is not None and model.path.parent.resolve() == model.folder.resolve():
+        yield model.path.absolute()
+        return
+    index = index_bytes(model.data, model.folder)
+    locations = {weight.external.location for weight in index.weights.values() if weight.external}
+    with temporary_folder("biopsy-model-") as folder:
+        for location in sorted(locations):
+            link = folder / location
+            link.parent.mkdir(parents=True, exist_ok=True)
+            link.symlink_to(resolve(model.folder, location).resolve())
+        path = folder / "model.onnx"
+        write_whole(path, [model.data])
+        yield path

@@ -2,23 +2,23 @@
 
 from __future__ import annotations
 
+import mmap
+import sys
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 
 from biopsy import errors
-from biopsy.engines.base import Capabilities, Engine, ModelInput, Option, Session
-from biopsy.engines.built_model import BuiltModel
-from biopsy.engines.option import switch
-from biopsy.engines.reference.stacked_outputs import stack_outputs
-from biopsy.engines.reference.weights_in_files import taken_out
-from biopsy.model import external, load
+from biopsy.engines.base import BuiltModel, Capabilities, Engine, ModelInput, Option, Session, switch
+from biopsy.model import external, load, walk
+from biopsy.model.external import Span, is_external, span_of
 from biopsy.model.index import ModelIndex, index_bytes
-from biopsy.model.tensor_type import DTYPE_OF_ELEM, ELEM_OF_DTYPE, OptionalType, TensorType, ValueType
-from biopsy.tensors.dtypes import text
+from biopsy.model.tensor_type import BITS, DTYPE_OF_ELEM, ELEM_OF_DTYPE, OptionalType, TensorType, ValueType
+from biopsy.processes.reading import open_plain
 from biopsy.tensors.results import Array, Feed
-from biopsy.tensors.structured_values import all_flattened, structured
+from biopsy.tensors.types import all_flattened, structured, text
 
 if TYPE_CHECKING:
     import onnx
@@ -115,7 +115,7 @@ _NOT_OF_NUMPY = frozenset(ELEM_OF_DTYPE.values()) - frozenset(range(1, 16))
 
 def _evaluator_class(wide: bool) -> Any:
     if wide:
-        from biopsy.engines.reference.wide_evaluator import evaluator_class
+        from biopsy.engines.reference.wide import evaluator_class
 
         return evaluator_class()
     from onnx.reference import ReferenceEvaluator
@@ -125,8 +125,6 @@ def _evaluator_class(wide: bool) -> Any:
 
 def _give_loops_a_condition(proto: onnx.ModelProto) -> None:
     """Write out the condition of a Loop that has none: that means true, but the evaluator of onnx takes it as false."""
-    from biopsy.model import walk
-
     places: list[onnx.GraphProto | onnx.FunctionProto] = [*walk.graphs(proto), *proto.functions]
     for place in places:
         number = 0
@@ -148,8 +146,7 @@ def _true(name: str) -> onnx.NodeProto:
 
 
 def _remarks(proto: onnx.ModelProto) -> list[str]:
-    from biopsy.engines.reference.wide_evaluator import single_inside
-    from biopsy.model import walk
+    from biopsy.engines.reference.wide import single_inside
 
     found = single_inside(list(walk.nodes(proto)))
     return [f"onnx computes {', '.join(found)} in float32 inside, in spite of float64"] if found else []
@@ -169,7 +166,7 @@ class ReferenceSession(BuiltModel):
 
     def run(self, feed: Feed) -> dict[str, Array]:
         """Run once. In float64, floating-point outputs are float64 too, whatever the model declares."""
-        from biopsy.engines.reference.wide_evaluator import widened
+        from biopsy.engines.reference.wide import widened
 
         if self._is_wide:
             feed = {name: widened(value) for name, value in feed.items()}
@@ -202,3 +199,130 @@ def _failure(error: Exception, stage: errors.Stage) -> errors.BiopsyError:
         return errors.CannotCompare(f"strings that are no UTF-8 cannot be read by the evaluator of onnx: {error}")
     message = str(error).strip() or type(error).__name__
     return errors.EngineFailure(message, engine=Reference.name, stage=stage, kind=type(error).__name__)
+
+
+# Scan outputs of Loop as the standard has them: stacked along a new axis.
+#
+# The evaluator of onnx joins them along the first axis that they have, so that scalars become [n, 1], and matrices [n
+# * a, b]. Here each of them gets two axes more inside the body, the first to be joined along, and loses the second
+# behind it.
+
+Place: TypeAlias = "onnx.GraphProto | onnx.FunctionProto"
+
+_AXES_ARE_AN_INPUT = 13
+"""The opset since which Squeeze and Unsqueeze read their axes from an input."""
+
+
+def stack_outputs(proto: onnx.ModelProto) -> None:
+    """Change every Loop of a model, in bodies and functions too, in place."""
+    version = _version(proto.opset_import)
+    for place in (proto.graph, *walk.graphs_within(proto.graph.node)):
+        _stack_in(place, version)
+    for function in proto.functions:
+        version = _version(function.opset_import)
+        _stack_in(function, version)
+        for place in walk.graphs_within(function.node):
+            _stack_in(place, version)
+
+
+def _version(opsets: Sequence[onnx.OperatorSetIdProto]) -> int:
+    return next((opset.version for opset in opsets if opset.domain in {"", "ai.onnx"}), 1)
+
+
+def _stack_in(place: Place, version: int) -> None:
+    number = 0
+    while number < len(place.node):
+        node = place.node[number]
+        number += 1
+        if node.op_type == "Loop" and walk.operator(node)[0] == "":
+            for added in _stacked(node, version):
+                place.node.insert(number, added)
+                number += 1
+
+
+def _stacked(node: onnx.NodeProto, version: int) -> list[onnx.NodeProto]:
+    """Change the body of one Loop, and give the nodes that must follow it; one without a body is left alone."""
+    bodies = list(walk.bodies(node))
+    if len(bodies) != 1:
+        return []
+    (body,) = bodies
+    carried = max(len(node.input) - 2, 0)
+    following = []
+    for place in range(carried, len(body.output) - 1):
+        inner = body.output[place + 1]
+        told = f"biopsy/stacked/{inner.name}/{place}"
+        body.node.extend(_reshaping("Unsqueeze", inner.name, told, [0, 1], version))
+        inner.name = told
+        inner.ClearField("type")
+        if place < len(node.output) and node.output[place]:
+            outer = node.output[place]
+            node.output[place] = f"biopsy/stacked/{outer}"
+            following += _reshaping("Squeeze", node.output[place], outer, [1], version)
+    return following
+
+
+def _reshaping(operator: str, source: str, result: str, axes: list[int], version: int) -> list[onnx.NodeProto]:
+    from onnx import TensorProto, helper
+
+    if version < _AXES_ARE_AN_INPUT:
+        return [helper.make_node(operator, [source], [result], axes=axes)]
+    held = helper.make_tensor("", TensorProto.INT64, [len(axes)], axes)
+    name = f"{result}/axes"
+    constant = helper.make_node("Constant", [], [name], value=held)
+    return [constant, helper.make_node(operator, [source, name], [result])]
+
+
+# Weights of a model as arrays over the file that they stand in: they are never copied, however large they are.
+#
+# Read into the model, they would be in memory three times, and protobuf writes no model of 2 GB.
+
+_ELEMS = frozenset({1, 2, 3, 4, 5, 6, 7, 9, 10, 11, 12, 13, 14, 15, 16})
+"""Element types of whole bytes whose raw form is that of NumPy, or of ml_dtypes for bfloat16."""
+
+
+def taken_out(model: onnx.ModelProto, folder: Path) -> dict[str, Array]:
+    """Take the weights out of the main graph of a model that stand in files, and give them by their names.
+
+    They are private to this process: who writes to them does not change the file. Weights of subgraphs, and those of
+    types that are packed or that NumPy lacks, are left in the model as they were.
+
+    Raises ModelError if a file is missing, unsafe or too short; the model is then unchanged.
+    """
+    if sys.byteorder != "little":
+        return {}
+    found: dict[str, Array] = {}
+    files: dict[Path, mmap.mmap] = {}
+    for tensor in model.graph.initializer:
+        dtype = _dtype(tensor.data_type) if is_external(tensor) and tensor.name else None
+        if dtype is None or 0 in tensor.dims:
+            continue
+        span = span_of(tensor, folder)
+        if span.path not in files:
+            files[span.path] = _mapped(tensor.name, span)
+        count = span.length // dtype.itemsize
+        found[tensor.name] = np.frombuffer(files[span.path], dtype, count, span.offset).reshape(tuple(tensor.dims))
+    for number, tensor in reversed(list(enumerate(model.graph.initializer))):
+        if tensor.name in found:
+            del model.graph.initializer[number]
+    return found
+
+
+def _dtype(elem: int) -> np.dtype[np.generic] | None:
+    """The type of the arrays that the evaluator of onnx computes with; None where their bytes are others."""
+    from onnx import helper
+
+    if elem not in _ELEMS:
+        return None
+    dtype: np.dtype[np.generic] = np.dtype(helper.tensor_dtype_to_np_dtype(elem))
+    return dtype if 8 * dtype.itemsize == BITS[elem] else None
+
+
+def _mapped(tensor: str, span: Span) -> mmap.mmap:
+    try:
+        with open_plain(span.path) as stream:
+            mapped = mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_COPY)
+    except (OSError, ValueError) as error:
+        raise errors.ModelError(f"the weights of tensor {tensor!r} cannot be read from {span.path}: {error}") from error
+    if span.offset + span.length > len(mapped):
+        raise errors.ModelError(f"{span.path} became shorter while tensor {tensor!r} was read")
+    return mapped

@@ -9,18 +9,16 @@ from typing import Any
 import numpy as np
 
 from biopsy import errors
-from biopsy.engines.base import Capabilities, Engine, ModelInput, Session
-from biopsy.engines.built_model import BuiltModel, indexed, require_ending
-from biopsy.engines.trt import package as trt_package
-from biopsy.engines.trt.cuda import gpu_names, require_gpu
-from biopsy.engines.trt.element_types import numpy_name
-from biopsy.engines.trt.package import Package
-from biopsy.engines.trt.settings import OPTIONS, Settings, ShapeRange, profiles_of, unknown_names
-from biopsy.filesystem.plain_file import read_whole
+from biopsy.engines.base import BuiltModel, Capabilities, Engine, ModelInput, Session, indexed, require_ending
+from biopsy.engines.trt import settings as trt_package
+from biopsy.engines.trt.execution import gpu_names, numpy_name, require_gpu
+from biopsy.engines.trt.settings import OPTIONS, Package, Settings, ShapeRange, profiles_of, unknown_names
 from biopsy.model import load
 from biopsy.model.index import ModelIndex
 from biopsy.model.tensor_type import ELEM_OF_DTYPE, TensorType
+from biopsy.processes.reading import read_whole
 from biopsy.tensors.results import Array, Feed
+from biopsy.text import printable
 
 ENDINGS = (".engine", ".plan", ".trt")
 
@@ -117,8 +115,6 @@ class TensorRt(Engine):
 
     def network_text(self, model: ModelInput, *, with_layers: bool) -> list[str]:
         """What its parser makes of a model, in words. Raises EngineFailure with stage "load"."""
-        from biopsy.engines.trt.network_text import network_text
-
         package = self._package()
         package.logged.clear()
         builder = self._builder(package)
@@ -365,7 +361,7 @@ class TensorRtSession(BuiltModel):
 
     def save(self, path: Path) -> None:
         """Write the engine."""
-        from biopsy.filesystem.write import write_whole
+        from biopsy.processes.writing import write_whole
 
         require_ending(TensorRt, path)
         write_whole(path, [bytes(self._plan)])
@@ -382,3 +378,43 @@ class TensorRtSession(BuiltModel):
             engine = self._engine or deserialized(self._package, self._plan)
             self._running = Execution(self._package, engine)
         return dict(self._running.run({name: np.asarray(value) for name, value in feed.items()}, self._outputs))
+
+
+# TensorRT's network, as its parser has made it of a model, in the layout of Polygraphy's ``inspect model``.
+
+_TAB = "    "
+
+
+def network_text(network: Any, *, with_layers: bool) -> Iterator[str]:
+    """The lines of the description; ``with_layers`` adds each layer with what it reads and writes."""
+    inputs = [network.get_input(number) for number in range(network.num_inputs)]
+    outputs = [network.get_output(number) for number in range(network.num_outputs)]
+    yield "[I] ==== TensorRT Network ===="
+    yield f"{_TAB}Name: {printable(network.name)} | Explicit Batch Network"
+    for title, tensors in (("Input(s)", inputs), ("Output(s)", outputs)):
+        yield ""
+        yield f"{_TAB}---- {len(tensors)} Network {title} ----"
+        yield from _braced(tensors, _TAB)
+    yield ""
+    yield f"{_TAB}---- {network.num_layers} Layer(s) ----"
+    for number in range(network.num_layers if with_layers else 0):
+        layer = network.get_layer(number)
+        yield f"{_TAB}Layer {number:<4} | {printable(layer.name)} [Op: {layer.type}]"
+        yield from _braced([layer.get_input(place) for place in range(layer.num_inputs)], 2 * _TAB)
+        written = list(_braced([layer.get_output(place) for place in range(layer.num_outputs)], 3 * _TAB))
+        yield f"{2 * _TAB} -> {written[0].lstrip()}"
+        yield from written[1:]
+        yield ""
+
+
+def _braced(tensors: Sequence[Any], indent: str) -> list[str]:
+    told = [_told(tensor) for tensor in tensors if tensor is not None]
+    return [indent + line for line in ("{" + ",\n ".join(told) + "}").split("\n")]
+
+
+def _told(tensor: Any) -> str:
+    try:
+        shape = str(tuple(tensor.shape))
+    except ValueError:  # TensorRT has no number of dimensions for it
+        shape = "None"
+    return f"{printable(tensor.name)} [dtype={numpy_name(tensor.dtype) or tensor.dtype.name}, shape={shape}]"

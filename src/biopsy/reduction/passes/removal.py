@@ -1,24 +1,166 @@
-"""The search that passes share which leave parts of nodes out: all that can go at once, then by halves."""
+"""What can be left out: outputs and inputs of the model, and the attributes and optional inputs that operators can
+do without.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, TypeAlias, TypeVar
 
-from biopsy.reduction.change import Change, ChangeSearch
-from biopsy.reduction.passes.shapes import is_consistent
+from biopsy.model import walk
+from biopsy.reduction.passes.contract import Change, ChangeSearch
+from biopsy.reduction.passes.editing import (
+    Place,
+    copied,
+    drop_what_died,
+    every_node,
+    graph_at,
+    is_consistent,
+    keep_only,
+    opsets_of,
+    read_in,
+    schema_of,
+    tell_types_anew,
+)
 from biopsy.search.subset import minimize_subset
 
 if TYPE_CHECKING:
     import onnx
 
-Item = TypeVar("Item")
+
+def outputs(model: onnx.ModelProto) -> ChangeSearch:
+    """Drop outputs by halves, down to one.
+
+    An output that is all that its node is there for stays: to drop it would be to cut the node, which has been tried.
+    """
+    alone = _what_nodes_are_there_for(model.graph)
+    others = [info.name for info in model.graph.output if info.name not in alone]
+
+    def propose(kept: Sequence[str]) -> Change:
+        gone = set(others).difference(kept)
+        made = copied(model)
+        keep_only(made.graph.output, lambda info: info.name not in gone)
+        drop_what_died(made, model)
+        return Change(made, f"{len(made.graph.output)} of {len(model.graph.output)} outputs")
+
+    yield from minimize_subset(others, propose, at_least_one=len(others) == len(model.graph.output))
+
+
+def _what_nodes_are_there_for(graph: onnx.GraphProto) -> set[str]:
+    """Outputs of nodes that give out one tensor, which no other node reads."""
+    read = {name for node in graph.node for name in walk.reads(node)}
+    found = set()
+    for node in graph.node:
+        used = [name for name in node.output if name]
+        if len(used) == 1 and used[0] not in read:
+            found.add(used[0])
+    return found
+
+
+# Inputs of the model that no node reads.
+
+
+def inputs(model: onnx.ModelProto) -> ChangeSearch:
+    """Drop the inputs that nothing reads, all at once, then by halves; an initializer of that name goes too."""
+    read = read_in(model.graph)
+    unused = [info.name for info in model.graph.input if info.name not in read]
+
+    def propose(kept: Sequence[str]) -> Change:
+        gone = set(unused).difference(kept)
+        made = copied(model)
+        keep_only(made.graph.input, lambda info: info.name not in gone)
+        keep_only(made.graph.initializer, lambda weight: weight.name not in gone)
+        keep_only(made.graph.sparse_initializer, lambda weight: weight.values.name not in gone)
+        return Change(made, f"without {len(gone)} of {len(model.graph.input)} inputs")
+
+    yield from minimize_subset(unused, propose)
+
+
+# Attributes that an operator can do without.
+
+Item: TypeAlias = tuple[Place, int, str]
+"""An attribute: the graph, the number of the node, the name."""
+
+
+def attributes(model: onnx.ModelProto) -> ChangeSearch:
+    """Remove every attribute that has a default or may be missing, all at once, then by halves."""
+    yield from propose_removals(model, _removable(model), _without, "attributes")
+
+
+def _without(model: onnx.ModelProto, gone: Sequence[Item]) -> onnx.ModelProto:
+    made = copied(model)
+    for place, number, name in gone:
+        keep_only(graph_at(made, place).node[number].attribute, lambda entry: entry.name != name)  # noqa: B023 -- at once
+    tell_types_anew(made)
+    return made
+
+
+def _removable(model: onnx.ModelProto) -> list[Item]:
+    """Attributes that the schema does not require, and those that it does not know; bodies stay."""
+    opsets = opsets_of(model)
+    found = []
+    for place, number, node in every_node(model):
+        schema = schema_of(node, opsets)
+        for attribute in node.attribute if schema is not None else ():
+            known = schema.attributes.get(attribute.name) if schema is not None else None
+            has_body = attribute.HasField("g") or attribute.graphs
+            if not has_body and (known is None or not known.required):
+                found.append((place, number, attribute.name))
+    return found
+
+
+# Inputs of nodes that an operator can do without.
+
+OptionalInputsItem: TypeAlias = tuple[Place, int, int]
+"""An input of a node: the graph, the number of the node, the position."""
+
+
+def optional_inputs(model: onnx.ModelProto) -> ChangeSearch:
+    """Leave out every optional input at once, then by halves; trailing ones vanish, others become ''."""
+    yield from propose_removals(model, _optional(model), _optional_inputs_without, "optional inputs of nodes")
+
+
+def _optional_inputs_without(model: onnx.ModelProto, gone: Sequence[OptionalInputsItem]) -> onnx.ModelProto:
+    made = copied(model)
+    for place, number, position in gone:
+        graph_at(made, place).node[number].input[position] = ""
+    for place, number, _ in gone:
+        inputs = graph_at(made, place).node[number].input
+        while inputs and not inputs[-1]:
+            del inputs[-1]
+    drop_what_died(made, model)
+    tell_types_anew(made)
+    return made
+
+
+def _optional(model: onnx.ModelProto) -> list[OptionalInputsItem]:
+    opsets = opsets_of(model)
+    found = []
+    for place, number, node in every_node(model):
+        schema = schema_of(node, opsets)
+        if schema is None or any(True for _ in walk.bodies(node)):
+            continue  # what a Loop's trip count and condition are worth is no matter of leaving them out
+        for position, name in enumerate(node.input):
+            if name and position < len(schema.inputs) and _is_optional(schema.inputs[position]):
+                found.append((place, number, position))
+    return found
+
+
+def _is_optional(parameter: onnx.defs.OpSchema.FormalParameter) -> bool:
+    import onnx
+
+    return bool(parameter.option == onnx.defs.OpSchema.FormalParameterOption.Optional)
+
+
+# The search that passes share which leave parts of nodes out: all that can go at once, then by halves.
+
+RemovalItem = TypeVar("RemovalItem")
 
 
 def propose_removals(
     model: onnx.ModelProto,
-    items: Sequence[Item],
-    without: Callable[[onnx.ModelProto, Sequence[Item]], onnx.ModelProto],
+    items: Sequence[RemovalItem],
+    without: Callable[[onnx.ModelProto, Sequence[RemovalItem]], onnx.ModelProto],
     what: str,
 ) -> ChangeSearch:
     """Propose ``without(model, some of items)``; what shape inference refutes by itself is never proposed.
@@ -29,7 +171,7 @@ def propose_removals(
     if is_consistent(model):
         able = [item for item in able if is_consistent(without(model, [item]))]
 
-    def propose(kept: Sequence[Item]) -> Change:
+    def propose(kept: Sequence[RemovalItem]) -> Change:
         gone = [item for item in able if item not in kept]
         return Change(without(model, gone), f"without {len(gone)} of {len(able)} {what}")
 

@@ -9,10 +9,9 @@ from typing import TYPE_CHECKING, Any
 from biopsy.model import walk
 from biopsy.model.external import is_external
 from biopsy.model.tensor_type import FLOATS
-from biopsy.reduction.change import Change, ChangeSearch
-from biopsy.reduction.passes.editing import copied
-from biopsy.reduction.passes.fillings import ones, set_values
-from biopsy.reduction.passes.shapes import is_consistent, tell_types_anew
+from biopsy.reduction.passes.contract import Change, ChangeSearch
+from biopsy.reduction.passes.editing import copied, is_consistent, tell_types_anew
+from biopsy.reduction.passes.weights import ones, set_values
 
 if TYPE_CHECKING:
     import onnx

@@ -1,0 +1,328 @@
+"""Asking what of an engine a failure comes with: its settings, its builds, its releases."""
+
+from __future__ import annotations
+
+import functools
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager
+from pathlib import Path
+from typing import Literal
+
+from biopsy import errors, events
+from biopsy.api.arguments import (
+    Folder,
+    Model,
+    index_of,
+    model_file,
+    require_check,
+    require_choice,
+    require_seconds,
+    require_whole,
+    rules_of,
+    template_of,
+)
+from biopsy.checks.command_line import OwnRun, parse
+from biopsy.checks.judge import Rules
+from biopsy.checks.outcome import FunctionCheck
+from biopsy.checks.task import require_weights_beside
+from biopsy.engines.base import ModelInput
+from biopsy.engines.registry import EngineSpec, create, parse_spec
+from biopsy.model.load import read_bytes
+from biopsy.processes.cleanup import temporary_folder
+from biopsy.processes.environments.interpreter import interpreter_of
+from biopsy.processes.environments.releases import releases as releases_of
+from biopsy.questions.builds.building import BuildFindings, BuildTally, build_repeatedly, findings_of
+from biopsy.questions.builds.flags import Flags, find_switches
+from biopsy.questions.builds.one_build import BuildPlan, BuildRuns, BuildsHere, CheckFor, artifact_name
+from biopsy.questions.builds.settings import (
+    CheckTemplate,
+    SettingChange,
+    VariedSetting,
+    parse_variation,
+    require_possible,
+    separate_checks,
+    varied_check,
+)
+from biopsy.questions.releases.find import ReleaseSearch, ReleaseSearchOptions
+from biopsy.questions.releases.findings import ReleaseFindings
+from biopsy.questions.releases.probe import ReleaseQuestion
+from biopsy.questions.releases.runs import ReleaseCheck, engine_of, has_place, requirements_of
+from biopsy.questions.releases.runs_elsewhere import RunsElsewhere
+from biopsy.questions.releases.span import NamedReleases, span_of
+from biopsy.session.machines import OtherMachines
+
+
+def flags(
+    model: Model,
+    engine: str,
+    check: Sequence[str],
+    *,
+    rules: Rules | None = None,
+    check_timeout: float | None = None,
+    folder: Folder = None,
+    executor: OtherMachines | None = None,
+    listener: events.Listener = events.ignore,
+) -> Flags:
+    """Find the fewest settings of ``engine`` with which ``model`` passes ``check`` that fails as the engine is set.
+
+    ``check`` is a command, a list of words, in which ``{}`` stands for the model's path and ``{engine}`` for the engine
+    with its settings, or ``{settings}`` for the settings alone; other commands than ``biopsy run`` may read the
+    environment variable ``BIOPSY_ENGINE`` instead. It is no function, since some settings take effect only in a fresh
+    process. ``check_timeout`` is in seconds, by default 20 times as long as the first run, at least 60. ``folder`` is
+    where external weights stand. ``executor`` are other machines, as of ``RayExecutor``, which run the check, with many
+    settings at once; the result is the same. ``switches`` of it are the smallest changes, none if there are none.
+
+    Raises OriginalPasses if the model passes, CheckError if the check cannot be run, UsageError for a check or an
+    engine that cannot be used, EngineMissing and ModelError.
+    """
+    if callable(check):
+        raise errors.UsageError(
+            f"check={check!r}: it is a command as a list of words, for some settings need a fresh process",
+            next_steps=["check=['python', 'check.py', '{}', '{engine}']"],
+        )
+    require_check(check)
+    require_seconds(check_timeout=check_timeout)
+    create(engine)
+    template = template_of(check, parse_spec(engine))
+    asked = rules_of(rules)
+    with model_file(model, folder) as (path, weights):
+        ModelInput(read_bytes(path), weights, path)  # checks what it names
+        with closing(varied_check(template, str(path), check_timeout)) as varied:
+            return find_switches(varied, path, asked, listener, weights, executor)
+
+
+# Building a model again and again, to see which builds are bad and what they share.
+#
+# findings = biopsy.build("model.onnx", "openvino", fails, until=20, vary={"precision": ["f32", "bf16"]})
+
+BuildCheck = Callable[[Path, str], object]
+"""Called with what was built and the engine with its settings; True if that build is bad."""
+
+
+def build(
+    model: Model,
+    engine: str,
+    check: BuildCheck | Sequence[str] | None = None,
+    *,
+    until: int | Literal["good", "bad"] = 10,
+    vary: Mapping[str, Sequence[object]] | None = None,
+    seed: int = 1,
+    rules: Rules | None = None,
+    build_timeout: float | None = None,
+    check_timeout: float | None = None,
+    folder: Folder = None,
+    executor: OtherMachines | None = None,
+    listener: events.Listener = events.ignore,
+) -> BuildFindings:
+    """Build ``model`` with ``engine`` again and again, check every build, and say what bad ones have in common.
+
+    ``check`` is called with the path of what was built (of the model, if the engine saves nothing) and the engine with
+    its settings, such as ``"openvino:precision=bf16"``: True if the build is bad. Or it is a command, a list of words
+    with ``{}`` for that path and ``{engine}`` for the engine. None: a build that fails is bad.
+
+    ``until`` is how many builds, or ``"good"`` or ``"bad"`` to stop after the first of these. ``vary`` has settings of
+    the engine, and variables of the environment written ``env.NAME``, each with its values: every combination is built,
+    in an order drawn from ``seed``. Timeouts are in seconds. What is built is removed at the end; the result has the
+    choices of each build. ``executor`` are other machines, as of ``RayExecutor``, which build and check, as many at
+    once as have room; the check is a command then, or None.
+
+    Raises CheckError if the check cannot be run, EngineMissing, ModelError, and UsageError for what cannot be used.
+    """
+    if isinstance(until, int):
+        require_whole(until=until)
+    else:
+        require_choice("until", until, ("good", "bad"), "or a number of builds")
+    require_seconds(build_timeout=build_timeout, check_timeout=check_timeout)
+    spec = parse_spec(engine)
+    create(spec)
+    variations = _variations(vary or {}, spec)
+    if check is not None:
+        require_check(check)
+        if executor is not None and callable(check):
+            raise errors.UsageError("check: a function cannot be sent to the machines of executor, a command can")
+    name = artifact_name(spec)
+    with model_file(model, folder) as (path, weights), temporary_folder("biopsy-") as place:
+        plan = BuildPlan(
+            model=ModelInput(read_bytes(path), weights, path),
+            spec=spec,
+            until=until,
+            artifact=None if name is None else place / name,
+            variations=variations,
+            seed=seed,
+            rules=rules_of(rules),
+            build_timeout=build_timeout,
+            checks_building=check is None,
+        )
+        with _runs(plan, check, check_timeout, executor, listener) as runs:
+            return _built(plan, runs, listener)
+
+
+@contextmanager
+def _runs(
+    plan: BuildPlan,
+    check: BuildCheck | Sequence[str] | None,
+    timeout: float | None,
+    machines: OtherMachines | None,
+    listener: events.Listener,
+) -> Iterator[BuildRuns]:
+    """Who builds and checks."""
+    if machines is None:
+        with _checks(plan, check, timeout) as check_for:
+            yield BuildsHere(plan, check_for, listener)
+        return
+    from biopsy.questions.builds.elsewhere import BuildsElsewhere
+
+    assert not callable(check)
+    template = CheckTemplate(("build",), plan.spec) if check is None else template_of(check, plan.spec)
+    yield BuildsElsewhere(plan, separate_checks(template, "{}", timeout), machines, machines.room, listener)
+
+
+def _built(plan: BuildPlan, runs: BuildRuns, listener: events.Listener) -> BuildFindings:
+    tally, started = BuildTally(), time.monotonic()
+    with closing(build_repeatedly(plan, runs, tally, listener)) as builds:
+        for _ in builds:  # each is counted when it is over
+            pass
+    return findings_of(plan, tally, time.monotonic() - started)
+
+
+def _variations(vary: Mapping[str, Sequence[object]], spec: EngineSpec) -> list[VariedSetting]:
+    """What varies. Raises UsageError for text in place of a list, and for what the engine does not take."""
+    found = []
+    for key, values in vary.items():
+        if isinstance(values, str):
+            raise errors.UsageError(
+                f"vary={{{key!r}: {values!r}}}: its values are a list", next_steps=[f"[{values!r}]"]
+            )
+        texts = [str(value).lower() if isinstance(value, bool) else str(value) for value in values]
+        found.append(
+            parse_variation(f"{key}={','.join(text.replace(',', chr(92) + ',') for text in texts)}", spec.name)
+        )
+    require_possible(spec, found)
+    return found
+
+
+@contextmanager
+def _checks(plan: BuildPlan, check: BuildCheck | Sequence[str] | None, timeout: float | None) -> Iterator[CheckFor]:
+    """The check for each build. Raises UsageError for a function where variables of the environment vary."""
+    if check is None or callable(check):
+        if check is not None and timeout is not None:
+            raise errors.UsageError("check_timeout has no effect on a function: only a command can be ended")
+        names = [variation.key for variation in plan.variations if variation.key.startswith("env.")]
+        if check is not None and names:
+            raise errors.UsageError(
+                f"vary: {names[0]} may have no effect on a function, since this process has read it already",
+                next_steps=["check=['python', 'check.py', '{}', '{engine}']"],
+            )
+        yield lambda change: _function_check(plan, check, change)
+        return
+    with closing(varied_check(template_of(check, plan.spec), "{}", timeout)) as varied:
+        yield varied.with_change
+
+
+def _function_check(plan: BuildPlan, check: BuildCheck | None, change: SettingChange) -> FunctionCheck:
+    spec = CheckTemplate((), plan.spec).changed(change).text
+    if check is None:
+        return FunctionCheck(_builds, as_proto=False)
+
+    @functools.wraps(check)
+    def with_engine(path: Path) -> object:
+        return check(path, spec)
+
+    return FunctionCheck(with_engine, as_proto=False)
+
+
+def _builds(path: Path) -> bool:
+    """What is asked if building alone is checked: it is never called."""
+    return False
+
+
+# Asking which release of a package broke a model, or mended it.
+#
+# found = biopsy.releases("model.onnx", "onnxruntime", ["biopsy", "run", "{}", "--reference", "--engine", "{engine}"])
+
+
+def releases(
+    model: Model,
+    package: str,
+    check: Sequence[str],
+    *,
+    good: str | None = None,
+    bad: str | None = None,
+    versions: str | None = None,
+    beside: Sequence[str] = (),
+    python: str | None = None,
+    engine: str | None = None,
+    every: bool = False,
+    jobs: int = 1,
+    allow_vacuous_check: bool = False,
+    rules: Rules | None = None,
+    check_timeout: float | None = None,
+    folder: Folder = None,
+    executor: OtherMachines | None = None,
+    listener: events.Listener = events.ignore,
+) -> ReleaseFindings:
+    """Find the release of ``package`` since which ``model`` fails ``check``, or fails it no more.
+
+    ``check`` is a command, a list of words, in which ``{}`` stands for the model's path and ``{python}`` for the
+    interpreter of an environment that holds a release. In ``biopsy run``, ``{engine}`` stands for the engine of that
+    package, or ``engine``, with its release. The environment variables ``BIOPSY_PYTHON`` and ``BIOPSY_ENGINE`` hold the
+    same. Environments are made from the package index, and kept in the cache.
+
+    ``good`` is a release without the failure and ``bad`` one with it; without them, the search begins with the release
+    that is installed here, else the newest, looks at the newest, and goes back in steps that double. ``versions`` are
+    those to look at: ``A..B``, releases joined by commas, or a specifier. ``beside`` are requirements that each gets
+    besides, such as ``numpy<2``; ``python`` is a version of Python or a path. ``every``: all releases are asked.
+    ``jobs`` environments are made at once. ``check_timeout`` is in seconds. ``folder`` is where external weights stand.
+    A check that fails with every release, and on a model of one Identity node too, says nothing: that is a CheckError,
+    unless ``allow_vacuous_check``. ``executor`` are other machines, as of ``RayExecutor``, which make environments and
+    run the check, as many at once as have room.
+
+    The ``answer`` of the result is "changed", with ``borders``, or "every release tried fails".
+
+    Raises OriginalPasses if no release that was tried fails, CheckError if the check cannot be run or uses no release,
+    CannotInstall if this machine cannot install anything, UsageError for arguments that cannot be used, ModelError.
+    """
+    require_check(check)
+    require_seconds(check_timeout=check_timeout)
+    require_whole(jobs=jobs)
+    asked = NamedReleases(good=good, bad=bad, versions=versions)
+    made = _check(package, check, engine, requirements_of(package, beside), python)
+    span = span_of(package, releases_of(package, python=made.python), asked)
+    with model_file(model, folder) as (path, weights):
+        question = ReleaseQuestion(
+            check=made,
+            model=path,
+            rules=rules_of(rules),
+            weights=weights,
+            operators=frozenset(node.op_type for node in index_of(path, weights).nodes),
+            timeout=check_timeout,
+        )
+        options = ReleaseSearchOptions(every=every, jobs=jobs, allow_vacuous=allow_vacuous_check)
+        if executor is None:
+            return ReleaseSearch(question, span, listener, options).run()
+        require_weights_beside(path, weights)
+        with closing(RunsElsewhere(executor, executor.room, listener)) as runs:
+            return ReleaseSearch(question, span, listener, options, runs=runs).run()
+
+
+def _check(
+    package: str, check: Sequence[str], engine: str | None, beside: tuple[str, ...], python: str | None
+) -> ReleaseCheck:
+    command = parse(check)
+    is_own_run = isinstance(command, OwnRun)
+    if is_own_run and not has_place(command.words):
+        raise errors.UsageError(
+            f"check={list(check)!r}: nothing in it says where the release belongs",
+            next_steps=["write {engine} in its place: ['biopsy', 'run', '{}', '--engine', '{engine}', ...]"],
+        )
+    named = engine_of(package)
+    return ReleaseCheck(
+        package=package,
+        words=command.words,
+        spec=parse_spec(engine) if engine else EngineSpec(named) if named else None,
+        is_own_run=is_own_run,
+        beside=beside,
+        python=interpreter_of(python),
+        python_text=python,
+    )

@@ -1,0 +1,283 @@
+"""Reducing a failing model to the smallest part that still fails, on the machines of a Ray cluster too, and asking
+what may vary in it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from concurrent.futures import wait
+from contextlib import closing
+from os import PathLike
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Literal, get_args
+
+from biopsy import errors, events
+from biopsy.api.arguments import (
+    Folder,
+    Function,
+    GivenInputs,
+    GivenOptions,
+    Model,
+    check_of,
+    feeds_of,
+    index_of,
+    options_of,
+    require_check,
+    require_choice,
+    require_own_files,
+    require_shapes,
+)
+from biopsy.checks.command_line import NO_WORDS, parse
+from biopsy.checks.judge import Rules
+from biopsy.engines.runner import Inputs
+from biopsy.processes.cleanup import temporary_folder
+from biopsy.questions.variation.result import Variation
+from biopsy.questions.variation.vary import USUAL_BUDGET, VariationJob
+from biopsy.questions.variation.vary import vary as found_out
+from biopsy.reduction.job import Border, RecordingOptions, ReductionJob, run_job
+from biopsy.reduction.problem import Cut
+from biopsy.reduction.result import Reduction, Target
+from biopsy.reduction.schedule import Mode, Passes
+from biopsy.reduction.values import Values
+from biopsy.session.cluster import Resources
+from biopsy.session.flakiness import Repeating
+from biopsy.session.pool import Parallelism
+from biopsy.session.ray_cluster import RayWorkers
+from biopsy.session.trial import Budget
+from biopsy.tensors.results import Feed
+
+
+def reduce(
+    model: Model,
+    check: Function | Sequence[str],
+    output: str | PathLike[str] = "reduced.onnx",
+    *,
+    takes: Literal["path", "model"] = "path",
+    mode: Mode = "minimal",
+    inputs: GivenInputs = None,
+    input_shapes: Mapping[str, tuple[int, ...]] | None = None,
+    values: Values = "auto",
+    min_good: str | PathLike[str] | None = None,
+    passes: Passes | None = None,
+    border: Border | None = None,
+    rules: Rules | None = None,
+    repeating: Repeating | None = None,
+    budget: Budget | None = None,
+    parallelism: Parallelism | None = None,
+    journal: str | PathLike[str] | None = None,
+    allow_vacuous_check: bool = False,
+    listener: events.Listener = events.ignore,
+) -> Reduction:
+    """Find the smallest part of ``model`` that still fails ``check``, and write it to ``output``.
+
+    ``check`` is called with each candidate, a ``pathlib.Path`` or, with ``takes="model"``, an ``onnx.ModelProto``. It
+    returns True if the model fails and False if it passes. An exception is a failure too, of which type and message
+    must be those that the original raises; ``biopsy.EngineFailure`` counts by engine, stage and kind. Or ``check`` is
+    a command, a list of words in which ``{}`` stands for the candidate's path.
+
+    ``inputs`` are those of ``run``: feeds, tensor name -> array, of which every one is recorded: cuts that look like
+    shapes are frozen with their values. ``input_shapes`` freezes dynamic inputs. ``values`` says
+    whether candidates may compute other values than the original. ``min_good`` is where to write the passing model
+    closest in size.
+
+    ``passes`` says what is tried besides removing nodes, and what not; ``border`` what becomes of cut tensors, inputs
+    and outputs; ``rules`` which failures count as the same; ``repeating`` how often a candidate must pass if the
+    failure is flaky; ``budget`` what the search may cost: it ends with the best result by then, and ``stopped`` of what
+    is returned says so. ``parallelism`` says how many checks run at once, in threads, or where its executor runs them:
+    another machine must see the folder of temporary files, and get ``check`` by pickle. The result is the same for any
+    number.
+
+    ``journal`` is a file from which an interrupted reduction goes on; it is removed at the end. A ``check`` that fails
+    on a model of one Identity node too says nothing: that is a CheckError, unless ``allow_vacuous_check``.
+    ``listener`` is called with each event of ``biopsy.events``.
+
+    Raises OriginalPasses if the original does not fail, CheckError if the check cannot be run or contradicts itself,
+    ModelError for a damaged model, UsageError for an argument that cannot be used, such as an unknown ``mode``, and for
+    a path that cannot be read or written, Interrupted on Ctrl-C with the best result written.
+
+    >>> import biopsy, onnx                                                              # doctest: +SKIP
+    >>> def has_mul(model: onnx.ModelProto) -> bool:
+    ...     return any(node.op_type == "Mul" for node in model.graph.node)
+    >>> biopsy.reduce("model.onnx", has_mul, "reduced.onnx", takes="model").nodes        # doctest: +SKIP
+    ("Mul 'onnx_graphsurgeon_node_3'",)
+    """
+    for name, value, known in (("takes", takes, ("path", "model")), ("mode", mode, get_args(Mode)),
+                               ("values", values, get_args(Values))):  # fmt: skip
+        require_choice(name, value, known)
+    require_check(check)
+    if not isinstance(output, str | PathLike):
+        raise errors.UsageError(f"output={output!r}: it is a path")
+    require_own_files(model, output=output, min_good=min_good, journal=journal)
+    require_shapes("input_shapes", input_shapes)
+    feeds = feeds_of(inputs)
+    asked = GivenOptions(
+        rules=rules, repeating=repeating, budget=budget, parallelism=parallelism, journal=journal, inputs=feeds
+    )
+    with temporary_folder("biopsy-") as folder:
+        candidate = folder / "candidate.onnx"
+        job = ReductionJob(
+            target=Target(Path(output), None if min_good is None else Path(min_good)),
+            mode=mode,
+            search=asked.search(candidate, "reduction"),
+            recording=RecordingOptions(samples=None if feeds is None else lambda: feeds),
+            border=_border(border),
+            input_shapes=dict(input_shapes or {}),
+            values=values,
+            command=NO_WORDS if callable(check) else parse(check),
+            passes=_passes(passes),
+            allow_vacuous_check=allow_vacuous_check,
+        )
+        with closing(check_of(check, candidate, takes, asked.jobs)) as made:
+            return run_job(index_of(model), made, job, listener)
+
+
+def _border(given: Border | None) -> Border:
+    border = options_of("border", given, Border)
+    require_choice("cut", border.cut, get_args(Cut))
+    return border
+
+
+def _passes(given: Passes | None) -> Passes:
+    """The passes, their names in tuples. Raises UsageError for a name that stands alone."""
+    passes = options_of("passes", given, Passes)
+    _require_names("skip", passes.skip)
+    _require_names("only", passes.only)
+    return Passes(
+        simplify=passes.simplify, anonymize=passes.anonymize, skip=tuple(passes.skip), only=tuple(passes.only)
+    )
+
+
+def _require_names(name: str, names: object) -> None:
+    if isinstance(names, str):
+        raise errors.UsageError(f"{name}={names!r}: it is a tuple of names", next_steps=[f"{name}=({names!r},)"])
+
+
+# The machines of a Ray cluster, for searches that Python code starts.
+#
+# with biopsy.RayExecutor(resources={"GPU": 1}) as cluster:     biopsy.reduce("model.onnx", ["biopsy", "run", "{}", "
+# --trt", "--onnxrt"], parallelism=cluster.parallelism)
+
+
+class RayExecutor(RayWorkers):
+    """Runs the checks of searches on a Ray cluster, one search after the other: an ``executor`` of ``Parallelism``.
+
+    ``address`` is one that ``ray.init`` takes, such as "ray://HOST:10001"; None for the cluster that is there, or a new
+    one of this machine alone. ``resources`` is what each check has for itself, as Ray counts it, such as
+    ``{"GPU": 1, "CPU": 4}``: one CPU if nothing is said. ``runtime_env`` is Ray's, installed before a check runs.
+    ``require_uniform`` refuses machines that differ in processor, GPU or packages: they are different engines. ``room``
+    is how many checks may run at once, and ``machines`` tells of the cluster in words.
+
+    The processes on the machines stay warm from one search to the next: use it in a ``with`` statement, or call
+    ``shutdown``. It is no ``concurrent.futures.Executor``: it can end a check that runs, and runs nothing but checks
+    that are commands.
+
+    Raises EngineMissing without Ray, UsageError if no cluster answers, none of its machines has the resources, or an
+    argument has another form, CheckError if machines may not differ and do, or biopsy cannot run there.
+    """
+
+    def __init__(
+        self,
+        address: str | None = None,
+        *,
+        resources: Mapping[str, float] | None = None,
+        runtime_env: Mapping[str, Any] | None = None,
+        require_uniform: bool = False,
+    ) -> None:
+        wanted = resources or {}
+        for name, number in wanted.items():
+            if not isinstance(number, int | float) or not number >= 0:
+                raise errors.UsageError(f"resources={resources!r}: {name} is no number of at least 0")
+        super().__init__(address, Resources.named(wanted), runtime_env=runtime_env, require_uniform=require_uniform)
+
+    @property
+    def parallelism(self) -> Parallelism:
+        """As many checks at once as there is room for, on these machines."""
+        return Parallelism(jobs=self.room, executor=self)
+
+    def close(self) -> None:
+        """End the checks of a search, and keep the machines for the next one."""
+        runs = list(self._held)
+        for run in runs:
+            self.stop(run)
+        wait(runs)
+
+    def shutdown(self) -> None:
+        """End what runs, give the machines back, and leave the cluster if nobody had joined it before."""
+        super().close()
+
+    def __enter__(self) -> RayExecutor:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.shutdown()
+
+
+# Asking what may vary in a small failing model, and what must be as it is.
+#
+# found = biopsy.vary("reduced.onnx", fails, values="free")
+
+
+def vary(
+    model: Model,
+    check: Function | Sequence[str],
+    *,
+    takes: Literal["path", "model"] = "path",
+    inputs: Sequence[Feed] | None = None,
+    values: Values = "auto",
+    rules: Rules | None = None,
+    repeating: Repeating | None = None,
+    budget: Budget | None = None,
+    parallelism: Parallelism | None = None,
+    journal: str | PathLike[str] | None = None,
+    allow_vacuous_check: bool = False,
+    folder: Folder = None,
+    listener: events.Listener = events.ignore,
+) -> Variation:
+    """Find out which attributes, sizes, types, weights and inputs of ``model`` may be others, and it still fails.
+
+    ``check`` is as for ``reduce``: a function that is given each candidate and returns True if it fails, or a command.
+    Each feature of the model is changed in several ways. It is ``free`` if changes of different kinds still fail in the
+    same way and none passes, ``fixed`` if some pass: then ``text`` says what it must be, as far as that was tried.
+
+    ``inputs`` are fed to the model by a check that is ``biopsy run``, and then varied too. ``values="free"`` says that
+    the check does not compare with recorded values, so that changed values do not fail by themselves; with "auto"
+    that is concluded from the words of a command, or from a failure that is no comparison. If it is not so, nothing is
+    varied, and ``kept`` says why. ``budget`` is 60 checks or 5 minutes if none is given. ``folder`` is where external
+    weights stand. ``rules``, ``repeating``, ``parallelism``, ``journal``, ``allow_vacuous_check`` and ``listener`` are
+    as for ``reduce``.
+
+    Raises OriginalPasses if the model does not fail, CheckError if the check cannot be run or fails on anything,
+    ModelError for a damaged model, UsageError for an argument that cannot be used, Interrupted on Ctrl-C.
+    """
+    for name, value, known in (("takes", takes, ("path", "model")), ("values", values, get_args(Values))):
+        require_choice(name, value, known)
+    require_check(check)
+    asked = GivenOptions(
+        rules=rules,
+        repeating=repeating,
+        budget=budget or USUAL_BUDGET,
+        parallelism=parallelism,
+        journal=journal,
+        inputs=inputs,
+    )
+    compares = None if callable(check) else parse(check).compares_recorded
+    with temporary_folder("biopsy-") as place:
+        candidate = place / "candidate.onnx"
+        job = VariationJob(
+            search=asked.search(candidate, "explanation"),
+            inputs=None if inputs is None else Inputs(given=inputs),
+            values_free=_is_free(values, compares),
+            allow_vacuous_check=allow_vacuous_check,
+        )
+        with closing(check_of(check, candidate, takes, asked.jobs)) as made:
+            return found_out(index_of(model, folder), made, job, listener)
+
+
+def _is_free(values: Values, compares_recorded: bool | None) -> bool | None:
+    """What is said, else what the check's own words tell; None to conclude it from the failure."""
+    if values != "auto":
+        return values == "free"
+    return None if compares_recorded is None else not compares_recorded

@@ -1,1 +1,0 @@
-"""``biopsy debug build``: build a model again and again, and sort the builds by a check."""

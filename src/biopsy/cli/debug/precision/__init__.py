@@ -1,1 +1,0 @@
-"""``biopsy debug precision``: which layers need a high precision."""

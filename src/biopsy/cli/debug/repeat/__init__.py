@@ -1,1 +1,0 @@
-"""``biopsy debug repeat``: how often a command fails, and in which ways."""

@@ -1,1 +1,0 @@
-"""``biopsy debug workaround``: options, the question, what is shown."""

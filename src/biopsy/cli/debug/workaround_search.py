@@ -1,0 +1,281 @@
+"""The search of ``biopsy debug workaround``: its question, made from the arguments, and what it shows: a line for
+each thing learnt, the best three, what to type. Importing this imports the search.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from biopsy import errors, events
+from biopsy.checks.command_line import OwnRun, parse
+from biopsy.cli.advice import LIMITS, MADE_BY_DEFAULT, MAKING, Advice, given, say_advice
+from biopsy.cli.arguments import checks, comparing, groups
+from biopsy.cli.console import COLUMN
+from biopsy.cli.debug import checking
+from biopsy.cli.progress import CheckProgress, shows
+from biopsy.cli.run.execution import settled
+from biopsy.cli.run.settings import golden_values, inputs_of, tolerances_of
+from biopsy.engines.registry import PLAIN, create, parse_spec
+from biopsy.model.index import index_file
+from biopsy.questions.builds.settings import ENGINE_PLACE, SETTINGS_PLACE, CheckTemplate
+from biopsy.questions.layers.question import Judge
+from biopsy.questions.workarounds.question import KINDS, Kind, PatchedFile, WhatIsRight, WorkaroundQuestion, golden_of
+from biopsy.session.trial import Budget
+from biopsy.text import count, first_of, is_refused, series
+
+if TYPE_CHECKING:
+    from biopsy.cli.console import Console
+    from biopsy.model.index import ModelIndex
+    from biopsy.questions.workarounds.result import VerifiedChange, Workarounds
+
+
+def question_of(args: argparse.Namespace, console: Console) -> WorkaroundQuestion:
+    """What is asked. Raises UsageError for arguments that could only mislead, and what ``index_file`` raises."""
+    own_run = checking.own_run(args)
+    asked = args if own_run is None else own_run
+    index = index_file(args.model, args.external_data_dir)
+    checking.require_names(args, args.model)
+    template = template_of(args)
+    create(template.spec)
+    references, named = _references(args, own_run, template)
+    inputs = inputs_of(asked)
+    golden = own_run.load_outputs if own_run is not None else None
+    wanted = index.fed_types()
+    return WorkaroundQuestion(
+        index=index,
+        model=args.model,
+        template=template,
+        right=WhatIsRight(
+            samples=settled(wanted, inputs, console)[0],
+            drawn=inputs,
+            golden=golden_of(golden_values(golden) if golden else (), index),
+            judge=Judge(*tolerances_of(asked), comparing.limits_of(asked)),
+            references=references,
+            named=named,
+        ),
+        rules=checking.rules_of(args),
+        kinds=_kinds(args),
+        piece=args.piece,
+        nodes=tuple(args.nodes),
+        default_name=checks.DEFAULT_CANDIDATE,
+        timeout=args.check_timeout,
+        target=_target(args),
+        budget=Budget(checks=args.max_checks, seconds=args.max_time),
+    )
+
+
+def _target(args: argparse.Namespace) -> PatchedFile | None:
+    if args.output is None:
+        return None
+    name = groups.weights_file(args, args.output)
+    return PatchedFile(path=args.output, external=name, threshold=args.external_data_size_threshold)
+
+
+def _kinds(args: argparse.Namespace) -> tuple[Kind, ...]:
+    wanted = tuple(kind for kind in KINDS if kind in (args.only or KINDS) and kind not in args.skip)
+    if not wanted:
+        raise errors.UsageError("--only and --skip leave nothing to try")
+    return wanted
+
+
+# The check, and the engines in it
+
+
+def template_of(args: argparse.Namespace) -> CheckTemplate:
+    """The words of the check with ``{engine}`` in the place of the engine that must be used. Raises UsageError."""
+    if args.check is None:
+        return _comparison(args)
+    if not args.check:
+        raise errors.UsageError("there is no command after --check", next_steps=["--check ./check.sh {} {engine}"])
+    command = parse(args.check)
+    has_place = any(place in word for word in command.words for place in (ENGINE_PLACE, SETTINGS_PLACE))
+    if isinstance(command, OwnRun) and not has_place:
+        return checking.own_template(command, args.engine)
+    if args.engine is None:
+        raise errors.UsageError(
+            "the check does not tell which engine must be used: it is not 'biopsy run', or names it as {engine}",
+            next_steps=["--engine onnxrt    and write {engine} in the check where it takes one"],
+        )
+    return CheckTemplate(command.words, parse_spec(args.engine), is_own_run=isinstance(command, OwnRun))
+
+
+def _comparison(args: argparse.Namespace) -> CheckTemplate:
+    """Of no check: a comparison of the engine with the one that is right."""
+    if args.engine is None:
+        raise errors.UsageError(
+            "which engine must be used?", next_steps=["--engine NAME", "biopsy doctor    lists them"]
+        )
+    spec = parse_spec(args.engine)
+    right = args.reference_engine or next(engine for engine in PLAIN if parse_spec(engine) != spec)
+    words = ["biopsy", "run", "{}", "--engine", right, "--engine", ENGINE_PLACE]
+    options = ("--load-inputs", *MAKING, "--input-symbols", "--external-data-dir", *LIMITS)
+    for option in given(args, options, MADE_BY_DEFAULT):
+        words += option.words
+    return CheckTemplate(tuple(words), spec, is_own_run=True)
+
+
+def _references(
+    args: argparse.Namespace, own_run: argparse.Namespace | None, template: CheckTemplate
+) -> tuple[tuple[str, ...], bool]:
+    """The engines to trust, and whether a person has named them."""
+    if args.reference_engine is not None:
+        create(args.reference_engine)
+        return (args.reference_engine,), True
+    command = parse(args.check or ())
+    if own_run is not None and isinstance(command, OwnRun) and not own_run.load_outputs:
+        others = [spec.text for spec in checking.engines_of_run(command) if spec != template.spec]
+        others = [text for text in others if ENGINE_PLACE not in text]
+        if others:
+            return (others[0],), True
+    return PLAIN, False
+
+
+# What ``biopsy debug workaround`` shows: a line for each thing learnt, the best three, what to type.
+
+_MOST_NODES = 6
+_MOST_NAMED = 4
+_MOST_LINES = 12
+"""Lines of a difference that are shown without -v."""
+
+_WIDTH = 44
+
+
+class WorkaroundProgress(CheckProgress):
+    """A line for what was learnt on the way, and the output of the first failure."""
+
+    def __init__(self, console: Console, args: argparse.Namespace) -> None:
+        super().__init__(console, args, head="check", needs="a change is a workaround")
+        self._has_failed = False
+
+    @shows(events.OriginalFails)
+    def _show_failure(self, event: events.OriginalFails) -> None:
+        if not self._has_failed:  # the reduction finds it once more
+            super()._show_failure(event)
+        self._has_failed = True
+
+    @shows(events.Trusted)
+    def _show_trusted(self, event: events.Trusted) -> None:
+        agrees = f", as {event.confirmed_by} does" if event.confirmed_by else ""
+        samples = f"{count(event.samples, 'sample')} of the check, {count(event.fresh, 'fresh one')}"
+        self.line("right", f"what {event.engine} gives{agrees} · {samples} · {event.seconds:.1f} s")
+
+    @shows(events.StageStarted)
+    def _show_stage(self, event: events.StageStarted) -> None:
+        self._head = event.stage
+
+    @shows(events.PlacesFound)
+    def _show_places(self, event: events.PlacesFound) -> None:
+        if event.nodes:
+            self.line("piece", first_of(event.nodes, _MOST_NODES))
+
+    @shows(events.ChangeTried)
+    def _show_tried(self, event: events.ChangeTried) -> None:
+        slower = "" if event.latency is None else f" · {event.latency:.2f} times as long"
+        told = f"right{slower}" if event.right else f"no: {' '.join(event.reason.split())}"[:100]
+        if event.right or self._console.verbosity > 0:
+            self.line(event.change, f"{event.text:<{_WIDTH}} {told}")
+
+
+def say_result(console: Console, found: Workarounds, index: ModelIndex, lines: Mapping[int, str]) -> None:
+    """The best workarounds in the order of what they cost; ``lines`` are the checks that show them, by their place."""
+    console.note("")
+    _say_tried(console, found)
+    if not found.found:
+        tried = len({(one.kind, one.text) for one in found.tried})
+        told = "Nothing that was tried makes the model right" if tried else "No change could be tried"
+        early = f"; stopped by {found.stopped}" if found.stopped else ""
+        console.say(f"{told}: {count(tried, 'change')}, {count(found.checks, 'check')}{early}.")
+        return
+    samples = f"{count(found.trust.samples, 'sample')} and {count(found.trust.fresh, 'fresh input')}"
+    console.say(f"{count(len(found.best), 'workaround')}, right on {samples}, the cheapest first:")
+    for number, one in enumerate(found.best, 1):
+        _say_one(console, number, one, index)
+    _say_others(console, found)
+    if found.stopped:
+        console.note(f"The search was stopped by {found.stopped}: others may exist.")
+    patched = found.patched
+    if patched is not None and found.output is not None:
+        _say_difference(console, patched, found.output)
+    say_advice(console, advice_of(lines))
+
+
+def advice_of(lines: Mapping[int, str]) -> list[Advice]:
+    """The lines to type."""
+    return [
+        Advice(line, f"workaround {number}: the check passes") for number, line in lines.items() if not is_refused(line)
+    ]
+
+
+def _say_tried(console: Console, found: Workarounds) -> None:
+    """What does not help: settings and releases by name, of changes of the model how many (-v tells each of them)."""
+    refused = [one for one in found.tried if not one.right]
+    for kind in dict.fromkeys(one.kind for one in refused):
+        texts = [one.text for one in refused if one.kind == kind]
+        told = first_of(texts, _MOST_NAMED) if kind in ("setting", "release") else f"{len(texts)} tried"
+        console.note(f"{'no help':<{COLUMN}} {kind}: {told}")
+
+
+def _say_others(console: Console, found: Workarounds) -> None:
+    others = [one.kind for one in found.found if not any(one is best for best in found.best)]
+    if others:
+        kinds = series([f"{others.count(kind)} {kind}" for kind in dict.fromkeys(others)])
+        console.note(f"{'also':<{COLUMN}} {kinds}, as above")
+
+
+def _say_one(console: Console, number: int, one: VerifiedChange, index: ModelIndex) -> None:
+    from biopsy.findings.bundle.engine_script import calls_of
+
+    console.say(f"  {number}  {one.kind:<{COLUMN}} {one.text}")
+    details = [one.latency.text] if one.latency is not None else []
+    if one.changes_model:
+        details.append(f"changes {series(list(one.nodes))}")
+    else:
+        details += [f"--engine {one.engine}", *(f"{name}={value}" for name, value in one.environment.items())]
+    console.say(f"     {'':<{COLUMN}} {' · '.join(details)}")
+    for place in _places(one, index) if one.changes_model else ():
+        console.say(f"     {'':<{COLUMN}} {place}")
+    for limit in one.holds:
+        console.say(f"     {'':<{COLUMN}} the same function for {limit}")
+    for line in () if one.changes_model else calls_of(parse_spec(one.engine), index):
+        console.note(f"     {'':<{COLUMN}} {line}")
+
+
+def _places(one: VerifiedChange, index: ModelIndex) -> list[str]:
+    """The lines of code that the nodes that are changed come from."""
+    from biopsy.model.sources import noted_source, places_of
+
+    changed = set(one.nodes)
+    numbers = [node.number for node in index.nodes if node.label in changed]
+    return [place.text for place in places_of(noted_source(index, number) for number in numbers)[:_MOST_NAMED]]
+
+
+def _say_difference(console: Console, patched: VerifiedChange, output: Path) -> None:
+    console.note("")
+    console.say(f"{output!s:<{COLUMN}} {patched.text}")
+    most = len(patched.difference) if console.verbosity > 0 else _MOST_LINES
+    for line in patched.difference[:most]:
+        console.say(f"  {line}")
+    if len(patched.difference) > most:
+        console.note(f"  and {count(len(patched.difference) - most, 'more line')} (-v shows them)")
+
+
+def sections(
+    found: Workarounds, index: ModelIndex, progress: WorkaroundProgress, lines: Mapping[int, str]
+) -> Mapping[str, Any]:
+    """What a report tells."""
+    from biopsy.findings.answers import workarounds_tree, workarounds_verdict
+    from biopsy.findings.model import model_tree_of
+    from biopsy.findings.report import versions_tree
+
+    engines = [found.trust.reference, *filter(None, [found.trust.confirmed_by]), found.engine]
+    return {
+        "verdict": workarounds_verdict(found, lines),
+        "model": model_tree_of(Path(found.model)),
+        "versions": versions_tree(engines),
+        "search": progress.history.tree(),
+        "next": [vars(one) for one in advice_of(lines)],
+        "workaround": workarounds_tree(found, index),
+    }

@@ -1,0 +1,498 @@
+"""Options that files give: where the files are, which of them are trusted with what, and the words of a command line
+that they become, wherever the command has the option.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import chain
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
+
+from biopsy import errors
+from biopsy.checks.own_program import HELP, NO_SETTINGS, SETTINGS_VARIABLE, VERSION
+from biopsy.cli.advice import LIMITS, MAKING
+from biopsy.cli.arguments.checks import REST_OPTIONS
+from biopsy.cli.commands import COMMANDS, own_command
+from biopsy.cli.parser import parser_of
+from biopsy.processes.own_files import folder_of_user, has_modes
+from biopsy.processes.reading import read_plain
+from biopsy.text import ListOption, did_you_mean, line_of, shortened, similar
+
+if TYPE_CHECKING:
+    from biopsy.cli.commands import Command
+    from biopsy.cli.parser import Parser
+
+OWN_FILE = "biopsy.toml"
+SHARED_FILE = "pyproject.toml"
+USERS_FILE = "config.toml"
+MOST_BYTES = 1 << 20
+
+Value: TypeAlias = "bool | tuple[str, ...]"
+"""What a setting says: whether a switch is on, or the values of an option."""
+
+
+class _Number(str):
+    """A number with a fraction or an exponent, as it is written: ``1e9`` is told as that."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class SettingsFile:
+    """A file and its settings, by key. ``is_users``: it is the user's own, not one that was found in a folder."""
+
+    file: Path
+    values: Mapping[str, Value]
+    is_users: bool
+
+    @property
+    def name(self) -> str:
+        """The file as a person knows it."""
+        return str(self.file) if self.is_users else os.path.relpath(self.file)
+
+
+def of_project(folder: Path) -> SettingsFile | None:
+    """The settings of the project that a folder belongs to; None if it has none.
+
+    The nearest file counts, up to the folder with the project's ``.git``; outside of any such project, only the folder
+    itself is looked at. Raises UsageError if the file cannot be read, belongs to somebody else, or is a link that leads
+    out of the project.
+    """
+    if are_off():
+        return None
+    upwards = (folder.absolute(), *folder.absolute().parents)
+    root = next((place for place in upwards if (place / ".git").exists()), upwards[0])
+    for place in upwards[: upwards.index(root) + 1]:
+        for name in (OWN_FILE, SHARED_FILE):
+            table = _table(place / name, root)
+            if table is not None:
+                _require_owner(place / name)
+                return SettingsFile(file=place / name, values=_values(table, place / name), is_users=False)
+    return None
+
+
+def of_user() -> SettingsFile | None:
+    """The settings in ``users_path``; None if there is no such file.
+
+    Raises UsageError if it cannot be read, or if anybody else owns it or may write it.
+    """
+    file = None if are_off() else users_path()
+    if file is None or (table := _table(file, None)) is None:
+        return None
+    for path in (file, file.parent.resolve(), file.resolve().parent):
+        _require_owner(path)
+        if has_modes() and path.stat().st_mode & (stat.S_IWGRP | stat.S_IWOTH):
+            raise errors.UsageError(
+                f"others may write to {path}: the settings in {file} are not followed",
+                next_steps=[f"chmod go-w {path}"],
+            )
+    return SettingsFile(file=file, values=_values(table, file), is_users=True)
+
+
+def are_off() -> bool:
+    """Whether no settings file is read: somebody has said so in the environment, or this process is a check of ours."""
+    return os.environ.get(SETTINGS_VARIABLE) == NO_SETTINGS
+
+
+def users_path() -> Path | None:
+    """``$XDG_CONFIG_HOME/biopsy/config.toml``, else ``~/.config/biopsy/config.toml``; None without a home."""
+    folder = folder_of_user("XDG_CONFIG_HOME", ".config")
+    return None if folder is None else folder / USERS_FILE
+
+
+def _table(file: Path, root: Path | None) -> Mapping[str, Any] | None:
+    """What a file gives to biopsy; None if there is no file, or nothing for biopsy in it.
+
+    Links may lead anywhere below ``root``: what stands elsewhere is nothing to be told of, not even in an error.
+    """
+    try:
+        if not file.is_file():
+            return None
+        data = read_plain(file, MOST_BYTES, follow=True)
+    except OSError as error:  # settings that are not followed must not go unnoticed: they decide what passes
+        raise errors.UsageError(
+            f"{file} is not read for settings: {error.strerror}",
+            next_steps=[f"make it readable and small, or put the settings in a {OWN_FILE} beside it"],
+        ) from error
+    if file.name == SHARED_FILE and b"biopsy" not in data:
+        return None
+    if root is not None and not file.resolve().is_relative_to(root.resolve()):
+        raise errors.UsageError(
+            f"{file} is a link that leads out of {root}: it is not followed", next_steps=["put a copy in its place"]
+        )
+    import tomllib  # here, since most folders have no such file
+
+    try:
+        table: Any = tomllib.loads(data.decode(), parse_float=_Number)
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise errors.UsageError(f"{file} is no valid TOML: {error}") from error
+    if file.name == SHARED_FILE:
+        tools = table.get("tool")
+        table = tools.get("biopsy") if isinstance(tools, dict) else None
+    if table is not None and not isinstance(table, dict):
+        raise errors.UsageError(f"{file}: tool.biopsy is not a table")
+    return table
+
+
+def _require_owner(path: Path) -> None:
+    """Raise UsageError if it belongs to another person: settings decide what passes."""
+    owner = path.stat().st_uid
+    if has_modes() and owner not in (os.geteuid(), 0):
+        raise errors.UsageError(
+            f"{path} belongs to another user (number {owner}): its settings are not followed",
+            next_steps=["take it over with chown, or work in another folder"],
+        )
+
+
+def _values(table: Mapping[str, Any], file: Path) -> dict[str, Value]:
+    values: dict[str, Value] = {}
+    for key, value in table.items():
+        if isinstance(value, dict):
+            raise errors.UsageError(
+                f"{file}: there are no sections here, and so no [{key}]",
+                next_steps=["take that line away: every setting holds for all commands that have its option"],
+            )
+        if value == []:
+            raise errors.UsageError(f"{file}: {key} has no value")
+        listed = value if isinstance(value, list) else [value]
+        values[key] = value if isinstance(value, bool) else tuple(_word(one, key, file) for one in listed)
+    return values
+
+
+def _word(value: object, key: str, file: Path) -> str:
+    if isinstance(value, bool) or not isinstance(value, str | int):
+        raise errors.UsageError(f"{file}: {key} is text, a number, or a list of them; a switch is true or false")
+    if isinstance(value, str) and not isinstance(value, _Number) and value.startswith("-"):
+        raise errors.UsageError(f"{file}: {key} begins with a dash: {value!r}")
+    return str(value)
+
+
+# What a settings file may say that was found in a folder: only what this table names.
+#
+# It came with the folder, as the model did. So a setting stands here only if it is harmless in the sense of
+# ``biopsy.engines.base.Option.harmless``, but for files below the folder. A new option is refused until it is put
+# here.
+
+ENGINES = "engines"
+"""The key of the engines that ``biopsy run`` compares, in a list: what ``--engine`` takes."""
+
+PATHS = ("load-inputs", "external-data-dir")
+TOLERANCES = (
+    "atol", "rtol", "check-error-stat", "error-quantile", "cosine", "psnr", "snr", "l2", "ulp", "noise-ratio",
+)  # fmt: skip
+INPUTS = ("input-shapes", "input-symbols", "val-range", "seed", "iterations")
+KEYS = (ENGINES, *TOLERANCES, "validate", *INPUTS, *PATHS)
+MOST_ITERATIONS = 1000
+
+
+def objection(key: str, value: bool | tuple[str, ...], folder: Path) -> str:
+    """Why a file in a folder may not say this, in words behind its name; "" if it may."""
+    if key not in KEYS:
+        return f"may not give {key}"
+    for text in () if isinstance(value, bool) else value:
+        if key == ENGINES:
+            why = _of_engine(text)
+        elif key in PATHS:
+            why = _of_path(key, text, folder)
+        else:
+            why = _of_iterations(text) if key == "iterations" else ""
+        if why:
+            return why
+    return ""
+
+
+def path_below(text: str, folder: Path) -> Path | None:
+    """What a path in a file of this folder leads to, links followed; None if that is outside of the folder."""
+    try:
+        root, real = (Path(os.path.realpath(path)) for path in (folder, folder / text))
+    except ValueError:  # a NUL
+        return None
+    return real if real.is_relative_to(root) else None
+
+
+def _of_iterations(text: str) -> str:
+    try:
+        return f"may not ask for more than {MOST_ITERATIONS} iterations" if int(text) > MOST_ITERATIONS else ""
+    except ValueError:
+        return ""  # which the option itself refuses
+
+
+def _of_path(key: str, text: str, folder: Path) -> str:
+    from biopsy.model.external import may_be_shared
+
+    path = path_below(text, folder)
+    if path is None:
+        return f"may not name what stands outside of its folder, as {key} = {text!r} does"
+    if key == "load-inputs" and path.is_dir():
+        return f"may not name a folder for {key}, only its files: {text!r}"
+    if may_be_shared(path, folder.resolve()):
+        return f"may not name {text!r}, a hard link to a file that may stand outside of its folder"
+    return ""
+
+
+def _of_engine(text: str) -> str:
+    """Engines by name are harmless, since they were installed; of their options, only those declared so are."""
+    from biopsy.engines import registry
+
+    spec = registry.parse_spec(text)
+    try:
+        declared = registry.find_class(spec.name).options_declared if spec.settings else ()
+    except errors.EngineMissing:
+        declared = ()  # nobody can say what the options of such an engine do
+    harmless = sorted(option.name for option in declared if option.harmless)
+    wrong = [key for key in spec.settings if key not in harmless]
+    if not wrong:
+        return ""
+    meant = "".join(f"; did you mean {name!r}?" for name in similar(wrong[0], harmless, most=1, cutoff=0.7))
+    own = ", ".join(harmless) or "none"
+    return f"may not give the engine {spec.name} its {wrong[0]} (allowed: {own}), as {text!r} does{meant}"
+
+
+# From files of settings to words of a command line, as if typed, wherever the command has the option.
+#
+# A person's words count most, then the project's file, then the user's own. As the settings are words, everything
+# that keeps or shows a command line, such as a journal or an advised command, holds them too.
+
+DECIDING = frozenset({
+    "--engine", *(f"--{key}" for key in (*TOLERANCES, *INPUTS, *PATHS)),
+    *LIMITS, *MAKING, "--load-outputs", "--compare-with", "--compare-func-script", "--postprocess-func-script",
+    "--build-only", "--onnx-outputs", "--onnx-outputs-by-type", "--onnx-exclude-outputs", "--match", "--fail-regex",
+    "--fail-code", "--ignore-fail-code", "--allow-vacuous-check", "--allow-invalid", "--require-uniform",
+})  # fmt: skip
+"""Options with which a model may pass that fails without them: a verdict names those that a file gave."""
+
+TYPED = frozenset({*REST_OPTIONS, *HELP, *VERSION})
+"""Options that no file gives, since they change what a command line is."""
+
+_NEARLY = 0.8
+
+_Word = TypeVar("_Word")
+
+
+@dataclass(kw_only=True)
+class SettledLine:
+    """A command and the words behind it, to which settings are added."""
+
+    command: Command
+    parser: Parser
+    given: list[str]
+    added: list[str] = field(default_factory=list)
+
+    def takes(self, key: str) -> bool:
+        """Whether the command has the option of a setting."""
+        option = _option(key)
+        belongs = key != ENGINES or self.command.words == ("run",)
+        return belongs and option not in TYPED and self.parser.has_option(option)
+
+    def says(self, key: str) -> bool:
+        """Whether it was given the option already, in any spelling, or one that excludes it."""
+        return any(self.parser.rivals(word, _option(key)) for word in self.words if word.startswith("-"))
+
+    def typed(self, key: str, value: Value) -> Sequence[str | ListOption]:
+        """A setting as a person types it here."""
+        option = _option(key)
+        if isinstance(value, bool):
+            return [option] if value else []
+        several = self.parser.most_values(option) > 1
+        return [ListOption(option, texts) for texts in ([value] if several else [[text] for text in value])]
+
+    def add(self, file: SettingsFile) -> dict[str, list[str]]:
+        """Add the settings of a file that it takes and lacks; the words added, by key."""
+        added = {}
+        for key, value in file.values.items():
+            if not self.takes(key) or self.says(key):
+                continue
+            is_switch = self.parser.most_values(_option(key)) == 0
+            if isinstance(value, bool) != is_switch:
+                wanted = "true or false" if is_switch else "text, a number, or a list of them"
+                raise errors.UsageError(f"{file.name}: {key} is {wanted}")
+            is_path = key in PATHS and not file.is_users
+            typed = self.typed(key, _from_here(value, file.file.parent) if is_path else value)
+            added[key] = [*chain.from_iterable([one] if isinstance(one, str) else one.words for one in typed)]
+            self.added += added[key]
+        return added
+
+    @property
+    def words(self) -> list[str]:
+        """All words, those that were added before operands behind ``--``."""
+        return _joined(self.given, self.added)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Applied:
+    """The words of a command and of the check behind them, with what files of settings add.
+
+    ``remarks`` say what was added; ``basis`` is what of it a verdict rests on: "atol=1e9 of biopsy.toml".
+    """
+
+    own: list[str]
+    rest: list[str] | None
+    remarks: Sequence[str] = ()
+    basis: str = ""
+
+
+def applied(program: str, command: Command, own: list[str], rest_option: str, rest: list[str] | None) -> Applied:
+    """The command line with the settings of the project in the current folder, and of the user.
+
+    Raises UsageError for a file that cannot be followed, and for a setting that a project may not give.
+    """
+    if rest is None and not {*HELP, *VERSION}.isdisjoint(own):
+        return Applied(own=own, rest=rest)
+    lines = [SettledLine(command=command, parser=parser_of(program, command), given=own)]
+    looks = rest is not None or any(map(lines[0].takes, KEYS))
+    sources = [file for file in (of_project(Path.cwd()) if looks else None, of_user()) if file is not None]
+    if not sources:
+        return Applied(own=own, rest=rest)
+    check = None if rest is None else own_command(rest)
+    if check is not None and {*REST_OPTIONS}.isdisjoint(check[1]):  # else it adds to its own check
+        lines.append(SettledLine(command=check[0], parser=parser_of(program, check[0]), given=check[1]))
+    remarks, bases = list[str](), list[str]()
+    for file in sources:
+        if file.is_users:
+            _require_known(file, lines)
+        else:
+            _require_allowed(file, lines, [] if rest is None else [rest_option, *rest], program)
+        words_by_key = [line.add(file) for line in lines]
+        remarks += _remarks(file, words_by_key)
+        bases += _bases(file, words_by_key)
+    if rest is not None:
+        rest = _joined(rest, lines[1].added if len(lines) > 1 else [])
+    return Applied(own=lines[0].words, rest=rest, remarks=remarks, basis=", ".join(bases))
+
+
+def is_known(key: str) -> bool:
+    """Whether any command has the option of a setting. This imports all commands, which takes a moment."""
+    parsers = ((command, parser_of("biopsy", command)) for command in COMMANDS)
+    return any(SettledLine(command=command, parser=parser, given=[]).takes(key) for command, parser in parsers)
+
+
+def _remarks(file: SettingsFile, words_by_key: Iterable[dict[str, list[str]]]) -> list[str]:
+    """A line with the words that a file added to a command and to its check; none if it added nothing."""
+    shown = [
+        f"{label}{line_of(chain.from_iterable(added.values()))}"
+        for label, added in zip(("", "check: "), words_by_key, strict=False)
+        if any(added.values())
+    ]
+    return [f"settings   {file.name}: {' · '.join(shown)}"] if shown else []
+
+
+def _bases(file: SettingsFile, words_by_key: Sequence[dict[str, list[str]]]) -> list[str]:
+    """What a verdict owes to a file; nothing if that decides nothing."""
+    deciding = {
+        key: value
+        for key, value in file.values.items()
+        if _option(key) in DECIDING and any(added.get(key) for added in words_by_key)
+    }
+    return [f"{in_words(deciding)} of {file.name}"] if deciding else []
+
+
+def _joined(given: Sequence[_Word], added: Sequence[_Word]) -> list[_Word]:
+    at = given.index("--") if "--" in given else len(given)
+    return [*given[:at], *added, *given[at:]]
+
+
+def _from_here(value: Value, folder: Path) -> Value:
+    """Paths below a folder as paths from the current one, as words that are no options, whatever files are called."""
+    texts = () if isinstance(value, bool) else value
+    paths = [os.path.relpath(path_below(text, folder) or folder) for text in texts]
+    return tuple(f"{os.curdir}{os.sep}{path}" if path.startswith("-") else path for path in paths)
+
+
+def _require_allowed(file: SettingsFile, lines: Sequence[SettledLine], rest: list[str], program: str) -> None:
+    """Raise UsageError for settings that no project may give, unless a person typed these very options."""
+    taking = {key: [line for line in lines if line.takes(key)] for key in file.values}
+    refused = {
+        key: why
+        for key, value in file.values.items()
+        if (why := objection(key, value, file.file.parent))
+        and not (taking[key] and all(line.says(key) for line in taking[key]))
+    }
+    if not refused:
+        return
+    for key in refused:
+        if key not in KEYS and _option(key) not in TYPED and not is_known(key):
+            free = [name for name in KEYS if name not in file.values]
+            raise errors.UsageError(
+                f"{file.name}: there is no setting {key!r}", next_steps=did_you_mean(key, free, most=1, cutoff=0.6)
+            )
+    own, checks = list[str | ListOption](), list[str | ListOption]()
+    for key in refused:
+        for line in taking[key][:1]:
+            (own if line is lines[0] else checks).extend(line.typed(key, file.values[key]))
+    words = [*lines[0].command.words, *_joined(lines[0].given, own), *_joined(rest, checks)]
+    others = [key for key in refused if not taking[key]]
+    raise errors.UsageError(
+        f"{file.name} came with its folder, and so it {'; it '.join(refused.values())}",
+        next_steps=[
+            *([f"{line_of([program, *words])}    if you trust that"] if len(others) < len(refused) else []),
+            f"{'take' if others else 'or take'} {', '.join(others or refused)} out of {file.name}",
+            f"your own {users_path()} may give any option",
+        ],
+    )
+
+
+def _require_known(file: SettingsFile, lines: Sequence[SettledLine]) -> None:
+    """Raise UsageError for a setting of the user's own file that no command has, but looks like one that decides here.
+
+    Any other may belong to another command. To know takes the imports of all, which ``biopsy doctor`` has time for.
+    """
+    for key in file.values:
+        if any(line.takes(key) for line in lines):
+            continue
+        here = [one for one in KEYS if any(line.takes(one) for line in lines)]
+        meant = did_you_mean(key, here, most=1, cutoff=_NEARLY)
+        if _option(key) in TYPED or (meant and not is_known(key)):
+            raise errors.UsageError(f"{file.name}: there is no setting {key!r}", next_steps=meant)
+
+
+def _option(key: str) -> str:
+    return "--engine" if key == ENGINES else f"--{key}"
+
+
+# Settings as a verdict names them: of many tolerances, those that loosen most come first, and are never cut.
+
+_LEAST = frozenset({"cosine", "psnr", "snr", "error-quantile"})
+"""Limits that are the looser, the smaller they are."""
+
+_LONGEST = 200
+_LONGEST_NAME = 40
+_MOST = 5
+"""Values that are named of too many: also how many statistics there are."""
+
+
+def in_words(settings: Mapping[str, Value]) -> str:
+    """Settings, tolerances first: ``atol=o30:1e9 o0:1e-5 and 58 no looser, engines=onnxrt reference``."""
+    keys = sorted(settings, key=lambda key: key not in TOLERANCES)
+    return ", ".join(_shown(key, settings[key]) for key in keys)
+
+
+def _shown(key: str, value: Value) -> str:
+    if isinstance(value, bool):
+        return key
+    text = line_of(value)
+    if key not in TOLERANCES or len(text) <= _LONGEST:
+        return f"{key}={text}"
+    loosest_first = sorted(value, key=lambda one: _looseness(key, one), reverse=True)
+    one_of_each = {one.rpartition(":")[2]: one for one in reversed(loosest_first)}
+    named = [_short(one) for one in reversed(one_of_each.values())][:_MOST]
+    left = len(value) - len(named)
+    return f"{key}={line_of(named)}{f' and {left} no looser' if left else ''}"
+
+
+def _looseness(key: str, value: str) -> float:
+    try:
+        number = float(value.rpartition(":")[2])
+    except ValueError:
+        return float("inf")  # a statistic, or nothing that the option takes
+    return -number if key in _LEAST else number
+
+
+def _short(value: str) -> str:
+    name, colon, text = value.rpartition(":")
+    try:
+        text = text if len(text) <= _LONGEST_NAME else f"{float(text):g}"
+    except ValueError:
+        text = shortened(text, _LONGEST_NAME)
+    return f"{shortened(name, _LONGEST_NAME)}{colon}{text}"

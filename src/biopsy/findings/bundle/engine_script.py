@@ -1,0 +1,349 @@
+"""The script of a failure that an engine shows by itself: how an engine with its settings is called by its own
+package, without biopsy, also as lines for whoever calls it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from biopsy.comparison.tolerance import Criteria, asked_of
+from biopsy.engines.base import Engine, ModelInput
+from biopsy.engines.registry import EngineSpec, create, find_class, without_release
+from biopsy.findings.bundle.issue import ObservedFailure
+from biopsy.findings.bundle.job import RunQuestion
+from biopsy.findings.bundle.literals import Literal
+from biopsy.findings.bundle.script import Script
+from biopsy.model.index import ModelIndex
+from biopsy.model.tensor_type import STRING, TensorType, ValueType
+from biopsy.tensors.results import Array
+from biopsy.tensors.types import dtype_named, is_extended
+
+_LOAD = 'load(str(HERE / "model.onnx"), **SETTINGS)'
+_INPUTS = 'read(HERE / "inputs.npz", INPUTS)'
+
+
+@dataclass(frozen=True, kw_only=True)
+class EngineScript:
+    """What stands in such a script besides the failure: keys of tensors in the files, for each sample."""
+
+    question: RunQuestion
+    failure: ObservedFailure
+    index: ModelIndex
+    inputs: Sequence[Mapping[str, str]]
+    expected: Sequence[Mapping[str, str]]
+    seconds: float
+
+    def script(self) -> Script:
+        """The script. Raises OnlyBiopsyError if there can be none."""
+        if self.failure.engine is None:
+            raise OnlyBiopsyError("several engines, any of which may be the one that fails")
+        call = scripted_engine(self.failure.engine, self.index)
+        parts, constants, work = self._of_kind(call)
+        needed = ["numpy", *call.modules] if "values" in parts else list(call.modules)
+        return Script(
+            title=f"{self.failure.title}.",
+            needs=f"It needs {' and '.join(needed)}, and the files beside it.",
+            parts=(call.part, *parts),
+            constants={"SETTINGS": dict(call.settings), **constants},
+            work=work,
+            modules=needed,
+        )
+
+    def _of_kind(self, call: ScriptedEngine) -> tuple[Sequence[str], Mapping[str, Literal], Sequence[str]]:
+        failure = self.failure
+        if failure.kind in ("comparison", "non-finite"):
+            if not call.runs:
+                raise OnlyBiopsyError("running what TensorRT has built")
+            return self._comparison() if failure.kind == "comparison" else self._non_finite()
+        if failure.kind == "engine failure":
+            return self._engine_failure(call)
+        if failure.kind in ("crash", "timeout"):
+            return self._child(call)
+        raise OnlyBiopsyError("a comparison that is not known")
+
+    @property
+    def _outputs(self) -> list[str]:
+        return [self.index.names[tensor] for tensor in self.index.outputs]
+
+    @property
+    def _fed(self) -> dict[str, Literal]:
+        for tensor in (*self.index.fed_inputs(), *self.index.outputs):
+            _require_plain(self.index.names[tensor], self.index.value_type(tensor))
+        return {"OUTPUTS": self._outputs, "INPUTS": list(self.inputs)}
+
+    def _comparison(self) -> tuple[Sequence[str], Mapping[str, Literal], Sequence[str]]:
+        if self.question.beyond:
+            raise OnlyBiopsyError(self.question.beyond)
+        limits: dict[str, dict[str, Literal]] = {}
+        for sample in self.failure.expected:
+            for name, value in sample.items():
+                limits[name] = _limits(name, self._asked_of(name), value)
+        if not limits:
+            raise OnlyBiopsyError("a comparison of outputs that are missing")
+        plain = all(set(asked) == {"atol", "rtol"} for asked in limits.values())
+        work = [
+            f"model = {_LOAD}",
+            f'inputs, expected = {_INPUTS}, read(HERE / "expected.npz", EXPECTED)',
+            "outputs_of = lambda feed: run(model, feed, OUTPUTS)",
+            f"return compare(outputs_of, inputs, expected, LIMITS{'' if plain else ', differs_by'})",
+        ]
+        parts = ("values", "comparison") if plain else ("values", "comparison", "measures")
+        if not plain:
+            limits = {name: _by_measures(asked) for name, asked in limits.items()}
+        return parts, {**self._fed, "EXPECTED": list(self.expected), "LIMITS": limits}, work
+
+    def _asked_of(self, name: str) -> Criteria:
+        return asked_of(name, self.question.tolerances, self.question.stats, self.question.limits)
+
+    def _non_finite(self) -> tuple[Sequence[str], Mapping[str, Literal], Sequence[str]]:
+        work = [f"model = {_LOAD}", f"return find_non_finite(lambda feed: run(model, feed, OUTPUTS), {_INPUTS})"]
+        return ("values", "non_finite"), self._fed, work
+
+    def _engine_failure(self, call: ScriptedEngine) -> tuple[Sequence[str], Mapping[str, Literal], Sequence[str]]:
+        constants: dict[str, Literal] = {"KIND": self.failure.name, "SAID": self.failure.message}
+        if self.failure.stage != "run":
+            work = [f"return expect_failure(lambda: {_LOAD}, None, kind=KIND, said=SAID)"]
+            return ("engine_failure",), constants, work
+        if not call.runs:
+            raise OnlyBiopsyError("running what TensorRT has built")
+        work = [
+            f"feeds = {_INPUTS}",
+            "return expect_failure(",
+            f"    lambda: {_LOAD},",
+            "    lambda model: [run(model, feed, OUTPUTS) for feed in feeds],",
+            "    kind=KIND,",
+            "    said=SAID,",
+            ")",
+        ]
+        return ("values", "engine_failure"), {**self._fed, **constants}, work
+
+    def _child(self, call: ScriptedEngine) -> tuple[Sequence[str], Mapping[str, Literal], Sequence[str]]:
+        constants: dict[str, Literal] = {"ENDS_BY": self.failure.name, "SECONDS": self.seconds}
+        watch = ["", "return watch_child(work, __file__, ends_by=ENDS_BY, seconds=SECONDS)"]
+        if not self.inputs or not call.runs:
+            return ("ends", "child"), constants, ["def work():", f"    {_LOAD}", *watch]
+        work = [
+            "def work():",
+            f"    model = {_LOAD}",
+            f"    for feed in {_INPUTS}:",
+            "        run(model, feed, OUTPUTS)",
+            *watch,
+        ]
+        return ("values", "ends", "child"), {**self._fed, **constants}, work
+
+
+_MEASURED = frozenset({"l2", "cosine", "psnr", "snr"})
+"""Limits that a script follows."""
+
+
+def _limits(name: str, asked: Criteria, expected: Array) -> dict[str, Literal]:
+    """What is asked of an output. Raises OnlyBiopsyError for what only biopsy computes."""
+    other = [limit.metric for limit in asked.limits if limit.metric not in _MEASURED]
+    if other:
+        raise OnlyBiopsyError(f"the limit on {other[0]} of {name!r}")
+    tolerance = asked.tolerance_of(expected)
+    found: dict[str, Literal] = {}
+    if asked.tolerances_decide and asked.stat == "elemwise":
+        found = {"atol": tolerance.atol, "rtol": tolerance.rtol}
+    elif asked.tolerances_decide:
+        found = {"errors": [asked.stat, asked.quantile, tolerance.atol, tolerance.rtol]}
+    limits: list[Literal] = [[limit.metric, limit.value] for limit in asked.limits]
+    return {**found, "limits": limits} if limits else found
+
+
+def _by_measures(asked: Mapping[str, Literal]) -> dict[str, Literal]:
+    """The same for the part of a script that knows other measures too."""
+    others = {key: value for key, value in asked.items() if key not in {"atol", "rtol"}}
+    return {"elements": [asked["atol"], asked["rtol"]], **others} if "atol" in asked else others
+
+
+def _require_plain(name: str, kind: ValueType | None) -> None:
+    """Raise OnlyBiopsyError for values that NumPy's own files and types cannot hold."""
+    if kind is not None and not isinstance(kind, TensorType):
+        raise OnlyBiopsyError(f"{name!r}, which is no tensor")
+    if kind is not None and kind.elem != STRING and is_extended(dtype_named(kind.dtype)):
+        raise OnlyBiopsyError(f"{name!r}, whose type {kind.dtype} is not one of NumPy's own")
+
+
+# How a script calls an engine: the part of the script that does it, and the settings it is given.
+#
+# An engine, or an option of one, that no part can follow raises OnlyBiopsyError, which says why.
+
+
+class OnlyBiopsyError(Exception):
+    """A script cannot ask this without biopsy; the text says what."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ScriptedEngine:
+    """A part of ``script_parts`` with ``load``, and ``run`` if it ``runs``; ``modules`` are what it imports."""
+
+    part: str
+    modules: tuple[str, ...]
+    settings: Mapping[str, Literal]
+    runs: bool = True
+
+
+def scripted_engine(engine: Engine, index: ModelIndex) -> ScriptedEngine:
+    """The call that does what an engine does with its options to a model. Raises OnlyBiopsyError."""
+    if not engine.imports.is_here:
+        raise OnlyBiopsyError("an engine from another release than the one that is installed")
+    make = _CALLS.get(engine.name)
+    if make is None:
+        raise OnlyBiopsyError(f"the engine {engine.name}, which comes with biopsy or a plug-in of it")
+    return make(engine, index)
+
+
+def _onnxrt(engine: Engine, index: ModelIndex) -> ScriptedEngine:
+    import onnxruntime
+
+    from biopsy.engines.onnxrt.engine import LEVELS
+    from biopsy.engines.onnxrt.facts import Providers
+
+    del index
+    options = engine.options
+    providers = Providers(onnxruntime, options)
+    settings: dict[str, Literal] = {
+        "level": LEVELS[options["optimization"]],
+        "mode": f"ORT_{options['execution'].upper()}",
+        "config": [list(entry) for entry in options["config"].items()],
+        "providers": providers.names,
+        "threads": [options["threads"], options["inter_threads"]],
+        "disabled_optimizers": list(options["disabled_optimizers"]),
+        "provider_options": [providers.options.get(name, {}) for name in providers.names],
+    }
+    usual: dict[str, Literal] = {
+        "level": "ORT_ENABLE_ALL",
+        "mode": "ORT_SEQUENTIAL",
+        "config": [],
+        "providers": ["CPUExecutionProvider"],
+        "threads": [0, 0],
+        "disabled_optimizers": [],
+        "provider_options": [{}] * len(providers.names),
+    }
+    changed = {key: value for key, value in settings.items() if value != usual[key]}
+    return ScriptedEngine(part="onnxrt", modules=("onnxruntime",), settings=changed)
+
+
+def _openvino(engine: Engine, index: ModelIndex) -> ScriptedEngine:
+    del index
+    options = engine.options
+    config: dict[str, Literal] = {**options["config"]}
+    if options["threads"]:
+        config["INFERENCE_NUM_THREADS"] = options["threads"]
+    settings: dict[str, Literal] = {"device": options["device"], "precision": options["precision"], "config": config}
+    usual: dict[str, Literal] = {"device": "CPU", "precision": "f32", "config": {}}
+    changed = {key: value for key, value in settings.items() if value != usual[key]}
+    return ScriptedEngine(part="openvino", modules=("openvino",), settings=changed)
+
+
+def _reference(engine: Engine, index: ModelIndex) -> ScriptedEngine:
+    del index
+    if engine.options["float64"]:
+        raise OnlyBiopsyError("the engine reference:float64, which computes in float64 whatever the model declares")
+    return ScriptedEngine(part="reference", modules=("onnx",), settings={})
+
+
+_TRT_FLAGS = ("fp16", "bf16", "fp8", "int8", "tf32")
+_TRT_CALLED = frozenset({"package", "flags", "optimization", "min_shapes", "opt_shapes", "max_shapes", *_TRT_FLAGS})
+"""Options of TensorRT that the script follows."""
+
+
+def _trt(engine: Engine, index: ModelIndex) -> ScriptedEngine:
+    from biopsy.engines.trt.settings import load
+
+    options = engine.options
+    declared = {option.stem: {} if option.is_family else option.default for option in engine.options_declared}
+    other = [name for name, value in options.items() if name not in _TRT_CALLED and value != declared[name]]
+    if other:
+        raise OnlyBiopsyError(f"the option {other[0]} of TensorRT")
+    settings: dict[str, Literal] = {"module": load(options["package"]).module.__name__}
+    flags = [name.upper() for name in (*_TRT_FLAGS, *options["flags"]) if name in options["flags"] or options[name]]
+    if flags:
+        settings["flags"] = flags
+    if options["optimization"] is not None:
+        settings["level"] = options["optimization"]
+    shapes = _trt_shapes(engine, index)
+    if shapes:
+        settings["profiles"] = shapes
+    return ScriptedEngine(part="tensorrt", modules=(str(settings["module"]),), settings=settings, runs=False)
+
+
+def _trt_shapes(engine: Engine, index: ModelIndex) -> list[Literal]:
+    """Least, best and greatest shape of each open input, of each profile."""
+    from biopsy.engines.trt.settings import profiles_of
+    from biopsy.tensors.generate import resolve_shapes
+
+    declared = {index.names[tensor]: index.tensor_type(tensor) for tensor in index.fed_inputs()}
+    types = {name: type_ for name, type_ in declared.items() if _is_open(type_)}
+    if not types:
+        return []
+    known = {name: type_ for name, type_ in types.items() if type_ is not None}
+    if len(known) < len(types):
+        raise OnlyBiopsyError("an input whose shape the model does not tell")
+    model = ModelInput(b"", Path())
+    found = profiles_of(known, engine.options, model, resolve_shapes(known, {}))
+    return [
+        {name: [list(span.least), list(span.best), list(span.most)] for name, span in profile.items()}
+        for profile in found
+    ]
+
+
+def _is_open(type_: TensorType | None) -> bool:
+    return type_ is None or type_.shape is None or not all(isinstance(size, int) for size in type_.shape)
+
+
+_CALLS = {"onnxrt": _onnxrt, "openvino": _openvino, "reference": _reference, "trt": _trt}
+
+
+# An engine with its settings as lines of Python that use its own package, for whoever calls it without biopsy.
+
+
+def calls_of(spec: EngineSpec, index: ModelIndex) -> tuple[str, ...]:
+    """The lines, ``path`` being the model's; the first one may install a release. None where there is no such call.
+
+    Raises what ``create`` raises.
+    """
+    plain = without_release(spec)
+    release = None if "release" in plain.settings else spec.settings.get("release")
+    make = _ENGINE_CALLS_CALLS.get(spec.name)
+    try:
+        settings = scripted_engine(create(plain), index).settings
+    except OnlyBiopsyError:
+        return ()
+    return () if make is None else (*_installed(release, spec), *make(settings))
+
+
+def _installed(release: str | None, spec: EngineSpec) -> Iterator[str]:
+    if release is not None:
+        usual = find_class(spec.name).distributions[0]
+        yield f"# pip install {release if '==' in release else f'{usual}=={release}'}"
+
+
+def _engine_calls_onnxrt(settings: Mapping[str, Any]) -> Iterator[str]:
+    yield "options = onnxruntime.SessionOptions()"
+    if "level" in settings:
+        yield f"options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.{settings['level']}"
+    if "mode" in settings:
+        yield f"options.execution_mode = onnxruntime.ExecutionMode.{settings['mode']}"
+    if "threads" in settings:
+        yield f"options.intra_op_num_threads, options.inter_op_num_threads = {settings['threads']!r}"
+    for key, value in settings.get("config", ()):
+        yield f"options.add_session_config_entry({key!r}, {value!r})"
+    named = {key: settings[key] for key in ("providers", "provider_options", "disabled_optimizers") if key in settings}
+    more = "".join(f", {key}={value!r}" for key, value in named.items())
+    yield f"session = onnxruntime.InferenceSession(path, options{more})"
+
+
+def _engine_calls_openvino(settings: Mapping[str, Any]) -> Iterator[str]:
+    config = {"INFERENCE_PRECISION_HINT": settings.get("precision", "f32"), **settings.get("config", {})}
+    yield f"compiled = openvino.compile_model(path, {settings.get('device', 'CPU')!r}, {config!r})"
+
+
+_ENGINE_CALLS_CALLS: Mapping[str, Callable[[Mapping[str, Any]], Iterator[str]]] = {
+    "onnxrt": _engine_calls_onnxrt,
+    "openvino": _engine_calls_openvino,
+}

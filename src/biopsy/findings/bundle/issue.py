@@ -1,0 +1,489 @@
+"""What a maintainer is told: which failure it is and is not, ``ISSUE.md`` under the headings of the form of that
+engine's tracker, and a regression test.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import groupby
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any, Literal, TypeAlias
+
+from biopsy import errors
+from biopsy.checks.judge import signature_of, status_text
+from biopsy.checks.verdict import VerdictFile
+from biopsy.comparison.runs import compare_runs
+from biopsy.engines.base import Engine
+from biopsy.engines.registry import title_of
+from biopsy.findings.bundle.job import BundleJob, EarlierFindings, Observation, RunQuestion
+from biopsy.findings.bundle.literals import docstring
+from biopsy.findings.bundle.reproduction import Reproduction
+from biopsy.tensors.files import read_results
+from biopsy.tensors.results import Array, Iteration, RunnerResult
+from biopsy.text import first_line, printable, shortened, size_text
+
+_MOST_OF_MODEL = 6000  # characters
+_MOST_OF_SCRIPT = 7000
+_MOST_PLACES = 8
+_MOST_OF_OUTPUT = 4000
+
+
+@dataclass(frozen=True, kw_only=True)
+class IssueFacts:
+    """All that the text is made of. ``model`` is the model as text, ``versions`` what it was seen on.
+
+    ``sizes`` are bytes by the name of each member; ``remarks`` are sentences on what the bundle lacks; ``found`` is
+    what is known of the failure from before. ``places`` are the lines of their author's code that the nodes come from.
+    ``settings`` is what settings files gave to the check, in words.
+    """
+
+    failure: ObservedFailure
+    reproduction: Reproduction
+    model: str
+    script: str
+    versions: Mapping[str, Any]
+    excluded: Sequence[str] = ()
+    found: EarlierFindings = field(default_factory=EarlierFindings)
+    remarks: Sequence[str] = ()
+    sizes: Mapping[str, int] = field(default_factory=dict)
+    places: Sequence[str] = ()
+    settings: str = ""
+
+
+def issue_text(facts: IssueFacts) -> str:
+    """The text, in Markdown."""
+    engine = facts.failure.engine
+    form = FORMS.get("" if engine is None else engine.name, FORMS[""])
+    parts = [f"# {_prose(facts.failure.title)}", *_warning(facts)]
+    for heading, content in form.sections:
+        lines = list(_CONTENTS[content](facts))
+        if lines:
+            parts += [f"## {heading}", *lines]
+    return "\n\n".join(parts) + "\n"
+
+
+def _warning(facts: IssueFacts) -> Iterator[str]:
+    done = facts.reproduction
+    if done.standing == "not":
+        yield (
+            f"**NOT REPRODUCED: `reproduce.py` ended with status {done.status} where it was tried, and not with 1. "
+            "This text describes what biopsy saw; do not send it as it is.**"
+        )
+    elif done.standing == "with biopsy":
+        yield "**`reproduce.py` needs more than the engine: it was seen to fail only where biopsy is installed.**"
+
+
+def _description(facts: IssueFacts) -> Iterator[str]:
+    failure = facts.failure
+    if facts.found.verdict:
+        yield _prose(facts.found.verdict, facts.found.links)
+    if failure.message:
+        yield _fenced(failure.message)
+    if failure.against:
+        yield f"The expected values are those of {_inline(failure.against)}."
+    yield f"`reproduce.py` prints (exit status {facts.reproduction.status}):"
+    yield _fenced(shortened(facts.reproduction.output.strip(), _MOST_OF_OUTPUT))
+    excluded = "\n".join(f"- {_prose(text)}" for text in facts.excluded)
+    if facts.settings:
+        yield f"The check was run with options that a settings file gave: {_inline(facts.settings)}"
+    if facts.found.variation:
+        yield f"What may vary, as far as it was tried: {_prose(facts.found.variation)}"
+    if facts.found.known:
+        yield f"How it compares with a known failure: {_prose(facts.found.known, facts.found.links)}"
+    for text, line in facts.found.workarounds:
+        yield f"A workaround that was tried: {_prose(text)}"
+        if line:
+            yield _fenced(printable(line))
+    yield f"What was excluded:\n\n{excluded}" if excluded else "Nothing else was excluded yet."
+
+
+def _steps(facts: IssueFacts) -> Iterator[str]:
+    names = "\n".join(f"- {_inline(name)}, {size_text(size)}" for name, size in facts.sizes.items())
+    yield f"Unpack the attached files and run `python reproduce.py`:\n\n{names}"
+    yield "The model (`model.onnx`):"
+    yield _fenced(shortened(facts.model, _MOST_OF_MODEL))
+    if facts.places:
+        more = len(facts.places) - _MOST_PLACES
+        lines = [*facts.places[:_MOST_PLACES], *([f"and {more} more"] if more > 0 else [])]
+        yield "Its nodes come from these lines of code, by the notes of its exporter:"
+        yield _fenced("\n".join(map(printable, lines)))
+    if len(facts.script) <= _MOST_OF_SCRIPT:
+        yield "`reproduce.py`:"
+        yield _fenced(facts.script.strip(), "python")
+    if facts.remarks:
+        yield "\n".join(f"- {_prose(text)}" for text in facts.remarks)
+
+
+def _log(facts: IssueFacts) -> Iterator[str]:
+    yield _fenced(shortened(facts.reproduction.output.strip(), _MOST_OF_OUTPUT))
+
+
+def _environment(facts: IssueFacts) -> Iterator[str]:
+    yield "\n".join(f"- {_prose(name)}: {_inline(value)}" for name, value in _facts(facts) if value)
+
+
+def _facts(facts: IssueFacts) -> Iterator[tuple[str, str]]:
+    versions = facts.versions
+    for name, version in versions["packages"].items():
+        yield str(name), str(version)
+    yield "Python", str(versions["python"])
+    yield "operating system", str(versions["os"])
+    yield "processor", str(versions["cpu"])
+    yield "its features", ", ".join(versions["cpu_features"])
+    yield "graphics card", str(versions["gpu"] or "")
+    yield "its driver", str(versions["driver"] or "")
+
+
+def _version(facts: IssueFacts) -> Iterator[str]:
+    engine = facts.failure.engine
+    for one in facts.versions["engines"]:
+        if engine is not None and one["name"] == engine.name and one["version"]:
+            yield _inline(str(one["version"]))
+            return
+
+
+def _device(facts: IssueFacts) -> Iterator[str]:
+    engine = facts.failure.engine
+    options: Mapping[str, Any] = {} if engine is None else engine.options
+    wanted = options.get("providers") or options.get("device") or "CPU"
+    yield _inline(wanted if isinstance(wanted, str) else ", ".join(wanted))
+
+
+def _operating_system(facts: IssueFacts) -> Iterator[str]:
+    yield _inline(str(facts.versions["os"]))
+
+
+_Content: TypeAlias = Callable[[IssueFacts], Iterator[str]]
+
+
+def _fixed(text: str) -> _Content:
+    return lambda facts: iter([text])
+
+
+_CONTENTS: Mapping[str, _Content] = {
+    "description": _description,
+    "steps": _steps,
+    "log": _log,
+    "environment": _environment,
+    "version": _version,
+    "device": _device,
+    "os": _operating_system,
+    "python": _fixed("Python"),
+    "onnx": _fixed("ONNX"),
+    "released": _fixed("Released Package"),
+    "no conversion": _fixed("No: the model is loaded as it is."),
+}
+
+
+def _prose(text: str, links: Mapping[str, str] = MappingProxyType({})) -> str:
+    """One line of ours, which may hold a stranger's words: each that could be Markdown stands in code, names too.
+
+    A name loses the quotes of ``repr`` there. No line of ours holds what cannot be printed: from there on, all is code.
+    ``links`` are references of ours, each with its address: such a word is a link.
+    """
+    strange = next((at for at, char in enumerate(text) if not char.isprintable()), None)
+    ours = text if strange is None else text[: text.rfind(" ", 0, strange) + 1]
+    if ours.startswith(" "):
+        return _inline(text)
+    made: list[str] = []
+    for is_plain, pieces in groupby(filter(None, _PIECES.split(ours)), _is_plain):
+        words = "".join(pieces)
+        name = words.rstrip(",.:;")
+        if is_plain and not (not made and _BLOCK.match(words)):
+            made.append(words)
+        elif name in links:
+            made.append(f"[{name}]({links[name]}){words[len(name) :]}")
+        else:
+            made.append(_inline(words[1:-1] if len(words) > 2 and _QUOTED.fullmatch(words) else words))
+    return "".join([*made, *([] if ours == text else [_inline(text[len(ours) :])])])
+
+
+def _is_plain(piece: str) -> bool:
+    is_name = _QUOTED.fullmatch(piece) is not None
+    return not is_name and _PLAIN.fullmatch(piece) is not None and _LIVE.search(piece) is None
+
+
+_QUOTED = re.compile(r"""(?<!\w)(?:'(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*")(?!\w)""")
+"""A name as ``repr`` writes it."""
+_PIECES = re.compile(rf"({_QUOTED.pattern}|\[[^\[\]]*\]| +)")
+"""What is kept whole, spaces in it too: a name, and a list in brackets; and what stands between words."""
+_PLAIN = re.compile(r"""[\w,.:;'"/()+=%?·×-]*|->| +""")
+"""A word that means nothing in Markdown, wherever it stands in a paragraph or a heading, but for its beginning."""
+_BLOCK = re.compile(r"[-+=]|\d+[.)]")
+"""What makes a list or a line of what it begins."""
+_LIVE = re.compile(r"://|www\.|mailto:|xmpp:|\bGH-\d|\b[0-9a-f]{7,}\b|(?<!\w)_|_(?!\w)|:[\w+-]+:", re.IGNORECASE)
+"""What GitHub makes a link of, a stress or a picture, though none of its characters means anything by itself."""
+
+
+def _inline(text: str) -> str:
+    """One line of a stranger's as code."""
+    plain = printable(text)
+    ticks = "`" * (max((len(run) for run in re.findall("`+", plain)), default=0) + 1)
+    pad = " " if not plain.strip(" ") or plain[0] in "` " or plain[-1] in "` " else ""
+    return f"{ticks}{pad}{plain}{pad}{ticks}"
+
+
+def _fenced(text: str, language: str = "text") -> str:
+    """Lines of a stranger's as code."""
+    lines = [printable(line) for line in text.splitlines()]
+    longest = max((len(run) for line in lines for run in re.findall("`+", line)), default=0)
+    fence = "`" * max(3, longest + 1)
+    return "\n".join([f"{fence}{language}", *lines, fence])
+
+
+def model_text(path: Path) -> str:
+    """A model as text of the standard, which its parser reads; a description of it where there is too much."""
+    from biopsy.model.describe import describe
+
+    if path.stat().st_size > _MOST_OF_MODEL:
+        return describe(path, ("layers", "attrs"))
+    import onnx
+
+    try:
+        return onnx.printer.to_text(onnx.load(str(path), load_external_data=False))
+    except UnicodeDecodeError:
+        return describe(path, ("layers", "attrs"))
+
+
+# The forms in which trackers of engines want to be told of a bug: headings, and what belongs under each.
+
+
+@dataclass(frozen=True)
+class IssueForm:
+    """Headings in order, each with the kind of content that it asks for (see ``issue_text``)."""
+
+    sections: tuple[tuple[str, str], ...]
+
+
+FORMS: Mapping[str, IssueForm] = {
+    "onnxrt": IssueForm(
+        (
+            ("Describe the issue", "description"),
+            ("To reproduce", "steps"),
+            ("OS Version", "os"),
+            ("ONNX Runtime Installation", "released"),
+            ("ONNX Runtime Version or Commit ID", "version"),
+            ("ONNX Runtime API", "python"),
+            ("Execution Provider", "device"),
+            ("System information", "environment"),
+        )
+    ),
+    "openvino": IssueForm(
+        (
+            ("OpenVINO Version", "version"),
+            ("Operating System", "os"),
+            ("Device used for inference", "device"),
+            ("Framework", "onnx"),
+            ("Issue description", "description"),
+            ("Step by step reproduction", "steps"),
+            ("Relevant log output", "log"),
+            ("Environment", "environment"),
+        )
+    ),
+    "trt": IssueForm(
+        (("Description", "description"), ("Environment", "environment"), ("Steps To Reproduce", "steps")),
+    ),
+    "reference": IssueForm(
+        (
+            ("Is the issue related to model conversion?", "no conversion"),
+            ("Describe the bug", "description"),
+            ("System information", "environment"),
+            ("Reproduction instructions", "steps"),
+        )
+    ),
+    "": IssueForm((("What happens", "description"), ("How to reproduce it", "steps"), ("Environment", "environment"))),
+}
+"""Engine -> the form that its tracker had in 2026; "" for any other."""
+
+
+# What a bundle tells of: which of the three kinds of failure, in words, and the values that show it.
+
+Kind: TypeAlias = Literal["comparison", "non-finite", "engine failure", "crash", "timeout", "command"]
+
+_LONGEST_MESSAGE = 300
+
+
+@dataclass(frozen=True, kw_only=True)
+class ObservedFailure:
+    """How the model of a bundle failed.
+
+    ``engine`` is whose fault it is, None where only a command tells. ``stage``, ``name`` (the name of an exception, of
+    a signal) and ``message`` are as the check reported. ``actual`` and ``expected`` are values of each sample that
+    differ, by output; empty where nothing was compared, or for a function of the user's.
+    """
+
+    kind: Kind
+    title: str
+    engine: Engine | None = None
+    stage: str = ""
+    name: str = ""
+    message: str = ""
+    actual: Sequence[Mapping[str, Array]] = ()
+    expected: Sequence[Mapping[str, Array]] = field(default=())
+    against: str = ""
+
+
+def failure_of(job: BundleJob, observation: Observation) -> ObservedFailure:
+    """The failure that was observed, under the title that was found for it before, if one was."""
+    found = _observed(job, observation)
+    return replace(found, title=_line(job.found.title)) if job.found.title else found
+
+
+def _observed(job: BundleJob, observation: Observation) -> ObservedFailure:
+    evidence = observation.evidence
+    if job.run is None:
+        words = str(signature_of(evidence).words)
+        return ObservedFailure(kind="command", title=_line(f"The check fails: {observation.reason}"), message=words)
+    said = evidence.verdict
+    if evidence.timed_out:
+        engine = job.run.engines[0] if len(job.run.engines) == 1 else None
+        return ObservedFailure(
+            kind="timeout", title=f"{_name(engine)} does not end", engine=engine, name="no end in time"
+        )
+    if said.stage == "compare":
+        return _of_values(job.run, observation)
+    engine = _failing_engine(job.run.engines, observation)
+    is_crash = said.kind.startswith("SIG") or evidence.status < 0
+    name = said.kind or status_text(evidence.status).removeprefix("signal ")
+    does = {"load": "loads", "build": "builds"}.get(said.stage, "runs")
+    title = f"{_name(engine)} {'crashes' if is_crash else 'fails'} when it {does} the model: {name}"
+    message = "" if is_crash else _line(first_line(said.message))
+    kind: Kind = "crash" if is_crash else "engine failure"
+    return ObservedFailure(kind=kind, title=_line(title), engine=engine, stage=said.stage, name=name, message=message)
+
+
+def _line(text: str) -> str:
+    return shortened(printable(" ".join(text.split())), _LONGEST_MESSAGE)
+
+
+def _name(engine: Engine | None) -> str:
+    """The engine as a sentence begins with it."""
+    title = "the engine" if engine is None else title_of(engine.name)
+    return title[:1].upper() + title[1:]
+
+
+def _failing_engine(engines: Sequence[Engine], observation: Observation) -> Engine | None:
+    """The engine that failed: named in the verdict, and not among those that gave outputs."""
+    said = observation.evidence.verdict
+    named = [engine for engine in engines if said.message.startswith(f"{engine.label} ")]
+    left = [engine for place, engine in enumerate(engines) if place not in observation.results]
+    found = [engine for engine in (*named, *left) if said.engine in ("", engine.name)]
+    return found[0] if found else None
+
+
+def _of_values(question: RunQuestion, observation: Observation) -> ObservedFailure:
+    said = observation.evidence.verdict
+    place = next((at for at, engine in enumerate(question.engines) if engine.label == said.engine), None)
+    if said.kind == "not-finite":
+        place = 0 if place is None else place
+        return _of_one(question.engines[place], said, "non-finite", "gives NaN or infinity")
+    actual = None if place is None else observation.results.get(place)
+    if place is None or actual is None:
+        return ObservedFailure(kind="command", title=_line(f"Outputs differ: {said.kind}"))
+    engine = question.engines[place]
+    title = f"{_name(engine)} computes {', '.join(map(repr, said.outputs[:3])) or 'an output'} wrongly"
+    found = ObservedFailure(kind="comparison", title=_line(title), engine=engine, stage="compare", name=said.kind)
+    for against, expected in _expected(question, observation, place):
+        if question.beyond or not _same(question, actual, expected):
+            return _with_values(found, actual, expected, against)
+    return found
+
+
+def _of_one(engine: Engine, said: VerdictFile, kind: Kind, does: str) -> ObservedFailure:
+    title = f"{_name(engine)} {does} for {', '.join(map(repr, said.outputs[:3]))}"
+    return ObservedFailure(kind=kind, title=_line(title), engine=engine, stage="compare", name=said.kind)
+
+
+def _expected(question: RunQuestion, observation: Observation, place: int) -> Iterator[tuple[str, RunnerResult]]:
+    """What an engine was compared with, in order, and what that is called."""
+    first = observation.results.get(0)
+    if place > 0 and first is not None:
+        yield question.engines[0].label, first
+    for path in question.golden:
+        for result in read_results(path):
+            yield "golden values", result
+
+
+def _same(question: RunQuestion, actual: RunnerResult, expected: RunnerResult) -> bool:
+    try:
+        limits = question.tolerances, question.stats
+        return compare_runs(actual, expected, *limits, limits=question.limits, detail="brief").passed
+    except errors.CannotCompare:
+        return True
+
+
+def _with_values(found: ObservedFailure, actual: RunnerResult, expected: RunnerResult, against: str) -> ObservedFailure:
+    pairs = list(zip(actual.iterations, expected.iterations, strict=False))
+    kept = [_sliced(one, other) for one, other in pairs]
+    return ObservedFailure(
+        kind=found.kind,
+        title=found.title,
+        engine=found.engine,
+        stage=found.stage,
+        name=found.name,
+        actual=[dict(one.outputs) for one, _ in pairs],
+        expected=kept,
+        against=against,
+    )
+
+
+def _sliced(actual: Iteration, expected: Iteration) -> dict[str, Array]:
+    """Of what was expected, possibly of every tensor of a whole model, what the model of the bundle gives."""
+    return {name: expected.outputs[name] for name in actual.outputs if name in expected.outputs}
+
+
+# What a failure is not, as far as the bundle's own runs tell.
+
+
+def exclusions(
+    observation: Observation, failure: ObservedFailure, reproduction: Reproduction, how_often: str = ""
+) -> Iterator[str]:
+    """A sentence on each thing; and one on each that could not be excluded. ``how_often`` as in ``EarlierFindings``."""
+    rounding = observation.evidence.verdict.rounding
+    if failure.kind == "comparison" and rounding is not None:
+        if rounding.verdict == "bug":
+            times = "" if rounding.times is None else f", {rounding.times:.3g} times that of plain float32"
+            yield f"rounding: the error is larger than rounding explains, measured against float64{times}"
+        else:
+            why = f" ({rounding.reason})" if rounding.reason else ""
+            yield f"not excluded, rounding: measured against float64, the verdict is '{rounding.verdict}'{why}"
+    if how_often:
+        yield f"not excluded, chance: {how_often}"
+    elif not reproduction.steady:
+        yield "not excluded, chance: reproduce.py fails in some runs and not in others"
+    elif observation.runs > 1:
+        yield f"not excluded, chance: it failed only in run {observation.runs} of the check"
+    elif reproduction.standing != "not":
+        yield "chance: it failed in the check and in reproduce.py, each in a process of its own"
+    engine = failure.engine
+    if engine is not None and failure.against.partition(":")[0] == engine.name:
+        yield f"the model: the same engine, run as '{failure.against}', gives the expected values"
+    elif failure.against and failure.against != "golden values":
+        yield f"the model: {failure.against} gives the expected values"
+
+
+# The text of ``test_regression.py``: a test for pytest that fails while the bug is there.
+
+_TEXT = """\
+{docstring}
+
+import subprocess
+import sys
+from pathlib import Path
+{imports}
+
+def test_the_model_does_not_fail() -> None:
+    script = Path(__file__).with_name("reproduce.py")
+    done = subprocess.run([sys.executable, str(script)], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+"""
+
+
+def regression_test(title: str, modules: Sequence[str]) -> str:
+    """The test of a script; ``modules`` are what it imports: it is skipped where one is missing."""
+    needed = "".join(f'pytest.importorskip("{module}")\n' for module in modules)
+    imports = f"\nimport pytest\n\n{needed}" if needed else ""
+    return _TEXT.format(docstring=docstring(f"{title}: reproduce.py beside this file shows it."), imports=imports)

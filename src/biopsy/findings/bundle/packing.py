@@ -1,0 +1,96 @@
+"""A bundle on disk: a folder or a zip archive, written completely or not at all."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import stat
+import zipfile
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+
+from biopsy import errors
+from biopsy.findings.bundle.script import OWN_MEMBERS
+from biopsy.processes.cleanup import temporary_folder
+from biopsy.processes.writing import cannot_write, folders_of, require_writable, write_whole
+
+_DATE = (1980, 1, 1, 0, 0, 0)
+"""The same bundle is the same bytes."""
+
+_FILE_MODE = (stat.S_IFREG | 0o644) << 16
+_AT_ONCE = 1 << 20
+
+
+def is_archive(target: Path) -> bool:
+    """Whether a bundle is to be a zip archive, by its name."""
+    return target.suffix.lower() == ".zip"
+
+
+def require_target(target: Path) -> None:
+    """Raise UsageError if no bundle can be written there: before long work, and before it is written.
+
+    A folder may be there if it is empty, or holds a bundle that was written before and nothing else.
+    """
+    if is_archive(target):
+        require_writable(target)
+        return
+    if target.is_symlink() or (target.exists() and not target.is_dir()):
+        what = "a link" if target.is_symlink() else "a file"
+        raise errors.UsageError(f"cannot write the folder {target}: {what} of that name exists")
+    others = _others_in(target)
+    if others:
+        raise errors.UsageError(
+            f"cannot write the bundle {target}: the folder holds other things, such as {others[0]!r}",
+            kept="the folder, as it is",
+            next_steps=["name a new folder, or a file that ends in .zip"],
+        )
+    if not target.exists():
+        require_writable(target)
+
+
+def _others_in(folder: Path) -> list[str]:
+    """Names in a folder that are not a bundle's; those of files of a check count where there is no bundle."""
+    if not folder.is_dir():
+        return []
+    names = sorted(entry.name for entry in folder.iterdir())
+    links = [name for name in names if (folder / name).is_symlink() or (folder / name).is_dir()]
+    return links or [name for name in names if name not in OWN_MEMBERS]
+
+
+def write_archive(path: Path, members: Iterable[Path]) -> None:
+    """Write files into a zip archive in this order, under their own names, all with one date and mode."""
+    with zipfile.ZipFile(path, "w") as stream:
+        for member in members:
+            info = zipfile.ZipInfo(member.name, _DATE)
+            info.external_attr, info.create_system = _FILE_MODE, 3
+            info.compress_type = zipfile.ZIP_DEFLATED
+            with member.open("rb") as source, stream.open(info, "w", force_zip64=_is_large(member)) as packed:
+                shutil.copyfileobj(source, packed, _AT_ONCE)
+
+
+def _is_large(member: Path) -> bool:
+    return member.stat().st_size >= zipfile.ZIP64_LIMIT
+
+
+def publish(target: Path, archive: Path, members: Sequence[Path]) -> None:
+    """Write the bundle where it belongs. Raises UsageError if that cannot be done; then nothing has changed there."""
+    require_target(target)
+    if is_archive(target):
+        write_whole(target, _chunks(archive))
+        return
+    try:
+        with folders_of(target), temporary_folder(f".{target.name}.", target.absolute().parent) as scratch:
+            made = scratch / "made"
+            made.mkdir()
+            for member in members:
+                write_whole(made / member.name, _chunks(member))
+            if target.exists():
+                os.replace(target, scratch / "before")  # noqa: PTH105 -- a folder, in one step
+            made.replace(target)
+    except OSError as error:
+        raise cannot_write(target, error) from error
+
+
+def _chunks(path: Path) -> Iterator[bytes]:
+    with path.open("rb") as stream:
+        yield from iter(lambda: stream.read(_AT_ONCE), b"")

@@ -1,0 +1,264 @@
+"""A model in a report: a few facts of it, the whole as a map, and a small one as a graph that can be drawn."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from biopsy import errors
+from biopsy.findings.report import Tree
+from biopsy.model import parts
+from biopsy.model.describe import value_text
+from biopsy.model.graph_parts import Source, values_text
+from biopsy.model.index import ModelIndex, Node, index_file
+from biopsy.model.infer import infer_value_infos
+from biopsy.model.load import digest_of
+from biopsy.model.parts import string_in
+from biopsy.model.slice import without_weights
+from biopsy.model.sources import NodeSource, sources_of
+from biopsy.model.tensor_type import TensorType, ValueType, elements
+from biopsy.model.wire import BYTES, VARINT, fields, signed, text, varint_at
+from biopsy.text import shortened
+
+_MOST_VALUES = 200
+"""Of inputs, and of outputs."""
+
+
+def model_tree(index: ModelIndex, path: Path) -> Tree:
+    """The facts of the model in a file."""
+    return {
+        "path": str(path),
+        "sha256": digest_of(path),
+        "nodes": len(index.nodes),
+        "ir_version": index.ir_version,
+        "opsets": opsets(index),
+        "inputs": values(index, index.fed_inputs()),
+        "outputs": values(index, index.outputs),
+        "weight_bytes": index.weight_bytes,
+        "producer": producer(index) or None,
+    }
+
+
+def model_tree_of(path: Path) -> Tree:
+    """The facts of a model that is not indexed yet; of what is no model only the file's."""
+    try:
+        return model_tree(index_file(path), path)
+    except errors.BiopsyError:
+        return {"path": str(path), "sha256": digest_of(path) if path.is_file() else None}
+
+
+def opsets(index: ModelIndex) -> dict[str, int]:
+    """Version by domain; the standard's domain is ""."""
+    found = {}
+    for number, kind, _, start, end in fields(index.model_tail):
+        if number == 8 and kind == BYTES:
+            payload = index.model_tail[start:end]
+            domain = string_in(payload, 1, 0, len(payload))
+            versions = [varint_at(payload, at) for n, k, _, at, _ in fields(payload) if (n, k) == (2, VARINT)]
+            found["" if domain == "ai.onnx" else domain] = signed(versions[-1]) if versions else 0
+    return found
+
+
+def producer(index: ModelIndex) -> str:
+    """Who made the model, with the version: ``pytorch 2.13.0``; "" if it does not say."""
+    head = index.model_head
+    return " ".join(filter(None, (string_in(head, number, 0, len(head)) for number in (2, 3))))
+
+
+def values(index: ModelIndex, tensors: Iterable[int]) -> list[Tree]:
+    """Inputs or outputs with their types, as far as the model declares them."""
+    return [value_tree(index.names[tensor], index.value_type(tensor)) for tensor in list(tensors)[:_MOST_VALUES]]
+
+
+def value_tree(name: str, kind: ValueType | None) -> Tree:
+    """One value: ``shape`` is None where even the rank is unknown, and for what is no tensor."""
+    if isinstance(kind, TensorType):
+        return {"name": name, "dtype": kind.dtype, "shape": None if kind.shape is None else list(kind.shape)}
+    return {"name": name, "dtype": None if kind is None else str(kind), "shape": None}
+
+
+# A whole model as a map: each node a number, its operator, and the nodes that it reads from.
+
+MOST_NODES = 20_000
+"""A model with more has no map: nobody could look at it."""
+
+_LONGEST_NAME = 120
+_MOST_READ = 64
+"""Nodes that one node is drawn to read from."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class MeasuredErrors:
+    """The greatest ratio of an error to the tolerance by the number of the node, where it was measured."""
+
+    introduced: Mapping[int, float] = field(default_factory=dict)
+    propagated: Mapping[int, float] = field(default_factory=dict)
+
+
+def map_tree(index: ModelIndex, piece: Iterable[int] = (), measured: MeasuredErrors | None = None) -> Tree | None:
+    """The map of a model, the nodes of the piece marked; None of a model that is too large for one."""
+    if len(index.nodes) > MOST_NODES:
+        return None
+    places: dict[str, int] = {}
+    op = [places.setdefault(shortened(node.op_type, _LONGEST_NAME), len(places)) for node in index.nodes]
+    found = measured or MeasuredErrors()
+    return {
+        "ops": list(places),
+        "op": op,
+        "names": [shortened(node.name, _LONGEST_NAME) for node in index.nodes],
+        "reads": [_reads(index, node.reads) for node in index.nodes],
+        "piece": sorted(piece),
+        "introduced": {str(node): ratio for node, ratio in found.introduced.items()},
+        "propagated": {str(node): ratio for node, ratio in found.propagated.items()},
+    }
+
+
+def _reads(index: ModelIndex, tensors: Sequence[int]) -> list[int]:
+    return sorted({index.producer[tensor] for tensor in tensors if tensor in index.producer})[:_MOST_READ]
+
+
+# A small model as a graph that can be drawn: nodes with their attributes, tensors with their types and values.
+
+GRAPH_MOST_NODES = 500
+"""Of a larger graph the first ones are told: nobody can look at more."""
+
+_MOST_ATTRIBUTES = 64
+_MOST_NAMES = 1000
+"""Of the inputs or outputs of one node."""
+
+_NODE, _OUTPUT, _ATTRIBUTE, _GRAPHS = 1, 2, 5, (6, 11)
+"""Fields of onnx.proto3: GraphProto.node, NodeProto.output and .attribute, AttributeProto.g and .graphs."""
+
+_MOST_SUMMARISED = 1 << 12
+"""Elements of a weight whose values are looked at: nothing of the size of a model is read."""
+
+
+def graph_tree(
+    index: ModelIndex,
+    *,
+    original: ModelIndex | None = None,
+    kept: Sequence[int] = (),
+    tensor_errors: Mapping[str, Any] | None = None,
+    sources: Sequence[NodeSource | None] | None = None,
+) -> Tree:
+    """The graph of a model: the keys ``nodes``, ``inputs``, ``outputs``, ``tensors``, and ``more_nodes`` left out.
+
+    ``kept`` are the nodes of the ``original`` that it was made from, so that each node can be told with its number
+    there. ``tensor_errors`` are errors by the name of the tensor. ``sources`` are those of the nodes, if they are known
+    already.
+    """
+    shown = index.nodes[:GRAPH_MOST_NODES]
+    numbers = numbers_in(index, original, kept) if original is not None else [None] * len(index.nodes)
+    return {
+        "nodes": [
+            _node(index, node, number, source)
+            for node, number, source in zip(shown, numbers, sources or sources_of(index, original), strict=False)
+        ],
+        "more_nodes": len(index.nodes) - len(shown),
+        "inputs": values(index, index.fed_inputs()),
+        "outputs": values(index, index.outputs),
+        "tensors": dict(_tensors(index, tensor_errors or {})),
+    }
+
+
+def numbers_in(index: ModelIndex, original: ModelIndex, kept: Sequence[int]) -> list[int | None]:
+    """For each node, the number of the one of the original that it was: None where names and operators were changed."""
+    of_output = {original.names[tensor]: number for number in kept for tensor in original.nodes[number].writes}
+    found: list[int | None] = []
+    for node in index.nodes:
+        number = next((of_output[index.names[t]] for t in node.writes if index.names[t] in of_output), None)
+        is_same = number is not None and original.nodes[number].op_type == node.op_type
+        found.append(number if is_same else None)
+    return found
+
+
+def _node(index: ModelIndex, node: Node, number: int | None, source: NodeSource | None) -> Tree:
+    payload = index.node_payload(node.number)
+    return {
+        "number": number,
+        "name": node.name,
+        "op_type": node.op_type,
+        "domain": node.domain,
+        "attributes": dict(_attributes(payload, index.folder)),
+        "inputs": [index.names[tensor] if tensor >= 0 else "" for tensor in node.inputs[:_MOST_NAMES]],
+        "outputs": [text(payload[start:end]) for start, end in _spans(payload, _OUTPUT)][:_MOST_NAMES],
+        "bodies": _nodes_inside(payload),
+        "source": None if source is None else source.as_tree(),
+    }
+
+
+def _spans(payload: bytes, wanted: int) -> list[tuple[int, int]]:
+    return [(start, end) for number, kind, _, start, end in fields(payload) if (number, kind) == (wanted, BYTES)]
+
+
+def _attributes(payload: bytes, folder: Path) -> Iterator[tuple[str, str]]:
+    source = Source(payload, folder, ("attrs",))
+    for start, end in _spans(payload, _ATTRIBUTE)[:_MOST_ATTRIBUTES]:
+        if not any(number in _GRAPHS for number, *_ in fields(payload, start, end)):
+            yield string_in(payload, 1, start, end), value_text(source, (start, end))
+
+
+def _nodes_inside(payload: bytes) -> int:
+    """The nodes in the bodies of a node, with those in their bodies. How deep they may be, the index has made sure."""
+    attributes = (payload[start:end] for start, end in _spans(payload, _ATTRIBUTE))
+    graphs = [one[start:end] for one in attributes for part in _GRAPHS for start, end in _spans(one, part)]
+    nodes = [graph[start:end] for graph in graphs for start, end in _spans(graph, _NODE)]
+    return len(nodes) + sum(map(_nodes_inside, nodes))
+
+
+# Tensors
+
+
+def _tensors(index: ModelIndex, tensor_errors: Mapping[str, Any]) -> Iterator[tuple[str, Tree]]:
+    """Each tensor that a node shown reads or writes, and the outputs, with what is known of it."""
+    nodes = index.nodes[:GRAPH_MOST_NODES]
+    used = [tensor for node in nodes for tensor in (*node.reads, *node.writes)]
+    inferred = _inferred(index) if len(index.nodes) <= GRAPH_MOST_NODES else {}
+    kind_of = partial(_kind, index, frozenset(index.fed_inputs()), frozenset(index.outputs))
+    for tensor in dict.fromkeys([*used, *index.outputs[:GRAPH_MOST_NODES]]):
+        name = index.names[tensor]
+        told = value_tree(name, _better(index.value_type(tensor), inferred.get(name)))
+        yield (
+            name,
+            {
+                "kind": kind_of(tensor),
+                "dtype": told["dtype"],
+                "shape": told["shape"],
+                "values": _summary(index, tensor),
+                "error": tensor_errors.get(name),
+            },
+        )
+
+
+def _kind(index: ModelIndex, fed: frozenset[int], outputs: frozenset[int], tensor: int) -> str:
+    if tensor in index.weights:
+        return "weight"
+    return "input" if tensor in fed else "output" if tensor in outputs else "inner"
+
+
+def _inferred(index: ModelIndex) -> dict[str, ValueType | None]:
+    infos = infer_value_infos(without_weights(index))
+    return {name: parts.value_type(info) for name, info in infos.items()}
+
+
+def _better(declared: ValueType | None, inferred: ValueType | None) -> ValueType | None:
+    """The type that says more."""
+    if isinstance(declared, TensorType) and isinstance(inferred, TensorType) and not declared.is_static:
+        return inferred if inferred.is_static or declared.shape is None else declared
+    return declared or inferred
+
+
+def _summary(index: ModelIndex, tensor: int) -> str | None:
+    """The values of a weight in a line; of a large one nothing is read."""
+    weight = index.weights.get(tensor)
+    if weight is None or weight.sparse:
+        return None
+    if elements(dim for dim in weight.kind.shape or () if isinstance(dim, int)) > _MOST_SUMMARISED:
+        return None
+    try:
+        return values_text(index.buffer, weight, index.folder) or None
+    except (errors.ModelError, ValueError, IndexError):
+        return None

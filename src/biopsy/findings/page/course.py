@@ -1,0 +1,353 @@
+"""How it was found: the course of the search, what was repeated, and everything that the model was run with."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import groupby
+
+from biopsy.findings.page.blocks import (
+    MOST_ROWS,
+    Axis,
+    Block,
+    Cell,
+    Columns,
+    Drawing,
+    Facts,
+    Grid,
+    Mark,
+    Pointing,
+    Rows,
+    Section,
+    Sign,
+    Trace,
+    Words,
+    frame,
+    plain_grid,
+)
+from biopsy.findings.page.reading import Branch
+from biopsy.findings.page.wording import cut, duration, figure, middle_cut
+from biopsy.text import count, size_text
+
+_MOST_CHECKS = 4000
+_WORDS = 300_000
+"""Characters of what all checks say together, so that the page stays small."""
+_MOST_ROWS = 300
+_WIDTH, _HEIGHT = 620.0, 320.0
+_ACROSS, _UP = (66.0, 606.0), (264.0, 44.0)
+
+_SHAPES = {
+    "reproduced": ("reproduces", "M{x} {y}h0", "reproduced: still fails"),
+    "passed": ("passes", "M{x} {y}m-3 0h6m-3 -3v6", "passed"),
+    "another failure": ("other", "M{x} {y}m0 -4l4 7h-8z", "another failure"),
+    "cannot say": ("invalid", "M{x} {y}m-3 -3l6 6m0 -6l-6 6", "cannot say"),
+    "timed out": ("late", "M{x} {y}m-3 -3h6v6h-6z", "timed out"),
+    "unstable": ("unstable", "M{x} {y}m0 -4l4 4l-4 4l-4 -4z", "unstable"),
+}
+_UNKNOWN = ("unknown", "M{x} {y}m-3 0h6", "anything else")
+
+
+def section(report: Branch) -> Section | None:
+    """The section on the search; None without one."""
+    search = report.part("search")
+    if search is None:
+        return None
+    blocks: list[Block] = []
+    checks = search.parts("checks")
+    shown = _thinned([check for check in checks if check.whole("nodes") is not None])
+    if shown:
+        by_number = [float(check.whole("number") or place) for place, check in enumerate(shown, start=1)]
+        by_time = _ends(shown)
+        plots = [_plot("checks", "Nodes left, check by check", "checks", shown, by_number)]
+        if by_time is not None:
+            plots.append(_plot("seconds", "Nodes left, second by second", "seconds", shown, by_time))
+        blocks.append(Columns(blocks=plots))
+    passes = search.parts("passes")
+    if passes:
+        blocks.append(_grid_of_passes(passes))
+    blocks.append(Facts(rows=_facts(search)))
+    if checks:
+        blocks.append(_grid_of_checks(search, checks))
+    return Section(name="search", title="The course of the search", blocks=blocks)
+
+
+def _facts(search: Branch) -> list[tuple[str, Cell | str]]:
+    outcomes = search.texts_by_name("outcomes")
+    told = {"mode": search.text("mode"), "outcomes": ", ".join(f"{n} {cut(name, 40)}" for name, n in outcomes.items())}
+    nodes, left, remembered = search.whole("nodes"), search.whole("left"), search.whole("remembered")
+    if nodes is not None and left is not None:
+        told["nodes"] = f"{left} of {nodes} left"
+    if remembered:
+        told["from a journal"] = count(remembered, "run")
+    cannot_say = search.texts_by_name("cannot_say")
+    told["could not say, because"] = "; ".join(f"{cut(why, 100)}: {n}" for why, n in list(cannot_say.items())[:10])
+    told["stopped"] = search.text("stopped")
+    flaky, verified = search.part("flaky"), search.part("verified")
+    if flaky is not None:
+        needed = flaky.whole("needed")
+        told["flaky"] = f"fails in {flaky.whole('failed')} of {flaky.whole('runs')} runs" + (
+            f"; {count(needed, 'passing run')} in a row count as passing" if needed else ""
+        )
+    if verified is not None:
+        on = f", on {verified.text('machine')}" if verified.text("machine") else ""
+        runs = f"{verified.whole('failed')} of {verified.whole('runs')} runs"
+        told["verified"] = f"the file as written failed in {runs}{on}"
+    return [(term, text) for term, text in told.items() if text]
+
+
+def _thinned(checks: list[Branch]) -> list[Branch]:
+    """At most so many checks, among them all at which the number of nodes left changes."""
+    if len(checks) <= _MOST_CHECKS:
+        return checks
+    every = -(-len(checks) // (_MOST_CHECKS // 2))
+    lefts = [check.whole("left") for check in checks]
+    kept = [place for place in range(len(checks)) if place % every == 0 or (place and lefts[place] != lefts[place - 1])]
+    return [checks[place] for place in kept[:_MOST_CHECKS]]
+
+
+def _ends(checks: Sequence[Branch]) -> list[float] | None:
+    """When each check ended, in seconds from the first that is known; None if that is not known of all."""
+    ends = [check.number("at") for check in checks]
+    return None if None in ends else [end for end in ends if end is not None]
+
+
+def _plot(name: str, title: str, unit: str, checks: Sequence[Branch], places: Sequence[float]) -> Drawing:
+    nodes = [max(check.whole("nodes") or 0, 1) for check in checks]
+    lefts = [check.whole("left") for check in checks]
+    most = max([*nodes, *(left for left in lefts if left is not None)])
+    across = Axis(low=min(*places, 0.0), high=max(*places, 1e-3), begin=_ACROSS[0], end=_ACROSS[1])
+    up = Axis(low=1.0, high=max(most, 2) * 1.15, begin=_UP[0], end=_UP[1], logarithmic=True)
+    traces, words = frame(across, up, (unit, "nodes"), (across.ticks(5), up.ticks(5)))
+    bands, labels = _bands(checks, places, across, up)
+    steps = _steps(places, lefts, across, up)
+    most_words = max(40, min(200, _WORDS // (2 * len(checks))))
+    by_style: dict[str, list[str]] = {}
+    legend: dict[str, Sign] = {}
+    for check, place, size in zip(checks, places, nodes, strict=True):
+        style, shape, meaning = _SHAPES.get(check.text("outcome") or "", _UNKNOWN)
+        by_style.setdefault(style, []).append(shape.format(x=across.at(place), y=up.at(size)))
+        legend.setdefault(style, Sign(d=shape.format(x=10, y=7), style=style, text=meaning))
+    traces = [bands, *traces, Trace(d=steps, style="smallest")]
+    traces += [Trace(d="".join(parts), style=style, count=len(parts)) for style, parts in by_style.items()]
+    return Drawing(
+        name=name, title=title, note="", width=_WIDTH, height=_HEIGHT, traces=traces, words=[*words, *labels],
+        marks=[Mark(x=across.at(place), y=up.at(size), lines=_lines(check, most_words))
+               for check, place, size in zip(checks, places, nodes, strict=True)],
+        pointing=Pointing(alike="" if name == "checks" else "checks"),
+        legend=[*legend.values(), Sign(d="M1 4h9v6h9", style="smallest", text="smallest that still fails")],
+    )  # fmt: skip
+
+
+def _steps(places: Sequence[float], lefts: Sequence[int | None], across: Axis, up: Axis) -> str:
+    """The line of the smallest candidate so far."""
+    parts: list[str] = []
+    for place, left in zip(places, lefts, strict=True):
+        if left is not None:
+            parts.append(f"{'M' if not parts else 'H'}{across.at(place)}")
+            parts.append(f"{' ' if len(parts) == 1 else 'V'}{up.at(max(left, 1))}")
+    return "".join(parts) or "M0 0"
+
+
+def _bands(checks: Sequence[Branch], places: Sequence[float], across: Axis, up: Axis) -> tuple[Trace, list[Words]]:
+    """Every other stage has a shaded ground; those that are wide enough have their name above it."""
+    parts, words = [], []
+    begin = across.begin
+    for turn, (stage, group) in enumerate(
+        groupby(zip(checks, places, strict=True), key=lambda pair: pair[0].text("stage") or "")
+    ):
+        end = across.at(max(place for _, place in group))
+        if turn % 2 == 0:
+            parts.append(f"M{begin} {up.end}H{end}V{up.begin}H{begin}z")
+        room = int((end - begin) / 7)
+        if stage and room >= min(len(stage), 6):
+            words.append(
+                Words(
+                    x=round((begin + end) / 2, 1), y=up.end - 8, text=cut(stage, room), style="stage", anchor="middle"
+                )
+            )
+        begin = end
+    return Trace(d="".join(parts) or "M0 0", style="band"), words
+
+
+def _lines(check: Branch, most: int) -> list[str]:
+    outcome = check.text("outcome") or "?"
+    number, seconds, left = check.whole("number"), check.number("seconds"), check.whole("left")
+    said = [f"check {number}" if number is not None else "check", cut(outcome, 40)]
+    lines = [": ".join(said)]
+    lines += [cut(text, most) for text in [check.text("description")] if text]
+    lines += [cut(text, most) for text in [check.text("reason")] if text]
+    sizes = [f"{check.whole('nodes')} nodes tried"] + ([f"{left} left"] if left is not None else [])
+    lines.append(" · ".join(sizes))
+    tail = [text for text in [check.text("stage")] if text] + ([duration(seconds)] if seconds is not None else [])
+    return [*lines, cut(" · ".join(tail), 80)] if tail else lines
+
+
+def _grid_of_passes(passes: Sequence[Branch]) -> Grid:
+    rows = []
+    for each in passes[:200]:
+        before, after, checks = (each.whole(key) for key in ("before", "after", "checks"))
+        seconds = each.number("seconds")
+        change = "" if before is None or after is None else f"{before} → {after}" if before != after else f"{after}"
+        rows.append(
+            [
+                cut(each.text("stage") or "", 60),
+                change,
+                "" if checks is None else str(checks),
+                "" if seconds is None else duration(seconds),
+            ]
+        )
+    return Grid(
+        caption="Pass by pass", head=["pass", "nodes", "checks", "time"], rows=rows, left=len(passes) - len(rows)
+    )
+
+
+def _grid_of_checks(search: Branch, checks: Sequence[Branch]) -> Grid:
+    rows: Rows = []
+    for check in checks[:_MOST_ROWS]:
+        outcome = check.text("outcome") or "?"
+        left, nodes, number, seconds = (
+            check.whole("left"),
+            check.whole("nodes"),
+            check.whole("number"),
+            check.number("seconds"),
+        )
+        rows.append(
+            [
+                "" if number is None else str(number),
+                cut(check.text("stage") or "", 40),
+                cut(check.text("description") or "", 100),
+                "" if nodes is None else str(nodes),
+                "" if left is None else str(left),
+                Cell(text=cut(outcome, 40), tone="bad" if outcome == "reproduced" else "plain"),
+                cut(check.text("reason") or "", 160),
+                "" if seconds is None else duration(seconds),
+            ]
+        )
+    head = ["check", "pass", "what was tried", "nodes", "left", "outcome", "reason", "time"]
+    left = len(checks) - len(rows) + (search.whole("more_checks") or 0)
+    return Grid(caption="Every check", head=head, rows=rows, folded=True, left=left)
+
+
+# What was repeated: runs of a command, and builds of a model.
+
+
+def runs(report: Branch) -> Section | None:
+    """How often a command failed, and how."""
+    found = report.part("repeat")
+    if found is None:
+        return None
+    told = {"command": " ".join(found.texts("command"))}
+    told |= {name: found.text(name) or "" for name in ("iterations", "passed", "failed")}
+    interval = found.numbers("pass_rate_interval")
+    rate = found.number("pass_rate")
+    if rate is not None and len(interval) == 2:
+        low, high = (f"{100 * end:.0f} %" for end in interval)
+        told["passes in"] = f"{100 * rate:.0f} % of runs; the true rate is between {low} and {high}"
+    told |= {cut(name, 60): text for name, text in list(found.texts_by_name("others").items())[:20]}
+    rows = [(term, Cell(text=cut(text, 500), code=term == "command")) for term, text in told.items() if text]
+    blocks: list[Block] = [Facts(rows=rows)]
+    failures = found.parts("failures")
+    if failures:
+        blocks.append(plain_grid("How it failed", ["reason", "times", "first"], failures))
+    return Section(name="repeat", title="Repeated runs", blocks=blocks)
+
+
+def builds(report: Branch) -> Section | None:
+    """How many builds are bad, and which choices of the engine go with them."""
+    found = report.part("builds")
+    if found is None:
+        return None
+    outcomes = found.texts_by_name("outcomes")
+    told = {
+        "engine": " ".join(text for text in (found.text("engine"), found.text("version")) if text),
+        "builds": found.text("runs") or "",
+        "outcomes": ", ".join(f"{times} {name}" for name, times in list(outcomes.items())[:20]),
+    }
+    seconds, difference = found.number("seconds"), found.part("difference")
+    told["time"] = "" if seconds is None else duration(seconds)
+    groups: Sequence[Branch] = []
+    if difference is not None:
+        groups = difference.parts("groups")
+        told["good and bad"] = f"{difference.text('good') or '?'} and {difference.text('bad') or '?'}"
+        told["more builds needed"] = difference.text("more_builds") or ""
+    blocks: list[Block] = [Facts(rows=[(term, cut(text, 500)) for term, text in told.items() if text])]
+    if groups:
+        blocks.append(_grid_of_groups(groups))
+    return Section(name="builds", title="Repeated builds", blocks=blocks)
+
+
+def _grid_of_groups(groups: Sequence[Branch]) -> Grid:
+    rows: Rows = []
+    for group in groups[:MOST_ROWS]:
+        choices = [
+            " ".join(text for text in (each.text("where"), each.text("kind"), each.text("value")) if text)
+            for each in group.parts("choices")[:10]
+        ]
+        chance = group.number("adjusted")
+        rows.append(
+            [
+                Cell(text=cut("; ".join(choices), 400), code=True),
+                group.text("bad") or "",
+                group.text("good") or "",
+                "" if chance is None else figure(chance),
+            ]
+        )
+    head = ["choices that go together", "bad builds", "good builds", "chance, for all tests"]
+    return Grid(caption="What bad builds have in common", head=head, rows=rows, left=len(groups) - len(rows))
+
+
+# What it was found with: the model, and everything that ran it.
+
+
+def surroundings_section(report: Branch) -> Section | None:
+    """The section on model and versions; None if the report has neither."""
+    blocks: list[Block] = []
+    model, versions = report.part("model"), report.part("versions")
+    facts = [_model_facts(model)] if model is not None else []
+    facts += [_version_facts(report, versions)] if versions is not None else []
+    if facts:
+        blocks.append(Columns(blocks=[Facts(rows=rows) for rows in facts]))
+    if model is not None:
+        rows: Rows = []
+        for key, kind in (("inputs", "input"), ("outputs", "output")):
+            for value in model.parts(key)[:50]:
+                name, shape = value.text("name") or "", value.loose("shape") or "[…]"
+                rows.append(
+                    [
+                        kind,
+                        Cell(text=middle_cut(name, 100), code=True),
+                        Cell(text=cut(f"{value.text('dtype') or '?'} {shape}", 200), code=True),
+                    ]
+                )
+        if rows:
+            blocks.append(
+                Grid(caption="Inputs and outputs", head=["", "name", "type"], rows=rows, folded=len(rows) > 8)
+            )
+    return Section(name="versions", title="Model and versions", blocks=blocks) if blocks else None
+
+
+def _model_facts(model: Branch) -> list[tuple[str, Cell | str]]:
+    size, opsets = model.whole("weight_bytes"), model.texts_by_name("opsets")
+    told = {
+        "model": model.text("path"),
+        "SHA-256": model.text("sha256"),
+        "nodes": model.text("nodes"),
+        "opsets": ", ".join(f"{domain or 'ai.onnx'} {version}" for domain, version in list(opsets.items())[:20]),
+        "IR version": model.text("ir_version"),
+        "weights": None if size is None else size_text(size),
+        "producer": model.text("producer"),
+    }
+    return [(term, Cell(text=cut(text, 400), code=term in ("model", "SHA-256"))) for term, text in told.items() if text]
+
+
+def _version_facts(report: Branch, versions: Branch) -> list[tuple[str, Cell | str]]:
+    told = {"biopsy": versions.text("biopsy")}
+    for engine in versions.parts("engines")[:20]:
+        name = engine.text("label") or engine.text("name") or "engine"
+        told[cut(name, 60)] = engine.text("version") or "?"
+    told["python"] = versions.text("python")
+    told |= {cut(name, 60): version for name, version in list(versions.texts_by_name("packages").items())[:40]}
+    told["system"], told["CPU"] = versions.text("os"), versions.text("cpu")
+    told["CPU features"] = ", ".join(versions.texts("cpu_features"))
+    told["GPU"], told["driver"] = versions.text("gpu"), versions.text("driver")
+    told["made"] = report.text("created")
+    return [(term, cut(text, 300)) for term, text in told.items() if text]

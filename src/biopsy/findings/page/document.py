@@ -1,0 +1,186 @@
+"""The page as one HTML document, and what keeps it harmless.
+
+All of its text may be a stranger's. Every expression of a template is made printable and escaped, without exception;
+the page loads nothing, and runs no script and no style but those of its own, which it names by their hashes.
+"""
+
+from __future__ import annotations
+
+import json
+from base64 import b64encode
+from collections.abc import Iterator, Mapping, Sequence
+from hashlib import sha256
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from biopsy import errors
+from biopsy.findings.page import answers, course, failure, model_map, piece, verdict
+from biopsy.findings.page.blocks import Block, Columns, Drawing, DrawnGraph, Section, Stack
+from biopsy.findings.page.reading import Branch
+from biopsy.findings.page.verdict import Top, top
+from biopsy.findings.page.wording import cut
+from biopsy.text import printable
+
+if TYPE_CHECKING:
+    from jinja2 import Environment
+
+_TEMPLATES = Path(__file__).parent / "templates"
+
+_LONGEST = 2000
+"""Characters of any text of a page; only command lines, half of which would be others, are never cut."""
+
+_SECTIONS = (
+    verdict.section,
+    answers.steps,
+    piece.section,
+    failure.section,
+    model_map.section,
+    model_map.layers_section,
+    course.section,
+    answers.settings,
+    answers.releases,
+    answers.transformation,
+    answers.section,
+    answers.precision,
+    answers.variation,
+    answers.known,
+    course.runs,
+    course.builds,
+    answers.others,
+    answers.remarks,
+    course.surroundings_section,
+)
+"""From the top of the page. Each gives None where the report has nothing for it."""
+
+_SECTION_OF = {"run": "failure", "whole": "map"}
+"""Keys of the report that have a section of another name."""
+
+
+def require_possible() -> None:
+    """Raise BiopsyError if no page can be made here: a package of the extra `report` is not installed."""
+    _environment()
+
+
+def page_of(report: Mapping[str, Any]) -> str:
+    """The page that shows a report, from the tree of its file alone.
+
+    Raises DamagedReport if a key holds something else than its kind of value, and BiopsyError without what
+    the extra `report` installs.
+    """
+    environment = _environment()
+    tree = Branch(report)
+    first = top(tree)
+    sections = [section for section in (make(tree) for make in _SECTIONS) if section is not None]
+    style, script = (_own(name) for name in ("page.css", "page.js"))
+    names = {section.name for section in sections}
+    return environment.get_template("page.jinja").render(
+        title=_title(first),
+        top=first,
+        sections=sections,
+        anchors={key: _SECTION_OF.get(key, key) for key in report if _SECTION_OF.get(key, key) in names},
+        marks=_in_script(_marks(sections)),
+        style=_unescaped(style),
+        script=_unescaped(script),
+        policy=_policy(style, script),
+    )
+
+
+def _environment() -> Environment:
+    try:
+        import fast_sugiyama  # noqa: F401 -- the drawing of a piece needs it, late in the making of a page
+        from jinja2 import Environment, FileSystemLoader, StrictUndefined
+    except ImportError as error:
+        raise errors.BiopsyError(
+            f"a page needs the package {error.name}, which is not installed",
+            next_steps=['pip install "biopsy[report]"'],
+        ) from error
+    environment = Environment(
+        loader=FileSystemLoader(_TEMPLATES),
+        autoescape=True,
+        undefined=StrictUndefined,
+        finalize=_finalized,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    environment.filters["whole"] = _whole
+    return environment
+
+
+def _finalized(value: Any) -> Any:
+    """What every expression of a template passes: a text is one line, in which nothing is hidden, and has an end."""
+    return cut(printable(value), _LONGEST) if type(value) is str else value
+
+
+def _whole(text: str) -> Any:
+    """A filter for what must not be cut."""
+    from markupsafe import escape
+
+    return escape(printable(text))
+
+
+def _title(first: Top) -> str:
+    return cut(" · ".join(text for text in (first.headline.text, first.model, "biopsy") if text), 200)
+
+
+def _own(name: str) -> str:
+    return (_TEMPLATES / name).read_text(encoding="utf-8")
+
+
+def _unescaped(text: str) -> Any:
+    from markupsafe import Markup
+
+    return Markup(text)  # noqa: S704  (our own files, and JSON that _in_script has escaped)
+
+
+def _policy(style: str, script: str) -> str:
+    """The Content-Security-Policy: nothing is loaded, and only this style and this script count."""
+    allowed = {
+        "default-src": "'none'",
+        "style-src": _hash(style),
+        "script-src": _hash(script),
+        "base-uri": "'none'",
+        "form-action": "'none'",
+        "require-trusted-types-for": "'script'",
+    }
+    return "; ".join(f"{name} {value}" for name, value in allowed.items())
+
+
+def _hash(text: str) -> str:
+    return f"'sha256-{b64encode(sha256(text.encode()).digest()).decode()}'"
+
+
+def _marks(sections: Sequence[Section]) -> dict[str, dict[str, Any]]:
+    """For each drawing, where its marks are and what they say."""
+    found: dict[str, dict[str, Any]] = {}
+    for block in (block for section in sections for block in _flat(section.blocks)):
+        if isinstance(block, Drawing):
+            found[block.name] = {
+                "x": [mark.x for mark in block.marks],
+                "y": [mark.y for mark in block.marks],
+                "text": [] if block.pointing.alike else [_told(mark.lines) for mark in block.marks],
+                "flags": list(block.pointing.flags),
+            }
+        elif isinstance(block, DrawnGraph):
+            lines = [box.lines for box in block.boxes] + [edge.lines for edge in block.edges]
+            found["graph"] = {"text": [_told(each) for each in lines]}
+    return found
+
+
+def _flat(blocks: Sequence[Block]) -> Iterator[Block]:
+    for block in blocks:
+        if isinstance(block, Columns | Stack):
+            yield from _flat(block.blocks)
+        else:
+            yield block
+
+
+def _told(lines: Sequence[str]) -> str:
+    return cut("\n".join(printable(line) for line in lines), _LONGEST)
+
+
+def _in_script(tree: Any) -> Any:
+    """JSON that no HTML parser finds an end or a comment in: it has no angle brackets and no ampersands."""
+    text = json.dumps(tree, separators=(",", ":"), allow_nan=False, ensure_ascii=False)
+    for char in "<>&":
+        text = text.replace(char, f"\\u{ord(char):04x}")
+    return _unescaped(text)

@@ -1,0 +1,360 @@
+"""The whole model as a map that is read like a text: where the piece is, and which layers are wrong, one by one and
+together.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from biopsy.findings.page.blocks import (
+    MOST_ROWS,
+    Block,
+    Bullets,
+    Cell,
+    Drawing,
+    Facts,
+    Grid,
+    Mark,
+    Passage,
+    Pointing,
+    Rows,
+    Section,
+    Sign,
+    Trace,
+    plain_grid,
+)
+from biopsy.findings.page.reading import Branch, DamagedReport
+from biopsy.findings.page.wording import OUT_OF_TOLERANCE, cut, figure, middle_cut, times
+from biopsy.text import count
+
+_MOST_NODES = 40_000
+_NAMES = 400_000
+"""Characters of all names together, so that the page stays small."""
+
+
+def section(report: Branch) -> Section | None:
+    """The section on the whole model; None without a map."""
+    whole = report.part("whole")
+    if whole is None:
+        return None
+    nodes = _nodes(whole)
+    if not nodes:
+        return None
+    title = "The whole model"
+    drawn = nodes[:_MOST_NODES]
+    blocks = [
+        ribbon("map", f"{count(len(nodes), 'node')}, read from left to right, row below row", drawn, _note(nodes))
+    ]
+    if len(drawn) < len(nodes):
+        more = Passage(text=f"The first {len(drawn)} of {len(nodes)} nodes are drawn.")
+        return Section(name="map", title=title, blocks=[more, *blocks])
+    return Section(name="map", title=title, blocks=blocks)
+
+
+def _note(nodes: list[Bead]) -> str:
+    measured = sum(node.introduced is not None or node.propagated is not None for node in nodes)
+    piece = sum(node.in_piece for node in nodes)
+    said = [f"{count(piece, 'node')} in the piece"] if piece else []
+    said += [f"{measured} measured"] if measured else []
+    return " · ".join(said)
+
+
+def _nodes(whole: Branch) -> list[Bead]:
+    ops, op, names = whole.texts("ops"), whole.wholes("op"), whole.texts("names")
+    reads, piece = whole.rows_of_wholes("reads"), set(whole.wholes("piece"))
+    introduced, propagated = (_by_number(whole, key) for key in ("introduced", "propagated"))
+    if not all(0 <= each < len(ops) for each in op):
+        raise DamagedReport("its 'whole.op' has places that 'whole.ops' lacks")
+    most = max(12, min(90, _NAMES // max(len(op), 1)))
+    nodes = []
+    for place, kind in enumerate(op):
+        name = names[place] if place < len(names) else ""
+        made, carried = introduced.get(place), propagated.get(place)
+        lines = [f"{cut(ops[kind], 40)}  {middle_cut(name, most)}".rstrip(), f"node {place}"]
+        lines += ["in the piece"] if place in piece else []
+        lines += [f"introduces {_ratio(made)}"] if made is not None else []
+        lines += [f"carries on {_ratio(carried)}"] if carried is not None else []
+        nodes.append(
+            Bead(
+                lines=lines,
+                reads=reads[place] if place < len(reads) else [],
+                in_piece=place in piece,
+                introduced=made,
+                propagated=carried,
+            )
+        )
+    return nodes
+
+
+def _ratio(value: float) -> str:
+    return "an error that is not a number" if math.isnan(value) else f"{times(value)} the tolerance"
+
+
+def _by_number(whole: Branch, key: str) -> dict[int, float]:
+    found = whole.numbers_by_name(key)
+    try:
+        return {int(number): ratio for number, ratio in found.items()}
+    except ValueError as error:
+        raise DamagedReport(f"its 'whole.{key}' has a key that is no number of a node") from error
+
+
+# A whole model as a ribbon that is read like a text: from left to right in the order of the graph, row below row.
+#
+# A layered layout of thousands of nodes is a line of several metres; broken into rows it fits a screen. Every kind of
+# node is one path, however many there are, so that 10,000 of them draw at once. What a node is, its shape says.
+
+_LANES = 12
+"""Nodes side by side; the others of a layer stand in the next column."""
+_CELL = 10
+_SHAPE, _SHAPE_OF_LARGE, _LARGE = 3.0, 1.6, 1000
+"""Width of the drawing by its height, as far as that can be had; of so many columns, whose nodes get small."""
+_FEWEST = 72
+"""Columns in a row, also where a small model needs fewer: its nodes shall not be drawn larger than words."""
+_MOST_EDGES = 25_000
+"""So that the page stays small; of a model with more, the first ones are drawn."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Bead:
+    """A node on a ribbon. ``introduced`` and ``propagated`` are ratios of its error to the tolerance."""
+
+    lines: Sequence[str]
+    reads: Sequence[int]
+    in_piece: bool = False
+    introduced: float | None = None
+    propagated: float | None = None
+
+    @property
+    def matters(self) -> bool:
+        """Whether it is in the piece or introduces an error."""
+        return self.in_piece or _is_wrong(self.introduced)
+
+
+@dataclass
+class _Shapes:
+    """The parts of each path, by its style."""
+
+    parts: dict[str, list[str]] = field(default_factory=dict)
+
+    def add(self, style: str, d: str) -> None:
+        self.parts.setdefault(style, []).append(d)
+
+
+def ribbon(name: str, title: str, nodes: Sequence[Bead], note: str = "") -> Drawing:
+    """The drawing of nodes in an order in which most of them come after those that they read from."""
+    cells = _cells(nodes)
+    columns = max((column for column, _ in cells), default=0) + 1
+    lanes = [0] * columns
+    for column, lane in cells:
+        lanes[column] = max(lanes[column], lane + 1)
+    across = _columns_of_a_row(lanes)
+    tops = _tops(lanes, across)
+    places = [
+        ((column % across) * _CELL + _CELL, tops[column // across] + lane * _CELL + _CELL) for column, lane in cells
+    ]
+    edges, drawn = _edges(nodes, cells, places, across)
+    shapes = _Shapes()
+    for node, (x, y) in zip(nodes, places, strict=True):
+        _draw(shapes, node, x, y)
+    traces = [Trace(d=edges, style="flow", count=drawn)] if edges else []
+    traces += [Trace(d="".join(shapes.parts[style]), style=style, count=len(shapes.parts[style]))
+               for style in _ORDER if style in shapes.parts]  # fmt: skip
+    if drawn == _MOST_EDGES:
+        note = f"{note} · only the first {drawn} edges are drawn".removeprefix(" · ")
+    width = (across + 1) * _CELL
+    return Drawing(
+        name=name,
+        title=title,
+        note=note,
+        width=width,
+        height=tops[-1] + _CELL,
+        traces=traces,
+        marks=[Mark(x=x, y=y, lines=node.lines) for node, (x, y) in zip(nodes, places, strict=True)],
+        legend=[sign for sign in _LEGEND if sign.style in shapes.parts],
+        wide=True,
+        pointing=Pointing(flags=[place for place, node in enumerate(nodes) if node.matters]),
+    )
+
+
+def _cells(nodes: Sequence[Bead]) -> list[tuple[int, int]]:
+    """Column and lane of each node: a chain keeps its lane, a layer has one column or more."""
+    layers: list[int] = []
+    for place, node in enumerate(nodes):
+        layers.append(max((layers[source] + 1 for source in node.reads if 0 <= source < place), default=0))
+    members_of: list[list[int]] = [[] for _ in range(max(layers, default=-1) + 1)]
+    for place, layer in enumerate(layers):
+        members_of[layer].append(place)
+    cells = [(0, 0)] * len(nodes)
+    column = 0
+    for members in members_of:
+        for begin in range(0, len(members), _LANES):
+            _fill(cells, nodes, members[begin : begin + _LANES], column)
+            column += 1
+    return cells
+
+
+def _fill(cells: list[tuple[int, int]], nodes: Sequence[Bead], members: Sequence[int], column: int) -> None:
+    """Give the nodes of a column the lanes of what they read from, or those next to them that are free."""
+    taken: set[int] = set()
+    for place in members:
+        wished = min((cells[source][1] for source in nodes[place].reads if 0 <= source < place), default=0)
+        lane = min((each for each in range(_LANES) if each not in taken), key=lambda each: (abs(each - wished), each))
+        taken.add(lane)
+        cells[place] = (column, lane)
+
+
+def _columns_of_a_row(lanes: Sequence[int]) -> int:
+    """How many columns stand in a row."""
+    shape = _SHAPE if len(lanes) < _LARGE else _SHAPE_OF_LARGE
+    mean = sum(lanes) / len(lanes) + 1
+    return max(_FEWEST, math.ceil(math.sqrt(len(lanes) * mean * shape)))
+
+
+def _tops(lanes: Sequence[int], across: int) -> list[int]:
+    """Where each row begins, and at the end where the last one ends."""
+    tops = [0]
+    for begin in range(0, len(lanes), across):
+        tops.append(tops[-1] + (max(lanes[begin : begin + across]) + 1) * _CELL)
+    return tops
+
+
+def _edges(
+    nodes: Sequence[Bead], cells: Sequence[tuple[int, int]], places: Sequence[tuple[int, int]], across: int
+) -> tuple[str, int]:
+    """What flows, as one path; between rows only how it leaves and how it comes. Also how many edges that are."""
+    parts: list[str] = []
+    drawn = 0
+    for place, node in enumerate(nodes):
+        x, y = places[place]
+        for source in node.reads:
+            if not 0 <= source < len(nodes) or source == place or drawn >= _MOST_EDGES:
+                continue
+            drawn += 1
+            from_x, from_y = places[source]
+            if cells[source][0] // across != cells[place][0] // across:
+                parts.append(f"M{from_x} {from_y}h6M{x - 6} {y}h6")
+            elif from_y == y and abs(x - from_x) > _CELL:
+                parts.append(f"M{from_x} {y}Q{(x + from_x) // 2} {y - 7} {x} {y}")
+            else:
+                parts.append(f"M{from_x} {from_y}L{x} {y}")
+    return "".join(parts), drawn
+
+
+_ORDER = ("dot", "within", "within-hole", "carried", "carried-hole", "made-1", "made-2", "made-3", "frame")
+_LEGEND = (
+    Sign(d="M10 7h0", style="dot", text="node"),
+    Sign(d="M10 7h0", style="within", text="measured, within the tolerance"),
+    Sign(d="M10 7h0", style="carried", text="carries an error on"),
+    Sign(d="M10 4l3 3l-3 3l-3 -3z", style="made-1", text="introduces an error, up to 10× the tolerance"),
+    Sign(d="M10 3l4 4l-4 4l-4 -4z", style="made-2", text="up to 1,000×"),
+    Sign(d="M10 2l5 5l-5 5l-5 -5z", style="made-3", text="more"),
+    Sign(d="M5 2h10v10h-10z", style="frame", text="in the piece"),
+)
+
+
+def _draw(shapes: _Shapes, bead: Bead, x: int, y: int) -> None:
+    propagated = _is_wrong(bead.propagated)
+    if _is_wrong(bead.introduced):
+        assert bead.introduced is not None
+        size = 1 if bead.introduced <= 10 else 2 if bead.introduced <= 1000 else 3
+        half = size + 2
+        shapes.add(f"made-{size}", f"M{x} {y - half}l{half} {half}l-{half} {half}l-{half} -{half}z")
+    elif propagated or bead.introduced is not None or bead.propagated is not None:
+        style = "carried" if propagated else "within"
+        shapes.add(style, f"M{x} {y}h0")
+        shapes.add(f"{style}-hole", f"M{x} {y}h0")
+    else:
+        shapes.add("dot", f"M{x} {y}h0")
+    if bead.in_piece:
+        shapes.add("frame", f"M{x - 5} {y - 5}h10v10h-10z")
+
+
+def _is_wrong(ratio: float | None) -> bool:
+    """Whether an error was measured and is out of tolerance; NaN is."""
+    return ratio is not None and not ratio <= OUT_OF_TOLERANCE
+
+
+# Which layers are wrong, one by one and together.
+
+_MOST_PLACES = 3
+_MOST_MISFITS = 5
+
+
+def layers_section(report: Branch) -> Section | None:
+    """Which layers are wrong."""
+    found = report.part("layers")
+    if found is None:
+        return None
+    blocks: list[Block] = [Facts(rows=_layer_facts(found))]
+    grouped = [each.wholes("nodes") for each in found.parts("groups")]
+    for key, caption in (("ranking", "What to look at, the worst first"), ("groups", "Wrong only together")):
+        entries = [each for each in found.parts(key) if key == "groups" or each.wholes("nodes") not in grouped]
+        if entries:
+            blocks.append(_grid_of_layers(caption, entries))
+    origins = found.parts("non_finite_origins")
+    if origins:
+        keys = ["engine", "label", "tensor", "nan", "inf"]
+        blocks.append(plain_grid("Where NaN or infinity begins", keys, origins))
+    remarks = [cut(text, 500) for text in found.texts("remarks")[:30]]
+    if remarks:
+        blocks.append(Bullets(caption="Remarks", items=remarks))
+    return Section(name="layers", title="Layer by layer", blocks=blocks)
+
+
+def _layer_facts(found: Branch) -> list[tuple[str, Cell | str]]:
+    verdict = found.text("verdict") or "unknown"
+    tone, sign = {"right": ("good", "✓"), "wrong": ("bad", "✕")}.get(verdict, ("unsure", "?"))
+    rows: list[tuple[str, Cell | str]] = [("verdict", Cell(text=cut(verdict, 40), tone=tone, sign=sign))]
+    for key in ("suspect", "reference"):
+        side = found.part(key)
+        if side is not None:
+            rows.append((key, cut(" ".join(text for text in (side.text("label"), side.text("version")) if text), 100)))
+    golden = found.part("golden")
+    if golden is not None:
+        rows.append(("golden values", f"of {golden.whole('tensors')} of {golden.whole('of')} tensors"))
+        misfits = golden.texts_by_name("misfits")
+        told = [f"{middle_cut(name, 60)}: {cut(why, 200)}" for name, why in list(misfits.items())[:_MOST_MISFITS]]
+        rows += [("do not fit", Cell(text="; ".join(told), tone="unsure", sign="?"))] if told else []
+    first = found.part("first_wrong")
+    if first is not None:
+        rows.append(("first wrong tensor", Cell(text=middle_cut(first.text("tensor") or "", 100), code=True)))
+    if found.flag("masked"):
+        rows.append(("masked", "layers are wrong although the outputs are right"))
+    if found.flag("complete") is False:
+        rows.append(("complete", "no: it was interrupted"))
+    return rows
+
+
+def _told(name: str | None, labels: Sequence[str]) -> str:
+    """Layers by what they are together, if they are several and an exporter says so, and one by one."""
+    listed = " + ".join(labels)
+    return f"{name} ({listed})" if name and len(labels) > 1 else listed
+
+
+def _grid_of_layers(caption: str, entries: Sequence[Branch]) -> Grid:
+    rows: Rows = []
+    for place, each in enumerate(entries[:MOST_ROWS], start=1):
+        error, failure, rounding = each.part("error"), each.part("failure"), each.number("rounding_ratio")
+        ratio = None if error is None else error.number("tolerance_ratio")
+        absolute = None if error is None else error.number("absolute")
+        labels = [middle_cut(label, 60) for label in each.texts("labels")[:12]]
+        origins = each.part("origins")
+        name = None if origins is None else origins.text("name")
+        places = [] if origins is None else [cut(place, 200) for place in origins.texts("places")[:_MOST_PLACES]]
+        said = "" if failure is None else " · ".join(t for t in (failure.text("stage"), failure.text("message")) if t)
+        rows.append(
+            [
+                str(place),
+                Cell(text=cut(_told(name, labels), 400), code=True),
+                Cell(text=" · ".join(places), code=True),
+                Cell(text=times(ratio), tone="bad", sign="✕") if ratio is not None and not ratio <= 1 else
+                "" if ratio is None else times(ratio),
+                "" if absolute is None else figure(absolute),
+                "" if rounding is None else times(rounding),
+                cut(said, 200),
+            ]
+        )  # fmt: skip
+    head = ["rank", "layers", "made at", "times tolerance", "greatest error", "times plain float32", "failure"]
+    return Grid(caption=caption, head=head, rows=rows, left=len(entries) - len(rows))

@@ -1,0 +1,126 @@
+"""What reports are made of: plain values bounded in size, the verdict in words, the versions of everything that ran,
+and the course of a search.
+"""
+
+from __future__ import annotations
+
+import platform
+from collections.abc import Iterable, Iterator, Sequence
+from importlib import metadata
+from typing import Any, TypeAlias
+
+from biopsy import errors
+from biopsy.session.conditions import hardware
+from biopsy.text import shortened
+
+Tree: TypeAlias = dict[str, Any]
+"""A part of a report: text, numbers, truth values, lists and objects, as JSON has them."""
+
+LONGEST_TEXT = 4000
+"""Characters of any text but a command line."""
+
+_LONGEST_LINE = 100_000
+_LINES = frozenset({"line"})
+"""Keys of command lines: half a line is another one."""
+
+
+def bounded(tree: Any, key: str = "") -> Any:
+    """The same tree with every long text shortened, keys too; a command line that is too long becomes None."""
+    if isinstance(tree, dict):
+        return {shortened(name, LONGEST_TEXT): bounded(value, name) for name, value in tree.items()}
+    if isinstance(tree, list):
+        return [bounded(value, key) for value in tree]
+    if not isinstance(tree, str):
+        return tree
+    if key in _LINES:
+        return tree if len(tree) <= _LONGEST_LINE else None
+    return shortened(tree, LONGEST_TEXT)
+
+
+# What was found, in words: the kind of an answer, how sure it is, and what was not asked.
+
+
+def verdict_tree(
+    kind: str,
+    text: str,
+    *,
+    certainty: str | None = None,
+    workarounds: Sequence[Tree] = (),
+    not_tried: Sequence[str] = (),
+) -> Tree:
+    """A verdict. ``workarounds`` have ``text`` and ``line``, and were tried; ``not_tried`` are sentences."""
+    return {
+        "kind": kind,
+        "text": text,
+        "certainty": certainty,
+        "workarounds": list(workarounds),
+        "not_tried": list(not_tried),
+    }
+
+
+def verdict_of_error(error: errors.BiopsyError) -> Tree:
+    """What it means that a command ended with an error."""
+    if isinstance(error, errors.OriginalPasses):
+        return verdict_tree("passes", error.message)
+    if isinstance(error, errors.EngineFailure):
+        return verdict_tree("fails", error.message)
+    kept = f" Kept: {error.kept}." if error.kept else ""
+    return verdict_tree("unknown", f"{error.message}{kept}")
+
+
+# What a command ran on: packages, engines, the processor and what it can do, the graphics card.
+
+_PACKAGES = (
+    "numpy", "onnx", "onnxruntime", "onnxruntime-gpu", "openvino", "tensorrt", "tensorrt-rtx-cu13", "ml_dtypes",
+    "onnxscript", "torch",
+)  # fmt: skip
+"""Distributions whose version may change a result."""
+
+
+def versions_tree(engines: Iterable[str] = ()) -> Tree:
+    """The facts of this machine; ``engines`` are those that took part, as ``NAME[:key=value,...]``.
+
+    Asking an engine for its version imports its package.
+    """
+    return {
+        "biopsy": metadata.version("biopsy"),
+        "python": platform.python_version(),
+        "packages": dict(_packages()),
+        "engines": [_engine(label) for label in dict.fromkeys(engines)],
+        **machine_tree(),
+    }
+
+
+def machine_tree() -> Tree:
+    """The system, the processor and what it can do, the first graphics card and its driver; None where unknown."""
+    found = hardware()
+    return {
+        "os": platform.platform(terse=True),
+        "cpu": found.processor,
+        "cpu_features": list(found.features),
+        "gpu": found.graphics[0] if found.graphics else None,
+        "driver": found.driver,
+    }
+
+
+def _packages() -> Iterator[tuple[str, str]]:
+    for name in _PACKAGES:
+        try:
+            yield name, metadata.version(name)
+        except metadata.PackageNotFoundError:
+            continue
+
+
+def _engine(label: str) -> Tree:
+    from biopsy.engines.registry import class_of, parse_spec
+
+    name = label.partition(":")[0]
+    try:
+        spec = parse_spec(label)
+        name, engine = spec.name, class_of(spec)
+        version: str | None = engine.version()
+        elsewhere = dict(engine.imports.facts())
+    except errors.BiopsyError:
+        version, elsewhere = None, {}
+    told: Tree = {"label": label, "name": name, "version": version}
+    return {**told, "environment": elsewhere} if elsewhere else told

@@ -1,0 +1,201 @@
+"""Questions about the nodes of an indexed model: which hold constants, which give random results, and which order
+keeps neighbours together.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING
+
+from biopsy.model import walk, wire
+from biopsy.model.index import ModelIndex, Node
+from biopsy.model.parts import FunctionKey
+from biopsy.model.wire import fields, string_field
+from biopsy.text import first_of
+
+if TYPE_CHECKING:
+    import onnx
+
+
+def is_constant_node(index: ModelIndex, node: int) -> bool:
+    """Whether a node is a Constant: another way to write a weight."""
+    return index.nodes[node].op_type == "Constant" and not index.nodes[node].domain
+
+
+def constant_of_node(index: ModelIndex, tensor: int) -> bytes | None:
+    """The serialized TensorProto that a Constant node with a plain tensor writes; None for any other tensor."""
+    producer = index.producer.get(tensor)
+    if producer is None or not is_constant_node(index, producer):
+        return None
+    span = index.node_spans[producer]
+    for _, _, _, start, end in fields(span):
+        for number, _, _, value, stop in fields(span, start, end):
+            if number == 5:
+                return _tensor_of_attribute(span, value, stop, index.names[tensor])
+    return None
+
+
+def _tensor_of_attribute(span: bytes, start: int, end: int, name: str) -> bytes | None:
+    """AttributeProto.t (5) under a new name (TensorProto.name is 8)."""
+    for number, kind, _, value, stop in fields(span, start, end):
+        if number == 5 and kind == wire.BYTES:
+            kept = _without(span, value, stop, 8)
+            return b"".join((*kept, string_field(8, wire.raw(name))))
+    return None
+
+
+def _without(span: bytes, start: int, end: int, left_out: int) -> Iterable[bytes]:
+    return [span[tag:stop] for number, _, tag, _, stop in fields(span, start, end) if number != left_out]
+
+
+# Nodes whose results are random, and so another with every run and in every engine, whatever their seed says.
+
+RANDOM = frozenset(
+    {"RandomNormal", "RandomUniform", "RandomNormalLike", "RandomUniformLike", "Multinomial", "Bernoulli"}
+)
+"""Operators of the standard that are random always."""
+
+_DROPOUT: FunctionKey = ("", "Dropout", "")
+
+
+def random_nodes(index: ModelIndex) -> list[str]:
+    """What a person calls the random nodes, in the model's order; of a body or function, the node that runs it.
+
+    A Dropout is random in training mode: if its ``training_mode`` is true, or nobody knows, and before opset 7 without
+    ``is_test``. From opset 7 to 11 it never is.
+    """
+    found = []
+    for node in index.nodes:
+        called = _called(node.calls, index)
+        names = sorted(name for domain, name, _ in called if not domain and name in RANDOM)
+        if _DROPOUT in called and _trains(node, called, index):
+            names.append("Dropout in training mode")
+        if names:
+            inside = [name for name in names if name.partition(" ")[0] != node.op_type or node.domain]
+            mode = " in training mode" if node.op_type == "Dropout" and not node.domain else ""
+            found.append(f"{node.label}{mode}" + (f" ({', '.join(inside)} inside)" if inside else ""))
+    return found
+
+
+def random_words(index: ModelIndex) -> str | None:
+    """That a comparison of such a model says nothing, with its random nodes; None if it has none."""
+    found = random_nodes(index)
+    if not found:
+        return None
+    return (
+        f"the model has random operators ({first_of(found, 5)}): every run gives other values, whatever the seed, so "
+        "comparing them says nothing"
+    )
+
+
+def may_be_random(data: bytes) -> bool:
+    """Whether a serialized model names a random operator anywhere: quick, to find out if a closer look is worth it."""
+    return any(name in data for name in (b"Random", b"Bernoulli", b"Multinomial", b"Dropout"))
+
+
+def _called(calls: Iterable[FunctionKey], index: ModelIndex) -> frozenset[FunctionKey]:
+    """Operators that are run, those of functions and of the functions that they call included."""
+    found: set[FunctionKey] = set()
+    waiting = list(calls)
+    while waiting:
+        key = waiting.pop()
+        if key not in found:
+            found.add(key)
+            if key in index.functions:
+                waiting += index.functions[key][1].calls
+    return frozenset(found)
+
+
+def _trains(node: Node, called: frozenset[FunctionKey], index: ModelIndex) -> bool:
+    """Whether a Dropout that a node is, or runs, is in training mode as far as anybody knows."""
+    import onnx
+
+    graph = onnx.GraphProto.FromString(index.node_spans[node.number])
+    functions = [_function(index.functions[key][0]) for key in called if key in index.functions]
+    outer = _known(_producers(node, index), _weights(node, index))
+    nodes = [*_all(graph.node), *(inner for function in functions for inner in _all(function.node))]
+    weights = [weight for body in walk.graphs_within(graph.node) for weight in body.initializer]
+    known = {**outer, **_known(nodes, weights)}
+    return any(_is_random(each, known, index.opset) for each in nodes if walk.operator(each) == _DROPOUT)
+
+
+def _function(field: bytes) -> onnx.FunctionProto:
+    import onnx
+
+    (found,) = onnx.ModelProto.FromString(field).functions
+    return found
+
+
+def _all(nodes: Iterable[onnx.NodeProto]) -> list[onnx.NodeProto]:
+    outer = list(nodes)
+    return [*outer, *(inner for body in walk.graphs_within(outer) for inner in body.node)]
+
+
+def _producers(node: Node, index: ModelIndex) -> list[onnx.NodeProto]:
+    """The nodes that compute what a node reads, if they are constants."""
+    import onnx
+
+    numbers = [index.producer[tensor] for tensor in node.reads if tensor in index.producer]
+    spans = [index.node_spans[number] for number in numbers if index.nodes[number].op_type == "Constant"]
+    return [made for span in spans for made in onnx.GraphProto.FromString(span).node]
+
+
+def _weights(node: Node, index: ModelIndex) -> list[onnx.TensorProto]:
+    """The initializers that a node reads, if they hold one element."""
+    import onnx
+
+    held = [index.weights[tensor] for tensor in node.reads if tensor in index.weights]
+    small = [weight for weight in held if not weight.sparse and not weight.external and weight.end - weight.start < 200]
+    return [onnx.TensorProto.FromString(index.buffer[weight.start : weight.end]) for weight in small]
+
+
+def _known(nodes: Iterable[onnx.NodeProto], weights: Iterable[onnx.TensorProto]) -> dict[str, bool]:
+    """Truth values of constants, by the names of their tensors."""
+    from onnx import numpy_helper
+
+    tensors = {weight.name: weight for weight in weights}
+    for node in nodes:
+        if node.op_type == "Constant" and node.attribute and node.attribute[0].name == "value":
+            tensors[node.output[0]] = node.attribute[0].t
+    return {
+        name: bool(numpy_helper.to_array(tensor).any()) for name, tensor in tensors.items() if tensor.data_type == 9
+    }
+
+
+def _is_random(dropout: onnx.NodeProto, known: Mapping[str, bool], opset: int) -> bool:
+    if opset < 7:
+        return not any(attribute.name == "is_test" and attribute.i for attribute in dropout.attribute)
+    return opset >= 12 and any(known.get(name, True) for name in dropout.input[2:3] if name)
+
+
+# Orders of nodes in which neighbours in the graph are neighbours in the list.
+
+
+def neighbourhood_order(index: ModelIndex, nodes: Sequence[int]) -> list[int]:
+    """The nodes in a topological order that follows a branch to its end before it begins the next.
+
+    A piece of this list is a connected part of the graph far more often than a piece of the model's own order, where
+    exporters interleave branches. Nodes on a cycle, which no valid model has, come last.
+    """
+    kept = set(nodes)
+    producer, consumers = index.producer, index.consumers
+    waiting = {
+        node: len({producer[tensor] for tensor in index.node_reads[node] if producer.get(tensor, -1) in kept} - {node})
+        for node in nodes
+    }
+    ready = [node for node in reversed(nodes) if waiting[node] == 0]
+    order: list[int] = []
+    while ready:
+        node = ready.pop()
+        order.append(node)
+        followers = {
+            follower for tensor in index.node_writes[node] for follower in consumers.get(tensor, ()) if follower in kept
+        }
+        for follower in sorted(followers - {node}, reverse=True):
+            waiting[follower] -= 1
+            if waiting[follower] == 0:
+                ready.append(follower)
+    if len(order) < len(kept):
+        placed = set(order)
+        order += [node for node in nodes if node not in placed]
+    return order

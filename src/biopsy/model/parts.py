@@ -1,0 +1,413 @@
+"""The parts of a serialized model, read from their bytes by hand: nodes, the declared types of tensors, and weights."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import NamedTuple, TypeAlias
+
+from biopsy import errors
+from biopsy.model.tensor_type import (
+    MOST_DIMENSIONS,
+    Dim,
+    MapType,
+    OptionalType,
+    SequenceType,
+    TensorType,
+    ValueType,
+    place_in_file,
+)
+from biopsy.model.wire import (
+    BYTES,
+    VARINT,
+    Buffer,
+    fields,
+    payloads,
+    raw,
+    signed,
+    string_field,
+    text,
+    varint_at,
+    varint_field,
+)
+
+FunctionKey: TypeAlias = tuple[str, str, str]
+"""(domain, name, overload) of a model-local function; the domain "ai.onnx" is written ""."""
+
+_GRAPH, _GRAPHS = bytes((6 << 3 | 2,)), bytes((11 << 3 | 2,))
+"""The tags of AttributeProto.g and .graphs: an attribute without these bytes, nearly every one, has no body."""
+
+DEEPEST_NESTING = 100
+"""Protobuf's own limit."""
+
+
+class NodeText(NamedTuple):
+    """One node as read from its bytes: names, not numbers.
+
+    ``captures`` are tensors that bodies of the node (If, Loop, Scan) read from outside; ``calls`` are the operators,
+    its own and those in its bodies, that may be model-local functions.
+    """
+
+    name: str
+    op_type: str
+    domain: str
+    inputs: tuple[str, ...]
+    outputs: tuple[str, ...]
+    captures: tuple[str, ...]
+    calls: tuple[FunctionKey, ...]
+
+
+def read_node(payload: bytes, depth: int = 0) -> NodeText:
+    """The node in a serialized NodeProto. Raises ModelError if it is damaged or nested too deep."""
+    inputs: list[str] = []
+    outputs: list[str] = []
+    texts: dict[int, bytes] = {}
+    captures: dict[str, None] = {}
+    calls: dict[FunctionKey, None] = {}
+    for number, start, end in payloads(payload):
+        if number == 1:
+            inputs.append(payload[start:end].decode("utf-8", "surrogateescape"))
+        elif number == 2:
+            outputs.append(payload[start:end].decode("utf-8", "surrogateescape"))
+        elif number != 5:
+            texts[number] = payload[start:end]
+        elif payload.find(_GRAPH, start, end) >= 0 or payload.find(_GRAPHS, start, end) >= 0:
+            for body in _bodies(payload, start, end):
+                _read_body(body, captures, calls, depth + 1)
+    op_type, domain = text(texts.get(4, b"")), text(texts.get(7, b""))
+    domain = "" if domain == "ai.onnx" else domain
+    own = (domain, op_type, text(texts[8]) if 8 in texts else "")
+    calls.pop(own, None)
+    return NodeText(
+        name=text(texts.get(3, b"")),
+        op_type=op_type,
+        domain=domain,
+        inputs=tuple(inputs),
+        outputs=tuple(outputs),
+        captures=tuple(captures),
+        calls=(own, *calls),
+    )
+
+
+def _bodies(payload: bytes, start: int, end: int) -> Iterator[bytes]:
+    """The graphs in the attribute at ``payload[start:end]`` (AttributeProto.g and .graphs)."""
+    for number, kind, _, value, stop in fields(payload, start, end):
+        if kind == 2 and number in {6, 11}:
+            yield payload[value:stop]
+
+
+def _read_body(graph: bytes, captures: dict[str, None], calls: dict[FunctionKey, None], depth: int) -> None:
+    """Add what a body reads from outside to ``captures``, and what it may call to ``calls``."""
+    if depth > DEEPEST_NESTING:
+        raise errors.ModelError(f"the model is damaged: graphs are nested more than {DEEPEST_NESTING} deep")
+    own: set[str] = {""}
+    read: dict[str, None] = {}
+    results: list[str] = []
+    for number, kind, _, start, end in fields(graph):
+        if kind != 2:
+            continue
+        if number == 1:
+            node = read_node(graph[start:end], depth)
+            own.update(node.outputs)
+            read.update(dict.fromkeys((*node.inputs, *node.captures)))
+            calls.update(dict.fromkeys(node.calls))
+        elif number in {5, 11, 12, 15}:
+            name = _name_of_part(graph, number, start, end)
+            if number == 12:
+                results.append(name)
+            else:
+                own.add(name)
+    captures.update(dict.fromkeys(name for name in (*read, *results) if name not in own))
+
+
+def _name_of_part(graph: bytes, number: int, start: int, end: int) -> str:
+    """The name of an initializer (5), input (11), output (12) or sparse initializer (15) of a graph."""
+    if number == 15:
+        for part, kind, _, value, stop in fields(graph, start, end):
+            if part == 1 and kind == 2:
+                return string_in(graph, 8, value, stop)
+        return ""
+    return string_in(graph, 8 if number == 5 else 1, start, end)
+
+
+def string_in(payload: bytes, wanted: int, start: int, end: int) -> str:
+    """The last string field with number ``wanted`` in a message, as protobuf reads it; "" if there is none."""
+    found = ""
+    for number, kind, _, value, stop in fields(payload, start, end):
+        if number == wanted and kind == 2:
+            found = text(payload[value:stop])
+    return found
+
+
+class FunctionText(NamedTuple):
+    """A model-local function: its key and the operators that its body may call."""
+
+    key: FunctionKey
+    calls: tuple[FunctionKey, ...]
+
+
+def read_function(payload: bytes) -> FunctionText:
+    """The function in a serialized FunctionProto. Raises ModelError if it is damaged."""
+    texts = {1: "", 10: "", 13: ""}
+    calls: dict[FunctionKey, None] = {}
+    for number, kind, _, start, end in fields(payload):
+        if kind != 2:
+            continue
+        if number in texts:
+            texts[number] = text(payload[start:end])
+        elif number == 7:
+            calls.update(dict.fromkeys(read_node(payload[start:end]).calls))
+    domain = "" if texts[10] == "ai.onnx" else texts[10]
+    return FunctionText((domain, texts[1], texts[13]), tuple(calls))
+
+
+# ValueInfoProto by hand: the type of a tensor, read from its bytes and written back.
+#
+# Field numbers: onnx.proto3, messages ValueInfoProto, TypeProto, TensorShapeProto.
+
+_TENSOR, _SEQUENCE, _MAP, _OPTIONAL = 1, 4, 5, 9  # field numbers in TypeProto
+
+
+def name_of(info: bytes) -> str:
+    """The tensor that a serialized ValueInfoProto speaks of."""
+    return string_in(info, 1, 0, len(info))
+
+
+def has_type(info: bytes) -> bool:
+    """Whether a type of any kind is given: tensor, sequence, optional, map, sparse."""
+    return any(number == 2 and end > start for number, _, _, start, end in fields(info))
+
+
+def tensor_type(info: bytes) -> TensorType | None:
+    """The tensor type in a serialized ValueInfoProto; None when there is none or it is no plain tensor."""
+    for number, kind, _, start, end in fields(info):
+        if number == 2 and kind == 2:
+            for inner, inner_kind, _, value, stop in fields(info, start, end):
+                if inner == 1 and inner_kind == 2:
+                    return _read_tensor(info, value, stop)
+    return None
+
+
+def value_type(info: bytes) -> ValueType | None:
+    """The type in a serialized ValueInfoProto, of whatever kind; None where there is none, or it is not known here."""
+    for number, kind, _, start, end in fields(info):
+        if number == 2 and kind == 2:
+            return _read_type(info, start, end)
+    return None
+
+
+def _read_type(info: bytes, start: int, end: int, depth: int = 0) -> ValueType | None:
+    """A TypeProto: the field says the kind; sequences and optionals hold another one in field 1, maps in field 2."""
+    if depth > DEEPEST_NESTING:
+        raise errors.ModelError(f"the type of tensor {name_of(info)!r:.100} is nested over {DEEPEST_NESTING} deep")
+    for number, kind, _, value, stop in fields(info, start, end):
+        if kind != BYTES:
+            continue
+        if number == _TENSOR:
+            return _read_tensor(info, value, stop)
+        if number not in (_SEQUENCE, _MAP, _OPTIONAL):
+            continue
+        key, item = 0, None
+        for inner, inner_kind, _, at, to in fields(info, value, stop):
+            if inner == 1 and number == _MAP:
+                key = varint_at(info, at) if inner_kind == VARINT else key
+            elif inner_kind == BYTES:
+                item = _read_type(info, at, to, depth + 1)
+        if item is None:
+            return None
+        return MapType(key, item) if number == _MAP else (SequenceType if number == _SEQUENCE else OptionalType)(item)
+    return None
+
+
+def _read_tensor(info: bytes, start: int, end: int) -> TensorType | None:
+    elem = 0
+    shape: tuple[Dim, ...] | None = None
+    for number, kind, _, value, stop in fields(info, start, end):
+        if number == 1 and kind == VARINT:
+            elem = varint_at(info, value)
+        elif number == 2 and kind == BYTES:
+            shape = tuple(_dims(info, value, stop))
+    return TensorType(elem, shape) if elem else None
+
+
+def _dims(info: bytes, start: int, end: int) -> Iterator[Dim]:
+    number_of = 0
+    for number, kind, _, value, stop in fields(info, start, end):
+        if number == 1 and kind == BYTES:
+            number_of += 1
+            if number_of > MOST_DIMENSIONS:
+                raise errors.ModelError(f"tensor {name_of(info)!r:.100} has more than {MOST_DIMENSIONS} dimensions")
+            yield _read_dim(info, value, stop)
+
+
+def _read_dim(info: bytes, start: int, end: int) -> Dim:
+    dim: Dim = None
+    for number, kind, _, value, stop in fields(info, start, end):
+        if number == 1 and kind == VARINT:
+            dim = signed(varint_at(info, value))
+            dim = dim if dim >= 0 else None
+        elif number == 2 and kind == BYTES:
+            dim = text(info[value:stop]) or None
+    return dim
+
+
+def value_info(name: str, kind: TensorType | None) -> bytes:
+    """A serialized ValueInfoProto; without a type if ``kind`` is None."""
+    out = string_field(1, raw(name))
+    if kind is None:
+        return out
+    tensor = varint_field(1, kind.elem)
+    if kind.shape is not None:
+        tensor += string_field(2, b"".join(string_field(1, _dim(dim)) for dim in kind.shape))
+    return out + string_field(2, string_field(1, tensor))
+
+
+def _dim(dim: Dim) -> bytes:
+    if dim is None:
+        return b""
+    return varint_field(1, dim) if isinstance(dim, int) else string_field(2, raw(dim))
+
+
+# Initializers by hand: name, type, size and place of a weight, without touching its values.
+#
+# Field numbers: onnx.proto3, messages TensorProto, SparseTensorProto, StringStringEntryProto.
+
+
+@dataclass(frozen=True)
+class ExternalPlace:
+    """Where external data stands: a path relative to the model's folder as the model writes it, and a byte range.
+
+    ``length`` is None when the model does not say: to the end of the file.
+    """
+
+    location: str
+    offset: int = 0
+    length: int | None = None
+
+
+class Weight(NamedTuple):
+    """One initializer: the span ``[start:end]`` of its serialized TensorProto (or SparseTensorProto) in the file."""
+
+    name: str
+    kind: TensorType
+    start: int
+    end: int
+    external: ExternalPlace | None = None
+    sparse: bool = False
+
+
+def read_weight(buffer: Buffer, start: int, end: int) -> Weight:
+    """The TensorProto at ``buffer[start:end]``, its data not read. Raises ModelError if it is damaged."""
+    name = ""
+    elem = 0
+    dims: list[int] = []
+    entries: list[tuple[str, str]] = []
+    external = False
+    for number, kind, _, value, stop in fields(buffer, start, end):
+        if number == 1:
+            dims += _weight_dims(buffer, kind, value, stop)
+            _require_rank(dims)
+        elif number == 2 and kind == VARINT:
+            elem = varint_at(buffer, value)
+        elif number == 8 and kind == BYTES:
+            name = text(buffer[value:stop])
+        elif number == 13 and kind == BYTES:
+            entry = buffer[value:stop]
+            entries.append((string_in(entry, 1, 0, len(entry)), string_in(entry, 2, 0, len(entry))))
+        elif number == 14 and kind == VARINT:
+            external = varint_at(buffer, value) == 1
+    place = external_place(name, entries) if external else None
+    return Weight(name, TensorType(elem, tuple(dims)), start, end, place)
+
+
+def read_sparse_weight(buffer: Buffer, start: int, end: int) -> Weight:
+    """The SparseTensorProto at ``buffer[start:end]``; it is named by its values tensor."""
+    name, elem = "", 0
+    dims: list[int] = []
+    for number, kind, _, value, stop in fields(buffer, start, end):
+        if number == 1 and kind == BYTES:
+            values = read_weight(buffer, value, stop)
+            name, elem = values.name, values.kind.elem
+        elif number == 3:
+            dims += _weight_dims(buffer, kind, value, stop)
+            _require_rank(dims)
+    return Weight(name, TensorType(elem, tuple(dims)), start, end, sparse=True)
+
+
+def _require_rank(dims: list[int]) -> None:
+    if len(dims) > MOST_DIMENSIONS:
+        raise errors.ModelError(f"a weight has more than {MOST_DIMENSIONS} dimensions")
+
+
+def _weight_dims(buffer: Buffer, kind: int, start: int, end: int) -> list[int]:
+    """A repeated int64, packed (proto3's default) or one by one."""
+    dims: list[int] = []
+    while start < end and len(dims) <= MOST_DIMENSIONS:
+        dims.append(signed(varint_at(buffer, start)))
+        if kind != BYTES:
+            break
+        while buffer[start] >= 0x80:
+            start += 1
+        start += 1
+    return dims
+
+
+def external_place(tensor: str, entries: Iterable[tuple[str, str]]) -> ExternalPlace:
+    """The place that the entries of a tensor's external data, keys and values, say.
+
+    Raises ModelError, naming ``tensor``, if one is given twice, since not all readers take the same; if there is no
+    location; or if offset or length is no number that a file can have.
+    """
+    found: dict[str, str] = {}
+    for key, value in entries:
+        if key in found:
+            raise errors.ModelError(f"the external data of tensor {tensor!r} names its {key} twice")
+        found[key] = value
+    if not found.get("location"):
+        raise errors.ModelError(f"the external data of tensor {tensor!r} has no location")
+    try:
+        offset = place_in_file(found.get("offset") or "0")
+        length = place_in_file(found["length"]) if found.get("length") else None
+    except ValueError as error:
+        raise errors.ModelError(f"the external data of tensor {tensor!r} has no proper offset or length") from error
+    return ExternalPlace(found["location"], offset, length)
+
+
+def external_tensor(weight: Weight, place: ExternalPlace) -> bytes:
+    """A serialized TensorProto for ``weight`` whose data stands at ``place``."""
+    entries = {"location": place.location, "offset": str(place.offset)}
+    if place.length is not None:
+        entries["length"] = str(place.length)
+    assert weight.kind.shape is not None
+    return b"".join(
+        (
+            b"".join(varint_field(1, dim) for dim in weight.kind.shape if isinstance(dim, int)),
+            varint_field(2, weight.kind.elem),
+            string_field(8, raw(weight.name)),
+            b"".join(
+                string_field(13, string_field(1, key.encode()) + string_field(2, raw(entry)))
+                for key, entry in entries.items()
+            ),
+            varint_field(14, 1),
+        )
+    )
+
+
+def raw_tensor(name: str, elem: int, dims: tuple[int, ...], data: bytes) -> bytes:
+    """A serialized TensorProto with little-endian ``data``, packed as onnx.proto3 says for its element type."""
+    return b"".join(
+        (
+            b"".join(varint_field(1, dim) for dim in dims),
+            varint_field(2, elem),
+            string_field(8, raw(name)),
+            string_field(9, data),
+        )
+    )
+
+
+# Domains of operator sets.
+
+PUBLIC_DOMAINS = frozenset(
+    {"", "ai.onnx", "ai.onnx.ml", "ai.onnx.preview", "ai.onnx.preview.training", "ai.onnx.training", "com.microsoft"}
+)
+"""Domains that are in nobody's possession: engines may know their operators, and their names tell of nobody."""

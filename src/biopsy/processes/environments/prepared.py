@@ -1,0 +1,465 @@
+"""An environment for a set of packages, kept in the cache: found there, or made whole by one process, tried once,
+and refused in words that help.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import re
+import signal
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from biopsy import errors, events
+from biopsy.processes import cleanup
+from biopsy.processes.environments.cache import Cache, Record, size_of
+from biopsy.processes.environments.interpreter import (
+    INSTALLING_SECONDS,
+    Installer,
+    Interpreter,
+    installer_for,
+    interpreter_of,
+    python_of,
+)
+from biopsy.processes.environments.releases import available
+from biopsy.processes.environments.requirements import WantedPackage, names, normalized, parsed
+from biopsy.processes.environments.sources import Sources, configured, origin_in_variables, without_secrets
+from biopsy.processes.own_files import InUseError
+from biopsy.processes.process import CannotStartError, run, undisturbed
+from biopsy.processes.watch import Ended, Limits, signal_name
+from biopsy.text import count, printable, series, shortened, size_text
+
+_SHORT_WAIT = 1.0
+"""Seconds after which it is said that another process has an environment."""
+_LONG_WAIT = 2 * INSTALLING_SECONDS
+
+
+@dataclass(frozen=True, kw_only=True)
+class Environment:
+    """An environment that holds packages, which nobody changes or removes while it is open.
+
+    ``python`` is its interpreter: start it with ``-I`` and ``variables``, so that it takes no module from elsewhere.
+    ``requirements`` are those asked for, ``added`` what was found to be needed besides, such as "numpy<2".
+    ``packages`` are the versions of all distributions in it, by their normalized names ("onnxruntime",
+    "ml-dtypes"). ``interpreter`` is what it was made with.
+    """
+
+    python: Path
+    requirements: tuple[str, ...]
+    added: tuple[str, ...]
+    packages: Mapping[str, str]
+    interpreter: Interpreter
+
+    def version(self, distribution: str) -> str | None:
+        """The version of a distribution that is installed; None if it is not."""
+        return self.packages.get(normalized(distribution))
+
+    @property
+    def variables(self) -> dict[str, str | None]:
+        """Changes of the variables of a process that runs in it, as ``isolation.process`` takes them."""
+        return undisturbed()
+
+
+@contextmanager
+def prepared(
+    requirements: Sequence[str],
+    *,
+    python: Interpreter | None = None,
+    listener: events.Listener = events.ignore,
+    sources: Sources | None = None,
+) -> Iterator[Environment]:
+    """An environment that holds what is asked for, such as ``["onnxruntime==1.20.1", "numpy<2"]``, while it is open.
+
+    It is made if there is none yet: by uv or pip, of wheels only, from ``sources`` (those that are configured), for
+    ``python`` (this interpreter). What was asked for is imported in it once. Where an import says that another
+    package is too new, and the user has asked for no version of that, an older one is added.
+
+    Raises CannotInstall if it cannot be made, UsageError for what is no requirement, BiopsyError if a package is
+    missing that this needs.
+    """
+    interpreter = interpreter_of() if python is None else python
+    origin = origin_in_variables() if sources is None else sources.origin
+    plan = Plan(wanted=parsed(requirements), interpreter=interpreter, origin=origin)
+    cache, made = Cache.of_user(), False
+    while True:
+        with _waited_for(cache, plan, listener, shared=True):
+            record = cache.record(plan.key)
+            if record is not None:
+                cache.touch(plan.key)
+                listener(_event(record, cached=not made))
+                yield _environment(cache.place(plan.key), record, interpreter)
+                return
+        with _waited_for(cache, plan, listener, shared=False) as lock:
+            if cache.record(plan.key) is None:  # nobody has made it meanwhile
+                make(plan, cache, lock, configured() if sources is None else sources, listener)
+                made = True
+
+
+@contextmanager
+def _waited_for(cache: Cache, plan: Plan, listener: events.Listener, *, shared: bool) -> Iterator[int]:
+    """The lock of an environment, however long another process installs the same. Raises CannotInstall."""
+    with ExitStack() as stack:
+        try:
+            lock = stack.enter_context(cache.locked(plan.key, shared=shared, patience=_SHORT_WAIT))
+        except InUseError:
+            named = series(plan.requirements)
+            listener(events.Remark(f"another process installs {named}: waiting for it"))
+            try:
+                lock = stack.enter_context(cache.locked(plan.key, shared=shared, patience=_LONG_WAIT))
+            except InUseError as error:
+                raise errors.CannotInstall(
+                    f"another process has installed {named} for {_LONG_WAIT / 60:.0f} minutes", kind="other"
+                ) from error
+        yield lock
+
+
+def _environment(place: Path, record: Record, interpreter: Interpreter) -> Environment:
+    return Environment(
+        python=python_of(place),
+        requirements=record.requirements,
+        added=record.added,
+        packages=record.packages,
+        interpreter=interpreter,
+    )
+
+
+def _event(record: Record, *, cached: bool) -> events.InstallationDone:
+    return events.InstallationDone(
+        requirements=record.requirements,
+        added=record.added,
+        python=record.python,
+        packages=record.packages,
+        bytes=record.bytes,
+        seconds=0.0 if cached else record.seconds,
+        cached=cached,
+    )
+
+
+# How an environment is made, by a process that has it to itself: whole, or not there.
+
+_MOST_ADDED = 3
+"""How often something is added that an import has asked for: each makes up for another package that is too new."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Plan:
+    """What an environment is to hold, and for which interpreter; ``origin`` is where it comes from, if that is told."""
+
+    wanted: tuple[WantedPackage, ...]
+    interpreter: Interpreter
+    origin: tuple[str, ...] = ()
+
+    @property
+    def requirements(self) -> tuple[str, ...]:
+        """What is asked for."""
+        return tuple(each.text for each in self.wanted)
+
+    @property
+    def key(self) -> str:
+        """The name of the environment; it begins with that of a package, for whoever looks into the folder."""
+        origin = [self.origin] if self.origin else []
+        told = json.dumps([self.requirements, str(self.interpreter.path), self.interpreter.version, *origin])
+        return f"{self.wanted[0].name[:40]}-{hashlib.sha256(told.encode()).hexdigest()[:16]}"
+
+
+def make(plan: Plan, cache: Cache, lock: int, sources: Sources, listener: events.Listener) -> None:
+    """Make an environment whose ``lock`` we hold, and room for it. Raises CannotInstall, and then leaves nothing."""
+    started = time.monotonic()
+    installer = installer_for(plan.interpreter.path, sources)
+    listener(
+        events.InstallationStarted(
+            requirements=plan.requirements, python=plan.interpreter.version, installer=installer.name
+        )
+    )
+    _make_room(plan, cache, listener)
+    told = available(plan.wanted, plan.interpreter, sources)
+    filling = _Filling(plan=plan, told=told, cache=cache, lock=lock, sources=sources, installer=installer)
+    with _kept_if_whole(plan, cache) as keep:
+        added, trial = filling.filled()
+        record = Record(
+            requirements=plan.requirements,
+            added=added,
+            interpreter=str(plan.interpreter.path),
+            python=plan.interpreter.version,
+            packages=trial.packages,
+            bytes=size_of(cache.place(plan.key)),
+            seconds=time.monotonic() - started,
+        )
+        keep.keep()  # before it is whole: who is killed in between leaves what the next one removes
+        cache.finish(plan.key, record)
+    _make_room(plan, cache, listener)
+
+
+def _make_room(plan: Plan, cache: Cache, listener: events.Listener) -> None:
+    gone = cache.keep_below_limit(plan.key)
+    if gone:
+        listener(
+            events.Remark(
+                f"{count(len(gone), 'environment')} that had not been used for longest "
+                f"{'was' if len(gone) == 1 else 'were'} removed: all may have {size_text(cache.limit)}"
+            )
+        )
+
+
+@contextmanager
+def _kept_if_whole(plan: Plan, cache: Cache) -> Iterator[cleanup.TransientFolder]:
+    """A folder for the environment, which goes again unless what stands inside comes to its end, as its lock does."""
+    listed = ("lock", str(cache.lock(plan.key)))
+    cache.empty(plan.key)  # of what one that was killed has left
+    cleanup.register(*listed)  # who has it after us may have made another folder at the same place
+    try:
+        folder = cleanup.TransientFolder(cache.whole(plan.key))
+        try:
+            yield folder
+        except BaseException:
+            cache.discard(plan.key)
+            folder.keep()
+            raise
+    except OSError as error:
+        cache.discard(plan.key)
+        raise cache.unusable(error) from error
+    finally:
+        cleanup.strike(*listed)
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Filling:
+    """Packages on their way into an environment; ``told`` is what an installer is asked for."""
+
+    plan: Plan
+    told: tuple[str, ...]
+    cache: Cache
+    lock: int
+    sources: Sources
+    installer: Installer
+
+    def filled(self) -> tuple[tuple[str, ...], ImportTrial]:
+        """Make it, install and import what is asked for; what was added, and what is in it. Raises CannotInstall."""
+        try:
+            self._require(self.installer.make(self.cache.place(self.plan.key), self.lock))
+            self._install(self.told)
+            return self._mended(self._tried())
+        except CannotStartError as error:
+            raise errors.CannotInstall(error.message, kind="other") from error
+
+    def _mended(self, trial: ImportTrial) -> tuple[tuple[str, ...], ImportTrial]:
+        """Add what imports ask for, unless the user has said which version of it is to be there."""
+        added: tuple[str, ...] = ()
+        while trial.problem is not None:
+            more = self._allowed(trial.needs, added)
+            if not more or len(added) + len(more) > _MOST_ADDED:
+                raise trial.problem
+            added += more
+            try:
+                self._install((*self.told, *added))
+            except errors.CannotInstall as error:
+                if error.concerns_all:
+                    raise
+                raise trial.problem from error
+            trial = self._tried()
+        return added, trial
+
+    def _allowed(self, needs: Sequence[str], added: Sequence[str]) -> tuple[str, ...]:
+        said = names([*self.plan.wanted, *(parsed(added) if added else ())])
+        return tuple(need for need in needs if not names(parsed([need])) & said)
+
+    def _install(self, requirements: Sequence[str]) -> None:
+        self._require(self.installer.install(self._python, requirements, self.lock), requirements)
+
+    def _require(self, ended: Ended, requirements: Sequence[str] | None = None) -> None:
+        if ended.status != 0:
+            raise refusal(ended, requirements or self.plan.requirements, self.sources, self.cache.folder)
+
+    def _tried(self) -> ImportTrial:
+        return tried(self._python, sorted(names(self.plan.wanted)))
+
+    @property
+    def _python(self) -> Path:
+        return python_of(self.cache.place(self.plan.key))
+
+
+# What was installed is imported once, in a child: a package that cannot be imported here is of no use to anybody.
+
+_SECONDS = 300.0
+"""Wall time for all imports: a first one compiles, and reads a gigabyte from the disk."""
+_KEPT_OUTPUT = 1 << 20
+_LONGEST_LINE = 300
+
+_NEEDS = (
+    (r"compiled using NumPy 1\.x|_ARRAY_API not found", "numpy<2"),
+    (r"module 'numpy' has no attribute '(bool|object|int|float|complex|str)'", "numpy<1.24"),
+    (r"Descriptors cannot be created directly", "protobuf<4"),
+    (r"No module named '(pkg_resources|distutils)", "setuptools<81"),
+)
+"""What an import prints that fails, or is about to, since another package is too new; and what mends that for certain.
+
+NumPy says so itself of extensions that were compiled for its first version, and has named the release that removed its
+old names; protobuf says of generated code that is too old for it which release to go back to; setuptools has announced
+which release no longer brings ``pkg_resources``, and Python 3.12 has no ``distutils`` but that of setuptools.
+"""
+
+_SCRIPT = """\
+import json, re, sys
+from importlib import metadata
+token = sys.argv[1]
+
+def say(**told):
+    sys.stdout.flush()
+    print("\\n" + token + json.dumps(told), flush=True)
+
+def module_of(name, files):
+    counts = {}
+    for file in files:
+        first = file.parts[0]
+        if file.suffix in (".py", ".so", ".pyd"):
+            module = first.partition(".")[0] if len(file.parts) == 1 else first
+            if module.isidentifier():
+                counts[module] = counts.get(module, 0) + 1
+    own = name.replace("-", "_")
+    return next((each for each in counts if each.lower() == own), None) or max(counts, key=counts.get, default=None)
+
+found = {}
+for each in metadata.distributions():
+    if each.metadata["Name"]:
+        found.setdefault(re.sub(r"[-_.]+", "-", each.metadata["Name"]).lower(), each)
+say(packages={name: each.version for name, each in found.items()})
+for name in sys.argv[2:]:
+    module = module_of(name, found[name].files or ()) if name in found else None
+    if module is not None:
+        say(importing=name)
+        try:
+            __import__(module)
+        except BaseException as error:
+            say(failed=f"{type(error).__name__}: {error}")
+            raise
+say(done=True)
+"""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ImportTrial:
+    """What an environment says of itself.
+
+    ``packages`` are the versions of all distributions in it, by their normalized names. ``problem`` is why what was
+    asked for cannot be imported, None if it can. ``needs`` are requirements that would mend that.
+    """
+
+    packages: dict[str, str]
+    problem: errors.CannotInstall | None
+    needs: tuple[str, ...]
+
+
+def tried(python: Path, distributions: Sequence[str]) -> ImportTrial:
+    """Import the main module of each distribution by an interpreter. Raises CannotStartError."""
+    token = f"{os.urandom(8).hex()} "
+    words = [str(python), "-I", "-c", _SCRIPT, token, *distributions]
+    ended = run(words, lambda: Limits(seconds=_SECONDS), environment=undisturbed(), kept=_KEPT_OUTPUT)
+    printed = ended.output.decode(errors="replace")
+    said = _Said.of(printed, token)
+    plain = [line for line in printed.splitlines() if not line.startswith(token)]
+    needs = tuple(need for pattern, need in _NEEDS if re.search(pattern, "\n".join(plain)))
+    problem = None if said.done and ended.status == 0 and not needs else _problem(ended, said, plain, needs)
+    return ImportTrial(packages=said.packages, problem=problem, needs=needs)
+
+
+@dataclass
+class _Said:
+    """What the script has said, as far as it came."""
+
+    packages: dict[str, str] = field(default_factory=dict)
+    importing: str = ""
+    failed: str = ""
+    done: bool = False
+
+    @classmethod
+    def of(cls, printed: str, token: str) -> _Said:
+        said = cls()
+        for line in printed.splitlines():
+            if line.startswith(token):
+                vars(said).update(json.loads(line.removeprefix(token)))
+        return said
+
+
+def _problem(ended: Ended, said: _Said, printed: Sequence[str], needs: Sequence[str]) -> errors.CannotInstall:
+    release = f"{said.importing} {said.packages.get(said.importing, '')}".strip()
+    if not said.importing:
+        details = [shortened(printable(line), _LONGEST_LINE) for line in printed[-4:]]
+        return errors.CannotInstall("the new environment does not work", kind="other", details=details)
+    if said.failed:
+        why = f"{release} cannot be imported: {shortened(printable(said.failed), _LONGEST_LINE)}"
+    elif ended.cause == "time":
+        why = f"the import of {release} takes too long"
+    elif ended.status < 0:
+        why = f"the import of {release} ended its process with {signal_name(-ended.status)}"
+    elif needs:
+        why = f"{release} does not work with what is installed beside it"
+    else:
+        why = f"the import of {release} ended its process with status {ended.status}"
+    missing = re.search(r"No module named '([\w.]+)'", said.failed)
+    steps = [f"--with '{need}'" for need in needs] or ([f"--with {missing[1].split('.')[0]}"] if missing else [])
+    details = [f"it needs {series(needs)}"] if needs else []
+    return errors.CannotInstall(why, kind="import fails", details=details, next_steps=steps)
+
+
+# Why an installer has failed: what it printed, as one error that says what to do.
+
+_DISK_FULL = re.compile(r"No space left on device|os error 28\b|Errno 28\b|Disk quota exceeded|File too large")
+_NETWORK = re.compile(
+    r"Failed to fetch|Could not connect|error sending request|NewConnectionError|ConnectTimeout|Read timed out"
+    r"|Name or service not known|name resolution|dns error|Connection refused|Connection reset|ProxyError|SSLError"
+    r"|CERTIFICATE_VERIFY_FAILED|invalid peer certificate|Network is unreachable|HTTP error|HTTP status|tunnel",
+    re.IGNORECASE,
+)
+_NO_WHEEL = re.compile(r"has no wheels|no usable wheels|No matching distribution found|only sdists|no matching wheel")
+_CONFLICT = re.compile(
+    r"unsatisfiable|ResolutionImpossible|conflicting dependencies|conflict is caused by|No solution found"
+)
+_NOISE = re.compile(
+    r"^(Using Python|Resolved|Prepared|Installed|Collecting|Downloading|Looking in|warning|WARNING|\[no)"
+)
+_MOST_LINES = 8
+
+
+def refusal(ended: Ended, requirements: Sequence[str], sources: Sources, folder: Path) -> errors.CannotInstall:
+    """The error that tells of an installer that has ended without success; environments are made in ``folder``."""
+    printed = without_secrets(ended.output.decode(errors="replace"), sources)
+    named = series([printable(each) for each in requirements])
+    if _DISK_FULL.search(printed) or -ended.status == getattr(signal, "SIGXFSZ", None):
+        return _disk_full(named, folder)
+    details = [shortened(printable(line), _LONGEST_LINE) for line in _telling_lines(printed)]
+    if ended.cause == "time":
+        return errors.CannotInstall(f"the installation of {named} took too long", kind="other", details=details)
+    if ended.status < 0:
+        what = f"ended with {signal_name(-ended.status)}"
+        return errors.CannotInstall(f"the installation of {named} {what}", kind="other", details=details)
+    if _NETWORK.search(printed):
+        return errors.CannotInstall(
+            f"{named} cannot be fetched: an index or its files cannot be reached", kind="network", details=details
+        )
+    if _NO_WHEEL.search(printed):
+        why = "something that it needs has no wheel for this Python, or none that the rest allows"
+        return errors.CannotInstall(f"{named} cannot be installed: {why}", kind="no wheel", details=details)
+    if _CONFLICT.search(printed):
+        return errors.CannotInstall(f"{named} cannot be installed together", kind="conflict", details=details)
+    steps = ["pip install uv"] if "ensurepip" in printed else []
+    return errors.CannotInstall(f"{named} cannot be installed", kind="other", details=details, next_steps=steps)
+
+
+def _disk_full(named: str, folder: Path) -> errors.CannotInstall:
+    """The error that tells of a full disk."""
+    return errors.CannotInstall(
+        f"there is not enough space for {named} in {folder}",
+        kind="disk full",
+        next_steps=["biopsy cache clear", "BIOPSY_CACHE_DIR=/a/folder/with/space"],
+    )
+
+
+def _telling_lines(printed: str) -> list[str]:
+    """The lines of an installer that say what is wrong: the last ones, without what it was doing."""
+    lines = [line.strip() for line in printed.splitlines()]
+    return [line for line in lines if line and not _NOISE.match(line)][-_MOST_LINES:]

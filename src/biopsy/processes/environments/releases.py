@@ -1,0 +1,371 @@
+"""Releases of a distribution that package indexes have and an interpreter can install, and why another one cannot
+be.
+"""
+
+from __future__ import annotations
+
+import datetime
+import warnings
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from copy import copy
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
+from urllib.request import url2pathname
+
+from biopsy import errors
+from biopsy.processes.environments.interpreter import Interpreter, interpreter_of
+from biopsy.processes.environments.requirements import WantedPackage, normalized, pinned
+from biopsy.processes.environments.sources import Sources, configured, shown, without_secrets
+from biopsy.processes.reading import read_plain
+from biopsy.text import first_line, first_of, printable, series, shortened
+
+if TYPE_CHECKING:
+    from packaging.version import Version
+    from pypi_simple import DistributionPackage
+
+
+@dataclass(frozen=True, kw_only=True)
+class Release:
+    """A release: its ``version``, such as "1.20.1", and the day of its first wheel; None where no index tells that."""
+
+    version: str
+    date: datetime.date | None
+
+
+def releases(
+    distribution: str, *, python: Interpreter | None = None, sources: Sources | None = None, pre_releases: bool = False
+) -> list[Release]:
+    """The releases of a distribution that have a wheel for an interpreter and were not yanked, the oldest first.
+
+    ``python``: this interpreter if it is None. ``sources``: those that are configured. Pre-releases only if they are
+    asked for.
+
+    Raises CannotInstall: "no such release" if nobody knows the distribution, "no wheel" if no release has one that
+    fits, "network" if an index does not answer; and BiopsyError if a package that this needs is missing.
+    """
+    interpreter = interpreter_of() if python is None else python
+    wheels = wheels_of(distribution, configured() if sources is None else sources)
+    usable = [wheel for wheel in wheels if wheel.yanked is None and wheel.fits(interpreter)]
+    wheels_by_version: dict[Version, list[Wheel]] = {}
+    for wheel in usable:
+        wheels_by_version.setdefault(wheel.version, []).append(wheel)
+    found = [
+        Release(version=str(version), date=_day(wheels_by_version[version]))
+        for version in sorted(wheels_by_version)
+        if pre_releases or not version.is_prerelease
+    ]
+    if not found:
+        raise errors.CannotInstall(
+            f"no release of {printable(distribution)} has a wheel for Python {interpreter.series} on this machine",
+            kind="no wheel",
+            next_steps=_other_pythons(wheels, interpreter),
+        )
+    return found
+
+
+def available(wanted: Sequence[WantedPackage], interpreter: Interpreter, sources: Sources) -> tuple[str, ...]:
+    """The requirements as an installer is told them, if there are releases that can be installed.
+
+    ``==1.0`` allows 1.0+cpu, and installers prefer that: builds of a release that nobody has asked for are excluded if
+    there is one without a name of its own. Raises CannotInstall if no release that is asked for can be installed: as
+    ``releases`` does, or it was yanked. Where an index wants a password that only the installer knows to get, nothing
+    is known here.
+    """
+    return tuple(_available(each, interpreter, sources) for each in wanted)
+
+
+def _available(wanted: WantedPackage, interpreter: Interpreter, sources: Sources) -> str:
+    try:
+        wheels = wheels_of(wanted.name, sources)
+    except IndexRefuses:
+        return wanted.text
+    _require(wanted, wheels, interpreter)
+    version = pinned(wanted)
+    exact = [each for each in wheels if each.version == version and each.yanked is None and each.fits(interpreter)]
+    others = {each.version for each in wheels if version is not None and _is_build_of(each.version, version)}
+    if not exact or not others or "===" in wanted.text:
+        return wanted.text
+    excluded = [f"!={each}" for each in sorted(others)]
+    from packaging.specifiers import SpecifierSet
+
+    requirement = copy(wanted.requirement)
+    requirement.specifier = requirement.specifier & SpecifierSet(",".join(excluded))
+    return str(requirement)
+
+
+def _is_build_of(version: Version, release: Version) -> bool:
+    """Whether a version is another build of a release: of the same number, with a name of its own."""
+    return release.local is None and version.local is not None and version.public == release.public
+
+
+def _require(wanted: WantedPackage, wheels: Sequence[Wheel], interpreter: Interpreter) -> None:
+    allowed = [wheel for wheel in wheels if wanted.requirement.specifier.contains(wheel.version, prereleases=True)]
+    fitting = [wheel for wheel in allowed if wheel.fits(interpreter)]
+    if any(wheel.yanked is None for wheel in fitting):
+        return
+    others = sorted({wheel.version for wheel in wheels if wheel.yanked is None and wheel.fits(interpreter)})
+    neighbours = [f"{wanted.name}=={each}" for each in _nearest(others, wanted)]
+    if fitting:
+        reasons = sorted({wheel.yanked for wheel in fitting if wheel.yanked})
+        why = f": {printable(shortened(reasons[0], 200))}" if reasons else ", it is not said why"
+        raise errors.CannotInstall(
+            f"{wanted.text} was yanked by its authors{why}", kind="yanked", next_steps=neighbours
+        )
+    if allowed:
+        raise errors.CannotInstall(
+            f"{wanted.text} has no wheel for Python {interpreter.series} on this machine",
+            kind="no wheel",
+            details=_what_there_is(allowed, interpreter),
+            next_steps=[*_other_pythons(allowed, interpreter), *neighbours],
+        )
+    raise errors.CannotInstall(
+        f"there is no release {wanted.text} with a wheel", kind="no such release", next_steps=neighbours
+    )
+
+
+def _day(wheels: Iterable[Wheel]) -> datetime.date | None:
+    return min((wheel.uploaded.date() for wheel in wheels if wheel.uploaded is not None), default=None)
+
+
+def _nearest(versions: Sequence[Version], wanted: WantedPackage) -> list[Version]:
+    """The version before the one asked for, and the one after it; else the newest."""
+    version = pinned(wanted)
+    if version is None:
+        return list(versions[-1:])
+    return [each for each in versions if each < version][-1:] + [each for each in versions if each > version][:1]
+
+
+def _what_there_is(wheels: Iterable[Wheel], interpreter: Interpreter) -> list[str]:
+    """A line that names the versions of Python that there are wheels for on this machine, or the other machines."""
+    tags = {tag for wheel in wheels for tag in wheel.tags}
+    minors = _minors(tags, interpreter)
+    if minors:
+        return [f"on this machine its wheels are for Python {series([f'3.{minor}' for minor in minors])}"]
+    platforms = sorted({tag.rpartition("-")[2] for tag in tags})
+    return [f"its wheels are for {first_of(platforms, 6)}"]
+
+
+def _other_pythons(wheels: Iterable[Wheel], interpreter: Interpreter) -> list[str]:
+    """``--python 3.9`` if there are wheels for that on this machine, and none for newer ones."""
+    minors = _minors({tag for wheel in wheels for tag in wheel.tags}, interpreter)
+    return [f"--python 3.{minors[-1]}    if there is one on this machine"] if minors else []
+
+
+def _minors(tags: Iterable[str], interpreter: Interpreter) -> list[int]:
+    """The second parts of the versions of Python that tags of wheels are for, on the platform of an interpreter."""
+    platforms = {tag.rpartition("-")[2] for tag in interpreter.tags}
+    pythons = {tag.split("-")[0] for tag in tags if tag.rpartition("-")[2] in platforms}
+    return sorted(int(python[3:]) for python in pythons if python.startswith("cp3") and python[3:].isdecimal())
+
+
+# What package indexes have of a distribution: its wheels, what they fit, how old they are, which were yanked.
+
+_SECONDS = (10.0, 60.0)
+"""Seconds to wait for a connection, and for the next bytes of an answer."""
+_RETRIES = 2
+_CONFIGURATION = "pip config list    shows which indexes pip uses, and its proxy"
+_INSTALLED = "biopsy cache list    shows the releases that run without it: --engine NAME:release=VERSION"
+_OWN_CERTIFICATE = "PIP_CERT=/path/to/certificates.pem    if a proxy of yours signs what it hands on"
+_LARGEST_PAGE = 64 << 20
+
+
+class IndexRefuses(errors.CannotInstall):
+    """An index wants a name and a password that we do not have; an installer may know where to get them."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Wheel:
+    """A wheel that an index has.
+
+    ``tags`` are those of the interpreters and platforms that it fits. ``yanked`` is why its author has withdrawn it,
+    "" if that is not said, None if it was not. ``uploaded`` is None where the index does not tell.
+    """
+
+    version: Version
+    tags: frozenset[str]
+    requires_python: str
+    uploaded: datetime.datetime | None
+    yanked: str | None
+
+    def fits(self, interpreter: Interpreter) -> bool:
+        """Whether an interpreter can use it."""
+        from packaging.specifiers import InvalidSpecifier, SpecifierSet
+
+        if self.tags.isdisjoint(interpreter.tags):
+            return False
+        try:
+            return SpecifierSet(self.requires_python).contains(interpreter.version, prereleases=True)
+        except InvalidSpecifier:  # pip takes no such file
+            return False
+
+
+def wheels_of(distribution: str, sources: Sources) -> list[Wheel]:
+    """All wheels of a distribution that the sources have.
+
+    Raises CannotInstall: "no such release" if none of them knows the distribution, "network" if one does not answer;
+    BiopsyError if pypi-simple is not installed.
+    """
+    try:
+        import pypi_simple  # noqa: F401 -- a third of a second, and what follows needs it
+    except ImportError as error:
+        raise errors.BiopsyError(
+            "other releases of packages need pypi-simple, which is not installed",
+            next_steps=['pip install "biopsy[releases]"'],
+        ) from error
+    name = normalized(distribution)
+    known, wheels = False, list[Wheel]()
+    for place in sources.links:
+        found = list(_wheels(_linked(place, sources), name))
+        wheels += found
+        known = known or bool(found)
+    for address in sources.indexes:
+        files = _indexed(address, name, sources)
+        if files is None:
+            continue
+        known = True
+        wheels += _wheels(files, name)
+        if sources.first_only:
+            break
+    if not known:
+        raise errors.CannotInstall(
+            f"there is no package '{printable(distribution)}' in {_places(sources)}", kind="no such release"
+        )
+    return wheels
+
+
+def _places(sources: Sources) -> str:
+    return series([shown(place) for place in (*sources.indexes, *sources.links)]) or "no index at all"
+
+
+def _wheels(files: Iterable[DistributionPackage], name: str) -> Iterator[Wheel]:
+    from packaging.utils import InvalidWheelFilename, parse_wheel_filename
+
+    for file in files:
+        try:
+            named, version, _, tags = parse_wheel_filename(file.filename)
+        except InvalidWheelFilename:  # a source archive, or a wheel of old that no installer takes
+            continue
+        if named == name:
+            yield Wheel(
+                version=version,
+                tags=frozenset(map(str, tags)),
+                requires_python=file.requires_python or "",
+                uploaded=file.upload_time,
+                yanked=(file.yanked_reason or "") if file.is_yanked else None,
+            )
+
+
+# An index
+
+
+def _indexed(address: str, name: str, sources: Sources) -> list[DistributionPackage] | None:
+    """The files of a distribution; None if this index does not know it."""
+    from pypi_simple import NoSuchProjectError, PyPISimple
+
+    if address.startswith("file:"):
+        page = _folder(address) / name / "index.html"
+        return _of_file(page, name) if page.is_file() else None
+    with _answering(address, sources), PyPISimple(address, session=_session(address, sources)) as index:
+        try:
+            return list(index.get_project_page(name, timeout=_SECONDS).packages)
+        except NoSuchProjectError:
+            return None
+
+
+def _linked(place: str, sources: Sources) -> list[DistributionPackage]:
+    """The files that a folder holds, or that a page has links to."""
+    from pypi_simple import ProjectPage
+
+    if not place.startswith(("http:", "https:")):
+        path = _folder(place) if place.startswith("file:") else Path(place)
+        return _in_folder(path) if path.is_dir() else _of_file(path, "") if path.is_file() else []
+    with _answering(place, sources), _session(place, sources) as session:
+        answer = session.get(place, timeout=_SECONDS)
+        answer.raise_for_status()
+        return list(ProjectPage.from_html("", answer.text, answer.url).packages)
+
+
+def _folder(address: str) -> Path:
+    return Path(url2pathname(urlsplit(address).path))
+
+
+def _of_file(page: Path, name: str) -> list[DistributionPackage]:
+    from pypi_simple import ProjectPage
+
+    try:
+        text = read_plain(page, _LARGEST_PAGE, follow=True).decode(errors="replace")
+    except OSError as error:
+        raise errors.CannotInstall(f"cannot read {page}: {error.strerror or error}", kind="network") from error
+    return list(ProjectPage.from_html(name, text, page.as_uri()).packages)
+
+
+def _in_folder(folder: Path) -> list[DistributionPackage]:
+    from pypi_simple import DistributionPackage, Link
+
+    return [
+        DistributionPackage.from_link(Link(text=path.name, url=path.as_uri(), attrs={}))
+        for path in sorted(folder.glob("*.whl"))
+    ]
+
+
+# The network
+
+
+def _session(address: str, sources: Sources) -> Any:
+    """A session with the proxy, the certificates and the trust that are configured. It reads ``.netrc`` as pip does."""
+    import requests
+    from requests.adapters import HTTPAdapter
+    from requests.utils import get_environ_proxies
+    from urllib3.util.retry import Retry
+
+    session = requests.Session()
+    retries = HTTPAdapter(max_retries=Retry(total=_RETRIES, backoff_factor=0.3, status_forcelist=[502, 503, 504]))
+    session.mount("https://", retries)
+    session.mount("http://", retries)
+    session.verify = sources.certificate or True
+    session.cert = sources.client_certificate
+    if sources.proxy:
+        session.proxies = {"http": sources.proxy, "https": sources.proxy}
+    parts = urlsplit(address)
+    if {parts.hostname, parts.netloc.rpartition("@")[2]} & {*sources.trusted_hosts}:
+        session.trust_env = False  # or a variable with certificates would have it verified again
+        session.proxies = session.proxies or get_environ_proxies(address)
+        session.verify = False
+    return session
+
+
+@contextmanager
+def _answering(address: str, sources: Sources) -> Iterator[None]:
+    """Turns what the network or an index refuses into one line. Raises CannotInstall."""
+    from urllib3.exceptions import InsecureRequestWarning
+
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", InsecureRequestWarning)  # the user has said whom to trust
+            yield
+    except errors.BiopsyError:
+        raise
+    except (OSError, ValueError, RecursionError) as error:  # those of requests are one of the first two
+        refused = getattr(getattr(error, "response", None), "status_code", None) in {401, 403}
+        raise (IndexRefuses if refused else errors.CannotInstall)(
+            f"the package index {printable(shown(address))} cannot be asked: {_why(error, sources)}",
+            kind="network",
+            next_steps=[
+                _OWN_CERTIFICATE if "CERTIFICATE_VERIFY_FAILED" in repr(error) else _CONFIGURATION,
+                _INSTALLED,
+            ],
+        ) from error
+
+
+def _why(error: BaseException, sources: Sources) -> str:
+    response = getattr(error, "response", None)
+    if response is not None:
+        return f"it answers with status {response.status_code}"
+    innermost = error
+    while isinstance(innermost.__context__, Exception):
+        innermost = innermost.__context__
+    said = shortened(printable(without_secrets(first_line(str(innermost)), sources)), 200)
+    return f"its proxy does not answer: {said}" if type(error).__name__ == "ProxyError" else said

@@ -1,0 +1,224 @@
+"""Files and folders that this program keeps for its user, such as locks and a secret key: whatever stands there is
+used only if it is ours.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import stat
+import time
+from pathlib import Path
+
+from biopsy.processes.reading import NEVER_FOLLOWS
+
+PRIVATE = 0o600
+"""The mode of what only this user is to read."""
+
+_BETWEEN_TWO_LOOKS = 0.01  # seconds
+
+
+class InUseError(BlockingIOError):
+    """Another process has the file."""
+
+
+def open_own(path: Path, *, mode: int = PRIVATE, flags: int = 0) -> int:
+    """The descriptor of a file that is read and written, made if there is none; nothing in it is changed.
+
+    ``flags`` are further ones for ``os.open``, such as O_APPEND.
+
+    Raises OSError, with words for a person as its ``strerror``, if something else stands there: a link, a pipe, a
+    device, a folder, a file of another user, or one that has a second name elsewhere.
+    """
+    try:
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | NEVER_FOLLOWS | flags, mode)
+    except OSError as error:
+        if error.errno == errno.ELOOP:
+            raise OSError(errno.ELOOP, "it is a symbolic link", str(path)) from error
+        raise
+    try:
+        require_own(os.fstat(descriptor), path)
+    except BaseException:
+        os.close(descriptor)
+        raise
+    return descriptor
+
+
+def require_own(status: os.stat_result, path: Path) -> None:
+    """Raise OSError, as ``open_own`` does, unless this is the status of a plain file of ours with one name."""
+    if not stat.S_ISREG(status.st_mode):
+        raise OSError(errno.EINVAL, "it is no plain file", str(path))
+    if hasattr(os, "geteuid") and status.st_uid != os.geteuid():
+        raise OSError(errno.EPERM, "it belongs to another user", str(path))
+    if status.st_nlink > 1:
+        raise OSError(errno.EMLINK, "it is a hard link to another file", str(path))
+
+
+def open_locked(path: Path, patience: float, *, mode: int = PRIVATE, flags: int = 0, shared: bool = False) -> int:
+    """As ``open_own``, and nobody else has the file until the descriptor is closed or this process ends.
+
+    ``shared``: others may have it at the same time who want no more than that either.
+
+    Raises InUseError if another process has it for ``patience`` seconds, OSError as ``open_own`` does.
+    """
+    until = time.monotonic() + patience
+    while True:
+        last = time.monotonic() >= until
+        try:
+            descriptor = take(path, mode=mode, flags=flags, shared=shared)
+        except InUseError:
+            if last:
+                raise
+            descriptor = None
+        if descriptor is not None:
+            return descriptor
+        if last:
+            raise InUseError(errno.EAGAIN, "others remove it again and again", str(path))
+        time.sleep(_BETWEEN_TWO_LOOKS)
+
+
+def take(path: Path, *, mode: int = PRIVATE, flags: int = 0, shared: bool = False) -> int | None:
+    """One attempt of ``open_locked``; None if the file was removed or renamed before we had it."""
+    descriptor = open_own(path, mode=mode, flags=flags)
+    try:
+        lock(descriptor, shared=shared)
+        if stands_at(path, descriptor):
+            return descriptor
+    except BaseException:
+        os.close(descriptor)
+        raise
+    os.close(descriptor)
+    return None
+
+
+def lock(descriptor: int, *, shared: bool = False) -> None:
+    """Have a file to ourselves until it is closed or this process ends. Raises InUseError if another has it.
+
+    ``shared``: only keep it from others who want it to themselves. What we have already may change from one to the
+    other, and another may have had it in between.
+    """
+    try:
+        import fcntl
+    except ImportError:  # not on this platform: two processes are not told apart
+        return
+    try:
+        fcntl.flock(descriptor, (fcntl.LOCK_SH if shared else fcntl.LOCK_EX) | fcntl.LOCK_NB)
+    except BlockingIOError as error:
+        raise InUseError(error.errno, error.strerror) from None
+
+
+def unlock(descriptor: int) -> None:
+    """Let others have the file, though something here still has it open, such as a map."""
+    with contextlib.suppress(ImportError):
+        import fcntl
+
+        fcntl.flock(descriptor, fcntl.LOCK_UN)
+
+
+def stands_at(path: Path, descriptor: int) -> bool:
+    """Whether the very file that is open is the one at ``path``, which is not so once it was removed or renamed."""
+    try:
+        return os.path.samestat(path.lstat(), os.fstat(descriptor))
+    except FileNotFoundError:
+        return False
+
+
+# Folders of this user in which nobody else can put anything.
+
+
+def folder_of_user(variable: str, below_home: str) -> Path | None:
+    """Our folder where the user has such things: in that which an environment variable names, or below the home.
+
+    Never below the current folder, which may be anybody's; None if there is no home.
+    """
+    given = os.environ.get(variable, "")
+    if os.path.isabs(given):  # noqa: PTH117 -- a word
+        return Path(given) / "biopsy"
+    home = Path(os.environ.get("HOME") or os.environ.get("USERPROFILE") or "")
+    return home / below_home / "biopsy" if home.is_absolute() and home.is_dir() else None
+
+
+def make_private_folder(folder: Path, *, anywhere: bool = False) -> None:
+    """Make a folder that nobody else may read, if there is none, in one of ours; one that is there stays as it is.
+
+    ``anywhere``: in a folder of others too, since a person named it.
+
+    Raises OSError, with words for a person as its ``strerror``, if it cannot be made, or if others may write there.
+    """
+    missing, there = [], folder
+    while not there.exists():
+        missing.append(there)
+        there = there.parent
+    if missing and not anywhere and not _is_ours(there.stat()):
+        # As root in somebody's home: the folder would be in the owner's way for ever.
+        raise PermissionError(errno.EPERM, f"{there} belongs to another user", str(folder))
+    for path in reversed(missing):
+        path.mkdir(mode=0o700, exist_ok=True)
+    status = folder.stat()
+    if not stat.S_ISDIR(status.st_mode):
+        raise NotADirectoryError(errno.ENOTDIR, "it is no folder", str(folder))
+    if not _is_ours(status):
+        raise PermissionError(errno.EPERM, "it belongs to another user", str(folder))
+    if has_modes() and status.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
+        raise PermissionError(errno.EPERM, "others may write there (chmod go-w)", str(folder))
+
+
+def has_modes() -> bool:
+    """Whether files tell here who may read and write them."""
+    return hasattr(os, "fchmod") and os.name == "posix"
+
+
+def _is_ours(status: os.stat_result) -> bool:
+    return not hasattr(os, "geteuid") or status.st_uid == os.geteuid()
+
+
+# A secret of this user: by it we know again in a later process what we wrote in an earlier one.
+#
+# Whatever else a file of ours says of itself, such as digests and versions, anybody can work out and write too.
+
+_SIZE = 32
+_PATIENCE = 2.0
+"""Seconds to wait for another process that looks at the key, or makes it."""
+
+
+def key_path() -> Path | None:
+    """``$XDG_STATE_HOME/biopsy/key``, or else below ``~/.local/state``; None for a user without a home."""
+    folder = folder_of_user("XDG_STATE_HOME", ".local/state")
+    return None if folder is None else folder / "key"
+
+
+def user_key() -> bytes | None:
+    """Random bytes that this user alone can read, made when they are first asked for; None if that cannot be.
+
+    They stand at ``key_path``. Anything there but a plain file of this user that nobody else can read, with one name
+    and as many bytes, is no key, and stays as it is.
+    """
+    path = key_path()
+    if path is None:
+        return None
+    with contextlib.suppress(OSError):
+        make_private_folder(path.parent)
+        descriptor = open_locked(path, _PATIENCE)
+        try:
+            return _made(descriptor) if os.fstat(descriptor).st_size == 0 else _read(descriptor)
+        finally:
+            os.close(descriptor)
+    return None
+
+
+def _made(descriptor: int) -> bytes | None:
+    """A new key, in the file when this returns. One that was killed before leaves an empty file, or none."""
+    key = os.urandom(_SIZE)
+    if os.write(descriptor, key) != _SIZE:
+        os.ftruncate(descriptor, 0)
+        return None
+    os.fsync(descriptor)
+    return key
+
+
+def _read(descriptor: int) -> bytes | None:
+    if has_modes() and os.fstat(descriptor).st_mode & (stat.S_IRWXG | stat.S_IRWXO):
+        return None
+    key = os.read(descriptor, _SIZE + 1)
+    return key if len(key) == _SIZE else None

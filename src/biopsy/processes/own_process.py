@@ -1,0 +1,316 @@
+"""The process that runs this program: how it starts itself again, is interrupted and ends, the memory it may take,
+and the engine that it called last.
+"""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import os
+import signal
+import sys
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
+
+if TYPE_CHECKING:
+    from mmap import mmap
+
+_START = """\
+import sys
+sys.argv[0] = {name!r}
+from {module} import main
+sys.exit(main())
+"""
+
+
+def own_python(module: str, *, name: str = "biopsy") -> list[str]:
+    """The words of a command that calls ``main`` of one of our modules, and exits with what it returns.
+
+    The current folder is the user's, and may hold an onnx.py. ``-P`` keeps it off the search path from the very start:
+    Python itself imports modules for ``-c`` before it comes to our first line. ``name`` is what ``sys.argv[0]`` says
+    there. Further words follow as ``sys.argv[1:]``.
+    """
+    return [sys.executable, "-P", "-c", _START.format(name=name, module=module)]
+
+
+_START_ELSEWHERE = """\
+import importlib.util, sys
+place = sys.argv.pop(1)
+found = importlib.util.spec_from_file_location("biopsy", place + "/__init__.py", submodule_search_locations=[place])
+sys.modules["biopsy"] = importlib.util.module_from_spec(found)
+found.loader.exec_module(sys.modules["biopsy"])
+sys.argv[0] = "biopsy"
+from {module} import main
+sys.exit(main())
+"""
+
+
+def other_python(python: Path, module: str) -> list[str]:
+    """As ``own_python``, in another interpreter, which sees our modules and nothing else of what is installed here.
+
+    The module, and what it imports, must need nothing but the standard library, in that version of Python.
+    """
+    return [str(python), "-I", "-c", _START_ELSEWHERE.format(module=module), str(Path(__file__).parents[1])]
+
+
+# Environment variables of this process, for as long as its children need them.
+
+
+@contextmanager
+def variables(wanted: Mapping[str, str]) -> Iterator[None]:
+    """Have these variables, then what was there before. For one thread: they are those of the whole process."""
+    before = {name: os.environ.get(name) for name in wanted}
+    os.environ.update(wanted)
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            if value is None:
+                del os.environ[name]
+            else:
+                os.environ[name] = value
+
+
+# Signals that ask this process to end: one KeyboardInterrupt, however often they come and wherever they arrive.
+
+_AGAIN_AFTER = 0.05
+"""Seconds until an interrupt that was swallowed is raised once more: what has swallowed it is over by then."""
+
+is_program = False
+"""Whether this process is the command and nothing else, so that it may go on ignoring signals until it ends."""
+
+
+class Interrupts:
+    """Handlers that raise KeyboardInterrupt, but not again for what comes within ``seconds``: it is the same request.
+
+    Python prints and forgets an exception that is raised in a callback, such as one of ``weakref`` or ``__del__``. An
+    interrupt that is lost there is raised again.
+    """
+
+    def __init__(self, seconds: float) -> None:
+        self._seconds = seconds
+        self._asked: float | None = None
+        self._number = signal.SIGINT.value
+
+    @property
+    def asked(self) -> bool:
+        """Whether any has come."""
+        return self._asked is not None
+
+    def handle(self, number: int, frame: object) -> None:
+        """The handler of a signal."""
+        del frame
+        self._number = number
+        if self._asked is None or time.monotonic() - self._asked > self._seconds:
+            self._asked = time.monotonic()
+            raise KeyboardInterrupt
+
+    def take_over(self, numbers: Sequence[int]) -> dict[int, Any]:
+        """Handle signals, but for those that are ignored, as with nohup; returns the handlers that they had."""
+        handlers = {number: signal.getsignal(number) for number in numbers}
+        kept = {number: handler for number, handler in handlers.items() if handler is not signal.SIG_IGN}
+        for number in kept:
+            signal.signal(number, self.handle)
+        self._hook, sys.unraisablehook = sys.unraisablehook, self._unraisable
+        return kept
+
+    def give_back(self, handlers: dict[int, Any]) -> None:
+        """Undo ``take_over``. After a request a program ignores the signals instead: it is ending."""
+        sys.unraisablehook = self._hook
+        for number, handler in handlers.items():
+            signal.signal(number, signal.SIG_IGN if self.asked and is_program else handler)
+
+    def _unraisable(self, lost: Any) -> None:
+        if not issubclass(lost.exc_type, KeyboardInterrupt):
+            self._hook(lost)
+            return
+        import threading
+
+        self._asked = None
+        again = threading.Timer(_AGAIN_AFTER, _signal_main_thread, [self._number])
+        again.daemon = True
+        again.start()
+
+
+def _signal_main_thread(number: int) -> None:
+    """Send a signal to the thread that handles it, so that it ends a call in which that thread waits."""
+    import threading
+
+    main = threading.main_thread().ident
+    if main is not None and hasattr(signal, "pthread_kill"):
+        signal.pthread_kill(main, number)
+    else:
+        signal.raise_signal(number)
+
+
+@contextlib.contextmanager
+def interrupted_once(seconds: float) -> Iterator[None]:
+    """SIGTERM, and SIGHUP of a terminal that is closed, end what stands inside as Ctrl-C does: nothing found is lost.
+
+    Asked again within so many seconds it goes on with what it does then: to write the best result, and to end checks.
+    What is ignored, as with nohup, stays so.
+    """
+    interrupts = Interrupts(seconds)
+    numbers = [getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name)]
+    handlers = interrupts.take_over(numbers)
+    try:
+        yield
+    finally:
+        interrupts.give_back(handlers)
+
+
+# The end of a process of ours: nothing that is loaded is taken apart.
+
+
+def leave(status: int) -> NoReturn:
+    """End this process with a status, once all is written and what was registered for its end is done.
+
+    Modules and engines stay as they are: nobody needs them taken apart, which takes some 30 ms and has crashed engines.
+    Threads that still run end with the process. What cannot be written any more, as into a closed pipe, is dropped.
+    """
+    try:
+        for stream in (sys.stdout, sys.stderr):
+            with suppress(OSError, ValueError, AttributeError):
+                stream.flush()
+        atexit._run_exitfuncs()
+    finally:
+        os._exit(status)
+
+
+# How much of the machine there is for one process, its memory and its processors, and how much memory it has taken.
+
+_UNKNOWN = 1 << 62
+_PAGE = os.sysconf("SC_PAGE_SIZE") if hasattr(os, "sysconf") else 4096
+
+
+def memory() -> int:
+    """Bytes that this process may have at most: the machine's, its container's, or its own limit (``ulimit -v``)."""
+    return min(_of_the_machine(), _of_the_container(), _of_the_process())
+
+
+def processors() -> int:
+    """How many processors this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def taken_by(pid: int) -> int:
+    """Resident bytes of a process that stand in no file; 0 if nobody tells, as where there is no ``/proc``.
+
+    Weights that are mapped from their file do not count, nor does address space that was only reserved.
+    """
+    with suppress(OSError, ValueError, IndexError):
+        resident, shared = Path(f"/proc/{pid}/statm").read_bytes().split()[1:3]
+        return (int(resident) - int(shared)) * _PAGE
+    return 0
+
+
+def taken_by_family(pid: int) -> int:
+    """The same of a process and of those that it has started, and they; what forks share counts for each."""
+    total, waiting = 0, [pid]
+    while waiting:
+        each = waiting.pop()
+        total += taken_by(each)
+        with suppress(OSError, ValueError):  # it may end at any moment, as may each of its threads
+            for thread in Path(f"/proc/{each}/task").iterdir():
+                waiting += map(int, (thread / "children").read_bytes().split())
+    return total
+
+
+def _of_the_machine() -> int:
+    with suppress(AttributeError, ValueError, OSError):  # not on this platform
+        return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    return _UNKNOWN
+
+
+def _of_the_container() -> int:
+    with suppress(OSError, ValueError):  # no container, or no limit: "max"
+        return int(Path("/sys/fs/cgroup/memory.max").read_text(encoding="ascii"))
+    return _UNKNOWN
+
+
+def _of_the_process() -> int:
+    with suppress(ImportError, OSError, ValueError):
+        import resource
+
+        soft, _ = resource.getrlimit(resource.RLIMIT_AS)
+        return _UNKNOWN if soft == resource.RLIM_INFINITY else soft
+    return _UNKNOWN
+
+
+# The call of an engine that this process made last, for whoever has to tell of its death: which engine, and for what.
+#
+# It stands in memory that is shared with the process that watches this one (``supervised``), so it outlives a crash.
+# Where nobody watches, nothing is kept.
+
+SIZE = 4096
+"""Bytes of the shared memory."""
+
+_DONE, _STATUS, _OPEN, _LENGTH, _TEXT = 0, 1, 2, slice(3, 5), 5
+_MOST = SIZE - _TEXT
+
+_shared: list[mmap] = []
+"""The memory, if there is any."""
+
+
+class LastCall(NamedTuple):
+    """The call that was made last; ``is_open``: the engine had not answered yet."""
+
+    engine: str
+    stage: str
+    description: str
+    is_open: bool
+
+
+class EngineCall:
+    """While an engine is called: ``with EngineCall(label, "build", "it built the model"):``.
+
+    An engine that calls another is the one that counts.
+    """
+
+    def __init__(self, engine: str, stage: str, description: str) -> None:
+        self._text = "\0".join((engine, stage, description))
+        self._is_outermost = False
+
+    def __enter__(self) -> None:
+        if not _shared or _shared[0][_OPEN]:
+            return
+        self._is_outermost, page = True, _shared[0]
+        data = self._text.encode("utf-8", "replace")[:_MOST]
+        page[_TEXT : _TEXT + len(data)] = data
+        page[_LENGTH] = len(data).to_bytes(2, "little")
+        page[_OPEN] = 1
+
+    def __exit__(self, *_: object) -> None:
+        if self._is_outermost:
+            _shared[0][_OPEN] = 0
+
+
+def is_watched() -> bool:
+    """Whether a process watches this one, and will tell of its death."""
+    return bool(_shared)
+
+
+def share(page: mmap) -> None:
+    """Tell from now on, into this page."""
+    _shared[:] = [page]
+
+
+def finish(page: mmap, status: int) -> None:
+    """Tell that the task is done, and its exit status: what ends the process after that spoils nothing."""
+    page[_STATUS] = status & 0xFF
+    page[_DONE] = 1
+
+
+def finished(page: mmap) -> int | None:
+    """The exit status of a task that was done to its end, else None."""
+    return page[_STATUS] if page[_DONE] else None
+
+
+def last_call(page: mmap) -> LastCall | None:
+    """The call that the process made last; None if it called no engine."""
+    data = page[_TEXT : _TEXT + int.from_bytes(page[_LENGTH], "little")]
+    words = data.decode("utf-8", "replace").split("\0")
+    return LastCall(words[0], words[1], words[2], bool(page[_OPEN])) if len(words) == 3 else None

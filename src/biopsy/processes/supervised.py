@@ -1,0 +1,379 @@
+"""Work that is done in a fork, which this process watches, so that a crash, a hang or full memory there costs
+nothing: a whole task, or one call of native code.
+"""
+
+from __future__ import annotations
+
+import mmap
+import os
+import select
+import signal
+import sys
+import threading
+import time
+import warnings
+from collections.abc import Callable, Iterable
+from contextlib import suppress
+from typing import Any, NoReturn
+
+from biopsy import errors
+from biopsy.processes import own_process
+from biopsy.processes.forks import fork, sacrifice
+from biopsy.processes.own_process import Interrupts, leave, taken_by, taken_by_family
+from biopsy.processes.watch import LOOK_AT_MEMORY, Cause, Limits, signal_name
+
+_HANDED_ON = frozenset(
+    getattr(signal, name)
+    for name in ("SIGINT", "SIGTERM", "SIGHUP", "SIGQUIT", "SIGUSR1", "SIGUSR2")
+    if hasattr(signal, name)
+)
+"""Signals that are meant for the task, whichever of the two processes they are sent to."""
+
+_FROM_THE_KERNEL = 0x80
+"""``si_code`` of a signal that the kernel sends by itself: Ctrl-C reaches every process of the terminal's group."""
+
+NO_LIMITS = Limits()
+
+_ONE_REQUEST = 0.5  # seconds in which several SIGINT are one: sent to the group, they come to the fork twice
+
+_GRACE = 3.0
+"""Seconds that the task has to end in when it is interrupted; it may be in native code, which hears of nothing."""
+
+
+def is_possible() -> bool:
+    """Whether a fork can be made here: on this platform, and while there is only one thread."""
+    threading = sys.modules.get("threading")
+    alone = threading is None or (
+        threading.active_count() == 1 and threading.current_thread() is threading.main_thread()
+    )
+    return hasattr(os, "fork") and hasattr(signal, "pthread_sigmask") and alone
+
+
+class LimitReachedError(errors.BiopsyError):
+    """A task was ended since it had taken more time, or more memory, than it may: ``cause`` says which."""
+
+    def __init__(self, cause: Cause) -> None:
+        super().__init__(f"the command was ended at its limit of {cause}")
+        self.cause = cause
+
+
+def run(task: Callable[[], int], limits: Limits = NO_LIMITS) -> int:
+    """Do a task in a fork; returns the status that it returns.
+
+    It is killed when it reaches a limit, and LimitReachedError is raised. ``limits.memory`` is for all its processes;
+    files that they map do not count.
+
+    If it does not end within three seconds of an interrupt, or is interrupted again, it is killed, and Interrupted is
+    raised: an engine may be in native code for ever, where Python hears of nothing.
+
+    If the fork is ended by a signal that was not sent to this process, or ends without coming to the end of its task,
+    raises EngineCrash if an engine was being asked, else BiopsyError. If it is ended by a signal that was sent to
+    this process too, this process ends by it.
+    """
+    page = mmap.mmap(-1, own_process.SIZE)
+    for stream in (sys.stdout, sys.stderr):
+        with suppress(OSError, ValueError, AttributeError):
+            stream.flush()  # or both would write what is in it
+    watched = _HANDED_ON | {signal.SIGCHLD}
+    before = signal.signal(signal.SIGCHLD, lambda *_: None)  # one that is ignored tells nothing of its children
+    mask = signal.pthread_sigmask(signal.SIG_BLOCK, watched)
+    try:
+        child, lifeline = fork()
+    except OSError:
+        _give_back(mask, before)
+        raise
+    if child == 0:
+        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+        _take_interrupts_once()
+        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+        _do(task, page)
+    try:
+        ended, received = _watch(child, watched, limits)
+    finally:
+        os.close(lifeline)
+        _give_back(mask - received.signals, before)
+    return _end_as(ended, received, page)
+
+
+def _give_back(mask: set[int | signal.Signals], before: Any) -> None:
+    """Handle signals as before: ``mask`` are those that are blocked, ``before`` is the handler of SIGCHLD."""
+    signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+    signal.signal(signal.SIGCHLD, before if before is not None else signal.SIG_DFL)
+
+
+# In the fork
+
+
+def _do(task: Callable[[], int], page: mmap.mmap) -> NoReturn:
+    """Do the task and end."""
+    status = 4
+    try:
+        own_process.share(page)
+        status = task()
+        for stream in (sys.stdout, sys.stderr):
+            with suppress(OSError, ValueError, AttributeError):
+                stream.flush()
+        own_process.finish(page, status)
+    finally:
+        leave(status)
+
+
+def _take_interrupts_once() -> None:
+    """Have SIGINT interrupt the task as ever, but not again for what was the same request."""
+    if signal.getsignal(signal.SIGINT) is not signal.default_int_handler:
+        return
+    Interrupts(_ONE_REQUEST).take_over([signal.SIGINT])
+
+
+# In the process that waits
+
+
+def _watch(child: int, watched: frozenset[signal.Signals], limits: Limits) -> tuple[int, _Received]:
+    """Wait for the end of the fork: its status as the system tells it, and what came here meanwhile."""
+    received = _Received()
+    until = None if limits.seconds is None else time.monotonic() + limits.seconds
+    while True:
+        done, status = os.waitpid(child, os.WNOHANG)
+        if done:
+            received.signals |= {signal.Signals(number) for number in signal.sigpending()} & _HANDED_ON
+            return status, received
+        arrival = _next_signal(watched, _wait(received, until, limits))
+        if arrival is None:
+            received.reached = received.reached or _reached(child, until, limits)
+            if received.patience() == 0 or (received.reached and not received.killed):
+                received.killed = True
+                received.interrupted_at = None
+                os.kill(child, signal.SIGKILL)
+            continue
+        number, meant_for_all = arrival
+        if number != signal.SIGCHLD:
+            received.add(number)
+            if not meant_for_all:
+                with suppress(ProcessLookupError):
+                    os.kill(child, number)
+
+
+def _wait(received: _Received, until: float | None, limits: Limits) -> float | None:
+    """Seconds until something is due."""
+    if received.killed:
+        return None
+    times = [received.patience(), None if until is None else max(0.0, until - time.monotonic())]
+    times.append(None if limits.memory is None else LOOK_AT_MEMORY)
+    return min((seconds for seconds in times if seconds is not None), default=None)
+
+
+def _reached(child: int, until: float | None, limits: Limits) -> Cause | None:
+    """The limit that the fork has reached."""
+    if until is not None and time.monotonic() >= until:
+        return "time"
+    if limits.memory is not None and taken_by_family(child) > limits.memory:
+        return "memory"
+    return None
+
+
+class _Received:
+    """The signals that came to this process; whether the fork had to be killed, since it heeds none or for a limit."""
+
+    def __init__(self) -> None:
+        self.signals: set[signal.Signals] = set()
+        self.reached: Cause | None = None
+        self.interrupted_at: float | None = None
+        self.killed = False
+        self._patience = _GRACE
+        self._heeds_interrupts = signal.getsignal(signal.SIGINT) is signal.default_int_handler
+
+    def add(self, number: signal.Signals) -> None:
+        """Take note of a signal. An interrupt that comes again, and is no echo of the first, ends all patience."""
+        self.signals.add(number)
+        if number != signal.SIGINT or not self._heeds_interrupts or self.killed:
+            return
+        if self.interrupted_at is None:
+            self.interrupted_at = time.monotonic()
+        elif time.monotonic() - self.interrupted_at > _ONE_REQUEST:
+            self._patience = 0.0
+
+    def patience(self) -> float | None:
+        """Seconds until the fork is to be killed; None if it was not interrupted."""
+        if self.interrupted_at is None:
+            return None
+        return max(0.0, self.interrupted_at + self._patience - time.monotonic())
+
+
+def _next_signal(watched: frozenset[signal.Signals], patience: float | None) -> tuple[signal.Signals, bool] | None:
+    """The next signal that comes, and whether it surely came to the fork as well; None if none comes in time."""
+    if hasattr(signal, "sigtimedwait"):
+        arrival = signal.sigwaitinfo(watched) if patience is None else signal.sigtimedwait(watched, patience)
+        return None if arrival is None else (signal.Signals(arrival.si_signo), arrival.si_code == _FROM_THE_KERNEL)
+    return _next_by_asking(watched, patience)
+
+
+def _next_by_asking(watched: frozenset[signal.Signals], patience: float | None) -> tuple[signal.Signals, bool] | None:
+    """As ``_next_signal``, where the system has no wait with an end: macOS."""
+    if patience is not None:
+        until = time.monotonic() + patience
+        while not signal.sigpending() & watched:
+            if time.monotonic() >= until:
+                return None
+            time.sleep(0.02)
+    return signal.Signals(signal.sigwait(watched)), False
+
+
+def _end_as(ended: int, received: _Received, page: mmap.mmap) -> int:
+    """The status of a fork that has ended; raises, or ends this process, where there is none. See ``run``."""
+    status = os.waitstatus_to_exitcode(ended)
+    if received.reached and own_process.finished(page) is None and status == -signal.SIGKILL:
+        raise LimitReachedError(received.reached)
+    if received.killed and own_process.finished(page) is None and status == -signal.SIGKILL:
+        raise errors.Interrupted("interrupted")
+    if status < 0 and -status in received.signals:
+        _end_alike(-status)
+        return 128 - status
+    finished = own_process.finished(page)
+    if finished is not None:
+        return finished
+    raise _death(status, own_process.last_call(page))
+
+
+_FROM_SOMEBODY = {getattr(signal, name) for name in ("SIGTERM", "SIGHUP", "SIGINT") if hasattr(signal, name)}
+"""No engine ends by these of itself: what they end says nothing about the model."""
+
+
+def _end_alike(number: int) -> None:
+    """End this process by the signal that has ended the task, so that whoever waits for it sees just that."""
+    with suppress(OSError, ValueError):
+        signal.signal(number, signal.SIG_DFL)
+        os.kill(os.getpid(), number)
+        time.sleep(0.1)  # it comes at once, unless this is the first process of a container, which signals spare
+
+
+def _death(status: int, last: own_process.LastCall | None) -> errors.BiopsyError:
+    """What is to be told of a task that did not come to its end."""
+    kind = signal_name(-status) if status < 0 else f"exit status {status}"
+    memory = ": the system may have run out of memory" if kind == "SIGKILL" else ""
+    if last is not None and last.is_open and -status not in _FROM_SOMEBODY:
+        stage: errors.Stage = "build" if last.stage == "build" else "run" if last.stage == "run" else "load"
+        how = f"ended with {kind}" if status < 0 else f"ended the process with {kind}"
+        return errors.EngineCrash(
+            f"{last.engine} {how} while {last.description}{memory}", label=last.engine, stage=stage, kind=kind
+        )
+    asked = f"; the engine that was asked last is {last.engine}" if last is not None else ""
+    return errors.BiopsyError(f"biopsy ended with {kind} before its work was done{memory}{asked}")
+
+
+# One call of native code in a fork: what crashes there, hangs or fills the memory costs this process nothing.
+#
+# The fork is made from whatever has been loaded, within milliseconds, and does nothing but this call. It may be made
+# while other threads run: it never comes back to Python code of theirs, and the native code that it calls must take
+# no lock that another thread may hold. Code that keeps Python's own lock while it works, as onnx does, is of that
+# kind.
+
+_LOOK_AT_MEMORY = 10  # milliseconds: at a gigabyte a second, a limit is passed by 10 MB
+_HEAD = 8  # bytes that tell the length of an answer
+_AT_ONCE = 1 << 20
+
+_forking = threading.Lock()
+
+
+class EndedApartError(Exception):
+    """The fork has ended, or was ended, before it had answered. ``answers`` are those that came before."""
+
+    def __init__(self, cause: Cause, status: int, answers: list[bytes]) -> None:
+        super().__init__(f"{cause}, status {status}")
+        self.cause = cause
+        self.status = status
+        self.answers = answers
+
+
+def is_apart_possible() -> bool:
+    """Whether a call can be made apart here. Only Linux lets a fork of a process with several threads do much."""
+    return hasattr(os, "fork") and sys.platform.startswith("linux")
+
+
+def call_apart(work: Callable[[], Iterable[bytes]], limits: Limits) -> list[bytes]:
+    """Do ``work`` in a fork; returns its answers, in their order.
+
+    ``limits.memory`` bounds what the fork allocates besides what this process has; files that are mapped do not count.
+    Raises EndedApartError if it dies, raises or reaches a limit, and OSError if there can be no fork.
+    """
+    with _forking:  # or the fork of another thread would hold our end of the pipe open
+        reading, writing = os.pipe()
+        try:
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore", DeprecationWarning)  # of other threads; see above
+                child, lifeline = fork()
+            if child == 0:
+                _work(work, writing)
+        except BaseException:
+            os.close(reading)
+            raise
+        finally:
+            os.close(writing)
+    status = None
+    try:
+        cause, data = _read(reading, child, limits)
+        if cause != "itself":
+            os.kill(child, signal.SIGKILL)
+        status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+    finally:
+        if status is None:  # this process was interrupted
+            os.kill(child, signal.SIGKILL)
+            os.waitpid(child, 0)
+        os.close(reading)
+        os.close(lifeline)
+    answers = _parts(data)
+    if status != 0:
+        raise EndedApartError(cause, status, answers)
+    return answers
+
+
+def _work(work: Callable[[], Iterable[bytes]], writing: int) -> NoReturn:
+    """In the fork: answer, and end without anything that this process had registered for its end."""
+    status = 4
+    try:
+        _forking.release()  # it was taken for this fork, which may make calls of its own
+        for name in ("SIGINT", "SIGTERM", "SIGHUP"):  # who waits for it ends it
+            signal.signal(getattr(signal, name), signal.SIG_IGN)
+        if "faulthandler" in sys.modules:
+            sys.modules["faulthandler"].disable()  # a crash is told by who waits for it
+        sacrifice(os.getpid())
+        nowhere = os.open(os.devnull, os.O_WRONLY)
+        for descriptor in (1, 2):
+            os.dup2(nowhere, descriptor)
+        with os.fdopen(os.dup(writing), "wb") as answers:
+            for answer in work():
+                answers.write(len(answer).to_bytes(_HEAD, "little") + answer)
+                answers.flush()
+        status = 0
+    finally:
+        os._exit(status)
+
+
+def _read(reading: int, child: int, limits: Limits) -> tuple[Cause, bytes]:
+    """What the fork says until it ends or reaches a limit."""
+    until = None if limits.seconds is None else time.monotonic() + limits.seconds
+    before = taken_by(child)
+    poll = select.poll()
+    poll.register(reading, select.POLLIN)
+    data = bytearray()
+    while True:
+        if poll.poll(_LOOK_AT_MEMORY):
+            more = os.read(reading, _AT_ONCE)
+            if not more:
+                return "itself", bytes(data)
+            data += more
+        if until is not None and time.monotonic() >= until:
+            return "time", bytes(data)
+        if limits.memory is not None and taken_by(child) - before + len(data) > limits.memory:
+            return "memory", bytes(data)
+
+
+def _parts(data: bytes) -> list[bytes]:
+    """The answers that came whole."""
+    found, at = [], 0
+    while at + _HEAD <= len(data):
+        end = at + _HEAD + int.from_bytes(data[at : at + _HEAD], "little")
+        if end > len(data):
+            break
+        found.append(data[at + _HEAD : end])
+        at = end
+    return found

@@ -1,0 +1,413 @@
+"""Processes that are ready before they are needed: one that forks for each request, also for a user's script, and
+one that waits for its words.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import queue
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, Protocol
+
+from biopsy.processes import cleanup
+from biopsy.processes.forks import CONNECTIONS_VARIABLE, FORK_VARIABLE, MARK, STATE_VARIABLE, UNMARKED
+from biopsy.processes.own_process import own_python
+from biopsy.processes.process import CannotStartError, PrintingProcess, Process, run_with_own_mark
+from biopsy.processes.watch import Ended, Limits, Pipe, Stop, attend, readable
+
+_SECONDS_TO_FORK = 120
+_SECONDS_TO_END = 5
+
+
+class ServerGoneError(Exception):
+    """The server has ended, cannot serve, or says something that is no answer."""
+
+
+class ServerProcess(Protocol):
+    """What a ``ForkServer`` has of the process that serves."""
+
+    @property
+    def pid(self) -> int:
+        """Its number, as far as it is known before it is warm."""
+
+    def kill(self) -> object:
+        """End it, and wait for that."""
+
+    def wait(self, seconds: float) -> object:
+        """Wait until it has ended, at most so long."""
+
+    def close(self) -> None:
+        """Free what stands for it here: it has ended, or nobody listens any more."""
+
+
+class StartsServer(Protocol):
+    """Starts the process that serves, by words, environment and descriptors. Raises CannotStartError."""
+
+    def __call__(
+        self,
+        words: Sequence[str],
+        *,
+        stdout: int,
+        stderr: int,
+        environment: Mapping[str, str],
+        descriptors: Sequence[int],
+    ) -> ServerProcess:
+        """The process, which is not waited for."""
+
+
+class ForkServer:
+    """The asking end of a warm process, which is started at once by these words.
+
+    It has as many connections as requests may run at once, and each serves one request at a time. ``patience`` are the
+    seconds that it may take to become warm. ``environment`` and ``descriptors`` are handed on to it, and ``stdout`` is
+    where it prints, but for its forks. ``start`` starts it, if that is not the process of these words.
+    """
+
+    def __init__(
+        self,
+        words: Sequence[str],
+        *,
+        connections: int = 1,
+        patience: float = 120,
+        environment: Mapping[str, str] | None = None,
+        descriptors: Sequence[int] = (),
+        stdout: int = subprocess.DEVNULL,
+        start: StartsServer = Process,
+    ) -> None:
+        """Raises ServerGoneError if it cannot be started, or if this platform has no fork."""
+        if not hasattr(os, "fork"):
+            raise ServerGoneError("this platform has no fork")
+        pairs = [socket.socketpair() for _ in range(connections)]
+        theirs = [their.fileno() for _, their in pairs]
+        try:
+            self._process = start(
+                words,
+                stdout=stdout,
+                stderr=stdout,
+                environment={
+                    **(environment or {}),
+                    CONNECTIONS_VARIABLE: json.dumps(theirs),
+                    FORK_VARIABLE: UNMARKED,
+                },
+                descriptors=[*theirs, *descriptors],
+            )
+        except CannotStartError as error:
+            for ours, _ in pairs:
+                ours.close()
+            raise ServerGoneError(str(error)) from error
+        finally:
+            for _, their in pairs:
+                their.close()
+        self.pid = self._process.pid
+        self._connections = [_Connection(ours) for ours, _ in pairs]
+        self._free: queue.SimpleQueue[_Connection] = queue.SimpleQueue()
+        for connection in self._connections:
+            self._free.put(connection)
+        self._warm_by = time.monotonic() + patience
+        self._warming = threading.Lock()
+        self._warm = False
+
+    def run(
+        self,
+        request: Mapping[str, Any],
+        limits: Callable[[], Limits],
+        stop: Stop | None = None,
+        *,
+        begun: Callable[[int], None] = lambda _: None,
+    ) -> Ended:
+        """Have a fork do what a request says, and watch it as ``attend`` does. Raises ServerGoneError.
+
+        ``begun`` is told the generation of the fork: those of the same one have found the same loaded.
+        """
+        self._wait_until_warm()
+        connection = self._free.get()
+
+        def run(mark: str) -> Ended:
+            with Pipe() as pipe:
+                fork = connection.ask({**request, MARK: mark}, pipe.writing)
+                pipe.handed_on()
+                begun(fork.generation)
+                try:
+                    return attend(fork, pipe.reading, limits, stop)
+                finally:
+                    fork.close()
+
+        try:
+            return run_with_own_mark(run)
+        finally:
+            self._free.put(connection)
+
+    def kill(self) -> None:
+        """End the server: every connection then ends, and with it the fork that it serves."""
+        self._process.kill()
+
+    def close(self) -> None:
+        """End the server, at once if it runs nothing; else it sees that nobody listens, and ends what it runs first."""
+        is_idle = self._free.qsize() == len(self._connections)
+        for connection in self._connections:
+            connection.close()
+        if not is_idle:
+            self._process.wait(_SECONDS_TO_END)
+        self._process.kill()
+        self._process.close()
+
+    def is_warm(self, within: float) -> bool:
+        """Whether it can serve by now, or within some seconds. Raises ServerGoneError if it never will."""
+        with self._warming:
+            if not self._warm:
+                try:
+                    answer = self._connections[0].answer(within)
+                except TimeoutError:
+                    return False
+                if answer.get("ready") is not True:
+                    raise ServerGoneError
+                self.pid = int(answer.get("pid", self.pid))
+                self._warm = True
+        return True
+
+    def _wait_until_warm(self) -> None:
+        if not self.is_warm(max(0.0, self._warm_by - time.monotonic())):
+            raise ServerGoneError
+
+
+class _Connection:
+    """One of the sockets to a server."""
+
+    def __init__(self, ours: socket.socket) -> None:
+        self._socket = ours
+        self._read = b""
+
+    def ask(self, request: Mapping[str, Any], output: int) -> _Fork:
+        """Have a fork begin that prints into ``output``."""
+        try:
+            self._socket.settimeout(None)
+            data = json.dumps(request).encode() + b"\n"
+            sent = socket.send_fds(self._socket, [data], [output])
+            self._socket.sendall(data[sent:])
+        except OSError as error:
+            raise ServerGoneError from error
+        answer = self.promised(_SECONDS_TO_FORK)
+        given = (answer.get(name) for name in ("pid", "generation"))
+        numbers = [number for number in given if isinstance(number, int)]
+        if len(numbers) < 2:
+            raise ServerGoneError
+        return _Fork(*numbers, connection=self)
+
+    def fileno(self) -> int:
+        return self._socket.fileno()
+
+    def close(self) -> None:
+        self._socket.close()
+
+    def promised(self, timeout: float) -> dict[str, Any]:
+        """The next object, which comes in time unless something is wrong with the server. Raises ServerGoneError."""
+        try:
+            return self.answer(timeout)
+        except TimeoutError as error:
+            raise ServerGoneError from error
+
+    def answer(self, timeout: float) -> dict[str, Any]:
+        """The next object. Raises TimeoutError if it does not come in time, ServerGoneError if none will."""
+        while b"\n" not in self._read:
+            self._socket.settimeout(timeout)
+            try:
+                data = self._socket.recv(4096)
+            except (BlockingIOError, TimeoutError) as error:
+                raise TimeoutError from error
+            except OSError as error:
+                raise ServerGoneError from error
+            if not data:
+                raise ServerGoneError
+            self._read += data
+        line, _, self._read = self._read.partition(b"\n")
+        try:
+            answer = json.loads(line)
+        except ValueError as error:
+            raise ServerGoneError from error
+        if not isinstance(answer, dict):
+            raise ServerGoneError
+        return answer
+
+
+class _Fork:
+    """A child of the server. It has nothing to clean up, so it is never asked politely to end."""
+
+    patient = False
+
+    def __init__(self, pid: int, generation: int, *, connection: _Connection) -> None:
+        self.pid = pid
+        self.generation = generation
+        self._connection = connection
+        self._entry = cleanup.group(pid)
+        cleanup.register(*self._entry)
+
+    def fileno(self) -> int | None:
+        return self._connection.fileno()
+
+    def status(self) -> int | None:
+        try:
+            status = self._connection.answer(0).get("status")
+        except TimeoutError:
+            return None
+        if not isinstance(status, int):
+            raise ServerGoneError
+        return status
+
+    def close(self) -> None:
+        """It has ended: its number may be that of somebody else soon."""
+        cleanup.strike(*self._entry)
+
+
+# A warm process for a script of the user: its very interpreter, which has imported what the script needs.
+#
+# Each fork of it runs the script from the beginning, with words of its own; ``script_start`` is what happens there.
+
+_HERE = str(Path(__file__).with_name("script_start"))
+_PATIENCE = 60.0  # seconds for all imports of a script
+
+
+def start_script_server(words: Sequence[str], environment: Mapping[str, str], connections: int) -> ForkServer:
+    """Start the warm process of a script, by the words that would run it. A fork gets its own words from a request.
+
+    Raises ServerGoneError where that is not possible: only Linux tells what an import does.
+    """
+    if sys.platform != "linux" or os.pathsep in _HERE:
+        raise ServerGoneError("no script can be kept warm here")
+    theirs = os.environ.get("PYTHONPATH")
+    printed, printing = os.pipe()
+    told: dict[str, object] = {
+        "PYTHONPATH": theirs, "here": _HERE, "printed": printed, "left": [], "noted": [], "own": [], "starts": 0,
+        "generation": 0, "ready": False,
+    }  # fmt: skip
+    try:
+        return ForkServer(
+            words,
+            connections=connections,
+            patience=_PATIENCE,
+            environment={
+                **environment,
+                "PYTHONPATH": os.pathsep.join(filter(None, [_HERE, theirs])),
+                STATE_VARIABLE: json.dumps(told),
+            },
+            descriptors=[printed],
+            stdout=printing,
+        )
+    finally:
+        os.close(printed)
+        os.close(printing)
+
+
+def script_request(argv: Sequence[str], orig_argv: Sequence[str], environment: Mapping[str, str]) -> dict[str, object]:
+    """What a fork is to be: the words that the script sees, those of its process, and what its environment has more."""
+    return {"argv": list(argv), "orig_argv": list(orig_argv), "environment": dict(environment)}
+
+
+# A process of ours that is started before it is needed: it loads, waits for its words, and then is as any other.
+#
+# What it has loaded can serve twice: a fork of it, made before it knows more, may become a warm process
+# (``ForkOfWaiting``). Nothing of what the fork does comes back to it.
+
+_LAST_WAIT = 5.0  # seconds for a fork that was killed just now
+
+
+class WaitingProcess:
+    """Calls ``main`` of a module, with a descriptor and these words, at once; it waits there for one line of JSON.
+
+    Before that, it may be told by an empty line that it will be needed soon. It sees the end of the file if it is not
+    needed, or if this process has gone. ``environment`` and ``descriptors`` are handed on. Raises CannotStartError.
+    """
+
+    def __init__(
+        self,
+        module: str,
+        words: Sequence[str],
+        *,
+        environment: Mapping[str, str] | None = None,
+        descriptors: Sequence[int] = (),
+    ) -> None:
+        theirs, self._ours = os.pipe()
+        self._started = time.monotonic()
+        try:
+            self._command = PrintingProcess(
+                [*own_python(module), str(theirs), *words],
+                environment={**(environment or {}), FORK_VARIABLE: UNMARKED},
+                descriptors=[theirs, *descriptors],
+            )
+        except BaseException:
+            os.close(self._ours)
+            raise
+        finally:
+            os.close(theirs)
+        self.pid = self._command.process.pid
+
+    @property
+    def age(self) -> float:
+        """Seconds since it was started."""
+        return time.monotonic() - self._started
+
+    def expect(self) -> None:
+        """Tell it that it will be needed soon."""
+        with suppress(OSError):  # it has gone, which who needs it will see
+            os.write(self._ours, b"\n")
+
+    def run(self, request: Mapping[str, Any], limits: Callable[[], Limits], stop: Stop | None = None) -> Ended | None:
+        """Have it do what a request says, and watch it from now on as ``attend`` does; None if it has ended before.
+
+        Once only. Raises StillRunningError.
+        """
+
+        def run(mark: str) -> Ended | None:
+            if not self._tell({**request, MARK: mark}):
+                self._command.end()
+                return None
+            return self._command.watched(limits, stop)
+
+        return run_with_own_mark(run)
+
+    def close(self) -> None:
+        """End it: it is not needed."""
+        os.close(self._ours)
+        self._command.end()
+
+    def _tell(self, request: Mapping[str, Any]) -> bool:
+        data = json.dumps(request).encode() + b"\n"
+        try:
+            with os.fdopen(self._ours, "wb", buffering=0) as told:
+                return self._command.process.status() is None and told.write(data) == len(data)
+        except OSError:
+            return False
+
+
+class ForkOfWaiting:
+    """A fork of a waiting process, as this process sees it: by ``lifeline``, our end of a pair of sockets.
+
+    The fork alone has the other end, and is killed when ours is closed.
+    """
+
+    def __init__(self, waiting: WaitingProcess, lifeline: socket.socket) -> None:
+        self.pid = waiting.pid  # it has none of its own yet
+        self._lifeline = lifeline
+
+    def wait(self, seconds: float) -> None:
+        """Wait until it has let go of its files, which an ending process does first, at most so long."""
+        if self._lifeline.fileno() >= 0:
+            readable([self._lifeline.fileno()], seconds)
+
+    def kill(self) -> None:
+        """End it, and wait until it has let go of its files; the system may list it for a moment longer."""
+        if self._lifeline.fileno() >= 0:
+            self._lifeline.shutdown(socket.SHUT_WR)
+            self.wait(_LAST_WAIT)
+            self.close()
+
+    def close(self) -> None:
+        """Free our end; one that still runs is killed by that."""
+        self._lifeline.close()

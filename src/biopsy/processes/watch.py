@@ -1,0 +1,344 @@
+"""One run of a child process, watched to its end: time, memory and output are bounded, nothing of it is left, and
+its end is told in words.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import select
+import signal
+import time
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal, Protocol
+
+from biopsy import errors
+from biopsy.processes.forks import end_group, keeps_processes, signal_group
+from biopsy.processes.reaper import processes
+
+_PAGE = os.sysconf("SC_PAGE_SIZE") if hasattr(os, "sysconf") else 4096
+
+
+NAME_OF_HELP = "for %d"
+"""What a process calls itself that works for a session and cannot be in it, since a warm process has forked it."""
+
+
+def memory_of_session(leader: int) -> int:
+    """Resident bytes of all processes of a session, and of those that work for it; shared pages count for each."""
+    total = 0
+    helping = (NAME_OF_HELP % leader).encode()
+    for pid in processes():
+        with suppress(OSError, ValueError, IndexError):
+            # What stands after the name in brackets: state, parent, group, session, ...; the 22nd is the resident set.
+            before, _, after = Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")
+            fields = after.split()
+            if int(fields[3]) == leader or before.partition(b"(")[2] == helping:
+                total += int(fields[21]) * _PAGE
+    return total
+
+
+# What a child process prints: the pipe it prints into, and the bounded part of it that is kept.
+
+KEPT_OUTPUT = 8 << 20
+"""Bytes of the beginning, and as many of the end, of what a process prints that are kept."""
+
+
+class Pipe:
+    """A pipe that a child prints into: ``reading`` is ours and never blocks, ``writing`` is handed on."""
+
+    def __init__(self) -> None:
+        self.reading, self.writing = os.pipe()
+        os.set_blocking(self.reading, False)
+
+    def __enter__(self) -> Pipe:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Close both ends."""
+        os.close(self.reading)
+        self.handed_on()
+
+    def handed_on(self) -> None:
+        """Close the end to write: the child has its own by now."""
+        if self.writing >= 0:
+            os.close(self.writing)
+            self.writing = -1
+
+
+class KeptOutput:
+    """The first and the last ``size`` bytes of what was printed; ``seen`` counts all of them."""
+
+    def __init__(self, size: int = KEPT_OUTPUT) -> None:
+        self.seen = 0
+        self._size = size
+        self._start = bytearray()
+        self._end = bytearray()
+
+    def add(self, data: bytes) -> None:
+        """Take what was printed next."""
+        self.seen += len(data)
+        room = self._size - len(self._start)
+        self._start += data[:room]
+        self._end += data[room:] if room > 0 else data
+        if len(self._end) > 2 * self._size:
+            del self._end[: -self._size]
+
+    def all(self) -> bytes:
+        """What is kept; a line says where something was cut."""
+        if self.seen <= len(self._start) + self._size:
+            return bytes(self._start + self._end)
+        return bytes(self._start) + b"\n[... cut by biopsy ...]\n" + bytes(self._end[-self._size :])
+
+
+# One run of a child process, watched to its end: time, memory and output are bounded, and nothing of it is left.
+
+Cause = Literal["itself", "time", "memory", "stop", "answer"]
+"""Why a run ended: by itself; it reached a limit; it was not wanted any more; what it answered was not understood."""
+
+LOOK_AT_MEMORY = 0.05
+"""Seconds between two looks at the memory of a process that has a limit."""
+
+_GRACE = 2.0  # seconds between SIGTERM and SIGKILL
+_LAST_WAIT = 30.0  # seconds after SIGKILL: what sleeps in the kernel until then will not end
+_LOOK_AT_LIMITS = 10.0  # seconds, while there is none
+_LONGEST_WAIT = 3600.0  # seconds; poll() counts milliseconds in an int
+_LOOK_AT_STATUS = 0.005  # seconds, where no descriptor tells of a process's end
+_MOST_DRAINED = 1 << 20  # bytes read after the end, for what still writes then was not ended by us
+
+
+class StillRunningError(errors.BiopsyError):
+    """A process does not end, not even by SIGKILL."""
+
+    def __init__(self, pid: int) -> None:
+        super().__init__(f"process {pid} does not end, not even by SIGKILL")
+        self.pid = pid
+
+
+@dataclass(frozen=True)
+class Limits:
+    """What one run may use: wall time in seconds, resident memory of all its processes in bytes; None for no limit."""
+
+    seconds: float | None = None
+    memory: int | None = None
+
+
+@dataclass(frozen=True)
+class Ended:
+    """How a run ended: exit status, or minus the signal; what ended it; what it printed, its middle cut if long.
+
+    ``left`` is the number of processes that it had left in the background, and that were ended with it.
+    """
+
+    status: int
+    cause: Cause
+    output: bytes
+    left: int = 0
+
+
+def lets_processes_stay(ended: Ended | None) -> bool:
+    """Whether what a run has left in the background stays: if the user wants that, and the run ended by itself."""
+    return ended is not None and ended.cause == "itself" and keeps_processes()
+
+
+class Stop:
+    """Tells a run from another thread that its answer is not wanted any more."""
+
+    def __init__(self) -> None:
+        self._read, self._write = os.pipe()
+
+    def fileno(self) -> int:
+        """Readable once the run is to stop."""
+        return self._read
+
+    @property
+    def is_set(self) -> bool:
+        """Whether the run was asked to stop."""
+        return bool(readable([self._read], 0))
+
+    def set(self) -> None:
+        """Ask the run to stop."""
+        os.write(self._write, b".")
+
+    def close(self) -> None:
+        """Free the descriptors: the run has ended."""
+        os.close(self._read)
+        os.close(self._write)
+
+
+class Running(Protocol):
+    """A process that was started, leader of its own group. ``patient``: it may clean up when told to end."""
+
+    pid: int
+    patient: bool
+
+    def fileno(self) -> int | None:
+        """Readable once it has ended; None where the platform has no such thing."""
+
+    def status(self) -> int | None:
+        """Its exit status, or minus the signal, if it has ended. Its group is gone by then."""
+
+
+def attend(
+    running: Running,
+    output: int,
+    limits: Callable[[], Limits],
+    stop: Stop | None = None,
+    *,
+    kept: int = KEPT_OUTPUT,
+) -> Ended:
+    """Watch a run until it has ended, and end it if it reaches a limit or is not wanted any more.
+
+    ``limits`` are asked again and again: a limit may become known only while it runs. ``output`` is the end to read of
+    the pipe that it prints into, ``kept`` how many bytes of its beginning and its end are kept.
+
+    Whatever happens here, it has ended afterwards; raises StillRunningError if that is not possible.
+    """
+    watch = _Watch(running, output, limits, stop, KeptOutput(kept))
+    try:
+        return watch.until_the_end()
+    except BaseException:
+        end_group(running.pid)
+        raise
+
+
+class _Watch:
+    """The state of ``attend``: who is listened to, and what has been decided."""
+
+    def __init__(
+        self, running: Running, output: int, limits: Callable[[], Limits], stop: Stop | None, kept: KeptOutput
+    ) -> None:
+        self._running = running
+        self._limits = limits
+        self._stop = stop
+        self._output: int | None = output
+        self._kept = kept
+        self._cause: Cause = "itself"
+        self._started = time.monotonic()
+        self._end_by: float | None = None  # when the next, harder step is due, once it was told to end
+        self._killed = False
+
+    def until_the_end(self) -> Ended:
+        while (status := self._running.status()) is None:
+            self._wait()
+            self._decide()
+        self._read_what_is_left()
+        return Ended(status, self._cause, self._kept.all())
+
+    def _wait(self) -> None:
+        stop = self._stop if self._cause == "itself" else None
+        sources = (self._running.fileno(), self._output, None if stop is None else stop.fileno())
+        ready = readable([source for source in sources if source is not None], self._patience())
+        if self._output in ready:
+            self._read()
+        if stop is not None and stop.fileno() in ready:
+            self._end_because("stop")
+
+    @property
+    def _deadline(self) -> float | None:
+        if self._cause != "itself":
+            return self._end_by
+        seconds = self._limits().seconds
+        return None if seconds is None else self._started + seconds
+
+    def _patience(self) -> float:
+        deadline = self._deadline
+        times = [_LOOK_AT_LIMITS] if deadline is None else [max(0.0, deadline - time.monotonic())]
+        if self._limits().memory is not None and self._cause == "itself":
+            times.append(LOOK_AT_MEMORY)
+        if self._running.fileno() is None:
+            times.append(_LOOK_AT_STATUS)
+        return min(times)
+
+    def _decide(self) -> None:
+        deadline = self._deadline
+        if deadline is not None and time.monotonic() >= deadline:
+            if self._cause == "itself":
+                self._end_because("time")
+            elif not self._killed:
+                self._kill()
+            else:
+                raise StillRunningError(self._running.pid)
+        limit = self._limits().memory
+        if limit is not None and self._cause == "itself" and memory_of_session(self._running.pid) > limit:
+            self._end_because("memory")
+
+    def _end_because(self, cause: Cause) -> None:
+        self._cause = cause
+        if self._running.patient and cause != "memory":
+            signal_group(self._running.pid, signal.SIGTERM)
+            self._end_by = time.monotonic() + _GRACE
+        else:
+            self._kill()
+
+    def _kill(self) -> None:
+        end_group(self._running.pid)
+        self._killed = True
+        self._end_by = time.monotonic() + _LAST_WAIT
+
+    def _read(self) -> None:
+        assert self._output is not None
+        data = os.read(self._output, 1 << 16)
+        self._kept.add(data)
+        if not data:
+            self._output = None  # everyone has closed it: it would be readable for ever
+
+    def _read_what_is_left(self) -> None:
+        before = self._kept.seen
+        with suppress(BlockingIOError):
+            while self._output is not None and self._kept.seen - before < _MOST_DRAINED:
+                self._read()
+
+
+def readable(descriptors: Sequence[int], seconds: float) -> set[int]:
+    """Those that can be read, once one can or the time is up; of any number, which select() cannot tell."""
+    poll = select.poll()
+    for descriptor in descriptors:
+        poll.register(descriptor, select.POLLIN)
+    return {descriptor for descriptor, _ in poll.poll(math.ceil(1000 * min(seconds, _LONGEST_WAIT)))}
+
+
+# What is to be told of the end of a process that an engine worked in.
+
+_MOST_SHOWN = 2000  # bytes of what a dying engine printed
+
+
+def signal_name(number: int) -> str:
+    """What a signal is called: ``SIGSEGV``."""
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return f"signal {number}"
+
+
+def engine_death(engine: str, stage: errors.Stage | None, ended: Ended) -> errors.BiopsyError:
+    """The error that tells of a process that has ended without a result of ``engine``, a spec.
+
+    ``stage`` is what the engine was last asked for, None if it had not been given the model: then it has not failed on
+    it.
+    """
+    printed = ended.output[-_MOST_SHOWN:].decode(errors="replace").strip()
+    quoted = f"; it printed:\n{printed}" if printed else ""
+    if ended.cause == "answer":
+        return errors.BiopsyError(f"the process of {engine} gave an answer that is not understood{quoted}")
+    if stage is None:
+        return errors.BiopsyError(f"the process of {engine} {_how(ended)}, before it looked at the model{quoted}")
+    name = engine.partition(":")[0]
+    if ended.cause == "time":
+        return errors.EngineFailure(f"{engine} took too long to {stage}", engine=name, stage=stage, kind="Timeout")
+    if ended.status < 0:
+        kind = signal_name(-ended.status)
+        message = f"{engine} ended its process with {kind}{quoted}"
+        return errors.EngineFailure(message, engine=name, stage=stage, kind=kind)
+    return errors.BiopsyError(f"the process of {engine} ended with status {ended.status} without a result{quoted}")
+
+
+def _how(ended: Ended) -> str:
+    if ended.cause == "time":
+        return "took too long to start"
+    return f"ended with {signal_name(-ended.status) if ended.status < 0 else f'status {ended.status}'}"

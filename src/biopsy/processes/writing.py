@@ -1,0 +1,400 @@
+"""Writing files whole or not at all, with the folders that they need, and no more public than what they were made
+of.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import stat
+import threading
+import time
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import BinaryIO
+
+from biopsy import errors
+from biopsy.processes import cleanup
+from biopsy.processes.cleanup import temporary_folder
+
+_NEW = (
+    os.O_RDWR
+    | os.O_CREAT
+    | os.O_EXCL
+    | getattr(os, "O_NOFOLLOW", 0)
+    | getattr(os, "O_CLOEXEC", 0)
+    | getattr(os, "O_BINARY", 0)
+)
+_FOR_ALL = 0o666
+"""As ``open`` has it: the umask takes away from it."""
+
+_PATIENCE = 8.0
+"""Seconds to wait for a reader of a pipe: a shell starts one at the same time, and one that was planted has none."""
+_LITTLE_PATIENCE = 0.5
+"""Once nobody has come to read from one, who would from the next? Nor would a folder full of them be waited for."""
+_unread: set[Path] = set()
+
+_COPIED_AT_ONCE = 1 << 20
+
+
+def write_whole(path: Path, parts: Iterable[bytes | bytearray | memoryview]) -> None:
+    """Write ``parts`` one after the other to ``path``, replacing what stood there in one step.
+
+    A link is replaced too, and not followed. What is no file, such as a pipe or /dev/null, is written to as it is.
+    Folders that are missing are made. Raises UsageError if the folder cannot be made or written, or if nobody reads
+    from the pipe; what stood at ``path`` is then untouched.
+    """
+    _write(path, parts, transient=False)
+
+
+def write_transient(path: Path, parts: Iterable[bytes | bytearray | memoryview]) -> None:
+    """Write a file that is to go with this process: as ``write_whole``, and it is removed if this process is killed.
+
+    Unless something else stands there by then; ``cleanup.keep`` ends that.
+    """
+    _write(path, parts, transient=True)
+
+
+def copy_transient(source: Path, path: Path) -> None:
+    """Copy a file to one that is to go with this process, see ``write_transient``. Raises as that does."""
+    try:
+        with source.open("rb") as stream:
+            write_transient(path, iter(lambda: stream.read(_COPIED_AT_ONCE), b""))
+    except OSError as error:
+        raise cannot_write(path, error) from error
+
+
+def _write(path: Path, parts: Iterable[bytes | bytearray | memoryview], *, transient: bool) -> None:
+    try:
+        if _is_stream(path):
+            with os.fdopen(_opened_stream(path), "wb") as stream:
+                stream.writelines(parts)
+            return
+        with folders_of(path), _replacement(path, transient=transient) as stream:
+            stream.writelines(parts)
+    except OSError as error:
+        raise cannot_write(path, error) from error
+
+
+def open_anew(path: Path) -> BinaryIO:
+    """A stream into a file that takes the place of what stands at ``path`` at once, for who reads along.
+
+    What is no file is written to as it is. Raises UsageError as ``write_whole`` does.
+    """
+    try:
+        if _is_stream(path):
+            return os.fdopen(_opened_stream(path), "wb")
+        with folders_of(path), _replacement(path, transient=False) as stream:
+            return os.fdopen(os.dup(stream.fileno()), "wb")
+    except OSError as error:
+        raise cannot_write(path, error) from error
+
+
+def create_new(path: Path) -> BinaryIO:
+    """A file where nothing stands yet, not even a link. Raises FileExistsError if something does, or OSError."""
+    return os.fdopen(os.open(path, _NEW, _FOR_ALL), "w+b")
+
+
+@contextlib.contextmanager
+def _replacement(path: Path, *, transient: bool) -> Iterator[BinaryIO]:
+    """A file under a name of its own that takes the place of ``path`` at the end; nothing stays if that fails."""
+    temporary = _temporary_name(path)
+    stream = _taken_along(temporary, path if transient else temporary, always=transient)
+    try:
+        with stream:
+            yield stream
+        temporary.replace(path)
+        if transient:
+            cleanup.replaced(path)
+    except BaseException:
+        with contextlib.suppress(OSError):  # a read-only file system refuses even what is not there
+            temporary.unlink(missing_ok=True)
+        raise
+    finally:
+        if not transient:
+            cleanup.keep(temporary)
+
+
+def _taken_along(temporary: Path, path: Path, *, always: bool) -> BinaryIO:
+    """A new file at ``temporary`` that goes with this process, here or at ``path``, if it is killed.
+
+    Unless it is ``always`` to, only where somebody watches already.
+    """
+    if not always and not cleanup.watches():
+        return create_new(temporary)
+    with cleanup.about_to_make(temporary):
+        stream = create_new(temporary)
+        cleanup.take_along(os.fstat(stream.fileno()), path, temporary)
+        return stream
+
+
+def _temporary_name(path: Path) -> Path:
+    """A name beside ``path`` that nobody could have put something at."""
+    return path.with_name(f".{path.name}.{os.urandom(4).hex()}.part")
+
+
+def _is_stream(path: Path) -> bool:
+    """Whether this is written to as it is: a pipe, a device, or a link of the system's own to whatever is open."""
+    try:
+        mode = path.lstat().st_mode
+        if stat.S_ISLNK(mode):
+            return _is_of_the_system(path) and not path.is_dir()
+    except OSError:
+        return False
+    return not (stat.S_ISREG(mode) or stat.S_ISDIR(mode))
+
+
+def _is_of_the_system(link: Path) -> bool:
+    """Whether a link is one of /dev/stdout, /dev/fd/N and the like, which no folder of anybody's can hold."""
+    folder = link.parent.resolve().parts
+    return folder == ("/", "dev") or (folder[:2] == ("/", "proc") and folder[-1] == "fd")
+
+
+def _opened_stream(path: Path) -> int:
+    """The descriptor of a stream. Raises OSError, also if it is a pipe that nobody begins to read."""
+    end = time.monotonic() + (_LITTLE_PATIENCE if _unread else _PATIENCE)
+    flags = os.O_WRONLY | os.O_TRUNC | getattr(os, "O_NOCTTY", 0) | getattr(os, "O_CLOEXEC", 0)
+    while True:
+        try:
+            descriptor = os.open(path, flags | getattr(os, "O_NONBLOCK", 0))
+            os.set_blocking(descriptor, True)
+            return descriptor
+        except OSError as error:
+            if error.errno != errno.ENXIO or not path.is_fifo():
+                raise
+            if time.monotonic() > end:
+                _unread.add(path)
+                raise OSError(errno.ENXIO, "it is a pipe, and nobody reads from it", str(path)) from error
+        time.sleep(0.02)
+
+
+def cannot_write(path: Path, error: OSError) -> errors.UsageError:
+    """The error that tells why ``path`` cannot be written."""
+    if not path.parent.is_dir():
+        why = error.strerror or error
+        return errors.UsageError(f"cannot write {path}: the folder {path.parent} cannot be made: {why}")
+    return errors.UsageError(f"cannot write {path}: {error.strerror or error}")
+
+
+def require_writable(path: Path) -> None:
+    """Raise UsageError now if ``path`` could not be written later, at the end of long work.
+
+    Folders that are missing are not made yet.
+    """
+    if path.is_dir():
+        raise errors.UsageError(f"cannot write {path}: it is a directory")
+    if _is_stream(path):
+        return
+    try:
+        probe = nearest_folder(path) / _temporary_name(path).name
+        create_new(probe).close()
+        probe.unlink()
+    except OSError as error:
+        raise cannot_write(path, error) from error
+
+
+# Files that belong together, such as a model and its weights: all of them are written, or none.
+
+
+@contextmanager
+def written_together(path: Path) -> Iterator[Path]:
+    """A path in a fresh folder beside ``path``; what is written there, weights beside it too, replaces what is here.
+
+    Raises UsageError if it cannot be written. If what stands inside fails or crashes, nothing of it is left. A link is
+    replaced, not followed; folders that are missing are made.
+    """
+    try:
+        with folders_of(path), temporary_folder(f".{path.name}.", path.parent.resolve()) as scratch:
+            yield scratch / path.name
+            for made in sorted(scratch.iterdir(), key=lambda made: made.name == path.name):  # the model last
+                made.replace(path.parent / made.name)
+    except OSError as error:
+        raise cannot_write(path, error) from error
+
+
+# Folders that are missing: made when a file is written into them, and gone again if that fails.
+#
+# Each is made as ``mkdir`` makes it, with the mode that the umask leaves. None is made through a link that leads
+# nowhere, nor where something else appears meanwhile.
+
+
+def nearest_folder(path: Path) -> Path:
+    """The innermost folder around ``path`` that is there. Raises OSError if no folder can be made in it."""
+    folder = path.parent
+    while not folder.exists():
+        if folder.is_symlink():
+            raise OSError(errno.ELOOP, f"{folder} is a link that leads nowhere", str(folder))
+        folder = folder.parent
+    if not folder.is_dir():
+        raise NotADirectoryError(errno.ENOTDIR, f"{folder} is no folder", str(folder))
+    return folder
+
+
+def make_folders_of(path: Path) -> list[Path]:
+    """Make the folders around ``path`` that are missing; returns those made, the outermost first.
+
+    Raises OSError if one cannot be made; none of them is left then.
+    """
+    nearest, missing = nearest_folder(path), []
+    folder = path.parent
+    while folder != nearest:
+        missing.append(folder)
+        folder = folder.parent
+    made: list[Path] = []
+    try:
+        for folder in reversed(missing):
+            try:
+                folder.mkdir()
+                made.append(folder)
+            except FileExistsError:  # somebody else has made it
+                if folder.is_symlink() or not folder.is_dir():
+                    raise
+    except OSError:
+        remove_empty(made)
+        raise
+    return made
+
+
+@contextlib.contextmanager
+def folders_of(path: Path) -> Iterator[None]:
+    """The folders around ``path`` exist inside; those made for it go again if what stands inside fails."""
+    made = make_folders_of(path)
+    try:
+        yield
+    except BaseException:
+        remove_empty(made)
+        raise
+
+
+def remove_empty(folders: list[Path]) -> None:
+    """Remove folders, the outermost first in the list, unless something stands in them by now."""
+    for folder in reversed(folders):
+        with contextlib.suppress(OSError):
+            folder.rmdir()
+
+
+# What is made of a file is no more public than the file: a result holds what is in the model.
+
+_GROUP, _OTHERS = 0o070, 0o007
+
+
+@contextlib.contextmanager
+def as_private_as(paths: Iterable[Path]) -> Iterator[None]:
+    """While it lasts, whatever is written gives the group and others no more than each of these files gives them.
+
+    That holds for all files of this process and of those that it starts, such as checks and engines: it is the umask
+    that is narrowed. What is no plain file, or is not there, narrows nothing.
+    """
+    mask = 0
+    for path in paths:
+        mask |= _mask_of(path)
+    if not mask:
+        yield
+        return
+    _narrowed.begin(mask)
+    try:
+        yield
+    finally:
+        _narrowed.end(mask)
+
+
+@contextlib.contextmanager
+def as_private_as_what_is_read(paths: Iterable[Path]) -> Iterator[None]:
+    """``as_private_as`` these files, and as each one that ``is_read`` tells of while it lasts."""
+    with _reading, as_private_as(paths):
+        yield
+
+
+def is_read(path: Path) -> None:
+    """Have what is written from now on be as private as a file, to the end of ``as_private_as_what_is_read``.
+
+    For files that no option names, such as the weights of a model. Outside of such a block nothing is changed.
+    """
+    _reading.add(path)
+
+
+def _mask_of(path: Path) -> int:
+    """The bits of a umask for what a file does not grant; 0 for what is no plain file, or is not there."""
+    with contextlib.suppress(OSError, ValueError):
+        status = path.stat()
+        if stat.S_ISREG(status.st_mode):
+            return _missing(status.st_mode)
+    return 0
+
+
+def _missing(mode: int) -> int:
+    """The bits of a umask for what a file does not grant; who may not read it may do nothing."""
+    return (
+        (~mode & 0o022)
+        | (0 if mode & stat.S_IRGRP else _GROUP)
+        | (0 if mode & stat.S_IROTH else _OTHERS)
+    )  # fmt: skip
+
+
+def make_as_private_as_new(descriptor: int) -> None:
+    """Take from a file that stood there already what a new one would not give to the group and others."""
+    if not hasattr(os, "fchmod"):
+        return
+    umask = os.umask(_GROUP | _OTHERS)
+    os.umask(umask)
+    mode = stat.S_IMODE(os.fstat(descriptor).st_mode)
+    if mode & umask & (_GROUP | _OTHERS):
+        os.fchmod(descriptor, mode & ~(umask & (_GROUP | _OTHERS)))
+
+
+class _Umask:
+    """The umask of this process while several may want it narrower: the caller's comes back with the last of them."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._wanted: list[int] = []
+        self._before = 0
+
+    def begin(self, mask: int) -> None:
+        with self._lock:
+            if not self._wanted:
+                self._before = os.umask(_GROUP | _OTHERS)
+            self._wanted.append(mask)
+            self._set()
+
+    def end(self, mask: int) -> None:
+        with self._lock:
+            self._wanted.remove(mask)
+            self._set()
+
+    def _set(self) -> None:
+        narrowed = self._before
+        for mask in self._wanted:
+            narrowed |= mask
+        os.umask(narrowed)
+
+
+_narrowed = _Umask()
+
+
+class _Reading:
+    """Files that are read while a block lasts, and the narrowing that each of them asked for."""
+
+    def __init__(self) -> None:
+        self._depth = 0
+        self._masks: set[int] = set()
+
+    def __enter__(self) -> None:
+        self._depth += 1
+
+    def __exit__(self, *_: object) -> None:
+        self._depth -= 1
+        if self._depth == 0:
+            while self._masks:
+                _narrowed.end(self._masks.pop())
+
+    def add(self, path: Path) -> None:
+        mask = _mask_of(path) if self._depth else 0
+        if mask and mask not in self._masks:
+            self._masks.add(mask)
+            _narrowed.begin(mask)
+
+
+_reading = _Reading()

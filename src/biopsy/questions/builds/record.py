@@ -1,0 +1,262 @@
+"""The record of one build: what the engine was told and what it chose for each layer, in files of ours and in
+Polygraphy's replays.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from biopsy import errors
+from biopsy.engines.base import LayerRecord
+from biopsy.processes.reading import open_delivering
+from biopsy.processes.writing import write_whole
+from biopsy.tensors.polygraphy_json import CLASS, OLD_CLASS
+
+KEY = "biopsy_tactics"
+VERSION = 1
+
+_LAYER_TEXTS = ("kind", "implementation", "precision", "layout", "device")
+
+
+@dataclass(frozen=True, kw_only=True)
+class TacticRecord:
+    """One build. ``settings`` and ``environment`` are what the engine was told; ``varied`` names those of them that
+    differ from build to build, as ``key`` or ``env.NAME``. ``seed`` and ``block`` tell how its place was drawn: builds
+    of one block, and one seed, were put in order by lot. ``outcome`` is ``good``, ``bad``, ``other``, or empty as
+    long as nobody has said. ``machine`` is the kind of another machine that the build was made on.
+    """
+
+    engine: str
+    version: str = ""
+    device: str = ""
+    model: str = ""
+    model_digest: str = ""
+    settings: Mapping[str, str] = field(default_factory=dict)
+    environment: Mapping[str, str] = field(default_factory=dict)
+    varied: tuple[str, ...] = ()
+    iteration: int | None = None
+    outcome: str = ""
+    build_seconds: float | None = None
+    remarks: tuple[str, ...] = ()
+    layers: tuple[LayerRecord, ...] = ()
+    seed: int | None = None
+    block: int | None = None
+    machine: str = ""
+
+
+def write_record(record: TacticRecord, path: Path) -> None:
+    """Write a record. Raises UsageError if the file cannot be written."""
+    tree = {KEY: VERSION, **asdict(record)}
+    tree["layers"] = [_layer_tree(layer) for layer in record.layers]
+    if not record.machine:
+        del tree["machine"]
+    write_whole(path, [json.dumps(tree, indent=4).encode(), b"\n"])
+
+
+def _layer_tree(layer: LayerRecord) -> dict[str, Any]:
+    """What is known of a layer. A name that the engine has made up is left out where the model's nodes tell it."""
+    tree: dict[str, Any] = {"nodes": list(layer.nodes)}
+    tree |= {key: getattr(layer, key) for key in _LAYER_TEXTS if getattr(layer, key)}
+    if layer.time_us is not None:
+        tree["time_us"] = round(layer.time_us, 3)
+    return tree
+
+
+def record_of(tree: Mapping[str, Any], path: Path) -> TacticRecord:
+    """The record that a parsed file holds. Raises DataError if it holds something else, or is newer than this."""
+    if tree.get(KEY) != VERSION:
+        raise errors.DataError(
+            f"{path} is a tactic record of version {tree.get(KEY)!r}, and this biopsy reads {VERSION}"
+        )
+    try:
+        return TacticRecord(
+            **{key: _text(tree[key]) for key in ("engine", "version", "device", "model", "model_digest", "outcome")},
+            settings=_texts(tree["settings"]),
+            environment=_texts(tree["environment"]),
+            varied=tuple(map(_text, tree["varied"])),
+            iteration=_number(tree["iteration"]),
+            seed=_number(tree.get("seed")),
+            block=_number(tree.get("block")),
+            machine=_text(tree.get("machine", "")),
+            build_seconds=None if tree["build_seconds"] is None else float(tree["build_seconds"]),
+            remarks=tuple(map(_text, tree["remarks"])),
+            layers=tuple(map(_layer, tree["layers"])),
+        )
+    except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
+        raise errors.DataError(f"{path} is a damaged tactic record: {type(error).__name__}: {error}") from error
+
+
+def _layer(tree: Mapping[str, Any]) -> LayerRecord:
+    texts = {key: _text(tree.get(key, "")) for key in _LAYER_TEXTS}
+    time_us = tree.get("time_us")
+    nodes = tuple(map(_text, tree["nodes"]))
+    name = nodes[0] if nodes else ""
+    return LayerRecord(name=name, nodes=nodes, time_us=None if time_us is None else float(time_us), **texts)
+
+
+def _texts(tree: Mapping[str, Any]) -> dict[str, str]:
+    return {_text(key): _text(value) for key, value in tree.items()}
+
+
+def _number(value: object) -> int | None:
+    if value is not None and not isinstance(value, int):
+        raise TypeError(f"{value!r} is no number")
+    return value
+
+
+def _text(value: object) -> str:
+    if not isinstance(value, str):
+        raise TypeError(f"{value!r} is no text")
+    return value
+
+
+# Polygraphy's tactic replays: which algorithm TensorRT chose for each layer. Read off Polygraphy 0.53.6.
+
+_REPLAY = "TacticReplayData"
+
+
+@dataclass(frozen=True)
+class TensorInfo:
+    """How a tensor stands in memory: a type such as ``DataType.FLOAT``, strides in elements, and vectorization."""
+
+    dtype: str
+    strides: tuple[int, ...]
+    vectorized_dim: int | None = None
+    components_per_element: int | None = None
+
+    def __str__(self) -> str:
+        """As Polygraphy writes it."""
+        return f"TensorInfo({self.dtype}, {self.strides}, {self.vectorized_dim}, {self.components_per_element})"
+
+
+@dataclass(frozen=True)
+class Algorithm:
+    """One way to compute a layer."""
+
+    implementation: int
+    tactic: int
+    inputs: tuple[TensorInfo, ...] = ()
+    outputs: tuple[TensorInfo, ...] = ()
+
+    def __str__(self) -> str:
+        """As Polygraphy writes it."""
+        inputs, outputs = (_tuple_text(infos) for infos in (self.inputs, self.outputs))
+        return f"(Implementation: {self.implementation}, Tactic: {self.tactic}) | Inputs: {inputs} | Outputs: {outputs}"
+
+
+def _tuple_text(infos: tuple[TensorInfo, ...]) -> str:
+    return f"({', '.join(map(str, infos))}{',' if len(infos) == 1 else ''})"
+
+
+@dataclass(frozen=True)
+class TacticReplay:
+    """Algorithms by the name of a layer."""
+
+    algorithms: Mapping[str, Algorithm] = field(default_factory=dict)
+
+
+def is_replay(tree: object) -> bool:
+    """Whether a parsed file is a tactic replay."""
+    return isinstance(tree, dict) and (tree.get(CLASS) == _REPLAY or f"{OLD_CLASS}{_REPLAY}" in tree)
+
+
+def replay_of(tree: Mapping[str, Any], path: Path) -> TacticReplay:
+    """The tactic replay that a parsed file holds. Raises DataError if it is damaged."""
+    try:
+        return TacticReplay({str(name): _algorithm(found) for name, found in tree["replay"].items()})
+    except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
+        raise errors.DataError(f"{path} is a damaged tactic replay: {type(error).__name__}: {error}") from error
+
+
+def _algorithm(tree: Mapping[str, Any]) -> Algorithm:
+    inputs, outputs = (tuple(map(_info, tree[key])) for key in ("inputs", "outputs"))
+    return Algorithm(int(tree["implementation"]), int(tree["tactic"]), inputs, outputs)
+
+
+def _info(tree: Mapping[str, Any]) -> TensorInfo:
+    strides = tuple(map(int, tree["strides"]))
+    return TensorInfo(str(tree["dtype"]), strides, tree.get("vectorized_dim"), tree.get("components_per_element"))
+
+
+def write_replay(replay: TacticReplay, path: Path) -> None:
+    """Write a tactic replay that Polygraphy reads. Raises UsageError if the file cannot be written."""
+    tree = {"replay": {name: _algorithm_tree(one) for name, one in replay.algorithms.items()}, CLASS: _REPLAY}
+    write_whole(path, [json.dumps(tree, indent=4).encode()])
+
+
+def _algorithm_tree(one: Algorithm) -> dict[str, Any]:
+    infos = {key: [_info_tree(info) for info in getattr(one, key)] for key in ("inputs", "outputs")}
+    return {"implementation": one.implementation, "tactic": one.tactic, **infos, CLASS: "Algorithm"}
+
+
+def _info_tree(info: TensorInfo) -> dict[str, Any]:
+    return {
+        "dtype": info.dtype,
+        "strides": list(info.strides),
+        "vectorized_dim": info.vectorized_dim,
+        "components_per_element": info.components_per_element,
+        CLASS: "TensorInfo",
+    }
+
+
+# Files of tactics, biopsy's and Polygraphy's: one, or all below a folder.
+
+_BLANK = b" \t\r\n"
+
+
+def read_tactics(path: Path) -> TacticRecord | TacticReplay:
+    """What a file of tactics holds. Raises DataError if it is none or damaged, UsageError if it cannot be read."""
+    try:
+        found = _read(path)
+    except OSError as error:
+        raise errors.UsageError(f"cannot read {path}: {error.strerror or error}") from error
+    if found is None:
+        raise errors.DataError(
+            f"{path} is neither a tactic record of biopsy nor a tactic replay of Polygraphy",
+            next_steps=["biopsy debug build MODEL --save-tactics FILE ...    writes records"],
+        )
+    return found
+
+
+def _read(path: Path) -> TacticRecord | TacticReplay | None:
+    """What a file holds; None if that is something else. A file that begins like no JSON object is not read whole.
+
+    Raises DataError for a file of tactics that is damaged; one called .json that is cut short could be one.
+    """
+    with open_delivering(path) as stream:
+        beginning = stream.read(64)
+        if beginning.lstrip(_BLANK)[:1] not in (b"{", b""):
+            return None
+        data = beginning + stream.read()
+    try:
+        tree = json.loads(data)
+    except (ValueError, RecursionError) as error:
+        if path.suffix == ".json":
+            raise errors.DataError(f"{path} is damaged: it is no JSON ({error})") from error
+        return None
+    if isinstance(tree, dict) and KEY in tree:
+        return record_of(tree, path)
+    return replay_of(tree, path) if is_replay(tree) else None
+
+
+def tactics_below(path: Path) -> dict[Path, TacticRecord | TacticReplay]:
+    """All tactics of a folder and the folders in it, by path; or those of one file. Other files are passed over.
+
+    Raises UsageError if there is nothing there, DataError for a file of tactics that is damaged.
+    """
+    if not path.is_dir():
+        return {path: read_tactics(path)}
+    found: dict[Path, TacticRecord | TacticReplay] = {}
+    for file in sorted(path.rglob("*")):
+        if file.is_file():
+            try:
+                tactics = _read(file)
+            except OSError as error:
+                raise errors.UsageError(f"cannot read {file}: {error.strerror or error}") from error
+            if tactics is not None:
+                found[file] = tactics
+    return found

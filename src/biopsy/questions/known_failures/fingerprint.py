@@ -1,0 +1,456 @@
+"""The pattern of a model without names, sizes and weights; and its fingerprint: one text and one digest, the same
+for all isomorphic patterns.
+"""
+
+from __future__ import annotations
+
+import heapq
+import re
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from hashlib import sha256
+from typing import NamedTuple, TypeAlias
+
+ABSENT = "none"
+"""What stands for an input that is left out."""
+
+BODY, FUNCTION = "[body]", "[function]"
+"""Labels of the body of a node or function, and of a call: no operator is written with brackets."""
+
+
+class Tensor(NamedTuple):
+    """What a node reads: the output number ``slot`` of the vertex number ``source``."""
+
+    source: int
+    slot: int
+
+
+Operand: TypeAlias = "Tensor | str"
+"""What is read: a tensor, or a word for what no other vertex makes: ``const float32``, ``none`` for one left out."""
+
+
+class Edge(NamedTuple):
+    """That one vertex has to do with another, and how: ``role`` is unlike for each way."""
+
+    source: int
+    target: int
+    role: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Vertex:
+    """One thing in a pattern: a node, an input, a body of a node, an argument of a body.
+
+    ``label`` is its operator with the domain, or what else it is. ``attributes`` are ``name=value``, sorted by name;
+    ``bodies`` are those of a node: the attribute and the number of the vertex. ``home`` is the body that it stands in;
+    None for the model's own graph. ``results``: which of its outputs are outputs of the model.
+    ``types`` are the element types of its outputs, "" where nobody knows: they follow from the rest, and are no part of
+    the text.
+    """
+
+    label: str
+    attributes: tuple[str, ...] = ()
+    operands: tuple[Operand, ...] = ()
+    bodies: tuple[tuple[str, int], ...] = ()
+    home: int | None = None
+    results: tuple[int, ...] = ()
+    types: tuple[str, ...] = field(default=(), compare=False)
+
+    @property
+    def is_node(self) -> bool:
+        """Whether it is a node: no input, no body, no argument."""
+        return self.label != BODY and " " not in self.label
+
+
+@dataclass(frozen=True)
+class Pattern:
+    """All vertices; they refer to each other by their places."""
+
+    vertices: tuple[Vertex, ...]
+
+    @property
+    def nodes(self) -> tuple[int, ...]:
+        """The places of nodes."""
+        return tuple(place for place, one in enumerate(self.vertices) if one.is_node)
+
+    def edges(self) -> Iterator[Edge]:
+        """How each vertex depends on others."""
+        for place, one in enumerate(self.vertices):
+            for number, operand in enumerate(one.operands):
+                if isinstance(operand, Tensor):
+                    yield Edge(operand.source, place, f"{number}.{operand.slot}")
+            for name, body in one.bodies:
+                yield Edge(body, place, f"@{name}")
+            if one.home is not None:
+                yield Edge(place, one.home, "in")
+
+    def reordered(self, order: list[int]) -> Pattern:
+        """The same pattern with its vertices in another order."""
+        place_of = {old: new for new, old in enumerate(order)}
+        return Pattern(tuple(_renumbered(self.vertices[old], place_of) for old in order))
+
+
+def _renumbered(one: Vertex, place_of: dict[int, int]) -> Vertex:
+    return Vertex(
+        label=one.label,
+        attributes=one.attributes,
+        operands=tuple(
+            Tensor(place_of[operand.source], operand.slot) if isinstance(operand, Tensor) else operand
+            for operand in one.operands
+        ),
+        bodies=tuple((name, place_of[body]) for name, body in one.bodies),
+        home=None if one.home is None else place_of[one.home],
+        results=one.results,
+        types=one.types,
+    )
+
+
+def own_text(one: Vertex) -> str:
+    """All that is said of a vertex besides its edges: two that differ in it are never the same."""
+    operands = ",".join("" if isinstance(operand, Tensor) else operand for operand in one.operands)
+    results = ",".join(map(str, one.results))
+    return f"{one.label}({operands}) {' '.join(one.attributes)} -> {results}"
+
+
+# A pattern as text that a person can read, and the digest of it that a catalogue is searched by.
+
+FORM = "k1"
+"""What a digest begins with: the rules of what belongs to a pattern, which change with it."""
+
+_DIGITS = 20
+_PREFIXES: Mapping[str, str] = {"input": "x", "argument": "a", "output": "o"}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Fingerprint:
+    """What two patterns have in common if and only if they are the same.
+
+    ``text`` is the pattern, a line for each vertex. ``exact``: it is the same for isomorphic patterns; else the limit
+    of the search for it was reached, ``digest`` is that of counts, and others may have it too.
+    """
+
+    text: str
+    digest: str
+    exact: bool
+
+    def same_as(self, other: Fingerprint) -> bool:
+        """Whether both are of the same pattern, without doubt."""
+        return self.exact and other.exact and self.text == other.text
+
+
+def fingerprint_of(pattern: Pattern) -> Fingerprint:
+    """The fingerprint of a pattern: names, order, sizes and weights of the model have no part in it."""
+    order = canonical_order(pattern)
+    text = text_of(pattern.reordered(order.places))
+    counted = text if order.exact else order.counts
+    mark = "-" if order.exact else "~"
+    return Fingerprint(text=text, digest=f"{FORM}{mark}{_digest(counted)}", exact=order.exact)
+
+
+def _digest(text: str) -> str:
+    return sha256(text.encode()).hexdigest()[:_DIGITS]
+
+
+# Text
+
+
+def text_of(pattern: Pattern) -> str:
+    """A pattern as lines, in the order that its vertices have."""
+    names = _names(pattern.vertices)
+    return "".join(f"{_line(one, place, names)}\n" for place, one in enumerate(pattern.vertices))
+
+
+def _names(vertices: Sequence[Vertex]) -> list[str]:
+    """A letter for the kind of each vertex, and its number among these."""
+    taken: dict[str, int] = {}
+    found = []
+    for one in vertices:
+        letter = (
+            "g" if one.label == BODY else _PREFIXES.get(one.label.partition(" ")[0], "n") if " " in one.label else "n"
+        )
+        taken[letter] = taken.get(letter, 0) + 1
+        found.append(f"{letter}{taken[letter]}")
+    return found
+
+
+def _line(one: Vertex, place: int, names: Sequence[str]) -> str:
+    words = [f"{names[place]} = {one.label}"]
+    if " " not in one.label:
+        words[0] += f"({', '.join(_operand(operand, names) for operand in one.operands)})"
+    words += one.attributes
+    words += [f"@{name}={names[body]}" for name, body in one.bodies]
+    if one.home is not None:
+        words += ["in", names[one.home]]
+    if one.results:
+        slots = "" if one.results == (0,) else f" {','.join(map(str, one.results))}"
+        words.append(f"-> output{slots}")
+    return " ".join(words)
+
+
+def _operand(operand: Operand, names: Sequence[str]) -> str:
+    if isinstance(operand, Tensor):
+        return f"{names[operand.source]}.{operand.slot}" if operand.slot else names[operand.source]
+    return operand
+
+
+# And back
+
+
+_HEAD = re.compile(r"([a-z]\d+) = ((?:input|argument \d+|output const|output) [^\s()]+|[^\s()]+\(([^()]*)\))(.*)")
+_REFERENCE = re.compile(r"([a-z]\d+)(?:\.(\d+))?")
+_CONSTANT = re.compile(r"const [^\s(),]+")
+_MOST_LINES = 2000
+
+
+def pattern_in(text: str) -> Pattern:
+    """The pattern that lines describe. Raises ValueError with the first line that describes nothing."""
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    if not 0 < len(lines) <= _MOST_LINES:
+        raise ValueError(f"{len(lines)} lines: it has 1 to {_MOST_LINES:,}")
+    heads = [_head(line) for line in lines]
+    place_of = {head[1]: place for place, head in enumerate(heads)}
+    if len(place_of) < len(heads):
+        raise ValueError("two lines begin with the same name")
+    found = []
+    for head, line in zip(heads, lines, strict=True):
+        try:
+            found.append(_vertex(head, place_of))
+        except (KeyError, IndexError, ValueError) as error:
+            raise ValueError(f"not understood: {line:.80}") from error
+    return Pattern(tuple(found))
+
+
+def _head(line: str) -> re.Match[str]:
+    found = _HEAD.fullmatch(line)
+    if found is None:
+        raise ValueError(f"not understood: {line:.80}")
+    return found
+
+
+def _vertex(head: re.Match[str], place_of: dict[str, int]) -> Vertex:
+    label = head[2].partition("(")[0] if head[3] is not None else head[2]
+    words, arrow, results = head[4].partition(" -> output")
+    rest = words.split()
+    home = place_of[rest[rest.index("in") + 1]] if "in" in rest else None
+    told = rest[: rest.index("in")] if "in" in rest else rest
+    bodies = [one[1:].split("=", 1) for one in told if one.startswith("@")]
+    attributes = [one for one in told if not one.startswith("@")]
+    if not all("=" in one for one in attributes):
+        raise ValueError
+    return Vertex(
+        label=label,
+        attributes=tuple(sorted(attributes)),
+        operands=tuple(_read_operand(one.strip(), place_of) for one in head[3].split(",")) if head[3] else (),
+        bodies=tuple(sorted((name, place_of[body]) for name, body in bodies)),
+        home=home,
+        results=tuple(sorted(map(int, results.split(",")))) if results.strip() else (0,) if arrow else (),
+    )
+
+
+def _read_operand(text: str, place_of: dict[str, int]) -> Operand:
+    if text == ABSENT or _CONSTANT.fullmatch(text):
+        return text
+    found = _REFERENCE.fullmatch(text)
+    if found is None:
+        raise ValueError
+    return Tensor(place_of[found[1]], int(found[2] or 0))
+
+
+# One order of the vertices of a pattern, whatever order they came in: that of isomorphic patterns is the same.
+#
+# Colour refinement (Weisfeiler and Leman 1968) tells vertices apart by what is around them. What it leaves alike is
+# parted into components that only touch vertices told apart already: these are ordered each by itself, so that many
+# equal branches cost no more than one of them each. A component that stays alike is tried with each vertex of one
+# colour made special in turn, and the least description counts (McKay 1981, without his search for automorphisms).
+# That may take for ever, so the work has a limit.
+
+MOST_WORK = 400_000
+"""Visits of edges: a second or so."""
+
+
+class TooSymmetricError(Exception):
+    """The limit was reached: parts of the pattern are alike in too many ways."""
+
+
+@dataclass(frozen=True)
+class CanonicalOrder:
+    """The places of vertices, as they are written. ``exact``: isomorphic patterns get the same.
+
+    ``counts`` is the same for isomorphic patterns in any case, and seldom for others: how often which vertices meet.
+    """
+
+    places: list[int]
+    exact: bool
+    counts: str = ""
+
+
+def canonical_order(pattern: Pattern, most_work: int = MOST_WORK) -> CanonicalOrder:
+    """The order in which a pattern is written: readers behind what they read."""
+    ordering = _Ordering(pattern, most_work)
+    everything = list(range(len(pattern.vertices)))
+    try:
+        ranked = ordering.ordered(everything, ordering.first_colours())
+    except TooSymmetricError:
+        colours = ordering.colours()
+        ranked = sorted(everything, key=colours.__getitem__)
+        return CanonicalOrder(_readable(pattern, ranked), exact=False, counts=_counts(pattern, colours))
+    return CanonicalOrder(_readable(pattern, ranked), exact=True)
+
+
+def _counts(pattern: Pattern, colours: dict[int, int]) -> str:
+    own = sorted((colours[place], own_text(one)) for place, one in enumerate(pattern.vertices))
+    edges = sorted((colours[edge.source], colours[edge.target], edge.role) for edge in pattern.edges())
+    return repr((own, edges))
+
+
+class _Ordering:
+    """The search for the order. Colours are whole numbers, which mean the same in isomorphic patterns."""
+
+    def __init__(self, pattern: Pattern, most_work: int) -> None:
+        self._pattern = pattern
+        self._left = most_work
+        edges = list(pattern.edges())
+        number_of = {role: number for number, role in enumerate(sorted({edge.role for edge in edges}))}
+        size = len(pattern.vertices)
+        self._into: list[list[tuple[int, int]]] = [[] for _ in range(size)]
+        self._out: list[list[tuple[int, int]]] = [[] for _ in range(size)]
+        for edge in edges:
+            self._into[edge.target].append((number_of[edge.role], edge.source))
+            self._out[edge.source].append((number_of[edge.role], edge.target))
+
+    def first_colours(self) -> dict[int, int]:
+        """By what each vertex says itself, and how far it is from where the pattern begins and ends."""
+        ahead, behind = _depths(self._into), _depths(self._out)
+        told = [(own_text(one), ahead[place], behind[place]) for place, one in enumerate(self._pattern.vertices)]
+        number_of = {text: number for number, text in enumerate(sorted(set(told)))}
+        return {place: number_of[text] for place, text in enumerate(told)}
+
+    def ordered(self, among: Sequence[int], colours: dict[int, int]) -> list[int]:
+        """The order of some vertices; what they have to do with others is told by their ``colours``."""
+        colours = self._refined(among, colours)
+        sizes = Counter(colours[place] for place in among)
+        alone = sorted((place for place in among if sizes[colours[place]] == 1), key=colours.__getitem__)
+        rest = [place for place in among if sizes[colours[place]] > 1]
+        if not rest:
+            return alone
+        parts = self._components(rest)
+        if len(parts) == 1 and not alone:
+            return self._individualized(rest, colours, sizes)
+        orders = [self.ordered(part, {place: colours[place] for place in part}) for part in parts]
+        orders.sort(key=lambda order: self._description(order, colours))
+        return [*alone, *(place for order in orders for place in order)]
+
+    def colours(self) -> dict[int, int]:
+        """The colours of all vertices after refinement alone, whatever work that is."""
+        self._left = 1 << 60
+        return self._refined(range(len(self._into)), self.first_colours())
+
+    def _individualized(self, among: list[int], colours: dict[int, int], sizes: Counter[int]) -> list[int]:
+        """The least of the orders in which one vertex of the first smallest colour comes first."""
+        chosen = min(sizes, key=lambda colour: (sizes[colour], colour))
+        orders = []
+        for place in (each for each in among if colours[each] == chosen):
+            special = {each: 2 * colour for each, colour in colours.items()}
+            special[place] -= 1
+            orders.append(self.ordered(among, special))
+        return min(orders, key=lambda order: self._description(order, colours))
+
+    def _refined(self, among: Sequence[int], colours: dict[int, int]) -> dict[int, int]:
+        """Colours that tell apart whatever has other neighbours, in the order of the colours before."""
+        inside = set(among)
+        into = {place: [(role, one) for role, one in self._into[place] if one in inside] for place in among}
+        out = {place: [(role, one) for role, one in self._out[place] if one in inside] for place in among}
+        cost = len(among) + sum(map(len, into.values())) + sum(map(len, out.values()))
+        count = len({colours[place] for place in among})
+        while True:
+            self._spend(cost)
+            told = {
+                place: (
+                    colours[place],
+                    sorted((role, colours[one]) for role, one in into[place]),
+                    sorted((role, colours[one]) for role, one in out[place]),
+                )
+                for place in among
+            }
+            unlike = sorted(set(map(_frozen, told.values())))
+            number_of = {each: number for number, each in enumerate(unlike)}
+            colours = {place: number_of[_frozen(each)] for place, each in told.items()}
+            if len(unlike) == count:
+                return colours
+            count = len(unlike)
+
+    def _components(self, among: Iterable[int]) -> list[list[int]]:
+        left, found = set(among), []
+        while left:
+            waiting = [left.pop()]
+            part = []
+            while waiting:
+                place = waiting.pop()
+                part.append(place)
+                near = {one for _, one in (*self._into[place], *self._out[place])} & left
+                left -= near
+                waiting += near
+            found.append(part)
+        return found
+
+    def _description(self, order: Sequence[int], colours: dict[int, int]) -> tuple[object, ...]:
+        """All that there is to tell of some vertices in this order: equal only if they are isomorphic."""
+        self._spend(len(order))
+        at = {place: number for number, place in enumerate(order)}
+        edges = sorted((at[place], role, at[one]) for place in order for role, one in self._into[place] if one in at)
+        return tuple(colours[place] for place in order), tuple(edges)
+
+    def _spend(self, cost: int) -> None:
+        self._left -= cost
+        if self._left < 0:
+            raise TooSymmetricError
+
+
+def _frozen(told: tuple[int, list[tuple[int, int]], list[tuple[int, int]]]) -> tuple[object, ...]:
+    return told[0], tuple(told[1]), tuple(told[2])
+
+
+def _depths(before: Sequence[Sequence[tuple[int, int]]]) -> list[int]:
+    """How many edges the longest way to each vertex has; -1 behind and within a circle."""
+    after: dict[int, list[int]] = defaultdict(list)
+    missing = []
+    for place, edges in enumerate(before):
+        missing.append(len(edges))
+        for _, one in edges:
+            after[one].append(place)
+    depths = [0 if not count else -1 for count in missing]
+    waiting = [place for place, count in enumerate(missing) if not count]
+    longest = [0] * len(missing)
+    while waiting:
+        place = waiting.pop()
+        depths[place] = longest[place]
+        for one in after[place]:
+            longest[one] = max(longest[one], longest[place] + 1)
+            missing[one] -= 1
+            if not missing[one]:
+                waiting.append(one)
+    return depths
+
+
+def _readable(pattern: Pattern, ranked: Sequence[int]) -> list[int]:
+    """The order in which every vertex stands behind those it reads, as far as there is no circle."""
+    rank = {place: number for number, place in enumerate(ranked)}
+    missing, after = {}, defaultdict(list)
+    for place, one in enumerate(pattern.vertices):
+        sources = {operand.source for operand in one.operands if isinstance(operand, Tensor)}
+        missing[place] = len(sources)
+        for source in sources:
+            after[source].append(place)
+    ready = [rank[place] for place, count in missing.items() if not count]
+    heapq.heapify(ready)
+    order = []
+    while ready:
+        first = ranked[heapq.heappop(ready)]
+        order.append(first)
+        for reader in after[first]:
+            missing[reader] -= 1
+            if not missing[reader]:
+                heapq.heappush(ready, rank[reader])
+    placed = set(order)
+    return order + [place for place in ranked if place not in placed]

@@ -1,0 +1,447 @@
+"""Looking up a piece among known bugs: how it fails, which bugs it looks like, what agrees and what does not; and a
+new entry for a bug that is not known yet.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any, Literal
+
+from biopsy import errors, events
+from biopsy.checks.judge import Rules, judge, signature_of
+from biopsy.checks.outcome import Check, Outcome
+from biopsy.engines.registry import find_class, parse_spec, release_now
+from biopsy.processes.writing import write_whole
+from biopsy.questions.known_failures.catalogue import (
+    ORIGIN,
+    SUFFIX,
+    KnownFailure,
+    ReleaseKind,
+    catalogue_of,
+    release_of,
+    users_folder,
+)
+from biopsy.questions.known_failures.fingerprint import Fingerprint, Pattern, fingerprint_of, pattern_in
+from biopsy.questions.known_failures.occurrence import Occurrence, SearchLimitError, occurrence_in
+from biopsy.questions.known_failures.reading import pattern_of_file
+from biopsy.text import first_of, printable
+
+
+def seen_in(
+    engine: str, *, release: str = "", stage: str = "", kind: str = "", is_checked: bool = False
+) -> SeenFailure:
+    """A failure of an engine as it is written, such as "onnxrt:optimization=none"; "" if nobody knows of which.
+
+    Without a ``release``, it is the installed one; unless a check is going to tell, with ``is_checked``. Raises
+    UnknownEngine.
+    """
+    if not engine:
+        return SeenFailure(release=release, stage=stage, kind=kind)
+    spec = parse_spec(engine)
+    told = spec.settings.get("release") or "" if is_checked else _installed(engine)
+    return SeenFailure(engine=spec.name, release=release or told, stage=stage, kind=kind)
+
+
+def seen_by(check: Check, piece: Path, seen: SeenFailure) -> SeenFailure:
+    """How a piece fails a check, run once; what ``seen`` says already stays.
+
+    Which of two engines computes something wrong a person may know better; which one ends before that, the check does.
+
+    Raises OriginalPasses if the piece passes, CheckError if the check could not be run, UsageError if it is another
+    engine than ``seen`` says that cannot load, build or run the piece.
+    """
+    evidence = check.run(piece)
+    judged = judge(evidence, Rules(), None)
+    if judged.outcome is Outcome.PASSES:
+        raise errors.OriginalPasses(
+            f"{piece} does not fail this check ({judged.reason}), so there is nothing to look up"
+        )
+    if judged.outcome not in (Outcome.REPRODUCES, Outcome.OTHER_FAILURE):
+        raise errors.CheckError(f"the check says nothing of {piece}: {judged.reason}")
+    found = signature_of(evidence)
+    name = found.engine.partition(":")[0]
+    engine = seen.engine or name
+    if name and name != engine and found.stage != "compare":
+        raise errors.UsageError(
+            f"it is {found.engine} that fails this check ({judged.reason}), and not {engine}",
+            next_steps=[f"--engine {name}", "leave out --engine"],
+        )
+    release = seen.release or (_installed(found.engine or engine) if name in ("", engine) else "")
+    return replace(seen, engine=engine, release=release, stage=seen.stage or found.stage, kind=seen.kind or found.kind)
+
+
+def _installed(engine: str) -> str:
+    """The release that an engine as it is written runs; "" if that is not known."""
+    if not engine:
+        return ""
+    try:
+        return release_now(parse_spec(engine)) or ""
+    except errors.UnknownEngine:
+        raise
+    except errors.BiopsyError:
+        return ""
+
+
+# Looking up a piece: which known bugs it looks like, what agrees, and what does not.
+#
+# A match is no proof: two bugs may have the same pattern. So a match says what is the same, and of the engine, the
+# way in which it fails and the release, whether they are.
+
+Grade = Literal["same", "alike", "contains", "similar"]
+"""The same fingerprint; the same nodes, and what is constant, exchanged or read by others differs; the known pattern
+and more nodes; the same operators, and attributes or types differ."""
+
+_GRADES: tuple[Grade, ...] = ("same", "alike", "contains", "similar")
+
+_SENTENCES: Mapping[Grade, str] = {
+    "same": "looks like",
+    "alike": "looks like",
+    "contains": "contains the pattern of",
+    "similar": "is similar to",
+}
+
+_PATTERNS: Mapping[Grade, str] = {
+    "same": "the same fingerprint",
+    "alike": "the same nodes, which read the same of each other; what differs:",
+    "contains": "all nodes of the known pattern, among others:",
+    "similar": "the same operators, but what differs may be what matters:",
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class SeenFailure:
+    """How the piece fails here, as far as that is known; "" is not known. ``engine`` is a name without settings."""
+
+    engine: str = ""
+    release: str = ""
+    stage: str = ""
+    kind: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class KnownMatch:
+    """A known bug that has something of the piece.
+
+    ``differences`` are sentences about the pattern, ``more`` is how many nodes there are besides. Of the engine, and of
+    how it fails, None says that one of the two does not tell; ``release`` is what is known of the release, None where
+    that is not told.
+    """
+
+    failure: KnownFailure
+    grade: Grade
+    differences: tuple[str, ...]
+    more: int
+    engine_agrees: bool | None
+    signature_agrees: bool | None
+    release: ReleaseKind | None
+
+    @property
+    def looks_like_it(self) -> bool:
+        """Whether the pattern is that of the bug, and nothing that is known speaks against it."""
+        return self.grade != "similar" and self.engine_agrees is not False and self.signature_agrees is not False
+
+    @property
+    def is_sure(self) -> bool:
+        """Whether all that there is to compare agrees."""
+        told = (self.engine_agrees, self.signature_agrees)
+        return self.grade == "same" and all(told) and self.release == "fails"
+
+    @property
+    def sentence(self) -> str:
+        """One line: what it looks like."""
+        failure = self.failure
+        if self.engine_agrees is False:
+            return f"has the pattern of {failure.reference}, a failure of {failure.engine}: {failure.title}"
+        doubt = ""
+        if self.signature_agrees is False:
+            doubt = ", but fails otherwise"
+        elif self.release == "mended":
+            doubt = f", known as mended in {failure.mended}, yet it fails here"
+        return f"{_SENTENCES[self.grade]} {failure.reference}{doubt}: {failure.title}"
+
+    def evidence(self, seen: SeenFailure) -> Iterator[tuple[str, str]]:
+        """What agrees with the known bug, and what does not, each with what it is about; then what is told of it."""
+        yield from self._compared(seen)
+        yield from _named("needs", self.failure.conditions)
+        yield from _named("avoid", [one.full for one in self.failure.workarounds])
+        if self.failure.issue:
+            yield "see", self.failure.issue
+        if self.failure.origin != ORIGIN:
+            yield "from", self.failure.origin
+
+    def agreement(self, seen: SeenFailure) -> Iterator[str]:
+        """What agrees with the known bug, and what does not."""
+        yield from (f"{head} {text}".strip() for head, text in self._compared(seen))
+
+    def _compared(self, seen: SeenFailure) -> Iterator[tuple[str, str]]:
+        yield "pattern", _PATTERNS[self.grade]
+        yield from (("", difference) for difference in self.differences)
+        if self.engine_agrees is not None:
+            same = (
+                f"{seen.engine}, as known" if self.engine_agrees else f"{seen.engine} here, {self.failure.engine} there"
+            )
+            yield "engine", same
+        else:
+            yield "engine", f"{self.failure.engine} there; nobody has said which fails here"
+        if self.signature_agrees is not None:
+            told = " · ".join(filter(None, (seen.stage, seen.kind)))
+            ways = ", or ".join(map(str, self.failure.signatures))
+            yield "fails", f"{told}, as known" if self.signature_agrees else f"{told} here, {ways} there"
+        yield "release", self._of_release(seen)
+
+    def _of_release(self, seen: SeenFailure) -> str:
+        failure = self.failure
+        known = f"it is known to fail in {failure.fails}" if failure.fails else "no release was tried"
+        known += f", and as mended in {failure.mended}" if failure.mended else ""
+        if self.release is None:
+            return known
+        if self.release == "fails":
+            return f"{seen.release} is known to fail ({failure.fails})"
+        if self.release == "mended":
+            return f"known as mended in {failure.mended}, yet {seen.release} fails here: a regression, or another bug"
+        return f"of {seen.release} nothing is known: {known}"
+
+    def as_json(self, seen: SeenFailure) -> dict[str, Any]:
+        """What a report says."""
+        return {
+            **self.failure.as_json(),
+            "evidence": [{"about": about, "text": text} for about, text in self.evidence(seen)],
+            "match": self.grade,
+            "looks_like_it": self.looks_like_it,
+            "sentence": self.sentence,
+            "differences": list(self.differences),
+            "engine_agrees": self.engine_agrees,
+            "signature_agrees": self.signature_agrees,
+            "release": self.release,
+        }
+
+
+@dataclass(frozen=True, kw_only=True)
+class KnownLookup:
+    """What was found of a piece: its fingerprint, and the known bugs that have something of it, the best first.
+
+    ``entries`` is how many bugs were compared. ``broken`` are lines about files that could not be read, ``undecided``
+    the bugs for which the limit of the comparison was reached.
+    """
+
+    fingerprint: Fingerprint
+    seen: SeenFailure
+    matches: tuple[KnownMatch, ...] = ()
+    entries: int = 0
+    broken: tuple[str, ...] = ()
+    undecided: tuple[str, ...] = ()
+
+    @property
+    def best(self) -> KnownMatch | None:
+        """The first match that looks like a known bug."""
+        return next((match for match in self.matches if match.looks_like_it), None)
+
+    @property
+    def sentence(self) -> str:
+        """One line: the best match, or that there is none."""
+        if self.best is not None:
+            return self.best.sentence
+        unsure = f"; {len(self.undecided)} could not be compared in time" if self.undecided else ""
+        return f"not in our list{unsure}"
+
+    def as_json(self) -> dict[str, Any]:
+        """What a report says: the key ``known``."""
+        return {
+            "sentence": self.sentence,
+            "fingerprint": self.fingerprint.digest,
+            "exact": self.fingerprint.exact,
+            "graph": self.fingerprint.text,
+            "seen": asdict(self.seen),
+            "matches": [match.as_json(self.seen) for match in self.matches],
+            "entries": self.entries,
+            "broken": list(self.broken),
+            "undecided": list(self.undecided),
+        }
+
+    def __repr__(self) -> str:
+
+        return f"<KnownLookup: {printable(self.sentence)}>"
+
+    def _repr_html_(self) -> str:
+        from biopsy.text import html_table
+
+        rows = [(one.failure.reference, one.grade, one.sentence) for one in self.matches]
+        return html_table(f"{self.fingerprint.digest}: {self.sentence}", ["known failure", "match", ""], rows)
+
+
+def look_up(
+    piece: Path,
+    seen: SeenFailure | None = None,
+    folders: Sequence[Path] = (),
+    listener: events.Listener = events.ignore,
+) -> KnownLookup:
+    """Look up the model at ``piece``, which fails as ``seen`` says, in the catalogue and in further ``folders``.
+
+    Files that cannot be read are told to ``listener``. Raises UsageError if there is no such model or folder,
+    ModelError if it cannot be read or is no piece.
+    """
+    pattern = pattern_of_file(piece)
+    fingerprint = fingerprint_of(pattern)
+    catalogue = catalogue_of(folders)
+    for line in catalogue.broken:
+        listener(events.Remark(f"{line}: left out", warning=True))
+    known = seen or SeenFailure()
+    matches: list[KnownMatch] = []
+    undecided: list[str] = []
+    for failure in catalogue.failures:
+        try:
+            matches += _matches(failure, pattern, fingerprint, known)
+        except SearchLimitError:
+            undecided.append(failure.reference)
+    return KnownLookup(
+        fingerprint=fingerprint,
+        seen=known,
+        matches=tuple(sorted(matches, key=_order)),
+        entries=len(catalogue.failures),
+        broken=catalogue.broken,
+        undecided=tuple(undecided),
+    )
+
+
+def _matches(
+    failure: KnownFailure, pattern: Pattern, fingerprint: Fingerprint, seen: SeenFailure
+) -> Iterator[KnownMatch]:
+    """The best match of a bug, of all its patterns; none if there is none."""
+    found = []
+    for one in failure.patterns:
+        if fingerprint.exact and one.text == fingerprint.text:
+            found = [_match(failure, "same", Occurrence(), seen)]
+            break
+        there = occurrence_in(one.pattern, pattern)
+        if there is not None:
+            grade: Grade = "similar" if there.essential else "contains" if there.more else "alike"
+            found.append(_match(failure, grade, there, seen))
+    yield from sorted(found, key=_order)[:1]
+
+
+def _match(failure: KnownFailure, grade: Grade, there: Occurrence, seen: SeenFailure) -> KnownMatch:
+    engine_agrees = failure.engine == seen.engine if seen.engine else None
+    return KnownMatch(
+        failure=failure,
+        grade=grade,
+        differences=there.differences,
+        more=len(there.more),
+        engine_agrees=engine_agrees,
+        signature_agrees=failure.shows_as(seen.stage, seen.kind),
+        release=failure.release_kind(seen.release) if seen.release and engine_agrees is not False else None,
+    )
+
+
+def _named(head: str, texts: Sequence[str]) -> Iterator[tuple[str, str]]:
+    yield from (("" if number else head, text) for number, text in enumerate(texts))
+
+
+def _order(match: KnownMatch) -> tuple[object, ...]:
+    """What the best one has the least of."""
+    return (
+        not match.looks_like_it,
+        _GRADES.index(match.grade),
+        match.engine_agrees is not True,
+        match.signature_agrees is not True,
+        match.release != "fails",
+        match.more,
+        len(match.differences),
+        match.failure.origin != ORIGIN,
+        match.failure.name,
+    )
+
+
+# A file for a bug that is not known yet: from a piece and how it fails, with what a person has to fill in.
+
+_MOST_NAMED = 6
+
+
+def entry_text(fingerprint: Fingerprint, seen: SeenFailure, title: str = "", issue: str = "") -> str:
+    """The text of a file that can be read as it is; comments say what else a person may know.
+
+    Raises UsageError if nobody has said which engine fails, or if the fingerprint is not exact.
+    """
+    import yaml
+
+    if not seen.engine:
+        raise errors.UsageError(
+            "which engine fails is not known, and a known failure is one of an engine",
+            next_steps=["--engine NAME", "--check COMMAND ...    runs it once, to see how it fails"],
+        )
+    if not fingerprint.exact:
+        raise errors.UsageError("this piece is too symmetrical for a fingerprint that only it has: reduce it further")
+
+    def told(key: str, value: object) -> str:
+        text: str = yaml.safe_dump({key: value}, sort_keys=False, allow_unicode=True, width=100)
+        return text
+
+    return "".join(_parts(fingerprint, seen, title or _title(fingerprint, seen), issue, told))
+
+
+def _parts(
+    fingerprint: Fingerprint, seen: SeenFailure, title: str, issue: str, told: Callable[[str, object], str]
+) -> Iterator[str]:
+    version = release_of(seen.release)
+    yield told("biopsy_known", "1")
+    yield "# What is wrong, in a sentence.\n"
+    yield told("title", title)
+    yield "# The address of a public report: https://github.com/OWNER/NAME/issues/NUMBER; '' if there is none.\n"
+    yield told("issue", issue)
+    yield told("engine", seen.engine)
+    yield told("package", _package(seen.engine))
+    yield "# Releases that were tried: those that fail, and those in which it is mended ('' for none).\n"
+    yield told("fails", "" if version is None else f"=={version}")
+    yield told("mended", "")
+    yield "# How it shows: the stage (load, build, run or compare), and the kinds that releases call it.\n"
+    yield told("signatures", [_signature(seen)] if seen.stage or seen.kind else [])
+    yield "# What else must hold, such as a level of the optimizer; a sentence each.\n"
+    yield told("conditions", [])
+    yield "# What avoids it: text: a sentence; engine: with settings, such as onnxrt:optimization=basic.\n"
+    yield told("workarounds", [])
+    yield "# What this piece looks like, made by biopsy: more pieces of the same bug may follow.\n"
+    yield f"patterns:\n  - fingerprint: {fingerprint.digest}\n    graph: |\n"
+    yield "".join(f"      {line}\n" for line in fingerprint.text.splitlines())
+
+
+def _package(engine: str) -> str:
+    """The distribution that has the releases of an engine; the engine's own name where nobody knows."""
+    try:
+        return next(iter(find_class(engine).distributions), engine)
+    except errors.EngineMissing:
+        return engine
+
+
+def _signature(seen: SeenFailure) -> dict[str, object]:
+    found: dict[str, object] = {"stage": seen.stage} if seen.stage else {}
+    return {**found, "kinds": [seen.kind]} if seen.kind else found
+
+
+def _title(fingerprint: Fingerprint, seen: SeenFailure) -> str:
+    pattern = pattern_in(fingerprint.text)
+    operators = [pattern.vertices[place].label for place in pattern.nodes]
+    return f"{seen.engine} fails on {first_of(operators, _MOST_NAMED)}"
+
+
+def new_file(name: str) -> Path:
+    """Where ``--add NAME`` puts a file: in the user's folder. Raises UsageError for what is no name, or no home."""
+    folder = users_folder()
+    if folder is None:
+        raise errors.UsageError("there is no home folder to add it to", next_steps=["--save FILE.yaml"])
+    stem = name.removesuffix(SUFFIX)
+    if not stem or stem.startswith(".") or not all(char.isalnum() or char in "-_." for char in stem):
+        raise errors.UsageError(
+            f"--add {printable(name)!r}: it is a name of letters, digits, '-', '_' and '.'",
+            next_steps=["--add my-bug", "--save FILE.yaml    writes it anywhere"],
+        )
+    return folder / f"{stem}{SUFFIX}"
+
+
+def write_entry(path: Path, text: str) -> None:
+    """Write a new file, whole or not at all. Raises UsageError if it is there already, or cannot be written."""
+    if path.exists() or path.is_symlink():
+        raise errors.UsageError(
+            f"{path} is there already: nothing was written", next_steps=["give another name, or remove it"]
+        )
+    write_whole(path, [text.encode()])

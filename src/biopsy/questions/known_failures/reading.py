@@ -1,0 +1,541 @@
+"""From a model to its pattern: operators, what they read, and the kinds of their attributes. What does not matter is
+left out here.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, TypeAlias
+from urllib.parse import quote
+
+from biopsy import errors
+from biopsy.model import walk
+from biopsy.model.infer import infer_types
+from biopsy.model.load import parse, read_bytes
+from biopsy.model.parts import FunctionKey
+from biopsy.model.tensor_type import DTYPE_OF_ELEM, TensorType
+from biopsy.model.walk import schema_of
+from biopsy.questions.known_failures.fingerprint import ABSENT, BODY, FUNCTION, Operand, Pattern, Tensor, Vertex
+
+if TYPE_CHECKING:
+    import onnx
+
+MOST_VERTICES = 2000
+"""A pattern is that of a piece, which a person can read."""
+
+_MOST_AXES = 64
+_LAST_IR_WITH_INPUTS_FOR_WEIGHTS = 3
+
+_Scope: TypeAlias = dict[str, Operand]
+
+
+def pattern_of_file(path: Path) -> Pattern:
+    """The pattern of a model's file. Raises UsageError if there is none, ModelError as ``pattern_of`` does."""
+    return pattern_of(parse(read_bytes(path), path), str(path))
+
+
+def pattern_of(model: onnx.ModelProto, name: str = "the model") -> Pattern:
+    """The pattern of a model. ``name`` is what a message calls it.
+
+    Raises ModelError if it has more than 2,000 nodes and inputs, or reads a tensor that nothing makes.
+    """
+    size = sum(1 for _ in walk.nodes(model)) + len(model.graph.input)
+    if size > MOST_VERTICES:
+        raise errors.ModelError(
+            f"{name} has {size:,} nodes and inputs: only a piece of at most {MOST_VERTICES:,} is looked up",
+            next_steps=["biopsy debug reduce MODEL -o piece.onnx --check ...    makes a piece of it"],
+        )
+    reader = _PatternReader(model, name)
+    try:
+        reader.read_model()
+    except RecursionError as error:
+        raise errors.ModelError(f"{name} has functions or bodies that are nested too deep to be looked up") from error
+    return Pattern(tuple(one.done() for one in reader.drafts))
+
+
+@dataclass(kw_only=True)
+class _Draft:
+    """A vertex before all that refers to it is known."""
+
+    label: str
+    attributes: list[str] = field(default_factory=list)
+    operands: list[Operand] = field(default_factory=list)
+    bodies: list[tuple[str, int]] = field(default_factory=list)
+    home: int | None = None
+    results: set[int] = field(default_factory=set)
+    types: list[str] = field(default_factory=list)
+
+    def done(self) -> Vertex:
+        while self.operands and self.operands[-1] == ABSENT and self.label != BODY:
+            self.operands.pop()
+        return Vertex(
+            label=self.label,
+            attributes=tuple(sorted(self.attributes)),
+            operands=tuple(self.operands),
+            bodies=tuple(sorted(self.bodies)),
+            home=self.home,
+            results=tuple(sorted(self.results)),
+            types=tuple(self.types),
+        )
+
+
+class _PatternReader:
+    """Reads graphs one inside the other; ``drafts`` are the vertices so far."""
+
+    def __init__(self, model: onnx.ModelProto, name: str) -> None:
+        self.drafts: list[_Draft] = []
+        self._model = model
+        self._name = name
+        self._functions = {walk.function_key(one): one for one in model.functions}
+        self._definitions: dict[FunctionKey, int] = {}
+        self._opsets = _opsets(model.opset_import)
+        self._tensors = _TensorFacts(model)
+        self._keeps_identities = False
+
+    def read_model(self) -> None:
+        graph = self._model.graph
+        self._keeps_identities = all(node.op_type in ("Identity", "Constant") for node in graph.node)
+        scope: _Scope = {}
+        held = {weight.name for weight in graph.initializer} if self._weights_are_constant else set()
+        for info in graph.input:
+            if info.name not in held:
+                scope[info.name] = Tensor(self._add(_Draft(label=f"input {_type_text(info.type)}")), 0)
+        self._read_nodes(graph, scope, None)
+        for info in graph.output:
+            found = self._operand(info.name, scope)
+            if isinstance(found, Tensor):
+                self.drafts[found.source].results.add(found.slot)
+            else:
+                self._add(_Draft(label=f"output {found}"))
+        self._drop_unread_inputs()
+
+    @property
+    def _weights_are_constant(self) -> bool:
+        """Whether an initializer that is an input too is a weight, as older models write all of theirs."""
+        return self._model.ir_version <= _LAST_IR_WITH_INPUTS_FOR_WEIGHTS
+
+    def _add(self, draft: _Draft) -> int:
+        self.drafts.append(draft)
+        return len(self.drafts) - 1
+
+    def _operand(self, name: str, scope: Mapping[str, Operand]) -> Operand:
+        if not name:
+            return ABSENT
+        if name not in scope:
+            raise errors.ModelError(f"{self._name} reads a tensor that nothing makes: {name!r:.100}")
+        return scope[name]
+
+    # Graphs
+
+    def _read_nodes(self, graph: onnx.GraphProto | onnx.FunctionProto, scope: _Scope, home: int | None) -> None:
+        """Add the nodes of a graph; what they make is in ``scope`` afterwards."""
+        fed = {one if isinstance(one, str) else one.name for one in graph.input} & scope.keys()
+        scope.update({name: found for name, found in _constants(graph) if name not in fed})
+        added = []
+        for node in graph.node:  # in any order: what is read may stand behind
+            if not self._skips(node):
+                types = [] if home is not None else [self._tensors.element_type(name) for name in node.output]
+                place = self._add(_Draft(label=self._label(node), home=home, types=types))
+                scope.update({name: Tensor(place, slot) for slot, name in enumerate(node.output) if name})
+                added.append((node, place))
+        self._pass_on(graph.node, scope)
+        for node, place in added:
+            self._fill(self.drafts[place], node, scope, place)
+
+    def _skips(self, node: onnx.NodeProto) -> bool:
+        if node.domain not in ("", "ai.onnx"):
+            return False
+        return node.op_type == "Constant" or (node.op_type == "Identity" and not self._keeps_identities)
+
+    def _pass_on(self, nodes: Iterable[onnx.NodeProto], scope: _Scope) -> None:
+        """Give what an Identity node makes the meaning of what it reads."""
+        copies = {
+            node.output[0]: node.input[0]
+            for node in nodes
+            if node.op_type == "Identity" and self._skips(node) and node.input and node.output
+        }
+        for name in copies:
+            source, passed = copies[name], {name}
+            while source in copies and source not in passed:
+                passed.add(source)
+                source = copies[source]
+            scope[name] = self._operand(source, scope)
+
+    def _label(self, node: onnx.NodeProto) -> str:
+        if walk.operator(node) in self._functions:
+            return FUNCTION
+        domain = "" if node.domain == "ai.onnx" else f"{word(node.domain)}::" if node.domain else ""
+        return f"{domain}{word(node.op_type)}"
+
+    def _fill(self, draft: _Draft, node: onnx.NodeProto, scope: _Scope, place: int) -> None:
+        schema = operator_schema(node, self._opsets)
+        facts = self._tensors if draft.home is None else _NO_FACTS
+        rank = facts.rank(node) if _says_axes(node, schema) else None
+        draft.operands = [self._operand(name, scope) for name in node.input]
+        key = walk.operator(node)
+        if key in self._functions:
+            draft.bodies.append(("definition", self._definition(key)))
+            draft.attributes = [f"argument={text.partition('=')[2]}" for text in self._attributes(node, None, rank)]
+        else:
+            draft.attributes = [*self._attributes(node, schema, rank), *default_axes(node, schema, rank)]
+            _read_axes(draft, node, schema, facts)
+        for attribute in node.attribute:
+            inner = [attribute.g] if attribute.HasField("g") else list(attribute.graphs)
+            for number, body in enumerate(inner):
+                name = f"{word(attribute.name)}{number or ''}"
+                draft.bodies.append((name, self._body(body, scope, self.drafts[place].home)))
+
+    def _attributes(self, node: onnx.NodeProto, schema: onnx.defs.OpSchema | None, rank: int | None) -> Iterator[str]:
+        for attribute in node.attribute:
+            text = attribute_text(attribute, schema, rank)
+            if text is not None:
+                yield text
+
+    def _body(self, graph: onnx.GraphProto, outer: Mapping[str, Operand], around: int | None) -> int:
+        place = self._add(_Draft(label=BODY, home=around))
+        scope = dict(outer)
+        for number, info in enumerate(graph.input):
+            label = f"argument {number} {_type_text(info.type)}"
+            scope[info.name] = Tensor(self._add(_Draft(label=label, home=place)), 0)
+        self._read_nodes(graph, scope, place)
+        self.drafts[place].operands = [self._operand(info.name, scope) for info in graph.output]
+        return place
+
+    def _definition(self, key: FunctionKey) -> int:
+        """The body of a function of the model: one, however often it is called."""
+        if key in self._definitions:
+            return self._definitions[key]
+        function = self._functions[key]
+        place = self._definitions[key] = self._add(_Draft(label=BODY))
+        scope: _Scope = {}
+        for number, name in enumerate(function.input):
+            scope[name] = Tensor(self._add(_Draft(label=f"argument {number} any", home=place)), 0)
+        outside, self._opsets = self._opsets, _opsets(function.opset_import) or self._opsets
+        self._read_nodes(function, scope, place)
+        self._opsets = outside
+        self.drafts[place].operands = [self._operand(name, scope) for name in function.output]
+        return place
+
+    def _drop_unread_inputs(self) -> None:
+        read = {one.source for draft in self.drafts for one in draft.operands if isinstance(one, Tensor)}
+        dropped = [
+            place
+            for place, one in enumerate(self.drafts)
+            if one.label.startswith("input ") and place not in read and not one.results
+        ]
+        if not dropped:
+            return
+        kept = [place for place in range(len(self.drafts)) if place not in set(dropped)]
+        place_of = {old: new for new, old in enumerate(kept)}
+        self.drafts = [self.drafts[place] for place in kept]
+        for one in self.drafts:
+            one.operands = [
+                Tensor(place_of[each.source], each.slot) if isinstance(each, Tensor) else each for each in one.operands
+            ]
+            one.bodies = [(name, place_of[body]) for name, body in one.bodies]
+            one.home = None if one.home is None else place_of[one.home]
+
+
+class _TensorFacts:
+    """Types and ranks of tensors of a model's own graph, and constant lists of axes; found out when first asked for."""
+
+    def __init__(self, model: onnx.ModelProto | None) -> None:
+        self._model = model
+        self._types: dict[str, TensorType] | None = None
+        self._axes: dict[str, list[int]] | None = None
+
+    def rank(self, node: onnx.NodeProto, axes: int | None = None) -> int | None:
+        """The rank in which a node counts its axes, of which it has so many; None where nobody knows.
+
+        It is that of what the node reads first; Unsqueeze adds as many dimensions as it has axes.
+        """
+        if self._model is None or not node.input:
+            return None
+        kind = self._type(node.input[0])
+        if kind is None or kind.shape is None:
+            return None
+        rank = len(kind.shape)
+        if node.op_type != "Unsqueeze":
+            return rank
+        if axes is None:
+            axes = next((len(one.ints) for one in node.attribute if one.name == "axes"), 0)
+        return rank + axes
+
+    def element_type(self, name: str) -> str:
+        """The element type of a tensor; "" where nobody knows."""
+        kind = self._type(name)
+        return "" if kind is None else kind.dtype
+
+    def _type(self, name: str) -> TensorType | None:
+        if self._model is None:
+            return None
+        if self._types is None:
+            self._types = infer_types(self._model)
+        return self._types.get(name)
+
+    def axes(self, name: str) -> list[int] | None:
+        """The numbers of a small constant; None for any other tensor."""
+        if self._model is None:
+            return None
+        if self._axes is None:
+            self._axes = dict(_small_integers(self._model.graph))
+        return self._axes.get(name)
+
+
+def _says_axes(node: onnx.NodeProto, schema: onnx.defs.OpSchema | None) -> bool:
+    names = {attribute.name for attribute in node.attribute}
+    if schema is not None:
+        names.update(schema.attributes, (formal.name for formal in schema.inputs))
+    return not names.isdisjoint(AXES)
+
+
+def _read_axes(draft: _Draft, node: onnx.NodeProto, schema: onnx.defs.OpSchema | None, facts: _TensorFacts) -> None:
+    """Write axes that are an input, and constant, as older versions do: as an attribute."""
+    for number, formal in enumerate(schema.inputs if schema is not None else ()):
+        if formal.name in AXES and number < len(node.input) and isinstance(draft.operands[number], str):
+            axes = facts.axes(node.input[number])
+            if axes is not None:
+                draft.operands[number] = ABSENT
+                draft.attributes.append(f"{formal.name}={axes_text(axes, facts.rank(node, len(axes)))}")
+
+
+def _small_integers(graph: onnx.GraphProto) -> Iterator[tuple[str, list[int]]]:
+    import onnx
+
+    stored = [(weight.name, weight) for weight in graph.initializer]
+    for node in graph.node:
+        if node.op_type == "Constant" and node.output:
+            stored += [(node.output[0], one.t) for one in node.attribute if one.name == "value"]
+            for one in node.attribute:
+                if one.name in ("value_int", "value_ints"):
+                    yield node.output[0], list(one.ints) if one.name == "value_ints" else [one.i]
+    for name, tensor in stored:
+        if tensor.data_type not in (onnx.TensorProto.INT64, onnx.TensorProto.INT32) or tensor.data_location:
+            continue
+        if len(tensor.dims) <= 1 and all(0 <= size <= _MOST_AXES for size in tensor.dims):
+            try:
+                yield name, [int(one) for one in onnx.numpy_helper.to_array(tensor).ravel()]
+            except (ValueError, TypeError):  # fewer bytes than it says
+                continue
+
+
+_NO_FACTS = _TensorFacts(None)
+"""Of tensors inside bodies: their names say nothing outside."""
+
+
+# Constants and types
+
+
+def _constants(graph: onnx.GraphProto | onnx.FunctionProto) -> Iterator[tuple[str, str]]:
+    """What a graph holds by itself: the tensor, and the word for it."""
+    for weight in getattr(graph, "initializer", ()):
+        yield weight.name, f"const {element_type(weight.data_type)}"
+    for sparse in getattr(graph, "sparse_initializer", ()):
+        yield sparse.values.name, f"const sparse-{element_type(sparse.values.data_type)}"
+    for node in graph.node:
+        if node.op_type == "Constant" and node.domain in ("", "ai.onnx") and node.output:
+            yield node.output[0], f"const {_type_of_constant(node)}"
+
+
+_OF_CONSTANT = {
+    "value_float": "float32", "value_floats": "float32", "value_int": "int64", "value_ints": "int64",
+    "value_string": "string", "value_strings": "string",
+}  # fmt: skip
+
+
+def _type_of_constant(node: onnx.NodeProto) -> str:
+    for attribute in node.attribute:
+        if attribute.name == "value":
+            return element_type(attribute.t.data_type)
+        if attribute.name == "sparse_value":
+            return f"sparse-{element_type(attribute.sparse_tensor.values.data_type)}"
+        if attribute.name in _OF_CONSTANT:
+            return _OF_CONSTANT[attribute.name]
+    return "any"
+
+
+def _type_text(kind: onnx.TypeProto) -> str:
+    """The element type, and what holds the elements where that is no tensor."""
+    which = kind.WhichOneof("value")
+    if which == "tensor_type":
+        return element_type(kind.tensor_type.elem_type) if kind.tensor_type.elem_type else "any"
+    if which == "sparse_tensor_type":
+        return f"sparse-{element_type(kind.sparse_tensor_type.elem_type)}"
+    if which == "sequence_type":
+        return f"sequence-{_type_text(kind.sequence_type.elem_type)}"
+    if which == "optional_type":
+        return f"optional-{_type_text(kind.optional_type.elem_type)}"
+    return "map" if which == "map_type" else "any"
+
+
+def _opsets(imports: Iterable[onnx.OperatorSetIdProto]) -> dict[str, int]:
+    return {"" if one.domain == "ai.onnx" else one.domain: one.version for one in imports}
+
+
+# What of an attribute belongs to a pattern: its kind, and no size or value.
+#
+# The rule, in the order in which it is applied (docs/explanation/fingerprints.md tells it to people):
+#
+# 1. Sizes and values are left out by name (``kernel_shape``, ``hidden_size``, ``epsilon``, ...): weights say the
+# same.    Of a value that is a tensor, the element type is kept. 2. Axes become ``first``, ``last`` or ``inner``,
+# counted in the rank of what is read, also where they are the default. 3. What says the default of the operator's
+# schema, or that nothing is padded, strided or dilated, is left out. 4. Element types are named; texts and ``perm``
+# are kept as they are; letters of an equation are those of their order. 5. Of strides, pads, output_shape and their
+# like it is told that there are some. 6. Of any other number only the kind is kept: 0, 1, ``more``, ``negative``,
+# ``fraction``; of a list, the kinds in it.
+
+SIZES = frozenset(
+    {
+        "kernel_shape", "hidden_size", "split", "num_outputs", "blocksize", "block_size", "k", "num_heads", "shape",
+        "q_num_heads", "kv_num_heads", "num_groups", "output_size", "sample_size", "bits", "K", "N",
+        "pooled_shape", "output_height", "output_width", "height", "width", "size", "onesided_length", "max_length",
+    }
+)  # fmt: skip
+"""Attributes that are sizes."""
+
+VALUES = frozenset({"epsilon", "seed", "ratio", "scale", "value", "values", "high", "low", "mean", "spatial_scale"})
+"""Attributes that are values as weights are."""
+
+AXES = frozenset({"axis", "axes", "batch_axis", "time_axis", "scan_input_axes", "scan_output_axes"})
+"""Attributes, and inputs that are constants, that say axes."""
+
+_TYPES = frozenset({"to", "dtype", "output_dtype", "stash_type", "detect_type", "softmax_precision", "precision"})
+_EXACT = frozenset({"perm"})
+_NEUTRAL: Mapping[str, int] = {"strides": 1, "dilations": 1, "pads": 0, "output_padding": 0}
+_TOLD_TO_BE_THERE = frozenset({*_NEUTRAL, "output_shape"})
+_LONGEST_TEXT = 60
+_SAFE = "_-.:+"
+
+
+def attribute_text(attribute: onnx.AttributeProto, schema: onnx.defs.OpSchema | None, rank: int | None) -> str | None:
+    """``name=value`` of an attribute that matters; None for one that does not, and for a body.
+
+    ``rank`` is that of the first tensor that the node reads; None where nobody knows.
+    """
+    name = attribute.name
+    if attribute.HasField("g") or attribute.graphs:
+        return None
+    if name in SIZES or name in VALUES:
+        return _type_of_value(attribute)
+    if attribute.ref_attr_name:
+        return f"{word(name)}=argument"
+    if name in AXES:
+        return f"{word(name)}={axes_text(_numbers(attribute), rank)}"
+    if _is_default(attribute, schema) or _is_neutral(attribute):
+        return None
+    return f"{word(name)}={_value(attribute)}"
+
+
+def _type_of_value(attribute: onnx.AttributeProto) -> str | None:
+    """Of a value that is a tensor its element type, which is that of what is made; float32 is the default."""
+    if attribute.type != attribute.TENSOR or attribute.t.data_type == attribute.t.FLOAT:
+        return None
+    return f"{word(attribute.name)}={element_type(attribute.t.data_type)}"
+
+
+def default_axes(node: onnx.NodeProto, schema: onnx.defs.OpSchema | None, rank: int | None) -> Iterable[str]:
+    """Axes that a node does not say, since they are the default: written as if it had."""
+    if schema is None:
+        return
+    given = {attribute.name for attribute in node.attribute}
+    for name, one in schema.attributes.items():
+        if name in AXES and name not in given and one.default_value.name:
+            yield f"{word(name)}={axes_text(_numbers(one.default_value), rank)}"
+
+
+def axes_text(axes: Iterable[int], rank: int | None) -> str:
+    """``first``, ``last`` and ``inner``, with a plus between them; ``none`` for no axis."""
+    return "+".join(sorted({_axis(axis, rank) for axis in axes})) or "none"
+
+
+def _axis(axis: int, rank: int | None) -> str:
+    behind = axis - rank if rank is not None and axis >= 0 else axis
+    if behind == -1:
+        return "last"
+    before = axis + rank if rank is not None and axis < 0 else axis
+    return "first" if before == 0 else "inner"
+
+
+def operator_schema(node: onnx.NodeProto, opsets: Mapping[str, int]) -> onnx.defs.OpSchema | None:
+    """The schema of a node's operator; None for what onnx does not know."""
+    domain = "" if node.domain == "ai.onnx" else node.domain
+    return schema_of(node.op_type, opsets.get(domain, 1), domain)
+
+
+def word(text: str) -> str:
+    """A stranger's text as one word without brackets, commas and spaces; what is long is cut to a digest of it."""
+    if len(text) > _LONGEST_TEXT:
+        from hashlib import sha256
+
+        return f"text-{sha256(text.encode('utf-8', 'replace')).hexdigest()[:16]}"
+    return quote(text, safe=_SAFE, errors="replace") or "%"
+
+
+def element_type(elem: int) -> str:
+    """An element type by name."""
+    return DTYPE_OF_ELEM.get(elem, f"type{elem}")
+
+
+# Values
+
+
+def _numbers(attribute: onnx.AttributeProto) -> list[int]:
+    return list(attribute.ints) if attribute.ints else [attribute.i]
+
+
+def _is_default(attribute: onnx.AttributeProto, schema: onnx.defs.OpSchema | None) -> bool:
+    known = None if schema is None else schema.attributes.get(attribute.name)
+    if known is None or not known.default_value.name:
+        return False
+    usual = known.default_value
+    return all(getattr(usual, field) == getattr(attribute, field) for field in ("i", "f", "s", "ints", "floats"))
+
+
+def _is_neutral(attribute: onnx.AttributeProto) -> bool:
+    """Whether a list says of each axis that nothing is done."""
+    usual = _NEUTRAL.get(attribute.name)
+    return usual is not None and all(number == usual for number in attribute.ints)
+
+
+def _value(attribute: onnx.AttributeProto) -> str:
+    kind = attribute.type
+    if attribute.name in _TOLD_TO_BE_THERE:
+        return "some"
+    if attribute.name in _EXACT:
+        return "-".join(map(str, attribute.ints))
+    if attribute.name in _TYPES and kind == attribute.INT:
+        return element_type(attribute.i)
+    if kind in (attribute.INT, attribute.FLOAT):
+        return _kind(attribute.i if kind == attribute.INT else attribute.f)
+    if kind in (attribute.INTS, attribute.FLOATS):
+        return "+".join(sorted({_kind(number) for number in (*attribute.ints, *attribute.floats)})) or "none"
+    if kind == attribute.STRING:
+        return _text(attribute.name, attribute.s)
+    if kind == attribute.STRINGS:
+        return "+".join(_text(attribute.name, one) for one in attribute.strings[:_LONGEST_TEXT]) or "none"
+    if kind == attribute.TENSOR:
+        return element_type(attribute.t.data_type)
+    return f"kind{kind}"
+
+
+def _kind(number: float) -> str:
+    if number in (0, 1):
+        return str(int(number))
+    if not math.isfinite(number):
+        return "not-finite"
+    if number < 0:
+        return "negative"
+    return "more" if number > 1 else "fraction"
+
+
+def _text(name: str, value: bytes) -> str:
+    text = value.decode("utf-8", "replace")
+    if name == "equation":  # of Einsum: its letters are names
+        letters = dict.fromkeys(re.findall(r"[A-Za-z]", text))
+        letter_of = {letter: chr(ord("a") + number % 26) for number, letter in enumerate(letters)}
+        text = re.sub(r"[A-Za-z]", lambda found: letter_of[found[0]], text.replace(" ", ""))
+    return word(text)

@@ -1,0 +1,213 @@
+"""What an examination is asked: which layers of which model, which engine against which, and how two tensors become
+one error.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TypeAlias
+
+from biopsy import errors
+from biopsy.comparison import metrics
+from biopsy.comparison.compare import OutputComparison, compare_output
+from biopsy.comparison.metrics import Element
+from biopsy.comparison.tolerance import (
+    MetricLimits,
+    Stats,
+    Tolerance,
+    Tolerances,
+    asked_of,
+    require_known_outputs,
+    spoken_of,
+)
+from biopsy.engines.base import Capabilities, ModelInput
+from biopsy.engines.registry import PLAIN, create
+from biopsy.model.index import ModelIndex, Node, index_file
+from biopsy.model.nodes import constant_of_node, is_constant_node
+from biopsy.model.sources import group_name, noted_source, places_of
+from biopsy.model.tensor_type import TensorType
+from biopsy.questions.layers.findings import LayerNode, LayerOrigins, TensorError
+from biopsy.tensors.results import Array, Feed, release
+
+
+def layers_of(index: ModelIndex, pattern: re.Pattern[str] | None = None) -> list[Node]:
+    """The nodes that can be measured, all but Constants, of which the name, the operator or an output matches."""
+
+    def words(node: Node) -> list[str]:
+        return [node.label, node.name, node.op_type, *(index.names[tensor] for tensor in node.writes)]
+
+    layers = [node for node in index.nodes if not is_constant_node(index, node.number)]
+    return [node for node in layers if pattern is None or any(map(pattern.search, words(node)))]
+
+
+def layer_node(index: ModelIndex, node: Node) -> LayerNode:
+    """What a layer is, for a report."""
+    return LayerNode(
+        number=node.number,
+        name=node.name,
+        op_type=node.op_type,
+        label=node.label,
+        inputs=tuple(index.names[tensor] for tensor in node.reads if not _is_constant(index, tensor)),
+        outputs=tuple(index.names[tensor] for tensor in node.writes),
+        source=noted_source(index, node.number),
+    )
+
+
+def _is_constant(index: ModelIndex, tensor: int) -> bool:
+    return tensor in index.weights or constant_of_node(index, tensor) is not None
+
+
+def origins_of(index: ModelIndex, nodes: Iterable[int]) -> LayerOrigins:
+    """Where some layers come from, and what they are together."""
+    sources = [noted_source(index, node) for node in nodes]
+    return LayerOrigins(name=group_name(sources), places=tuple(place.text for place in places_of(sources)))
+
+
+# From two tensors to one error: what was asked of outputs is asked of every tensor.
+
+
+@dataclass(frozen=True)
+class Judge:
+    """Tolerances, statistics and limits by the name of a tensor, "" for all, as in ``biopsy run``."""
+
+    tolerances: Tolerances = field(default_factory=Tolerances)
+    stats: Stats = field(default_factory=Stats)
+    limits: MetricLimits = field(default_factory=MetricLimits)
+
+    def error(self, name: str, actual: Sequence[Array], expected: Sequence[Array]) -> TensorError:
+        """The error of a tensor, one value per sample on both sides; memory of mapped files is given back."""
+        return worst(
+            self._in_sample(name, number, left, right)
+            for number, (left, right) in enumerate(zip(actual, expected, strict=True))
+        )
+
+    def _in_sample(self, name: str, sample: int, actual: Array, expected: Array) -> TensorError:
+        asked = asked_of(name, self.tolerances, self.stats, self.limits)
+        compared = compare_output(name, actual, expected, asked, "brief")
+        ratio = 0.0
+        if compared.measured is None:
+            ratio = math.inf
+        elif compared.measured.absolute.maximum > 0 and not compared.passed:
+            outside = compared.measured.offending
+            ratio = outside.error if outside is not None else _ratio(actual, expected, compared.tolerance)
+        release(actual, expected)
+        return _tensor_error(name, sample, compared, ratio)
+
+
+def _tensor_error(name: str, sample: int, compared: OutputComparison, tolerance_ratio: float) -> TensorError:
+    measured = compared.measured
+    return TensorError(
+        tensor=name,
+        sample=sample,
+        passed=compared.passed,
+        reason=compared.reason,
+        absolute=math.inf if measured is None else measured.absolute.maximum,
+        relative=math.inf if measured is None else measured.relative.maximum,
+        tolerance_ratio=tolerance_ratio,
+        worst=None if measured is None else _offending(compared),
+    )
+
+
+def _offending(compared: OutputComparison) -> Element | None:
+    """The element that fails, the worst first; where nothing does, the one with the greatest difference."""
+    measured = compared.measured
+    by_limit = [limit.worst for limit in compared.judged if not limit.passed]
+    by_tolerance = [measured.offending] if measured is not None and compared.tolerances_decide else []
+    greatest = [measured.worst_absolute] if measured is not None else []
+    failing = [*by_tolerance, *by_limit] if not compared.passed else []
+    return next((element for element in [*failing, *greatest] if element is not None), None)
+
+
+def worst(measured: Iterable[TensorError]) -> TensorError:
+    """The worst of several errors; the first of them where they are alike."""
+    return max(measured, key=lambda error: error.rank)
+
+
+def _ratio(actual: Array, expected: Array, tolerance: Tolerance) -> float:
+    differences = metrics.errors_between(actual, expected)
+    return float(metrics.shares(differences, tolerance.atol, tolerance.rtol).max(initial=0))
+
+
+# What an examination is asked: which model, which engine against which, with which inputs and tolerances.
+
+DEFAULT_REFERENCE = PLAIN[0]
+DEFAULT_LIMIT = 1_000_000_000
+"""Bytes of tensors in memory."""
+
+FeedsFor: TypeAlias = Callable[[Mapping[str, "TensorType | None"]], "Sequence[Feed]"]
+"""Gives the input samples for the inputs that a model takes."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Question:
+    """What to examine: the ``suspect`` against the ``reference``, both as specs of engines.
+
+    ``model`` has a path. ``feeds`` gives the input samples. ``limit``: bytes of tensors in memory at a time. ``nodes``:
+    only layers whose name, operator or output it matches somewhere are measured. ``suspect_can``: among others, whether
+    the suspect gives any tensor that is marked. ``timeout``: seconds per run. ``memory``: bytes
+    that an engine may take; None for what ``Worker`` gives it.
+    """
+
+    index: ModelIndex
+    model: ModelInput
+    reference: str
+    suspect: str
+    feeds: FeedsFor
+    limit: int
+    judge: Judge = field(default_factory=Judge)
+    nodes: re.Pattern[str] | None = None
+    suspect_can: Capabilities = field(default_factory=Capabilities)
+    timeout: float | None = None
+    memory: int | None = None
+
+
+def question_about(
+    path: Path,
+    weights_folder: Path | None,
+    feeds: FeedsFor,
+    *,
+    suspect: str,
+    reference: str = DEFAULT_REFERENCE,
+    judge: Judge | None = None,
+    nodes: re.Pattern[str] | None = None,
+    limit: int = DEFAULT_LIMIT,
+    timeout: float | None = None,
+    memory: int | None = None,
+) -> Question:
+    """The question about the model in a file, whose external weights stand in ``weights_folder``.
+
+    Raises UsageError if the reference gives no inner tensors, or if no layer matches ``nodes``; DoesNotFit if a
+    tolerance is for a tensor that there is not; EngineMissing; and what ``index_file`` raises.
+    """
+    judge = judge or Judge()
+    suspected, trusted = create(suspect), create(reference)
+    if not trusted.capabilities.marks_any_tensor:
+        raise errors.UsageError(
+            f"{reference} gives no inner tensors: it cannot be the reference",
+            next_steps=[f"take {DEFAULT_REFERENCE} as the reference"],
+        )
+    index = index_file(path, weights_folder)
+    known = [index.names[tensor] for tensor in index.producer]
+    require_known_outputs(spoken_of(judge.tolerances, judge.stats, judge.limits), index.ids, known)
+    if nodes is not None and not layers_of(index, nodes):
+        raise errors.UsageError(
+            f"--nodes {nodes.pattern}: no layer has a name, operator or output that matches",
+            next_steps=["biopsy inspect model MODEL --show layers    shows them"],
+        )
+    return Question(
+        index=index,
+        model=ModelInput(b"", index.folder, path),
+        reference=reference,
+        suspect=suspect,
+        feeds=feeds,
+        limit=limit,
+        judge=judge,
+        nodes=nodes,
+        suspect_can=suspected.capabilities,
+        timeout=timeout,
+        memory=memory,
+    )

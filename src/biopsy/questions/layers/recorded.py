@@ -1,0 +1,391 @@
+"""The reference engine's values of the tensors of a model: recorded batch by batch in mapped files, and made anew
+for subgraphs.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeAlias
+
+import numpy as np
+
+from biopsy import errors, events
+from biopsy.comparison import metrics
+from biopsy.engines.base import ModelInput
+from biopsy.engines.registry import create
+from biopsy.engines.worker import Worker
+from biopsy.model.extract import mark_outputs
+from biopsy.model.index import ModelIndex
+from biopsy.model.known_names import listed
+from biopsy.model.load import read_bytes
+from biopsy.model.nodes import is_constant_node
+from biopsy.model.tensor_type import STRING, TensorType
+from biopsy.questions.layers.findings import GoldenCoverage, TensorError
+from biopsy.questions.layers.question import Judge
+from biopsy.recording.reference_run import NoValues, StoredValues, ValuesInMemory
+from biopsy.recording.types import CutTypes
+from biopsy.tensors.appendable_store import AppendableStore, results_of
+from biopsy.tensors.files import read_feeds, write_feeds
+from biopsy.tensors.recording import Batch, Disagreement, Request, record, tensor_sizes
+from biopsy.tensors.results import Array, Feed, release
+from biopsy.tensors.types import dtype_named, is_text
+
+_MOST_REFUSED = 8
+
+
+class ReferenceRecorder:
+    """Records with one engine, with at most ``limit`` bytes of tensors in memory at a time.
+
+    Files go into ``folder``.
+    """
+
+    def __init__(
+        self,
+        index: ModelIndex,
+        model: ModelInput,
+        reference: Worker,
+        *,
+        folder: Path,
+        limit: int,
+        judge: Judge,
+        listener: events.Listener,
+    ) -> None:
+        self._index = index
+        self._model = model
+        self._reference = reference
+        self._folder = folder
+        self._limit = limit
+        self._judge = judge
+        self._listener = listener
+        self._lost: list[str] = []
+        self._given: Mapping[str, int] | None = None
+        self._refused: Mapping[str, str] = {}
+
+    def record(self, feeds: Sequence[Feed], names: Sequence[str]) -> RecordedModel:
+        """Record those of ``names`` that the engine can give, for every feed.
+
+        Raises CannotCompare if the engine cannot run the model, or gives none of its tensors.
+        """
+        started = time.monotonic()
+        engine = self._reference.engine
+        inputs = self._folder / "inputs.safetensors"
+        write_feeds(inputs, feeds)
+        self._given = self._tensors_given(names)
+        outputs = ValuesInMemory(self._outputs(inputs))
+        wanted, names = names, [name for name in names if self._given is None or name in self._given]
+        computed = self._computed(feeds, names, inputs)
+        if self._lost:
+            self._listener(events.Remark(f"{engine} cannot give {listed(self._lost, most=4)}: not recorded"))
+        fed = in_types_of_the_model(self._index, computed, self._folder / "fed.safetensors")
+        size, seconds = computed.path.stat().st_size, time.monotonic() - started
+        self._listener(
+            events.Recorded(
+                engine=engine,
+                tensors=len(names),
+                samples=len(feeds),
+                bytes=size,
+                seconds=seconds,
+                of=None if self._given is None else len(wanted),
+            )
+        )
+        return RecordedModel(
+            computed=computed,
+            fed=fed,
+            inputs=inputs,
+            outputs=outputs,
+            golden=None
+            if self._given is None
+            else GoldenCoverage(tensors=len(names), of=len(wanted), misfits=self._refused),
+        )
+
+    def _tensors_given(self, names: Sequence[str]) -> Mapping[str, int] | None:
+        """What the engine says that it can give, and the bytes of each; None if it computes."""
+        if create(self._reference.engine).capabilities.computes:
+            return None
+        given = self._reference.tensors_given(self._model)
+        if given is None:
+            return None
+        self._refused = given.refused
+        if any(name in given.sizes for name in names):
+            return given.sizes
+        others = "" if not given.refused else " that fits"
+        raise errors.CannotCompare(
+            f"{self._reference.engine} has golden values of none of the model's tensors{others}",
+            details=[misfit_text(name, why) for name, why in list(given.refused.items())[:_MOST_REFUSED]],
+            next_steps=["biopsy inspect data FILE    shows what is in a file; names must be those in the model"],
+        )
+
+    def _computed(self, feeds: Sequence[Feed], names: Sequence[str], inputs: Path) -> StoredValues:
+        """The values of the inputs and of ``names``, in one file."""
+        path = self._folder / "recorded.safetensors"
+        fed = [name for name in feeds[0] if name not in names] if feeds else []
+        places = [(0, sample, name) for sample in range(len(feeds)) for name in (*fed, *names)]
+        with AppendableStore(path, None, places) as store:
+            for sample, feed in enumerate(feeds):
+                for name in fed:
+                    store.append((0, sample, name), feed[name])
+            store.commit()
+            remarks = _RecordingRemarks(self._reference.engine, self._judge, self._listener)
+            request = self._request(feeds, names)
+            record(store, request, lambda batch: self._run(batch, inputs), remarks.finished, remarks.differs)
+            store.finish({0: results_of(store, [*fed, *names], 0, self._reference.engine, len(feeds))})
+        return StoredValues(path)
+
+    def _request(self, feeds: Sequence[Feed], names: Sequence[str]) -> Request:
+        limit = max(self._limit // max(len(feeds), 1), 1)
+        return Request(
+            runner=0,
+            names=names,
+            sizes=self._sizes(feeds, names, limit),
+            own=[self._index.names[tensor] for tensor in self._index.outputs],
+            iterations=len(feeds),
+            limit=limit,
+        )
+
+    def _outputs(self, inputs: Path) -> list[dict[str, Array]]:
+        own = [self._index.names[tensor] for tensor in self._index.outputs]
+        known = own if self._given is None else [name for name in own if name in self._given]
+        if not known:
+            return [{} for _ in read_feeds(inputs)]
+        try:
+            return self._reference.run(self._model, inputs, None if known == own else known)
+        except errors.EngineFailure as failure:
+            raise errors.CannotCompare(
+                f"the reference engine {self._reference.engine} cannot {failure.stage} the model: {failure.kind}: "
+                f"{failure.message}",
+                next_steps=["--reference-engine NAME    another engine to compare with, such as reference"],
+            ) from failure
+
+    def _sizes(self, feeds: Sequence[Feed], names: Sequence[str], limit: int) -> Mapping[str, int | None]:
+        if self._given is not None:
+            return self._given
+        assert self._model.path is not None
+        marked = mark_outputs(read_bytes(self._model.path), names)
+        sample = self._folder / "one.safetensors"
+
+        def run(model: bytes, feed: Feed) -> Mapping[str, Array]:
+            write_feeds(sample, [feed])
+            return self._reference.run(ModelInput(model, self._model.folder), sample)[0]
+
+        return tensor_sizes(marked, feeds, run, limit)
+
+    def _run(self, names: Sequence[str], inputs: Path) -> list[dict[str, Array]]:
+        """The values of some tensors per sample, without those that the engine cannot give: found by halves."""
+        try:
+            return self._reference.run(self._model, inputs, names)
+        except (errors.EngineFailure, errors.TooMuchMemory):
+            if len(names) == 1:
+                self._lost += names
+                return [{} for _ in read_feeds(inputs)]
+        half = len(names) // 2
+        halves = self._run(names[:half], inputs), self._run(names[half:], inputs)
+        return [{**left, **right} for left, right in zip(*halves, strict=True)]
+
+
+class _RecordingRemarks:
+    """What is said about a recording: progress, and once per tensor that batches do not agree on it."""
+
+    def __init__(self, engine: str, judge: Judge, listener: events.Listener) -> None:
+        self._engine = engine
+        self._judge = judge
+        self._listener = listener
+        self._differing: set[str] = set()
+
+    def finished(self, batch: Batch) -> None:
+        self._listener(events.Measured("record", batch.number, batch.count))
+
+    def differs(self, difference: Disagreement) -> None:
+        name = difference.name
+        if name in self._differing or self._judge.error(name, [difference.again], [difference.first]).passed:
+            return
+        self._differing.add(name)
+        self._listener(
+            events.Remark(
+                f"the reference engine {self._engine} gives other values for {name!r} when other tensors are "
+                "marked as outputs: take one that does not optimize, such as onnxrt:optimization=none",
+                warning=True,
+            )
+        )
+
+
+# The reference engine's values of the tensors of a model, for every input sample, in mapped files.
+
+
+class RecordedModel:
+    """Recorded values of a model.
+
+    ``computed`` are those that the reference gave. ``fed`` are the same in the types of the model, which subgraphs are
+    fed with; they differ where the reference computes in more than these types hold. ``inputs`` is a file with the
+    model's inputs alone. ``outputs`` are the model's own outputs when nothing is marked. ``golden``: nobody computed
+    them here, they come from a file, and others cannot be had; None where the reference computed them.
+    """
+
+    def __init__(
+        self,
+        *,
+        computed: StoredValues,
+        fed: StoredValues,
+        inputs: Path,
+        outputs: ValuesInMemory,
+        golden: GoldenCoverage | None = None,
+    ) -> None:
+        self.computed = computed
+        self.fed = fed
+        self.inputs = inputs
+        self.outputs = outputs
+        self.golden = golden
+        self._non_finite: dict[str, NonFinite | None] = {}
+
+    @property
+    def is_golden(self) -> bool:
+        """Whether the values are golden."""
+        return self.golden is not None
+
+    @property
+    def is_rounded(self) -> bool:
+        """Whether subgraphs are fed with other values than the reference has computed with."""
+        return self.fed is not self.computed
+
+    def __contains__(self, name: str) -> bool:
+        return name in self.computed
+
+    def expected(self, name: str) -> list[Array]:
+        """What the reference computed for a tensor, per sample. Raises KeyError if it is not recorded."""
+        values = self.computed.values(name)
+        if values is None:
+            raise KeyError(name)
+        return values
+
+    def non_finite(self, name: str) -> NonFinite | None:
+        """The NaN and infinities in a tensor, counted when first asked for; None also if it is not recorded."""
+        if name not in self._non_finite:
+            values = self.computed.values(name) or []
+            self._non_finite[name] = non_finite(values)
+            release(*values)
+        return self._non_finite[name]
+
+
+def misfit_text(name: str, why: str) -> str:
+    """That a golden value cannot be of a model's tensor, in words."""
+    return f"the golden value of {name!r} does not fit: {why}"
+
+
+def tensors_to_record(index: ModelIndex) -> list[str]:
+    """What a node computes and anything needs; of a node that nothing needs, its first output.
+
+    Not the outputs of Constant nodes, which are never cut, nor what is known to be no plain tensor.
+    """
+    types = CutTypes(index, NoValues())
+    needed: dict[int, None] = {}
+    outputs = set(index.outputs)
+    for node in index.nodes:
+        if is_constant_node(index, node.number):
+            continue
+        read = [tensor for tensor in node.writes if tensor in index.consumers or tensor in outputs]
+        needed.update(dict.fromkeys(read or node.writes[:1]))
+    return [index.names[tensor] for tensor in needed if types.info(tensor) is None or types.tensor_type(tensor)]
+
+
+def in_types_of_the_model(index: ModelIndex, computed: StoredValues, path: Path) -> StoredValues:
+    """The values in the types that the model has them in, written to ``path``; ``computed`` if they are already."""
+    types = CutTypes(index, NoValues())
+    samples = computed.samples
+    narrower = {
+        name: dtype
+        for name, value in samples[0].items()
+        if (dtype := _dtype(types.tensor_type(index.ids[name]))) is not None and dtype != value.dtype
+    }
+    if not narrower:
+        return computed
+    names = list(samples[0])
+    places = [(0, number, name) for number in range(len(samples)) for name in names]
+    with AppendableStore(path, None, places) as store:
+        for number, sample in enumerate(samples):
+            for name, value in sample.items():
+                with np.errstate(all="ignore"):
+                    store.append((0, number, name), value.astype(narrower[name]) if name in narrower else value)
+                release(value)
+        store.commit()
+        store.finish({0: results_of(store, names, 0, "fed", len(samples))})
+    return StoredValues(path)
+
+
+def _dtype(kind: TensorType | None) -> np.dtype[Any] | None:
+    """The type of elements as NumPy has it; None for strings, and where it is not known."""
+    return None if kind is None or kind.elem == STRING else dtype_named(kind.dtype)
+
+
+# Reference values of a subgraph: what the reference makes of the very values that the subgraph is fed with.
+#
+# Where the reference computes in the types of the model, and without fusing, that is what it recorded in the whole
+# model. Where it computes in more, or keeps more than these types hold, it is not: recorded values are rounded before
+# a subgraph is fed with them, and an exact layer would be judged by values that were computed from others.
+
+CANNOT_RUN = (errors.EngineFailure, errors.CannotCompare, errors.DataError, errors.ModelError)
+"""What says that one subgraph cannot be run, and nothing about others."""
+
+Runs: TypeAlias = Sequence[Mapping[str, Array]]
+"""Tensors by name, per input sample."""
+
+
+class ReferenceValues:
+    """Judges subgraphs fed with recorded values; ``reference`` is run on them where what it recorded may differ."""
+
+    def __init__(self, recorded: RecordedModel, reference: Worker, judge: Judge) -> None:
+        self._recorded = recorded
+        self._reference = reference
+        self._judge = judge
+
+    def of(self, model: ModelInput, *, always: bool = False) -> Runs | None:
+        """What the reference gives for a subgraph; None where the recorded values are just that.
+
+        ``always``: ask it also where it computes in the types of the model. Golden values are all that there is.
+        """
+        if self._recorded.is_golden or not (always or self._recorded.is_rounded):
+            return None
+        try:
+            return self._reference.run(model, self._recorded.fed.path)
+        except CANNOT_RUN:
+            return None  # it could run the whole model: what it recorded there is the best that there is
+
+    def errors(self, names: Iterable[str], runs: Runs, expected: Runs | None) -> list[TensorError]:
+        """The errors of those tensors that ``runs`` hold, by what ``of`` gave for the same subgraph."""
+        return [
+            self._judge.error(name, [run[name] for run in runs], self._expected(name, expected))
+            for name in names
+            if all(name in run for run in runs)
+        ]
+
+    def _expected(self, name: str, expected: Runs | None) -> list[Array]:
+        if expected is not None and all(name in run for run in expected):
+            return [run[name] for run in expected]
+        return self._recorded.expected(name)
+
+
+# NaN and infinities in the values of a tensor, counted.
+
+
+@dataclass(frozen=True)
+class NonFinite:
+    """How many elements of a tensor are NaN and infinite, over all samples."""
+
+    nan: int
+    inf: int
+
+
+def non_finite(values: Sequence[Array]) -> NonFinite | None:
+    """The NaN and infinities of a tensor, one value per sample; None if there are none."""
+    nan = inf = 0
+    for value in values:
+        if is_text(value):
+            continue
+        numbers = metrics.numeric(value)
+        if numbers.dtype.kind not in "fc" or np.isfinite(numbers).all():
+            continue
+        nans = int(np.isnan(numbers).sum())
+        nan += nans
+        inf += int((~np.isfinite(numbers)).sum()) - nans
+    return NonFinite(nan, inf) if nan or inf else None

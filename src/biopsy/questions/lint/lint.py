@@ -1,0 +1,316 @@
+"""All that is said against a model, in one report: by our rules, by onnx, and by an engine that is asked down to
+single nodes.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Collection, Iterable, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from biopsy import errors
+from biopsy.engines.base import ModelInput
+from biopsy.engines.capability import Parts
+from biopsy.engines.worker import Worker
+from biopsy.model import parts as value_info
+from biopsy.model.index import ModelIndex
+from biopsy.model.nodes import neighbourhood_order
+from biopsy.model.slice import Boundary, Subset, candidate_bytes
+from biopsy.questions.lint.rules import ENGINE_SOURCES, INFERENCE, LOADER, LintEntry, Report, node_names, plain_message
+from biopsy.recording.dependence import unknown_operators, without_dependents
+from biopsy.recording.reference_run import ValuesInMemory
+from biopsy.tensors.files import write_feeds
+from biopsy.tensors.results import Array, Feed
+
+if TYPE_CHECKING:
+    import onnx
+
+
+def lint(
+    path: Path,
+    folder: Path,
+    engine: str,
+    samples: Callable[[ModelIndex], Sequence[Feed]],
+    timeout: float | None = None,
+    others: Callable[[ModelIndex], Iterable[Sequence[Feed]]] = lambda _: (),
+    memory: int | None = None,
+) -> Report:
+    """The report on the model in a file.
+
+    ``folder`` is where its external data stands, ``engine`` a spec, such as ``onnxrt``; ``samples`` gives the inputs to
+    run it with, and ``others`` gives further ones if the first were made up: what fails with one of them and runs with
+    another is a warning. ``timeout`` is in seconds, for each question; ``memory``: bytes that the engine
+    may take, None for what ``Worker`` gives it. What cannot be read as a model is an exception
+    of the report. Raises UsageError if there is no such file, EngineMissing, and what ``samples`` raises.
+    """
+    from biopsy.model import external, index, load
+    from biopsy.model.sources import noted_source
+    from biopsy.questions.lint import rules
+
+    report = Report()
+    load.require_file(path)
+    try:
+        data = load.read_bytes(path)
+        model = load.parse(data, path)
+        external.require_safe_locations(data, folder, path)
+        indexed = index.index_file(path, folder)
+    except errors.ModelError as error:
+        report.add([_loader(error.message)])
+        return report
+    report.names = node_names((node.name, node.op_type) for node in model.graph.node)
+    report.add(rules.entries(model))
+    if not model.graph.node:
+        report.add([LintEntry(level="warning", source=LOADER, message="ONNX model has no nodes")])
+        return report
+    _ask_onnx(report, model, path, folder, timeout)
+    _ask_engine(report, indexed, engine, samples, others, timeout=timeout, memory=memory)
+    named = {node for entry in report.entries for node in entry.nodes}
+    sources = {node: noted_source(indexed, node) for node in sorted(named)}
+    report.sources = {node: source for node, source in sources.items() if source is not None}
+    return report
+
+
+def _loader(message: str) -> LintEntry:
+    return LintEntry(level="exception", source=LOADER, message=message)
+
+
+def _ask_onnx(report: Report, model: onnx.ModelProto, path: Path, folder: Path, timeout: float | None) -> None:
+    from biopsy.model import external
+    from biopsy.questions.lint import specification
+
+    beside = folder.resolve() == path.parent.resolve()
+    whole = beside or next(external.external_tensors(model), None) is None
+    report.add(specification.entries(path, whole=whole, timeout=timeout))
+
+
+def _ask_engine(
+    report: Report,
+    index: ModelIndex,
+    engine: str,
+    samples: Callable[[ModelIndex], Sequence[Feed]],
+    others: Callable[[ModelIndex], Iterable[Sequence[Feed]]],
+    timeout: float | None,
+    memory: int | None,
+) -> None:
+    from biopsy.model.known_names import listed
+    from biopsy.processes.cleanup import temporary_folder
+
+    name = engine.partition(":")[0]
+    source = ENGINE_SOURCES.get(name, name)
+    untyped = [index.names[tensor] for tensor in index.fed_inputs() if index.value_type(tensor) is None]
+    if untyped:
+        message = f"no node was run: the model does not tell the type of its inputs {listed(untyped)}"
+        report.add([LintEntry(level="warning", source=source, message=message)])
+        return
+    with temporary_folder("biopsy-lint-") as scratch, Worker(engine, scratch, timeout, memory=memory) as worker:
+        worker.version()
+        try:
+            found = examine(index, samples(index), worker, scratch, source)
+            for other in others(index) if found.failed_on_values else ():
+                found.allow_for(examine(index, other, worker, scratch, source))
+                if not found.failed_on_values:
+                    break
+        except errors.ModelError as error:
+            report.add([_loader(error.message)])
+            return
+    report.ran = found.ran
+    report.add(found.entries)
+    if found.unasked:
+        message = "could not be run: it depends on what fails, or on values that cannot be fed"
+        nodes = tuple(sorted(found.unasked))
+        report.add([LintEntry(level="info", source=source, message=message, nodes=nodes)])
+    report.entries = [_as_the_engine_sees_it(entry, found.ran) for entry in report.entries]
+
+
+def _as_the_engine_sees_it(entry: LintEntry, ran: set[int]) -> LintEntry:
+    """What shape inference alone objects to is a warning if the engine runs it."""
+    if entry.source == INFERENCE and entry.nodes and ran.issuperset(entry.nodes):
+        return replace(entry, level="warning")
+    return entry
+
+
+# Which nodes an engine refuses or fails at: the whole model is run, then what fails by halves, down to single nodes.
+#
+# Each part is fed with the values that the nodes before it have given. What depends on a node that fails has no
+# values to run with; it is still built, as far as types are known.
+
+_MOST_BUILT = 500
+"""Nodes without values that are built alone."""
+
+_FAILURES = (errors.EngineFailure, errors.TooMuchMemory)
+
+
+@dataclass(kw_only=True)
+class NodeRuns:
+    """What an engine made of the nodes. ``ran`` are nodes that ran, ``unasked`` those that could not be asked about.
+
+    ``failed_on_values`` are nodes that may have failed because of the values, or their shapes, that they were given.
+    """
+
+    source: str
+    entries: list[LintEntry] = field(default_factory=list)
+    ran: set[int] = field(default_factory=set)
+    unasked: set[int] = field(default_factory=set)
+    failed_on_values: set[int] = field(default_factory=set)
+
+    def allow_for(self, other: NodeRuns) -> None:
+        """Take in what became of the nodes with other values: what failed on values alone is a warning then."""
+        excused = self.failed_on_values & other.ran
+        self.entries = [_excused(entry) if excused.issuperset(entry.nodes or {-1}) else entry for entry in self.entries]
+        self.entries += [entry for entry in other.entries if entry.nodes and self.unasked.issuperset(entry.nodes)]
+        asked = self.unasked - other.unasked
+        self.failed_on_values = (self.failed_on_values - excused) | (other.failed_on_values & asked)
+        self.ran |= excused | (asked & other.ran)
+        self.unasked -= asked
+
+
+def _excused(entry: LintEntry) -> LintEntry:
+    message = f"it fails with some made-up inputs, and runs with others: {entry.message}"
+    return replace(entry, level="warning", message=message)
+
+
+def examine(index: ModelIndex, samples: Sequence[Feed], worker: Worker, scratch: Path, source: str) -> NodeRuns:
+    """Run every node that can be run, with the inputs ``samples``; ``scratch`` is a folder for transient files.
+
+    Raises what ``Worker.run`` raises, but for EngineFailure, which is the answer, and for TooMuchMemory, a warning.
+    """
+    search = _Examination(index, samples, worker, scratch, NodeRuns(source=source))
+    whole = search.failure_of_whole()
+    if whole is None:
+        return search.found
+    if isinstance(whole, errors.TooMuchMemory):
+        search.blame((), whole, "no node was run: ")
+        return search.found
+    search.run_parts()
+    search.build_the_rest()
+    if not search.found.entries:
+        search.blame((), whole, "no node fails alone, but the model does: ")
+    return search.found
+
+
+class _Examination:
+    def __init__(
+        self, index: ModelIndex, samples: Sequence[Feed], worker: Worker, scratch: Path, found: NodeRuns
+    ) -> None:
+        self._index = index
+        self._samples: list[dict[str, Array]] = [dict(sample) for sample in samples]
+        self._worker = worker
+        self._feeds = scratch / "feeds.safetensors"
+        self._failed: set[int] = set()
+        self.found = found
+
+    def failure_of_whole(self) -> errors.BiopsyError | None:
+        """Why the model does not run as it is; None if it does, and then every node has run."""
+        index = self._index
+        try:
+            self._run_bytes(bytes(index.buffer[:]), index.fed_inputs())
+        except _FAILURES as failure:
+            return failure
+        self.found.ran.update(node.number for node in index.nodes)
+        return None
+
+    def run_parts(self) -> None:
+        """Run the nodes in order, what fails by halves."""
+        index = self._index
+        unknown = unknown_operators(index)
+        for number in sorted(unknown):
+            node = index.nodes[number]
+            message = f"{node.domain}::{node.op_type} is no operator of ONNX, and the model does not define it"
+            self.found.entries.append(
+                LintEntry(level="warning", source=self.found.source, message=message, nodes=(number,))
+            )
+        self._failed = set(unknown)
+        self._run(neighbourhood_order(index, without_dependents(index, unknown)))
+        self.found.unasked = {node.number for node in index.nodes} - self.found.ran - self._failed
+
+    def build_the_rest(self) -> None:
+        """Build, one by one, what cannot be run since something before it fails."""
+        waiting = sorted(self.found.unasked)[:_MOST_BUILT]
+        parts = Parts(self._index) if waiting else None
+        for number in waiting:
+            assert parts is not None
+            with contextlib.suppress(errors.UsageError):  # nothing tells the type of what it reads
+                try:
+                    self._worker.build(ModelInput(parts.bytes_of([number]), self._index.folder))
+                except _FAILURES as failure:
+                    self.blame((number,), failure)
+                    self.found.unasked.discard(number)
+
+    def blame(self, nodes: Iterable[int], failure: errors.BiopsyError, before: str = "") -> None:
+        """An exception of the engine, with a few words before it; a warning if it was only ended at its limit."""
+        self.found.entries.append(
+            LintEntry(
+                level="warning" if isinstance(failure, errors.TooMuchMemory) else "exception",
+                source=self.found.source,
+                message=f"{before}{plain_message(failure.message)}",
+                nodes=tuple(nodes),
+            )
+        )
+
+    def _run(self, nodes: Sequence[int]) -> None:
+        """Run some nodes, in the order in which they depend on each other."""
+        able = set(without_dependents(self._index, self._failed))
+        computed = {tensor for number in nodes for tensor in self._index.node_writes[number]}
+        left = [number for number in nodes if number in able and self._has_values(number, computed)]
+        if not left:
+            return
+        try:
+            self._run_part(left)
+        except _FAILURES as failure:
+            if len(left) == 1 or isinstance(failure, errors.TooMuchMemory):  # as long to look for as to fill it
+                self._failed.update(left)
+                is_of_values = isinstance(failure, errors.EngineFailure) and failure.stage == "run"
+                if is_of_values or not self._has_known_shapes(left[0]):
+                    self.found.failed_on_values.add(left[0])
+                self.blame(left, failure)
+                return
+            middle = len(left) // 2
+            self._run(left[:middle])
+            self._run(left[middle:])
+        except errors.CannotCompare:  # what it reads is there, but cannot be fed
+            return
+        else:
+            self.found.ran.update(left)
+
+    def _has_known_shapes(self, number: int) -> bool:
+        """Whether the model declares all shapes that a node reads; if not, they come from what it was run with."""
+        kinds = [self._index.tensor_type(tensor) for tensor in self._index.node_reads[number]]
+        return all(kind is not None and kind.is_static for kind in kinds)
+
+    def _has_values(self, number: int, computed: Collection[int]) -> bool:
+        """Whether all that a node reads is known, or among what the others have ``computed``."""
+        index = self._index
+        values = ValuesInMemory(self._samples)
+        return all(
+            tensor in computed or tensor in index.weights or index.names[tensor] in values
+            for tensor in index.node_reads[number]
+        )
+
+    def _run_part(self, nodes: Sequence[int]) -> None:
+        index = self._index
+        subset = Subset(index, tuple(sorted(nodes)))
+        wanted = self._wanted(subset)
+        values = ValuesInMemory(self._samples)
+        infos = {}
+        for tensor in subset.outside:
+            kind = values.tensor_type(index.names[tensor])
+            if kind is not None:
+                infos[tensor] = value_info.value_info(index.names[tensor], kind)
+        data = candidate_bytes(subset, Boundary(infos=infos, frozen={}, inputs=subset.outside, outputs=wanted))
+        for sample, outputs in zip(self._samples, self._run_bytes(data, subset.outside), strict=True):
+            sample.update(outputs)
+
+    def _wanted(self, subset: Subset) -> list[int]:
+        """What of a part's tensors is read behind it; its ends, if nothing is."""
+        readers = self._index.consumers
+        kept = subset.kept
+        wanted = [tensor for tensor in sorted(subset.written) if not kept.issuperset(readers.get(tensor, ()))]
+        return wanted or list(subset.sinks)
+
+    def _run_bytes(self, data: bytes, inputs: Iterable[int]) -> list[dict[str, Array]]:
+        names = [self._index.names[tensor] for tensor in inputs]
+        feeds = [{name: sample[name] for name in names if name in sample} for sample in self._samples]
+        write_feeds(self._feeds, feeds)
+        return self._worker.run(ModelInput(data, self._index.folder), self._feeds)

@@ -1,0 +1,387 @@
+"""The findings of a lint, and what the form of a graph must obey, whichever engine reads it."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
+
+from biopsy.model import walk
+from biopsy.model.known_names import listed
+from biopsy.model.tensor_type import DTYPE_OF_ELEM
+
+if TYPE_CHECKING:
+    import onnx
+
+    from biopsy.model.sources import NodeSource
+
+Level: TypeAlias = Literal["exception", "warning", "info"]
+"""An exception is an error: the model is invalid, or does not run. A warning or info leaves it usable."""
+
+RULES, CHECKER, INFERENCE, LOADER = "biopsy", "onnx_checker", "onnx_shape_inference", "onnx_loader"
+"""Sources of entries; an engine is the source called by its name, ONNX Runtime "onnxruntime"."""
+
+ENGINE_SOURCES = {"onnxrt": "onnxruntime"}
+
+
+@dataclass(frozen=True, kw_only=True)
+class LintEntry:
+    """One finding. ``nodes`` are numbers of nodes of the main graph; none if the whole model is meant."""
+
+    level: Level
+    source: str
+    message: str
+    nodes: tuple[int, ...] = ()
+
+
+@dataclass(kw_only=True)
+class Report:
+    """All findings. ``names`` is what each node is called; ``ran`` are the nodes that the engine has run.
+
+    ``sources`` tell of nodes that something was found about where they come from, if an exporter says so.
+    """
+
+    names: Sequence[str] = ()
+    entries: list[LintEntry] = field(default_factory=list)
+    ran: set[int] = field(default_factory=set)
+    sources: Mapping[int, NodeSource] = field(default_factory=dict)
+
+    def add(self, entries: Iterable[LintEntry]) -> None:
+        """Take in entries, none twice."""
+        known = set(self.entries)
+        for entry in entries:
+            if entry not in known:
+                known.add(entry)
+                self.entries.append(entry)
+
+    @property
+    def failing(self) -> set[int]:
+        """Nodes that an exception names."""
+        return {node for entry in self.entries if entry.level == "exception" for node in entry.nodes}
+
+    @property
+    def passing(self) -> set[int]:
+        """Nodes that the engine ran and that no exception names."""
+        return self.ran - self.failing
+
+    @property
+    def is_valid(self) -> bool:
+        """Whether there is no exception."""
+        return all(entry.level != "exception" for entry in self.entries)
+
+    def as_json(self) -> Mapping[str, Any]:
+        """The report as a tree for ``json``."""
+        return {
+            "summary": {"passing": self._named(self.passing), "failing": self._named(self.failing)},
+            "lint_entries": [self._entry(entry) for entry in self.entries],
+        }
+
+    def _named(self, nodes: Iterable[int]) -> list[str]:
+        return list(dict.fromkeys(self.names[node] for node in sorted(nodes)))
+
+    def _entry(self, entry: LintEntry) -> dict[str, Any]:
+        tree: dict[str, Any] = {"level": entry.level, "source": entry.source, "message": entry.message}
+        return {**tree, "nodes": self._named(entry.nodes)} if entry.nodes else tree
+
+
+def node_names(nodes: Iterable[tuple[str, str]]) -> list[str]:
+    """What each node is called in a report, by its (name, operator): ``Relu #3`` where it has no name."""
+    return [name or f"{op_type} #{number}" for number, (name, op_type) in enumerate(nodes)]
+
+
+# What an engine says against a node, without what is around it: the report tells the node anyway.
+
+_AROUND = (
+    r"^\[ONNXRuntimeError\] : \d+ : \w+ : ",
+    r"^(Load model from .* failed|Failed to load model with error|Error|Exception during (loading|initialization)):",
+    r"^This is an invalid model\.",
+    r"^(Error in Node|In Node), ?.*, Error ",
+    r"^Node ?\(.*\) Op ?\(.*\) \[\w+\]",
+    r"^Non-zero status code returned while running .* Status Message:",
+)
+"""How ONNX Runtime begins its messages, in the order in which these heads follow each other."""
+
+
+def plain_message(message: str) -> str:
+    """The message in one line, without the heads that ONNX Runtime puts before it; never empty if there is one."""
+    rest = " ".join(message.split())
+    for head in _AROUND:
+        shorter = re.sub(head, "", rest).strip()
+        rest = shorter or rest
+    return rest
+
+
+# What the form of a graph must obey, whichever engine reads it: names, order, what is produced and what is used.
+#
+# Rules from ONNX's IR.md: names are unique (single static assignment), nodes are sorted, opsets are imported.
+
+_STANDARD = {"", "ai.onnx"}
+
+
+def entries(model: onnx.ModelProto) -> Iterator[LintEntry]:
+    """All findings in a model's form, in the order of the rules."""
+    for rule in _RULES:
+        yield from rule(model)
+
+
+def _entry(level: Level, message: str, nodes: Iterable[int] = ()) -> LintEntry:
+    return LintEntry(level=level, source=RULES, message=message, nodes=tuple(nodes))
+
+
+def _duplicate_node_names(model: onnx.ModelProto) -> Iterator[LintEntry]:
+    places: dict[str, list[int]] = {}
+    for number, node in enumerate(model.graph.node):
+        if node.name:
+            places.setdefault(node.name, []).append(number)
+    for name, numbers in places.items():
+        if len(numbers) > 1:
+            yield _entry("exception", f"{len(numbers)} nodes are called {name!r}: {numbers}", numbers)
+
+
+def _duplicate_tensors(model: onnx.ModelProto) -> Iterator[LintEntry]:
+    graph = model.graph
+    for kind, names in (
+        ("inputs", [value.name for value in graph.input]),
+        ("outputs", [value.name for value in graph.output]),
+        ("initializers", _weight_names(graph)),
+    ):
+        for name, times in Counter(filter(None, names)).items():
+            if times > 1:
+                yield _entry("exception", f"{times} {kind} are called {name!r}")
+    given = {value.name for value in graph.input} | set(_weight_names(graph))
+    writers: dict[str, list[int]] = {}
+    for number, node in enumerate(graph.node):
+        for name in filter(None, node.output):
+            writers.setdefault(name, []).append(number)
+    for name, numbers in writers.items():
+        if name in given:
+            yield _entry("exception", f"{name!r} is computed, but is an input or initializer too", numbers)
+        elif len(numbers) > 1:
+            yield _entry("exception", f"{name!r} is computed {len(numbers)} times", numbers)
+
+
+def _empty_names(model: onnx.ModelProto) -> Iterator[LintEntry]:
+    graph = model.graph
+    if not graph.name:
+        yield _entry("warning", "the graph has no name, which ONNX requires")
+    for kind, names in (
+        ("input", [value.name for value in graph.input]),
+        ("output", [value.name for value in graph.output]),
+        ("initializer", _weight_names(graph)),
+    ):
+        if not all(names):
+            yield _entry("exception", f"an {kind} has no name")
+    for number, node in enumerate(graph.node):
+        if not node.op_type:
+            yield _entry("exception", "the node has no operator", [number])
+        if not any(node.output):
+            yield _entry("warning", "the node computes nothing: it has no output", [number])
+    unnamed = [number for number, node in enumerate(graph.node) if not node.name]
+    if unnamed:
+        yield _entry("info", f"{len(unnamed)} of {len(graph.node)} nodes have no name: they are told by their places")
+
+
+def _inputs(model: onnx.ModelProto) -> Iterator[LintEntry]:
+    """Inputs without an element type, and those whose default value, an initializer, is of another type or shape."""
+    declared = {value.name: value.type.tensor_type for value in model.graph.input if value.type.HasField("tensor_type")}
+    for name, told in declared.items():
+        if not told.elem_type:
+            yield _entry("exception", f"the input {name!r} has no element type")
+    for weight in model.graph.initializer:
+        if weight.name not in declared or not declared[weight.name].elem_type:
+            continue
+        told = declared[weight.name]
+        if told.elem_type != weight.data_type:
+            types = (DTYPE_OF_ELEM.get(elem, str(elem)) for elem in (told.elem_type, weight.data_type))
+            yield _entry("exception", "the input {!r} is {}, its default value {}".format(weight.name, *types))
+        elif told.HasField("shape") and not _fits(told.shape.dim, weight.dims):
+            message = f"the default value of the input {weight.name!r} has another shape: {list(weight.dims)}"
+            yield _entry("exception", message)
+
+
+def _fits(declared: Sequence[onnx.TensorShapeProto.Dimension], dims: Sequence[int]) -> bool:
+    """Whether a shape is one of those declared; what is negative there is open to ONNX Runtime."""
+    pairs = zip(declared, dims, strict=False)
+    return len(declared) == len(dims) and all(
+        not dim.HasField("dim_value") or dim.dim_value < 0 or dim.dim_value == size for dim, size in pairs
+    )
+
+
+def _missing_producers(model: onnx.ModelProto) -> Iterator[LintEntry]:
+    known = walk.defined(model.graph)
+    for number, node in enumerate(model.graph.node):
+        missing = sorted(walk.reads(node) - known)
+        if missing:
+            yield _entry("exception", f"nothing computes what it reads: {listed(missing)}", [number])
+    for value in model.graph.output:
+        if value.name and value.name not in known:
+            yield _entry("exception", f"nothing computes the output {value.name!r}")
+
+
+def _order(model: onnx.ModelProto) -> Iterator[LintEntry]:
+    nodes = model.graph.node
+    writer = {name: number for number, node in enumerate(nodes) for name in filter(None, node.output)}
+    reads = [{writer[name]: name for name in walk.reads(node) if name in writer} for node in nodes]
+    cycles = _cycles(reads)
+    in_cycle = {number for cycle in cycles for number in cycle}
+    for cycle in cycles:
+        yield _entry("exception", f"{_nodes(len(cycle))} in a circle: each waits for what the next computes", cycle)
+    for number, before in enumerate(reads):
+        late = sorted(name for other, name in before.items() if other > number and number not in in_cycle)
+        if late:
+            yield _entry("exception", f"not sorted: it comes before what computes {listed(late)}", [number])
+
+
+def _nodes(number: int) -> str:
+    return "a node stands" if number == 1 else f"{number} nodes stand"
+
+
+def _cycles(reads: Sequence[Iterable[int]]) -> list[list[int]]:
+    """Sets of nodes that wait for each other. R. Tarjan, Depth-first search and linear graph algorithms, 1972."""
+    found: list[list[int]] = []
+    index: dict[int, int] = {}
+    low: dict[int, int] = {}
+    path: list[int] = []
+    on_path: set[int] = set()
+    for root in range(len(reads)):
+        if root in index:
+            continue
+        work = [(root, iter(reads[root]))]
+        index[root] = low[root] = len(index)
+        path.append(root)
+        on_path.add(root)
+        while work:
+            node, rest = work[-1]
+            other = next(rest, None)
+            if other is None:
+                work.pop()
+                if work:
+                    low[work[-1][0]] = min(low[work[-1][0]], low[node])
+                if low[node] == index[node]:
+                    at = path.index(node)
+                    component, path[at:] = path[at:], []
+                    on_path.difference_update(component)
+                    if len(component) > 1 or node in set(reads[node]):
+                        found.append(sorted(component))
+            elif other not in index:
+                index[other] = low[other] = len(index)
+                path.append(other)
+                on_path.add(other)
+                work.append((other, iter(reads[other])))
+            elif other in on_path:
+                low[node] = min(low[node], index[other])
+    return sorted(found)
+
+
+def _opsets(model: onnx.ModelProto) -> Iterator[LintEntry]:
+    imported = Counter(_domain(opset.domain) for opset in model.opset_import)
+    for domain, times in imported.items():
+        if times > 1:
+            yield _entry("warning", f"the opset of domain {domain or 'ai.onnx'!r} is imported {times} times")
+    lacking: dict[str, list[int]] = {}
+    for number, node in enumerate(model.graph.node):
+        inner = [other for graph in walk.graphs_within([node]) for other in graph.node]
+        for domain in {_domain(one.domain) for one in (node, *inner)} - set(imported):
+            lacking.setdefault(domain, []).append(number)
+    for domain, numbers in sorted(lacking.items()):
+        yield _entry("exception", f"no opset is imported for the domain {domain or 'ai.onnx'!r}", numbers)
+    for function in model.functions:
+        known = {_domain(opset.domain) for opset in function.opset_import}
+        for domain in sorted({_domain(node.domain) for node in function.node} - known):
+            name = f"{function.domain}::{function.name}"
+            yield _entry("exception", f"function {name!r} imports no opset for the domain {domain or 'ai.onnx'!r}")
+
+
+def _domain(domain: str) -> str:
+    return "" if domain in _STANDARD else domain
+
+
+def _unused(model: onnx.ModelProto) -> Iterator[LintEntry]:
+    graph = model.graph
+    used = _used(graph)
+    weights = set(_weight_names(graph))
+    for value in graph.input:
+        if value.name and value.name not in used and value.name not in weights:
+            yield _entry("warning", f"Input: {value.name!r} does not affect outputs, can be removed.")
+    for name in _weight_names(graph):
+        if name and name not in used:
+            yield _entry("warning", f"Initializer: {name!r} does not affect outputs, can be removed.")
+    for number, node in enumerate(graph.node):
+        if used.isdisjoint(filter(None, node.output)):
+            yield _entry("warning", "Does not affect outputs, can be removed.", [number])
+    unknown = sorted({value.name for value in graph.value_info} - walk.defined(graph) - {""})
+    if unknown:
+        yield _entry("warning", f"value_info speaks of tensors that there are not: {listed(unknown)}")
+    called = walk.called(model)
+    for function in model.functions:
+        if walk.function_key(function) not in called:
+            yield _entry("warning", f"Function: '{function.domain}::{function.name}' is never called.")
+
+
+def _used(graph: onnx.GraphProto) -> set[str]:
+    """Tensors that the outputs depend on, and the outputs themselves."""
+    writers = {name: node for node in graph.node for name in filter(None, node.output)}
+    used = {value.name for value in graph.output}
+    waiting = list(used)
+    while waiting:
+        node = writers.get(waiting.pop())
+        if node is not None:
+            new = walk.reads(node) - used
+            used |= new
+            waiting += new
+    return used
+
+
+def _shadowed(model: onnx.ModelProto) -> Iterator[LintEntry]:
+    outer = walk.defined(model.graph)
+    for number, node in enumerate(model.graph.node):
+        again = sorted({name for body in walk.bodies(node) for name in _shadowing(body, outer)})
+        if again:
+            message = f"a body of the node defines again what is defined outside: {listed(again)}"
+            yield _entry("warning", message, [number])
+
+
+def _shadowing(graph: onnx.GraphProto, outer: set[str]) -> Iterator[str]:
+    own = walk.defined(graph) - {""}
+    yield from own & outer
+    for node in graph.node:
+        for body in walk.bodies(node):
+            yield from _shadowing(body, outer | own)
+
+
+def _bodies(model: onnx.ModelProto) -> Iterator[LintEntry]:
+    """What is computed twice or in no order within the bodies of If, Loop and Scan."""
+    for number, node in enumerate(model.graph.node):
+        for graph in walk.graphs_within([node]):
+            written = Counter(name for inner in graph.node for name in inner.output if name)
+            twice = sorted(name for name, times in written.items() if times > 1)
+            if twice:
+                yield _entry("exception", f"a body of the node computes more than once: {listed(twice)}", [number])
+            place = {name: at for at, inner in enumerate(graph.node) for name in inner.output if name}
+            late = {
+                name for at, inner in enumerate(graph.node) for name in walk.reads(inner) if place.get(name, -1) >= at
+            }
+            if late:
+                message = f"a body of the node is not sorted: it reads too early {listed(sorted(late))}"
+                yield _entry("exception", message, [number])
+
+
+def _weight_names(graph: onnx.GraphProto) -> list[str]:
+    sparse = [weight.values.name for weight in graph.sparse_initializer]
+    return [*(weight.name for weight in graph.initializer), *sparse]
+
+
+_RULES: tuple[Callable[[onnx.ModelProto], Iterator[LintEntry]], ...] = (
+    _duplicate_node_names,
+    _duplicate_tensors,
+    _empty_names,
+    _inputs,
+    _missing_producers,
+    _order,
+    _opsets,
+    _bodies,
+    _shadowed,
+    _unused,
+)

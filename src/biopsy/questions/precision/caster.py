@@ -1,0 +1,447 @@
+"""Models of mixed precision: the nodes of a model with explicit casts where precisions meet, and its bytes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from biopsy.model.wire import head, string_field
+from biopsy.questions.precision.formats import (
+    FLOAT,
+    FP32,
+    OF_ELEM,
+    WORKING_TYPES,
+    Form,
+    Format,
+    Role,
+    Weights,
+    holders,
+    suffix,
+)
+from biopsy.questions.precision.plan import PlannedGraph, PlannedNode, PrecisionPlan
+
+if TYPE_CHECKING:
+    import onnx
+
+Levels = Callable[[int], Format]
+"""The precision of each layer, by its number."""
+
+
+@dataclass(frozen=True)
+class Mixed:
+    """The nodes of a mixed model, and what changes around them in its main graph.
+
+    ``weights`` are initializers in another type, ``unread`` the names of those that nothing reads any more; ``lowered``
+    counts the nodes that give another type than in the model.
+    """
+
+    graph: onnx.GraphProto
+    weights: Mapping[str, onnx.TensorProto]
+    unread: frozenset[str]
+    lowered: int = 0
+
+
+def mixed(plan: PrecisionPlan, level: Levels, form: Form, weights: Weights) -> Mixed:
+    """The model with every layer at its level. The same arguments give the same bytes.
+
+    The graph returned has nodes and value_info only; inputs, outputs and initializers are the model's.
+    """
+    caster = _Caster(plan, level, form, weights)
+    scope = _Scope(plan.graph, None)
+    graph = caster.cast(scope)
+    unread = _unread(plan, graph, scope) if scope.converted else frozenset[str]()
+    return Mixed(graph, scope.converted, unread, caster.lowered)
+
+
+@dataclass
+class _Tensor:
+    """A tensor: its type in the model, ``home`` (type and name), after which node it stands, and its variants.
+
+    ``exact``: the formats that hold all of its values. ``rounded`` are float32 copies with values of another format.
+    """
+
+    elem: int
+    home: int
+    scope: _Scope
+    place: int
+    exact: frozenset[Format]
+    variants: dict[int, str]
+    rounded: dict[Format, str] = field(default_factory=dict)
+    is_weight: bool = False
+
+
+@dataclass(frozen=True)
+class _Outputs:
+    """What a node gives: tensors of type ``elem``, rounded to a format, or with values that formats hold exactly."""
+
+    elem: int
+    rounds: Format | None = None
+    exact: frozenset[Format] = frozenset()
+
+
+class _Scope:
+    """A graph while it is written: the tensors in it, and the casts that follow each of its nodes."""
+
+    def __init__(self, planned: PlannedGraph, outer: _Scope | None) -> None:
+        self.planned = planned
+        self.outer = outer
+        self.tensors: dict[str, _Tensor] = {}
+        self.casts: dict[int, list[onnx.NodeProto]] = {}
+        self.types: dict[str, tuple[str, int]] = {}
+        self.converted: dict[str, onnx.TensorProto] = {}
+
+    def find(self, name: str) -> _Tensor | None:
+        found = self.tensors.get(name)
+        return self.outer.find(name) if found is None and self.outer is not None else found
+
+
+class _Caster:
+    def __init__(self, plan: PrecisionPlan, level: Levels, form: Form, weights: Weights) -> None:
+        self._level = level
+        self._form = form
+        self._weights = weights
+        self._taken = set(plan.taken)
+        self.lowered = 0
+
+    def cast(self, scope: _Scope) -> onnx.GraphProto:
+        self._enter(scope)
+        written = [self._node(scope, place, node) for place, node in enumerate(scope.planned.nodes)]
+        for info in scope.planned.proto.output:
+            self._as_in_the_model(scope, info.name)
+        return _joined(scope, written)
+
+    def _enter(self, scope: _Scope) -> None:
+        proto, elems = scope.planned.proto, scope.planned.elems
+        fed = dict.fromkeys(info.name for info in proto.input)
+        stored = [*(weight.name for weight in proto.initializer), *(s.values.name for s in proto.sparse_initializer)]
+        for name in [*fed, *stored]:
+            self._define(scope, -1, name, elems.get(name, 0))
+        for weight in proto.initializer:
+            if weight.name not in fed and weight.data_type in WORKING_TYPES:
+                tensor = scope.tensors[weight.name]
+                tensor.is_weight = True
+                tensor.exact |= self._weights.exact(weight)
+
+    def _define(self, scope: _Scope, place: int, name: str, elem: int) -> _Tensor | None:
+        """A tensor whose home is the type that it has in the model; None if that is no floating-point type of ours."""
+        if elem not in WORKING_TYPES:
+            return None
+        exact = holders(OF_ELEM[elem])
+        scope.tensors[name] = _Tensor(elem, elem, scope, place, exact, {elem: name})
+        return scope.tensors[name]
+
+    def _node(self, scope: _Scope, place: int, node: PlannedNode) -> onnx.NodeProto:
+        if node.part.role is Role.LAYER:
+            return self._layer(scope, place, node)
+        if node.part.role is Role.CARRIER:
+            return self._carrier(scope, place, node)
+        return self._fixed(scope, place, node)
+
+    # Nodes
+
+    def _layer(self, scope: _Scope, place: int, node: PlannedNode) -> onnx.NodeProto:
+        level = self._level(node.number)
+        elem = level.elem if self._form == "native" else FLOAT
+        rounds = level if self._form == "emulate" and level is not FP32 else None
+        names = dict.fromkeys(node.proto.input, "")
+        for at in node.part.inputs:
+            tensor = scope.find(node.proto.input[at])
+            if tensor is not None:
+                names[node.proto.input[at]] = self._read(tensor, node.proto.input[at], elem, rounds)
+        return self._written(scope, place, node, names, _Outputs(elem, rounds))
+
+    def _carrier(self, scope: _Scope, place: int, node: PlannedNode) -> onnx.NodeProto:
+        read = {node.proto.input[at]: scope.find(node.proto.input[at]) for at in node.part.inputs}
+        tensors = {name: tensor for name, tensor in read.items() if tensor is not None}
+        elem = self._common_type(node, tensors)
+        exact = frozenset.intersection(*(tensor.exact for tensor in tensors.values())) if tensors else frozenset()
+        names = {name: self._read(tensor, name, elem, None) for name, tensor in tensors.items()}
+        return self._written(scope, place, node, names, _Outputs(elem, exact=exact))
+
+    def _common_type(self, node: PlannedNode, tensors: Mapping[str, _Tensor]) -> int:
+        """The type of all inputs if they agree; a weight agrees with any type that holds its values."""
+        computed = {tensor.home for tensor in tensors.values() if not tensor.is_weight}
+        homes = computed or {tensor.home for tensor in tensors.values()}
+        elem = next(iter(homes)) if len(homes) == 1 else FLOAT
+        weights = [tensor for tensor in tensors.values() if tensor.is_weight]
+        held = all(tensor.home == elem or OF_ELEM[elem] in tensor.exact for tensor in weights)
+        return elem if held and elem in node.part.types else FLOAT
+
+    def _fixed(self, scope: _Scope, place: int, node: PlannedNode) -> onnx.NodeProto:
+        """A node that reads what it reads in the model, or, if it converts, what there is."""
+        for name in dict.fromkeys(node.proto.input):
+            tensor = scope.find(name) if name else None
+            if tensor is not None and node.part.role is not Role.CONVERSION:
+                self._as_in_the_model(scope, name)
+        proto = node.proto
+        source = scope.find(proto.input[0]) if node.part.role is Role.CONVERSION and proto.input else None
+        if source is not None:
+            proto = _renamed(proto, {proto.input[0]: source.variants[source.home]}, {})
+        for name in proto.output:
+            made = self._define(scope, place, name, scope.planned.elems.get(name, 0)) if name else None
+            if made is not None and node.part.role is Role.CONVERSION:
+                made.exact |= _after_cast(scope, node, source, made)
+        self._note_constant(scope, node)
+        return self._with_bodies(scope, node, proto)
+
+    def _note_constant(self, scope: _Scope, node: PlannedNode) -> None:
+        if node.proto.op_type != "Constant" or not node.proto.output:
+            return
+        tensor = scope.tensors.get(node.proto.output[0])
+        value = next((a.t for a in node.proto.attribute if a.name == "value" and a.HasField("t")), None)
+        if tensor is not None and value is not None:
+            tensor.is_weight = True
+            tensor.exact |= self._weights.exact(value)
+
+    def _written(
+        self,
+        scope: _Scope,
+        place: int,
+        node: PlannedNode,
+        names: Mapping[str, str],
+        results: _Outputs,
+    ) -> onnx.NodeProto:
+        """The node with its inputs renamed, and its outputs defined."""
+        outputs = {}
+        changed = [node.proto.output[at] for at in node.part.outputs]
+        self.lowered += any(scope.planned.elems[name] != results.elem for name in changed if name)
+        for at, name in enumerate(node.proto.output):
+            if not name:
+                continue
+            if at in node.part.outputs:
+                outputs[name] = self._result(scope, place, name, results)
+            else:
+                self._define(scope, place, name, scope.planned.elems.get(name, 0))
+        kept = [name for at, name in enumerate(node.proto.input) if at not in node.part.inputs]
+        for name in kept:
+            if name and scope.find(name) is not None:
+                self._as_in_the_model(scope, name)
+        by_place = {
+            node.proto.input[at]: names[node.proto.input[at]]
+            for at in node.part.inputs
+            if names.get(node.proto.input[at])
+        }
+        return self._with_bodies(scope, node, _renamed_at(node.proto, by_place, node.part.inputs, outputs))
+
+    def _result(self, scope: _Scope, place: int, name: str, results: _Outputs) -> str:
+        """Define what a node writes; returns the name under which it writes it."""
+        own, elem, rounds = scope.planned.elems[name], results.elem, results.rounds
+        if rounds is None or scope.planned.cast_only.get(name) == rounds.elem:
+            written = name if elem == own else self._fresh(f"{name}_{suffix(elem)}", scope, name, elem)
+            exact = results.exact | holders(OF_ELEM[elem])
+            scope.tensors[name] = _Tensor(own, elem, scope, place, exact, {elem: written})
+            return written
+        raw = self._fresh(f"{name}_raw", scope, name, elem)
+        low = self._name_of(scope, name, rounds.elem, own)
+        home = self._name_of(scope, name, elem, own)
+        casts = scope.casts.setdefault(place, [])
+        casts += [self._cast(raw, low, rounds.elem), self._cast(low, home, elem)]
+        scope.tensors[name] = _Tensor(own, elem, scope, place, holders(rounds), {elem: home, rounds.elem: low})
+        return raw
+
+    # Tensors
+
+    def _read(self, tensor: _Tensor, name: str, elem: int, rounds: Format | None) -> str:
+        """The name of a tensor in a type, its values rounded if they must be; the casts for it are written."""
+        if rounds is None or rounds in tensor.exact:
+            return self._variant(tensor, name, elem)
+        if rounds not in tensor.rounded:
+            low = self._variant(tensor, name, rounds.elem)
+            made = self._fresh(f"{low}_{suffix(elem)}", tensor.scope, name, elem)
+            tensor.scope.casts.setdefault(tensor.place, []).append(self._cast(low, made, elem))
+            tensor.rounded[rounds] = made
+        return tensor.rounded[rounds]
+
+    def _variant(self, tensor: _Tensor, name: str, elem: int) -> str:
+        found = tensor.variants.get(elem)
+        if found is not None:
+            return found
+        made = self._name_of(tensor.scope, name, elem, tensor.elem)
+        tensor.variants[elem] = made
+        weight = (
+            self._weights.converted(tensor.scope.planned.proto, name, elem, made) if self._may_store(tensor) else None
+        )
+        if weight is not None:
+            tensor.scope.converted[made] = weight
+        else:
+            source = tensor.variants[tensor.home]
+            tensor.scope.casts.setdefault(tensor.place, []).append(self._cast(source, made, elem))
+        return made
+
+    def _may_store(self, tensor: _Tensor) -> bool:
+        return tensor.is_weight and tensor.place == -1 and self._form == "native" and tensor.scope.outer is None
+
+    def _as_in_the_model(self, scope: _Scope, name: str) -> None:
+        """See to it that a tensor stands under its own name with its own type."""
+        tensor = scope.find(name)
+        if tensor is not None:
+            self._variant(tensor, name, tensor.elem)
+
+    def _name_of(self, scope: _Scope, name: str, elem: int, own: int) -> str:
+        return name if elem == own else self._fresh(f"{name}_{suffix(elem)}", scope, name, elem)
+
+    def _fresh(self, wanted: str, scope: _Scope, origin: str, elem: int) -> str:
+        """A name for a tensor, noted with that which it stands for and its type."""
+        made = self._new_name(wanted)
+        scope.types[made] = (origin, elem)
+        return made
+
+    def _new_name(self, wanted: str) -> str:
+        """A name that neither a tensor nor a node has yet."""
+        made, again = wanted, 1
+        while made in self._taken:
+            again += 1
+            made = f"{wanted}_{again}"
+        self._taken.add(made)
+        return made
+
+    def _cast(self, source: str, target: str, elem: int) -> onnx.NodeProto:
+        import onnx
+
+        made = onnx.NodeProto(op_type="Cast", name=self._new_name(f"{target}_cast"))
+        made.input.append(source)
+        made.output.append(target)
+        made.attribute.add(name="to", type=onnx.AttributeProto.INT, i=elem)
+        return made
+
+    # Bodies
+
+    def _with_bodies(self, scope: _Scope, node: PlannedNode, proto: onnx.NodeProto) -> onnx.NodeProto:
+        if not node.bodies:
+            return proto
+        copy = type(proto)()
+        copy.CopyFrom(proto)
+        for at, inner, body in node.bodies:
+            graph = copy.attribute[at].g if inner < 0 else copy.attribute[at].graphs[inner]
+            written = self.cast(_Scope(body, scope))
+            del graph.node[:]
+            graph.node.extend(written.node)
+            del graph.value_info[:]
+            graph.value_info.extend(written.value_info)
+        return copy
+
+
+def _after_cast(scope: _Scope, node: PlannedNode, source: _Tensor | None, made: _Tensor) -> frozenset[Format]:
+    """The formats that hold what a Cast gives: those that held what it read, if it has changed no value.
+
+    The second half of a rounding is known by this.
+    """
+    if source is None:
+        found = OF_ELEM.get(scope.planned.elems.get(node.proto.input[0], 0))
+        known = holders(found) if found is not None else frozenset[Format]()
+    else:
+        known = source.exact
+    return known if OF_ELEM[made.elem] in known else frozenset()
+
+
+def _renamed(proto: onnx.NodeProto, inputs: Mapping[str, str], outputs: Mapping[str, str]) -> onnx.NodeProto:
+    return _renamed_at(proto, inputs, tuple(range(len(proto.input))), outputs)
+
+
+def _renamed_at(
+    proto: onnx.NodeProto, inputs: Mapping[str, str], places: tuple[int, ...], outputs: Mapping[str, str]
+) -> onnx.NodeProto:
+    """A node that reads and writes other names; itself if none differs."""
+    if all(old == new for names in (inputs, outputs) for old, new in names.items()):
+        return proto
+    copy = type(proto)()
+    copy.CopyFrom(proto)
+    for at in places:
+        copy.input[at] = inputs.get(proto.input[at], proto.input[at])
+    for at, name in enumerate(proto.output):
+        copy.output[at] = outputs.get(name, name)
+    return copy
+
+
+def _joined(scope: _Scope, written: list[onnx.NodeProto]) -> onnx.GraphProto:
+    """A graph of the nodes, each with the casts of what it makes behind it, and of what is known of their tensors."""
+    graph = type(scope.planned.proto)()
+    graph.node.extend(scope.casts.get(-1, ()))
+    for place, node in enumerate(written):
+        graph.node.append(node)
+        graph.node.extend(scope.casts.get(place, ()))
+    _describe(scope, graph)
+    return graph
+
+
+def _describe(scope: _Scope, graph: onnx.GraphProto) -> None:
+    """Keep value_info true: of tensors that still exist, and of the copies of those that it speaks of."""
+    infos = {info.name: info for info in scope.planned.proto.value_info}
+    if not infos:
+        return
+    made = {name for node in graph.node for name in node.output} | {w.name for w in scope.planned.proto.initializer}
+    graph.value_info.extend(info for name, info in infos.items() if name in made)
+    infos.update((info.name, info) for info in (*scope.planned.proto.input, *scope.planned.proto.output))
+    for name, (origin, elem) in scope.types.items():
+        if origin in infos and name in made:
+            copy = graph.value_info.add()
+            copy.CopyFrom(infos[origin])
+            copy.name = name
+            copy.type.tensor_type.elem_type = elem
+
+
+def _unread(plan: PrecisionPlan, graph: onnx.GraphProto, scope: _Scope) -> frozenset[str]:
+    """Initializers of which only converted copies are read."""
+    from biopsy.model import walk
+
+    read = {info.name for info in plan.model.graph.output} | {info.name for info in plan.model.graph.input}
+    for node in graph.node:
+        read |= walk.reads(node)
+    sources = {scope.types[name][0] for name in scope.converted}
+    return frozenset(sources - read)
+
+
+# From a mixed graph to the bytes of a model: only nodes are written anew, weights are the bytes that they were.
+#
+# A message of protobuf may be written in pieces, one after the other: what stands apart is merged by who reads it.
+# Field numbers: onnx.proto3, messages ModelProto and GraphProto.
+
+_GRAPH, _INITIALIZER = 7, 5
+
+
+class Assembly:
+    """Everything of a model that no candidate changes, as bytes.
+
+    ``places`` are serialized TensorProtos by name for weights that must be referred to from another folder.
+    """
+
+    def __init__(self, model: onnx.ModelProto, places: Mapping[str, bytes]) -> None:
+        graph = model.graph
+        self._weights = {
+            weight.name: string_field(_INITIALIZER, places.get(weight.name) or weight.SerializeToString())
+            for weight in graph.initializer
+        }
+        rest = type(graph)()
+        for single in ("name", "doc_string"):
+            if graph.HasField(single):
+                setattr(rest, single, getattr(graph, single))
+        for several in ("input", "output", "sparse_initializer", "quantization_annotation", "metadata_props"):
+            if hasattr(graph, several):
+                getattr(rest, several).extend(getattr(graph, several))
+        self._rest = rest.SerializeToString()
+        around = type(model)()
+        for descriptor, value in model.ListFields():
+            if descriptor.name == "graph":
+                continue
+            if hasattr(value, "append"):
+                getattr(around, descriptor.name).extend(value)
+            else:
+                setattr(around, descriptor.name, value)
+        self._around = around.SerializeToString()
+
+    def parts(self, made: Mixed) -> Sequence[bytes]:
+        """The bytes of a mixed model, in pieces."""
+        nodes = made.graph.SerializeToString(deterministic=True)
+        weights = [field for name, field in self._weights.items() if name not in made.unread]
+        weights += [string_field(_INITIALIZER, weight.SerializeToString()) for weight in made.weights.values()]
+        length = len(nodes) + len(self._rest) + sum(map(len, weights))
+        return [self._around, head(_GRAPH, length), nodes, *weights, self._rest]
+
+
+def unchanged(model: onnx.ModelProto, places: Mapping[str, bytes]) -> Sequence[bytes]:
+    """The bytes of the model itself, its weights referred to at ``places``."""
+    nodes = type(model.graph)()
+    nodes.node.extend(model.graph.node)
+    nodes.value_info.extend(model.graph.value_info)
+    return Assembly(model, places).parts(Mixed(nodes, {}, frozenset()))

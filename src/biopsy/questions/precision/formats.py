@@ -1,0 +1,406 @@
+"""Formats of numbers: what they can hold, what operators take them, and what conversion does to weights."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable
+from dataclasses import asdict, dataclass
+from enum import Enum
+from functools import lru_cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+from biopsy.model.external import Span, chunks, is_external, raw_values, span_of
+from biopsy.model.tensor_type import DTYPE_OF_ELEM
+from biopsy.model.walk import schema_of
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    import numpy as np
+    import onnx
+
+FLOAT, FLOAT16, DOUBLE, BFLOAT16, E4M3FN, E5M2 = 1, 10, 11, 16, 17, 19
+"""Element types as onnx.proto3 numbers them."""
+
+WORKING_TYPES = frozenset({FLOAT, FLOAT16, BFLOAT16})
+"""Element types that a layer may be moved between. float64 is left alone: who uses it needs it."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Format:
+    """A format of floating-point numbers.
+
+    ``largest`` is its greatest finite number, ``smallest`` its least positive one, ``rounding`` the greatest relative
+    error of rounding a number between the least normal one, ``normal``, and the largest. ``least_opset`` is the first
+    in which Cast knows it.
+    """
+
+    name: str
+    elem: int
+    largest: float
+    smallest: float
+    normal: float
+    rounding: float
+    least_opset: int
+
+    def __str__(self) -> str:
+        return self.name
+
+
+FP64 = Format(
+    name="float64",
+    elem=DOUBLE,
+    largest=1.7976931348623157e308,
+    smallest=2.0**-1074,
+    normal=2.0**-1022,
+    rounding=2.0**-53,
+    least_opset=6,
+)
+"""What nodes may be raised to; no model that has it is lowered."""
+FP32 = Format(
+    name="float32",
+    elem=FLOAT,
+    largest=3.4028234663852886e38,
+    smallest=2.0**-149,
+    normal=2.0**-126,
+    rounding=2.0**-24,
+    least_opset=6,
+)
+FP16 = Format(
+    name="fp16",
+    elem=FLOAT16,
+    largest=65504.0,
+    smallest=2.0**-24,
+    normal=2.0**-14,
+    rounding=2.0**-11,
+    least_opset=6,
+)
+BF16 = Format(
+    name="bf16",
+    elem=BFLOAT16,
+    largest=3.3895313892515355e38,
+    smallest=2.0**-133,
+    normal=2.0**-126,
+    rounding=2.0**-8,
+    least_opset=13,
+)
+FP8_E4M3FN = Format(
+    name="fp8 e4m3fn",
+    elem=E4M3FN,
+    largest=448.0,
+    smallest=2.0**-9,
+    normal=2.0**-6,
+    rounding=2.0**-4,
+    least_opset=19,
+)
+FP8_E5M2 = Format(
+    name="fp8 e5m2",
+    elem=E5M2,
+    largest=57344.0,
+    smallest=2.0**-16,
+    normal=2.0**-14,
+    rounding=2.0**-3,
+    least_opset=19,
+)
+
+FORMATS = (FP32, FP16, BF16, FP8_E4M3FN, FP8_E5M2)
+OF_ELEM = {each.elem: each for each in (*FORMATS, FP64)}
+
+Form = Literal["emulate", "native"]
+"""How a low precision gets into a model: by rounding around float32 arithmetic, or by nodes that compute in it."""
+
+_HELD_BY = {
+    FP64: (FP64,),
+    FP32: (FP32, FP64),
+    FP16: (FP16, FP32, FP64),
+    BF16: (BF16, FP32, FP64),
+    FP8_E4M3FN: (FP8_E4M3FN, FP16, BF16, FP32, FP64),
+    FP8_E5M2: (FP8_E5M2, FP16, BF16, FP32, FP64),
+}
+
+
+def holders(form: Format) -> frozenset[Format]:
+    """The formats that hold every value of a format, itself among them."""
+    return frozenset(_HELD_BY[form])
+
+
+def suffix(elem: int) -> str:
+    """What is added to the name of a tensor for its copy in another type."""
+    return {DOUBLE: "double", FLOAT: "float", FLOAT16: "fp16", BFLOAT16: "bf16", E4M3FN: "e4m3fn", E5M2: "e5m2"}[elem]
+
+
+# What can be said of an operator's precision: from the types that ONNX's own schemas allow, not from a list of ours.
+#
+# A layer can be computed in a type if the type variables that its floating-point inputs share with its outputs allow
+# it. All other inputs (scales and regions of Resize, statistics of BatchNormalization, axes) keep the type they have.
+# So do nodes with none such: those that make values (Constant, Range, RandomNormal), compare or choose them (Greater,
+# ArgMax, NonMaxSuppression), convert them, and operators that no schema is known of.
+
+_TYPE_TEXT = {
+    "tensor(float)": FLOAT,
+    "tensor(float16)": FLOAT16,
+    "tensor(bfloat16)": BFLOAT16,
+    "tensor(double)": DOUBLE,
+}
+
+EXACT = frozenset(
+    {
+        "Identity", "Reshape", "Transpose", "Squeeze", "Unsqueeze", "Flatten", "Expand", "Tile", "Slice", "Split",
+        "Concat", "Gather", "GatherElements", "GatherND", "DepthToSpace", "SpaceToDepth", "ReverseSequence",
+        "Compress", "Trilu", "Where", "Neg", "Abs", "Relu", "Max", "Min", "MaxPool", "GlobalMaxPool", "ReduceMax",
+        "ReduceMin",
+    }
+)  # fmt: skip
+"""Operators whose results are values of their inputs, or those with another sign, or zero: they round nothing."""
+
+_TOGETHER = {"Attention": frozenset({"T1", "T2"}), "RMSNormalization": frozenset({"T", "V"})}
+"""Type variables that must have one type, though a schema tells them apart: else no engine loads the model."""
+
+_IN_FLOAT_ONLY = frozenset({"MeanVarianceNormalization"})
+"""Operators that the schema allows in other types, but whose function in the standard has constants in float32."""
+
+_CONVERSIONS = frozenset({"Cast", "CastLike", "BitCast", "QuantizeLinear", "DequantizeLinear", "DynamicQuantizeLinear"})
+
+
+class Role(Enum):
+    """What a node is for a search over precisions.
+
+    LAYER: it computes, and can do so in several precisions. CARRIER: it hands on values in the precision they have.
+    FIXED: its types stay. CONVERSION: it reads any type, and gives what it gives.
+    """
+
+    LAYER = "layer"
+    CARRIER = "carrier"
+    FIXED = "fixed"
+    CONVERSION = "conversion"
+
+
+@dataclass(frozen=True)
+class NodeRole:
+    """The role of a node. ``inputs`` and ``outputs`` are the positions whose type may change, ``types`` to which."""
+
+    role: Role
+    inputs: tuple[int, ...] = ()
+    outputs: tuple[int, ...] = ()
+    types: frozenset[int] = frozenset()
+    reason: str = ""
+
+
+ElementOf = Callable[[str], int]
+"""The element type of the tensor of that name; 0 if it is not known or no tensor."""
+
+
+def node_role(
+    node: onnx.NodeProto, opset: int, elem: ElementOf, needed: frozenset[int] = frozenset({FLOAT16})
+) -> NodeRole:
+    """What a node is. ``opset`` is the version of the default domain; a layer must know all types ``needed``.
+
+    Rounding around float32 arithmetic needs none, but what ONNX has no fp16 for is nothing that engines lower either.
+    """
+    if node.domain not in ("", "ai.onnx"):
+        return NodeRole(Role.FIXED, reason=f"no schema of {node.domain}.{node.op_type} is known")
+    if node.op_type in _CONVERSIONS:
+        return NodeRole(Role.CONVERSION if node.op_type == "Cast" else Role.FIXED)
+    formal = _formal(node.op_type, opset)
+    if formal is None:
+        return NodeRole(Role.FIXED, reason=f"no schema of {node.op_type} is known for opset {opset}")
+    if node.op_type in _IN_FLOAT_ONLY:
+        return NodeRole(Role.FIXED, reason=f"the function that defines {node.op_type} computes in fp32")
+    if _reduces(node):
+        return NodeRole(Role.FIXED, reason=f"no engine is known to compute {node.op_type} with a reduction in fp16")
+    outputs = _changing(node.output, formal.outputs, formal.shared, elem)
+    given = {_at(formal.outputs, place) for place in outputs}
+    together = _TOGETHER.get(node.op_type, frozenset())
+    shared = {variable: types for variable, types in formal.shared.items() if variable in given | together}
+    inputs = _changing(node.input, formal.inputs, shared, elem)
+    if not inputs or not outputs:
+        return NodeRole(Role.FIXED)
+    variables = {_at(formal.inputs, place) for place in inputs} | {_at(formal.outputs, place) for place in outputs}
+    types = frozenset.intersection(*(formal.shared[variable] for variable in variables))
+    if node.op_type in EXACT:
+        return NodeRole(Role.CARRIER, inputs, outputs, types)
+    if not needed <= types:
+        lacking = " and no ".join(suffix(elem) for elem in sorted(needed - types))
+        return NodeRole(Role.FIXED, reason=f"{node.op_type} of opset {opset} knows no {lacking}")
+    return NodeRole(Role.LAYER, inputs, outputs, types)
+
+
+def _reduces(node: onnx.NodeProto) -> bool:
+    """Whether a node scatters and reduces: ONNX Runtime loads it in fp16, and then refuses to run it."""
+    return node.op_type in {"ScatterND", "ScatterElements"} and any(
+        attribute.name == "reduction" and attribute.s not in {b"", b"none"} for attribute in node.attribute
+    )
+
+
+@dataclass(frozen=True)
+class _Formal:
+    """Type variables of formal inputs and outputs; ``shared``: those of both, with the working types they allow."""
+
+    inputs: tuple[str, ...]
+    outputs: tuple[str, ...]
+    shared: dict[str, frozenset[int]]
+
+
+@lru_cache(maxsize=1024)
+def _formal(op_type: str, opset: int) -> _Formal | None:
+    schema = schema_of(op_type, opset, "")
+    if schema is None:
+        return None
+    inputs = tuple(_variable(formal) for formal in schema.inputs)
+    outputs = tuple(_variable(formal) for formal in schema.outputs)
+    both = set(inputs) & (set(outputs) | _TOGETHER.get(op_type, frozenset()))
+    allowed = {
+        constraint.type_param_str: frozenset(
+            _TYPE_TEXT[text] for text in constraint.allowed_type_strs if text in _TYPE_TEXT
+        )
+        for constraint in schema.type_constraints
+    }
+    shared = {variable: types for variable, types in allowed.items() if variable in both and types}
+    return _Formal(inputs, outputs, shared)
+
+
+def _variable(formal: onnx.defs.OpSchema.FormalParameter) -> str:
+    from onnx import defs
+
+    variadic = formal.option == defs.OpSchema.FormalParameterOption.Variadic
+    return "" if variadic and not formal.is_homogeneous else str(formal.type_str)
+
+
+def _at(variables: tuple[str, ...], place: int) -> str:
+    """The variable at a position; the last one is repeated, as variadic inputs are."""
+    return variables[min(place, len(variables) - 1)] if variables else ""
+
+
+def _changing(
+    names: Iterable[str], variables: tuple[str, ...], shared: dict[str, frozenset[int]], elem: ElementOf
+) -> tuple[int, ...]:
+    return tuple(
+        place
+        for place, name in enumerate(names)
+        if name and _at(variables, place) in shared and elem(name) in WORKING_TYPES
+    )
+
+
+# Weights in other formats: converted once, and what conversion does to them.
+
+_MOST_LOOKED_AT = 1024
+"""Elements of a weight that is looked at to see whether a format holds it exactly: masks, scales, constants."""
+
+
+class Weights:
+    """The weights of a model in ``folder``: what is worked out about them once and asked for in every candidate."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._exact: dict[bytes, frozenset[Format]] = {}
+        self._converted: dict[tuple[str, int, str], onnx.TensorProto] = {}
+
+    def exact(self, weight: onnx.TensorProto) -> frozenset[Format]:
+        """The formats that hold all values of a small weight; none of a large one."""
+        if math.prod(weight.dims) > _MOST_LOOKED_AT or is_external(weight):
+            return frozenset()
+        key = weight.SerializeToString()
+        if key not in self._exact:
+            values = next(values_of(weight, self._folder))
+            self._exact[key] = frozenset(found for found in FORMATS if _holds(found, values))
+        return self._exact[key]
+
+    def converted(self, graph: onnx.GraphProto, name: str, elem: int, new_name: str) -> onnx.TensorProto | None:
+        """An initializer in another type; None if its values stand elsewhere and are better cast there."""
+        key = (name, elem, new_name)
+        if key not in self._converted:
+            weight = next(weight for weight in graph.initializer if weight.name == name)
+            if is_external(weight):
+                return None
+            self._converted[key] = _in_type(weight, next(values_of(weight, self._folder)), elem, new_name)
+        return self._converted[key]
+
+
+def values_of(weight: onnx.TensorProto, folder: Path) -> Iterator[np.ndarray[Any, Any]]:
+    """The values of a weight in float32 or its own type, flat; those in other files a few megabytes at a time."""
+    import numpy as np
+
+    dtype = _dtype(weight.data_type)
+    if not is_external(weight):
+        yield np.frombuffer(raw_values(weight), dtype)
+        return
+    span: Span = span_of(weight, folder)
+    for chunk in chunks(weight.name, span):
+        yield np.frombuffer(chunk, dtype)
+
+
+def rounded(values: np.ndarray[Any, Any], found: Format) -> np.ndarray[Any, Any]:
+    """Values as a format holds them, in float32. What is too large is infinite, or the largest number in fp8."""
+    import numpy as np
+
+    with np.errstate(over="ignore", invalid="ignore"):
+        wide = values.astype(np.float32)
+        if found.elem in (E4M3FN, E5M2):
+            finite = np.isfinite(wide)
+            wide = np.where(finite, np.clip(wide, -found.largest, found.largest), wide)
+        return wide.astype(_dtype(found.elem)).astype(np.float32)
+
+
+def _holds(found: Format, values: np.ndarray[Any, Any]) -> bool:
+    import numpy as np
+
+    return bool(np.array_equal(rounded(values, found), values.astype(np.float32), equal_nan=True))
+
+
+def _in_type(weight: onnx.TensorProto, values: np.ndarray[Any, Any], elem: int, name: str) -> onnx.TensorProto:
+    import numpy as np
+
+    made = type(weight)(name=name, data_type=elem, dims=weight.dims)
+    with np.errstate(over="ignore", invalid="ignore"):
+        made.raw_data = values.astype(np.float32).astype(_dtype(elem)).tobytes()
+    return made
+
+
+def _dtype(elem: int) -> np.dtype[Any]:
+    import numpy as np
+
+    if elem == FLOAT:
+        return np.dtype("<f4")
+    if elem == FP16.elem:
+        return np.dtype("<f2")
+    from biopsy.tensors.types import dtype_named
+
+    return dtype_named(DTYPE_OF_ELEM[elem])
+
+
+@dataclass(frozen=True)
+class RangeLoss:
+    """What a format does to a weight: how many of its ``count`` values become infinite (or the largest), or zero."""
+
+    name: str
+    count: int
+    saturated: int
+    vanished: int
+
+    def told(self) -> dict[str, object]:
+        """The same for JSON."""
+        return asdict(self)
+
+
+def range_loss_of(weight: onnx.TensorProto, folder: Path, found: Format) -> RangeLoss | None:
+    """What a format does to a weight, None if nothing. Read piece by piece where the values stand elsewhere."""
+    import numpy as np
+
+    count = saturated = vanished = 0
+    for values in values_of(weight, folder):
+        size = np.abs(values.astype(np.float32))
+        count += size.size
+        saturated += int(np.count_nonzero(np.isfinite(size) & (size > np.float64(_most_kept(found)))))
+        vanished += int(np.count_nonzero((size > 0) & (size <= found.smallest / 2)))
+    return RangeLoss(weight.name, count, saturated, vanished) if saturated or vanished else None
+
+
+def _most_kept(found: Format) -> float:
+    """What is above rounds beyond the largest number: half a step above it, and there too if the largest is odd.
+
+    It is no float32, so it must not be compared as one.
+    """
+    step = 2.0 ** math.floor(math.log2(found.largest)) * 2 * found.rounding
+    tie = found.largest + step / 2
+    return tie if found.largest / step % 2 == 0 else math.nextafter(tie, 0)

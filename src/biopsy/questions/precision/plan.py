@@ -1,0 +1,375 @@
+"""A model as the caster sees it: its graphs, the type and the stored values of every tensor, the role and the cost
+of every node.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import TYPE_CHECKING, Literal, TypeAlias
+
+from biopsy import errors
+from biopsy.model import onnx_native, walk
+from biopsy.model.index import label
+from biopsy.model.infer import without_weights
+from biopsy.model.sources import NodeSource, source_of
+from biopsy.model.walk import unbounded
+from biopsy.questions.precision.formats import FLOAT, FLOAT16, WORKING_TYPES, NodeRole, Role, node_role
+
+if TYPE_CHECKING:
+    import onnx
+
+Dims = tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Layer:
+    """A node that can be computed in several precisions; ``number`` is its place among them.
+
+    ``where`` names the nodes around it if it stands in a body. ``writes`` is its first output, which names it where it
+    has no name. ``flops`` and ``bytes`` are what it costs, as far as shapes tell, open dimensions counted as one.
+    ``noted`` is a NodeProto with what an exporter noted of it.
+    """
+
+    number: int
+    name: str
+    op_type: str
+    place: int
+    where: tuple[str, ...]
+    writes: str
+    flops: int
+    bytes: int
+    noted: onnx.NodeProto | None = field(default=None, compare=False, repr=False)
+
+    @cached_property
+    def source(self) -> NodeSource | None:
+        """Where an exporter says that it comes from."""
+        return None if self.noted is None else source_of(self.noted.SerializeToString())
+
+    @property
+    def label(self) -> str:
+        """What a person calls it."""
+        return " / ".join((*self.where, label(self.op_type, self.name, self.place)))
+
+
+@dataclass
+class PlannedNode:
+    """A node, its role, its number if it is a layer, and its bodies: (attribute, place in ``graphs`` or -1, plan)."""
+
+    proto: onnx.NodeProto
+    part: NodeRole
+    number: int = -1
+    bodies: list[tuple[int, int, PlannedGraph]] = field(default_factory=list)
+
+
+@dataclass
+class PlannedGraph:
+    """A graph, with what is known of the tensors in it.
+
+    ``cast_only`` gives for tensors that nothing but Casts to one type reads that type.
+    """
+
+    proto: onnx.GraphProto
+    elems: dict[str, int]
+    nodes: list[PlannedNode] = field(default_factory=list)
+    cast_only: dict[str, int] = field(default_factory=dict)
+
+
+@dataclass(kw_only=True)
+class PrecisionPlan:
+    """A model, and what a search over its precisions needs to know of it. The model is not changed any more.
+
+    ``stays`` counts nodes that compute and cannot be changed, by the reason; ``passive``, by the operator, those that
+    have no precision of their own: they hand values on, convert them, or give none that is rounded. ``taken`` are all
+    names in use.
+    """
+
+    model: onnx.ModelProto
+    opset: int
+    graph: PlannedGraph
+    layers: list[Layer]
+    stays: Counter[str]
+    passive: Counter[str]
+    taken: frozenset[str]
+
+
+def plan_of(model: onnx.ModelProto, needed: frozenset[int] = frozenset({FLOAT16})) -> PrecisionPlan:
+    """Look at a model that has no local functions (see ``functions.without_functions``).
+
+    ``needed`` are element types that a node must be able to compute in to be a layer.
+    """
+    opset = next((entry.version for entry in model.opset_import if entry.domain in ("", "ai.onnx")), 1)
+    reader = _Reader(opset, needed)
+    told = onnx_native.inferred(without_weights(model)).model.graph  # the types of tensors in bodies too
+    graph = reader.read(model.graph, told, None, ())
+    taken = frozenset(_names(model))
+    return PrecisionPlan(
+        model=model,
+        opset=opset,
+        graph=graph,
+        layers=reader.layers,
+        stays=reader.stays,
+        passive=reader.passive,
+        taken=taken,
+    )
+
+
+def _names(model: onnx.ModelProto) -> Iterator[str]:
+    for graph in walk.graphs(model):
+        yield from walk.defined(graph)
+        for node in graph.node:
+            yield from node.input
+            yield node.name
+
+
+@dataclass
+class _KnownTypes:
+    """Element types and shapes of the tensors that a graph sees: its own, and those around it."""
+
+    elems: dict[str, int]
+    dims: dict[str, Dims]
+    outer: _KnownTypes | None
+
+    def elem(self, name: str) -> int:
+        found = self.elems.get(name)
+        if found is None and self.outer is not None:
+            return self.outer.elem(name)
+        return found or 0
+
+    def shape(self, name: str) -> Dims | None:
+        found = self.dims.get(name)
+        return self.outer.shape(name) if found is None and self.outer is not None else found
+
+
+class _Reader:
+    """Walks over a model once. Layers are numbered in the order in which they are computed."""
+
+    def __init__(self, opset: int, needed: frozenset[int]) -> None:
+        self._opset = opset
+        self._needed = needed
+        self.layers: list[Layer] = []
+        self.stays: Counter[str] = Counter()
+        self.passive: Counter[str] = Counter()
+
+    def read(
+        self, graph: onnx.GraphProto, inferred: onnx.GraphProto, outer: _KnownTypes | None, where: tuple[str, ...]
+    ) -> PlannedGraph:
+        types = _types_in(graph, inferred, outer)
+        planned = PlannedGraph(graph, types.elems)
+        for place, (node, typed) in enumerate(zip(graph.node, inferred.node, strict=True)):
+            self._complete(node, types)
+            part = node_role(node, self._opset, types.elem, self._needed)
+            planned_node = PlannedNode(node, part)
+            if part.role is Role.LAYER:
+                planned_node.number = len(self.layers)
+                self.layers.append(_layer(planned_node, place, where, types))
+            elif part.reason:
+                self.stays[part.reason] += 1
+            else:
+                self.passive[node.op_type] += 1
+            here = (*where, label(node.op_type, node.name, place))
+            for (at, inner, body), (_, _, twin) in zip(_bodies(node), _bodies(typed), strict=True):
+                planned_node.bodies.append((at, inner, self.read(body, twin, types, (*here, node.attribute[at].name))))
+            planned.nodes.append(planned_node)
+        planned.cast_only = _cast_only(graph)
+        return planned
+
+    def _complete(self, node: onnx.NodeProto, types: _KnownTypes) -> None:
+        """Tell the types of outputs that inference left open from those of the inputs, as the schema says."""
+        missing = [name for name in node.output if name and not types.elem(name)]
+        if not missing or node.op_type in {"Cast", "Constant"} or node.domain not in ("", "ai.onnx"):
+            return
+        known = {types.elem(name) for name in node.input if types.elem(name) in WORKING_TYPES}
+        if len(known) != 1:
+            return
+        assumed = {**types.elems, **dict.fromkeys(missing, known.pop())}
+        part = node_role(node, self._opset, lambda name: assumed.get(name) or types.elem(name))
+        for place in part.outputs:
+            types.elems[node.output[place]] = assumed[node.output[place]]
+
+
+def _types_in(graph: onnx.GraphProto, inferred: onnx.GraphProto, outer: _KnownTypes | None) -> _KnownTypes:
+    types = _KnownTypes({}, {}, outer)
+    for source in (inferred, graph):
+        for infos in (source.value_info, source.output, source.input):
+            for info in infos:
+                if info.type.HasField("tensor_type") and info.type.tensor_type.elem_type:
+                    types.elems[info.name] = info.type.tensor_type.elem_type
+                    if info.type.tensor_type.HasField("shape"):
+                        types.dims[info.name] = tuple(max(1, dim.dim_value) for dim in info.type.tensor_type.shape.dim)
+        for weight in source.initializer:
+            types.elems[weight.name], types.dims[weight.name] = weight.data_type, tuple(weight.dims)
+        for sparse in source.sparse_initializer:
+            types.elems[sparse.values.name] = sparse.values.data_type
+    return types
+
+
+def _bodies(node: onnx.NodeProto) -> Iterator[tuple[int, int, onnx.GraphProto]]:
+    for at, attribute in enumerate(node.attribute):
+        if attribute.HasField("g"):
+            yield at, -1, attribute.g
+        for inner, graph in enumerate(attribute.graphs):
+            yield at, inner, graph
+
+
+def _layer(node: PlannedNode, place: int, where: tuple[str, ...], types: _KnownTypes) -> Layer:
+    proto = node.proto
+    shapes_in = [types.shape(name) if name else None for name in proto.input]
+    shapes_out = [types.shape(name) if name else None for name in proto.output]
+    return Layer(
+        number=node.number,
+        name=proto.name,
+        op_type=proto.op_type,
+        place=place,
+        where=where,
+        writes=next((name for name in proto.output if name), ""),
+        flops=work_of(proto, shapes_in, shapes_out),
+        bytes=4 * sum(math.prod(shape) for shape in (*shapes_in, *shapes_out) if shape is not None),
+        noted=_noted(proto),
+    )
+
+
+def _noted(node: onnx.NodeProto) -> onnx.NodeProto:
+    """A node without its operands and attributes, which may hold weights."""
+    return type(node)(
+        name=node.name, op_type=node.op_type, doc_string=node.doc_string, metadata_props=node.metadata_props
+    )
+
+
+def _cast_only(graph: onnx.GraphProto) -> dict[str, int]:
+    """Tensors that only Casts to one type read: what they are rounded to there."""
+    found: dict[str, set[int]] = {}
+    for node in graph.node:
+        target = next((a.i for a in node.attribute if a.name == "to"), 0) if node.op_type == "Cast" else 0
+        for name in walk.reads(node):
+            found.setdefault(name, set()).add(target)
+    results = {info.name for info in graph.output}
+    return {name: next(iter(targets)) for name, targets in found.items() if len(targets) == 1 and name not in results}
+
+
+def named(layers: Iterable[Layer]) -> list[str]:
+    """The names of layers for other tools; what has no name is left out."""
+    return [layer.name for layer in layers if layer.name]
+
+
+# What a layer costs: roughly the operations that it computes, from shapes alone.
+
+Cost = Literal["flops", "bytes", "count"]
+"""What is to be kept small of the layers in high precision: operations, bytes read and written, or their number."""
+
+_Shape = tuple[int, ...] | None
+
+
+def work_of(node: onnx.NodeProto, inputs: Sequence[_Shape], outputs: Sequence[_Shape]) -> int:
+    """Floating-point operations of a node: two for each multiplication with an addition, else one for each element.
+
+    0 where shapes are not known.
+    """
+    result = next((shape for shape in outputs if shape is not None), None)
+    first, second = (*inputs, None, None)[:2]
+    elements = math.prod(result) if result is not None else 0
+    if node.op_type == "MatMul" and first:
+        return 2 * elements * first[-1]
+    if node.op_type == "Gemm" and first and len(first) == 2:
+        turned = any(attribute.name == "transA" and attribute.i for attribute in node.attribute)
+        return 2 * elements * first[0 if turned else 1]
+    if node.op_type == "Conv" and second:
+        return 2 * elements * math.prod(second[1:])
+    if node.op_type == "ConvTranspose" and first and second:
+        return 2 * math.prod(first) * math.prod(second[1:])
+    read = max((math.prod(shape) for shape in inputs if shape is not None), default=0)
+    return max(elements, read)
+
+
+# Models without local functions: each call replaced by the nodes of the function, so that these are layers too.
+
+
+def without_functions(model: onnx.ModelProto) -> onnx.ModelProto:
+    """The model with the nodes of local functions in place of their calls; itself if it calls none.
+
+    Raises ModelError if onnx cannot put them there.
+    """
+    called = walk.called(model)
+    if not called:
+        return model
+    for (_, name, _), why in ((key, why) for key, why in unbounded(model.functions).items() if key in called):
+        raise errors.ModelError(
+            f"the local functions of the model cannot be put in place of their calls: {name}: {why}"
+        )
+    from onnx import inliner
+
+    try:
+        return inliner.inline_local_functions(model, convert_version=True)
+    except Exception as error:  # whatever the C++ side raises
+        raise errors.ModelError(
+            f"the local functions of the model cannot be put in place of their calls: {error}"
+        ) from error
+
+
+# The stored float32 values that layers read: weights and constants, themselves or as carriers hand them on.
+
+Sources: TypeAlias = "Mapping[str, onnx.TensorProto | PlannedNode]"
+"""Where tensors come from: a stored value, or the node that computes them."""
+
+_BOUNDED = frozenset({"Max", "Min"})
+"""Carriers whose results are seldom the limit that they compare with."""
+
+
+def stored_values(graph: PlannedGraph, chosen: Callable[[int], bool]) -> dict[str, onnx.TensorProto]:
+    """Values of the model by the names of their tensors, of which ``chosen`` layers (by number) read."""
+    found: dict[str, onnx.TensorProto] = {}
+    _collect(graph, {}, chosen, found)
+    return found
+
+
+def _collect(
+    graph: PlannedGraph, outer: Sources, chosen: Callable[[int], bool], found: dict[str, onnx.TensorProto]
+) -> None:
+    fed = {info.name for info in graph.proto.input}
+    sources: dict[str, onnx.TensorProto | PlannedNode] = {name: one for name, one in outer.items() if name not in fed}
+    sources.update((weight.name, weight) for weight in graph.proto.initializer)
+    sources.update((name, node) for node in graph.nodes for name in node.proto.output if name)
+    seen: set[str] = set()
+    for node in graph.nodes:
+        if node.part.role is Role.LAYER and chosen(node.number):
+            waiting = list(_changing(node))
+            while waiting:
+                name = waiting.pop()
+                if name in seen:
+                    continue
+                seen.add(name)
+                source = sources.get(name)
+                if isinstance(source, PlannedNode):
+                    value = _constant(source.proto)
+                    if source.part.role is Role.CARRIER and source.proto.op_type not in _BOUNDED:
+                        waiting += _changing(source)
+                else:
+                    value = source
+                if value is not None and value.data_type == FLOAT:
+                    found[name] = value
+        for _, _, body in node.bodies:
+            _collect(body, sources, chosen, found)
+
+
+def _changing(node: PlannedNode) -> Iterator[str]:
+    """What a node reads in the type that it computes in."""
+    return (node.proto.input[at] for at in node.part.inputs)
+
+
+def _constant(node: onnx.NodeProto) -> onnx.TensorProto | None:
+    """The value that a Constant or ConstantOfShape gives, or gives many times; None if it is no tensor of theirs."""
+    from onnx import helper
+
+    if node.op_type not in {"Constant", "ConstantOfShape"} or node.domain not in {"", "ai.onnx"}:
+        return None
+    for attribute in node.attribute:
+        if attribute.name == "value" and attribute.HasField("t"):
+            return attribute.t
+        if attribute.name == "value_float":
+            return helper.make_tensor("", FLOAT, [], [attribute.f])
+        if attribute.name == "value_floats":
+            return helper.make_tensor("", FLOAT, [len(attribute.floats)], attribute.floats)
+    return None

@@ -1,0 +1,485 @@
+"""A search over precisions with a check, from its beginning to its end: layers are lowered as long as the model
+passes and is valid.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from functools import partial
+from itertools import islice
+from pathlib import Path
+
+from biopsy import errors, events
+from biopsy.checks.outcome import Check, Judged, Outcome, require_distinct
+from biopsy.checks.task import EngineFileCheck
+from biopsy.model import onnx_native, walk
+from biopsy.model.index import ModelIndex
+from biopsy.processes.writing import require_writable
+from biopsy.questions.precision.mixed_models import MixedModels
+from biopsy.questions.precision.search import (
+    LayerSearch,
+    PrecisionJob,
+    PrecisionProposal,
+    PrecisionResult,
+    search_of,
+    usual_checks,
+    write_files,
+)
+from biopsy.search.drive import drive, first_that, foresee_any
+from biopsy.session.checked_search import (
+    CheckedSearch,
+    JournalIdentity,
+    oracle_of,
+    prepared,
+    run_resumable,
+    trials_of_file,
+)
+from biopsy.session.flakiness import Flakiness, require_confirmed
+from biopsy.session.oracle import Oracle
+from biopsy.session.result_file import ResultFile, write_result
+from biopsy.session.trial import CONFIRM, FINAL, HIGH, LOW, Stage, Trial
+from biopsy.session.workspace import Workspace
+
+
+def run_job(
+    index: ModelIndex,
+    mixed_models: Callable[[Workspace], MixedModels],
+    check: Check,
+    job: PrecisionJob,
+    listener: events.Listener = events.ignore,
+) -> PrecisionResult:
+    """Search the layers of a model. ``mixed_models`` makes what the candidates are made by.
+
+    Raises HighPrecisionFails if the check fails with every layer high, CheckError if it cannot be run or the result
+    does not pass when it is checked again, Interrupted if it is stopped; the best model by then is written.
+    """
+    for path in (job.target.output, job.target.report, job.target.names, job.search.resume.save):
+        if path is not None:
+            require_writable(path)
+            require_distinct(job.search.files.artifacts.files, path)
+    with prepared(index, check, job.search, listener) as place:
+        models = mixed_models(place)
+        if not models.layers:
+            raise errors.UsageError(
+                "no node of this model can be computed in another precision",
+                next_steps=[f"{count} nodes: {reason}" for reason, count in models.stays.items()],
+            )
+        oracle = oracle_of(index, check, job.search, place, listener, advances=None)
+        flakiness = Flakiness(oracle, job.search.repeating)
+        candidates = MixedCandidates(models, oracle.jobs)
+        task = PrecisionTask(index, candidates, oracle, flakiness, place, job)
+        search = CheckedSearch(task, oracle, task.result_file)
+        stopped = run_resumable(search, _identity(index, check, job, models))
+        result = task.result(search.seconds, stopped)
+    write_files(result, job.target)
+    return result
+
+
+def _identity(index: ModelIndex, check: Check, job: PrecisionJob, models: MixedModels) -> JournalIdentity:
+    """What a journal of this job answers for."""
+    target = job.target
+    engine = [check.built] if isinstance(check, EngineFileCheck) else []
+    return JournalIdentity(
+        index=index,
+        check=check,
+        search=job.search,
+        options={
+            "low precision": models.low_name,
+            "--precision": models.high_name,
+            "form": models.form,
+            "--mode": job.mode,
+            "--dir": job.direction,
+            "--cost": job.cost,
+        },
+        written=[*target.files, *engine],
+    )
+
+
+# A search over precisions as a search with a check: layers are lowered as long as the model passes.
+
+_FINAL_RUNS = 3
+"""Fresh processes in which the result must pass, unless --repeat says otherwise."""
+
+_MOST_ROUNDS = 4
+"""Searches that are run, each knowing more, while the result turns out to be flaky."""
+
+
+class PrecisionTask:
+    """What a search with a check is told of precisions. A candidate with fewer layers high is better if it passes.
+
+    ``best`` are the layers that are high in the best model so far; None until the model with every layer high passed.
+    """
+
+    def __init__(
+        self,
+        index: ModelIndex,
+        candidates: MixedCandidates,
+        oracle: Oracle,
+        flakiness: Flakiness,
+        place: Workspace,
+        job: PrecisionJob,
+    ) -> None:
+        self._index = index
+        self._candidates = candidates
+        self._oracle = oracle
+        self._flakiness = flakiness
+        self._place = place
+        self._job = job
+        self._is_minimal = False
+        self._verified = 0
+        self._rounds = 0
+        self._started = time.monotonic()
+        self.best: tuple[int, ...] | None = None
+        self.result_file = ResultFile(job.target.files, self.write, oracle.listener)
+        self._set_best(None)
+
+    @property
+    def has_result(self) -> bool:
+        """Whether the model is known to pass with every layer high."""
+        return self.best is not None
+
+    @property
+    def is_worth_resuming(self) -> bool:
+        """Whether there are answers beyond that one."""
+        return self.best is not None
+
+    @property
+    def progress(self) -> str:
+        """How many layers are high."""
+        if self.best is None:
+            return "before both ends were checked; nothing was written"
+        return f"{len(self.best)} of {len(self._all)} layers are high so far"
+
+    @property
+    def _all(self) -> tuple[int, ...]:
+        return self._candidates.all_high
+
+    def _set_best(self, best: tuple[int, ...] | None, *, is_minimal: bool = False) -> None:
+        self.best, self._is_minimal = best, is_minimal
+        self._oracle.left = len(self._all if best is None else best)
+
+    # Both ends
+
+    def preflight(self) -> None:
+        """Every layer high must pass, every layer low should fail."""
+        oracle = self._oracle
+        with oracle.budget.enforced():
+            high = self._candidates.trial(self._all, HIGH, "every layer high")
+            low = self._candidates.trial((), LOW, "every layer low")
+            oracle.ahead(iter([high, low]))
+            judged = self._end(high)
+            if judged.outcome is not Outcome.PASSES:
+                raise self._high_fails(judged)
+            oracle.check.expect(judged.evidence.seconds)
+            self._set_best(self._all)
+            judged = self._end(low)
+            if judged.outcome is Outcome.PASSES:
+                self._set_best((), is_minimal=True)
+            elif judged.outcome is Outcome.REPRODUCES:
+                self._flakiness.begin(low, 1)
+
+    def _end(self, trial: Trial) -> Judged:
+        judged = self._oracle.judge(trial)
+        seconds = judged.evidence.seconds
+        self._oracle.listener(events.EndChecked(trial.stage.name, _word(judged.outcome), judged.reason, seconds))
+        return judged
+
+    def _high_fails(self, judged: Judged) -> errors.BiopsyError:
+        line = self._oracle.check.line(self._index.path or self._place.candidate)
+        if judged.outcome is Outcome.INVALID:
+            return errors.CheckError(
+                f"the check cannot say whether the model passes with every layer high: {judged.reason}",
+                next_steps=[line],
+            )
+        return errors.HighPrecisionFails(
+            f"the check fails even with every layer in {self._candidates.models.high_name} ({judged.reason}), so no "
+            "choice of layers can pass",
+            details=[f"  tried   {line}"],
+            next_steps=[
+                "run that line by hand; if it should pass, look at its inputs, golden values and tolerances",
+                "if the model itself is wrong: biopsy debug reduce",
+            ],
+        )
+
+    # The search
+
+    def begin(self) -> None:
+        """There is nothing to prepare."""
+
+    def search(self) -> bool:
+        """Search once; False if the result turned out to be flaky, which the next search then knows."""
+        if self.best:
+            with self._oracle.budget.enforced():
+                self._follow()
+        if self._is_flaky():
+            self._set_best(self._all)
+            self._rounds += 1
+            return self._rounds == _MOST_ROUNDS
+        self._require_confirmed()
+        return True
+
+    def undo(self, digest: bytes | None) -> bool:
+        """Begin again from both ends, all other answers being remembered."""
+        self._set_best(None)
+        self._rounds = 0
+        return True
+
+    def _follow(self) -> None:
+        job, oracle = self._job, self._oracle
+        started, checks, before = time.monotonic(), oracle.tally.checks, oracle.left
+        oracle.listener(events.StageStarted(job.mode, before, usual_checks(before, job.mode)))
+        answers: list[PrecisionProposal | None] = []
+
+        def passes(proposal: PrecisionProposal) -> bool:
+            passed = self._passes(proposal, answers)
+            answers.append(proposal if passed else None)
+            return passed
+
+        drive(self._begin(), first_that(passes))
+        oracle.abandon_all()
+        self._is_minimal = job.mode == "minimal"
+        taken = oracle.tally.checks - checks
+        oracle.listener(
+            events.PassDone(
+                stage=job.mode, checks=taken, seconds=time.monotonic() - started, before=before, after=oracle.left
+            )
+        )
+
+    def _begin(self) -> LayerSearch:
+        job = self._job
+        return search_of(self._candidates.models.layers, job.mode, job.direction, job.cost)
+
+    def _passes(self, proposal: PrecisionProposal, answers: Sequence[PrecisionProposal | None]) -> bool:
+        trial = self._proposed(proposal)
+        meanwhile = None
+        if self._oracle.jobs > 1 and not self._oracle.is_known(trial):
+            meanwhile = partial(self._look_ahead, trial, tuple(answers))
+            meanwhile()
+        passed = self._oracle.judge(trial, meanwhile=meanwhile).outcome is Outcome.PASSES
+        if passed and len(proposal.high) < self._oracle.left:
+            self._set_best(proposal.high)
+        return passed
+
+    def _look_ahead(self, asked: Trial, answers: Sequence[PrecisionProposal | None]) -> None:
+        """Begin what may be asked about after some answers, unless the answer to what is ``asked`` is there."""
+        if self._oracle.has_ended(asked):
+            return
+        likely = islice(foresee_any(self._begin, answers, self._chance), self._oracle.jobs)
+        self._oracle.keep_going([asked, *map(self._proposed, likely)])
+
+    def _chance(self, proposal: PrecisionProposal) -> float:
+        """How likely a choice of layers passes: by halves, unless the answer is there though nobody has asked yet."""
+        made = self._candidates.made(proposal.high)
+        judged = None if made is None else self._oracle.foretold(made)
+        return 0.5 if judged is None else float(judged.outcome is Outcome.PASSES)
+
+    def _proposed(self, proposal: PrecisionProposal) -> Trial:
+        return self._candidates.trial(proposal.high, Stage(self._job.mode), proposal.description)
+
+    def _best_trial(self, stage: Stage, description: str) -> Trial:
+        assert self.best is not None
+        return self._candidates.trial(self.best, stage, description)
+
+    def _is_flaky(self) -> bool:
+        """Check the result again; True if it fails now, which nobody knew: what passed before may have been luck."""
+        oracle = self._oracle
+        if self._job.search.repeating.repeat is not None or not oracle.check.automatic or self.best == self._all:
+            return False
+        trial = self._best_trial(CONFIRM, "the fewest so far once more")
+        for done in range(_FINAL_RUNS - 1):
+            if oracle.again(trial, _FINAL_RUNS - 1 - done).outcome is not Outcome.PASSES:
+                if oracle.memory.repetitions == 1:
+                    self._flakiness.noticed_late(trial, done + 2)
+                return True
+        return False
+
+    def _require_confirmed(self) -> None:
+        trial = self._best_trial(CONFIRM, "the result: so far only the journal says that it passes")
+        try:
+            require_confirmed(self._oracle, trial, Outcome.PASSES, "the result passes", "the journal, as it is")
+        except errors.CheckError:
+            self._set_best(self._all)  # what a person has just denied is not written
+            raise
+
+    # The end
+
+    def write(self) -> None:
+        """Write the best model, if a file is wanted."""
+        assert self.best is not None
+        target = self._job.target
+        if target.output is not None:
+            folder = self._place.candidate.parent
+            parts = self._candidates.models.parts(frozenset(self.best))
+            write_result(parts, target.output, folder, target.external, self._index.has_external_data)
+
+    def rescue(self) -> str | None:
+        """Write the best model so far and what is known of it, unless every layer is high; what to tell of it."""
+        if self.best is None or self.best == self._all:
+            return None
+        target = self._job.target
+        kept = [f"{target.output}, which passes"] if target.output is not None and _succeeds(self.write) else []
+        facts = [path for path in (target.names, target.report) if path is not None]
+        if facts and _succeeds(self._write_facts):
+            kept += [f"{path}, with what is known so far" for path in facts]
+        return "; ".join(kept) or None
+
+    def _write_facts(self) -> None:
+        result = self.result(time.monotonic() - self._started, "an interruption or error")
+        write_files(result, self._job.target)
+
+    def verify(self) -> bool:
+        """The last word: the model is valid, and the file as it was written must pass, in processes of their own."""
+        assert self.best is not None
+        oracle, output = self._oracle, self._job.target.output
+        require_valid(self._candidates.models.parts(frozenset(self.best)), [bytes(self._index.buffer)], output)
+        if not oracle.check.automatic:
+            return False
+        oracle.pool.use(oracle.check.cold())
+        runs = self._job.search.repeating.repeat or max(_FINAL_RUNS, oracle.memory.repetitions)
+        final = self._best_trial(FINAL, "the result")
+        with trials_of_file(output, final, oracle.check, self.result_file.restore) as fresh:
+            machines = self._require_passes(fresh, runs)
+        self._verified = runs
+        oracle.listener(events.Verified(self._written, 0, runs, machines))
+        return False
+
+    def _require_passes(self, fresh: Callable[[], Trial], runs: int) -> str:
+        """Returns the other machines that it ran on, in words."""
+        machines = []
+        for done in range(runs):
+            judged = self._oracle.again(fresh(), 1)
+            if judged.outcome is not Outcome.PASSES:
+                raise errors.CheckError(
+                    f"the result does not pass when it is checked again ({_word(judged.outcome)}: {judged.reason}; it "
+                    f"passed {done} times before): the check does not always say the same",
+                    kept=f"{self._written}, which passed before" if self._job.target.output else None,
+                    next_steps=["--repeat N    a model passes only if it passes N times"],
+                )
+            machines.append(judged.evidence.machine)
+        return " and ".join(dict.fromkeys(filter(None, machines)))
+
+    @property
+    def _written(self) -> str:
+        return str(self._job.target.output or "the mixed model")
+
+    def result(self, seconds: float, stopped: str | None) -> PrecisionResult:
+        """What was found, once the search has ended."""
+        assert self.best is not None
+        job, models, high = self._job, self._candidates.models, frozenset(self.best)
+        return PrecisionResult(
+            model=str(self._index.path or "model"),
+            low=models.low_name,
+            precision=models.high_name,
+            form=models.form,
+            mode=job.mode,
+            direction=job.direction,
+            cost=job.cost,
+            layers=len(self._all),
+            high=tuple(layer for layer in models.layers if layer.number in high),
+            one_minimal=self._is_minimal and stopped is None,
+            outcomes={_word(outcome): count for outcome, count in self._oracle.tally.outcomes.items() if count},
+            seconds=seconds,
+            verified=self._verified,
+            output=job.target.output,
+            stopped=stopped,
+            range_loss=models.range_loss(high),
+            stays=models.stays,
+            passive=models.passive,
+            remembered=self._oracle.tally.remembered,
+        )
+
+
+def _succeeds(write: Callable[[], None]) -> bool:
+    """Whether something could be written, where another error is told already."""
+    try:
+        write()
+    except (errors.BiopsyError, OSError):
+        return False
+    return True
+
+
+def _word(outcome: Outcome) -> str:
+    """The word for an outcome where no first failure is there to be reproduced: any failure is one."""
+    return "failed" if outcome is Outcome.REPRODUCES else outcome.value
+
+
+# The candidates of a search over precisions: mixed models as trials.
+
+_MOST_KEPT = 4
+"""Models that are kept besides those that may be checked next."""
+
+
+class MixedCandidates:
+    """Makes a trial of every choice of layers that are high; the last few are kept, being asked for again and again.
+
+    ``jobs`` is how many may be checked at once.
+    """
+
+    def __init__(self, models: MixedModels, jobs: int) -> None:
+        self.models = models
+        self.all_high = tuple(layer.number for layer in models.layers)
+        self._most = _MOST_KEPT + 2 * jobs
+        self._trials: dict[frozenset[int], Trial] = {}
+
+    def trial(self, high: Sequence[int], stage: Stage, description: str) -> Trial:
+        """The model with these layers high and all others low, to be checked."""
+        layers = frozenset(high)
+        trial = self._trials.pop(layers, None)
+        if trial is None or (trial.stage, trial.description) != (stage, description):
+            parts = trial.parts if trial is not None else self.models.parts(layers)
+            trial = Trial(parts=parts, size=len(layers), stage=stage, description=description)
+        self._trials[layers] = trial
+        while len(self._trials) > self._most:
+            del self._trials[next(iter(self._trials))]
+        return trial
+
+    def made(self, high: Sequence[int]) -> Trial | None:
+        """The trial with these layers high, if it is one of those that are kept."""
+        return self._trials.get(frozenset(high))
+
+
+# Whether onnx's own checker accepts a model: what is written must be valid wherever the original was.
+
+_MOST_BYTES = 2**31 - 1
+"""More cannot be given to the checker at once."""
+
+
+def require_valid(result: Sequence[bytes], original: Sequence[bytes], written: Path | None) -> None:
+    """Raise CheckError if onnx.checker refuses a result, and accepts the original; both are models in pieces."""
+    refused = objection(result)
+    if refused is None or objection(original) is not None:
+        return
+    raise errors.CheckError(
+        f"the result passes the check, but onnx.checker refuses it, and accepts the original: {refused}",
+        kept=f"{written}, which is not verified" if written is not None else None,
+        next_steps=["report this with the model: what is written must be as valid as what it is made from"],
+    )
+
+
+def objection(parts: Sequence[bytes]) -> str | None:
+    """Why onnx.checker refuses a model, in one line; None if it accepts it.
+
+    Weights in other files are left out: they are where the model says, or loading it fails. A model too large for the
+    checker is not refused.
+    """
+    import onnx
+
+    if sum(map(len, parts)) > _MOST_BYTES:
+        return None
+    model = onnx.ModelProto.FromString(b"".join(parts))
+    for tensor in walk.tensors(model):
+        if tensor.data_location == onnx.TensorProto.EXTERNAL:
+            _empty(tensor)
+    refused = onnx_native.checker_objection(model)
+    return None if refused is None else " ".join(refused.split())[:500]
+
+
+def _empty(tensor: object) -> None:
+    import onnx
+
+    assert isinstance(tensor, onnx.TensorProto)
+    tensor.ClearField("data_location")
+    tensor.ClearField("external_data")
+    del tensor.dims[:]
+    tensor.dims.append(0)

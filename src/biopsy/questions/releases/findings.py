@@ -1,0 +1,201 @@
+"""What is known of the releases of a package: what each answers, and between which ones that changes."""
+
+from __future__ import annotations
+
+import datetime
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from biopsy.checks.outcome import Outcome
+from biopsy.errors import Obstacle
+from biopsy.processes.environments.releases import Release
+from biopsy.search.borders import Side
+from biopsy.text import count, html_table, printable
+
+Answer = Literal["changed", "every release tried fails", "no release tried fails"]
+
+_WORDS: Mapping[Outcome, str] = {
+    Outcome.REPRODUCES: "fails",
+    Outcome.PASSES: "passes",
+    Outcome.OTHER_FAILURE: "another failure",
+    Outcome.INVALID: "cannot tell",
+    Outcome.TIMED_OUT: "timed out",
+    Outcome.UNSTABLE: "unstable",
+    Outcome.INFRASTRUCTURE: "could not be run",
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class TriedRelease:
+    """What a check said with a release, after how many ``runs``.
+
+    ``obstacle`` is why the release could not be installed, or not be imported; None if it could. ``packages`` are the
+    versions of what stands beside it, ``added`` the requirements that it was found to need.
+    """
+
+    release: Release
+    outcome: Outcome
+    reason: str
+    runs: int = 1
+    obstacle: Obstacle | None = None
+    packages: Mapping[str, str] = field(default_factory=dict)
+    added: tuple[str, ...] = ()
+    hint: str = ""
+
+    @property
+    def side(self) -> Side:
+        """Whether the failure is there; None if nobody can tell."""
+        return {Outcome.REPRODUCES: True, Outcome.PASSES: False}.get(self.outcome)
+
+    @property
+    def words(self) -> str:
+        """The outcome, as a table shows it."""
+        return "not installed" if self.obstacle is not None else _WORDS[self.outcome]
+
+    def as_json(self) -> dict[str, Any]:
+        """Its facts as plain values."""
+        return {
+            **_json_of(self.release),
+            "outcome": self.words,
+            "reason": self.reason,
+            "runs": self.runs,
+            "obstacle": self.obstacle,
+            "packages": dict(self.packages),
+            "added": list(self.added),
+        }
+
+
+@dataclass(frozen=True, kw_only=True)
+class ReleaseBorder:
+    """Two releases of which one fails and one passes; of ``undecided`` ones between them nobody can tell.
+
+    ``verified``: asked once more, the one still fails and the other still passes.
+    """
+
+    before: Release
+    after: Release
+    broke: bool
+    undecided: tuple[TriedRelease, ...] = ()
+    verified: bool = False
+    notes: str = ""
+
+    @property
+    def text(self) -> str:
+        """``1.21.0 broke it, 1.20.1 is right``; or between which two it was broken, and of which nobody can tell."""
+        if not self.undecided:
+            changed, other = ("broke", "is right") if self.broke else ("mended", "fails")
+            return f"{self.after.version} {changed} it, {self.before.version} {other}"
+        names = ", ".join(f"{one.release.version} ({one.words})" for one in self.undecided)
+        change = "broken" if self.broke else "mended"
+        return f"{change} between {self.before.version} and {self.after.version}; nobody can tell of {names}"
+
+    def as_json(self) -> dict[str, Any]:
+        """Its facts as plain values."""
+        return {
+            "change": "broke" if self.broke else "mended",
+            "text": self.text,
+            "before": _json_of(self.before),
+            "after": _json_of(self.after),
+            "undecided": [one.release.version for one in self.undecided],
+            "verified": self.verified,
+            "notes": self.notes,
+        }
+
+
+@dataclass(frozen=True, kw_only=True)
+class ReleaseFindings:
+    """Which release of a package a failure comes from.
+
+    ``failure`` is the failure in words, as the release ``failure_of`` shows it in ``failed`` of ``runs`` runs.
+    ``tried`` are the releases that were asked, the oldest first, of ``known`` ones. ``borders`` are all changes that
+    were seen, the oldest first: every release between the two of a border was asked. ``yardstick`` says what does not
+    vary in the check, "" if all of it does. ``doubt`` is what makes the answer worth less, "" if nothing does.
+    """
+
+    package: str
+    python: str
+    known: int
+    failure: str = ""
+    failure_of: str = ""
+    failed: int = 0
+    runs: int = 0
+    tried: tuple[TriedRelease, ...] = ()
+    borders: tuple[ReleaseBorder, ...] = ()
+    checks: int = 0
+    yardstick: str = ""
+    doubt: str = ""
+
+    @property
+    def answer(self) -> Answer | None:
+        """What was found; None if nobody can tell of any release."""
+        sides = {one.side for one in self.tried} - {None}
+        if len(sides) == 2:
+            return "changed"
+        if not sides:
+            return None
+        return "every release tried fails" if True in sides else "no release tried fails"
+
+    @property
+    def text(self) -> str:
+        """The answer in one line."""
+        if self.borders:
+            changes = "; ".join(border.text for border in self.borders)
+            return f"{self.package}: {changes}" + (" (more than one change)" if len(self.borders) > 1 else "")
+        told = [one for one in self.tried if one.side is not None]
+        if not told:
+            return f"{self.package}: no release could be judged"
+        range_ = f"{told[0].release.version} to {told[-1].release.version}"
+        says = "fails" if told[0].side else "passes"
+        return f"{self.package}: every release tried {says} ({len(told)} of {self.known}, {range_})"
+
+    @property
+    def pins(self) -> tuple[str, ...]:
+        """Specifiers that keep to releases without the failure, the newest first: ``>=1.31.1``, ``<1.21.0``.
+
+        A range reaches to the end of what was seen: where it changes again, the single release is named.
+        """
+        found = []
+        for place, border in reversed(list(enumerate(self.borders))):
+            if border.broke:
+                first = border.undecided[0].release if border.undecided else border.after
+                found += [f"<{first.version}"] if place == 0 else []
+                found.append(f"=={border.before.version}")
+            elif place == len(self.borders) - 1:
+                found.append(f">={border.after.version}")
+            else:
+                found.append(f"=={border.after.version}")
+        return tuple(found)
+
+    def __repr__(self) -> str:
+        return f"<ReleaseFindings: {printable(self.text)}; {count(self.checks, 'check')}>"
+
+    def _repr_html_(self) -> str:
+        rows = [(one.release.version, _day(one.release.date) or "", one.words, one.reason) for one in self.tried]
+        return html_table(self.text, ["release", "date", "outcome", "reason"], rows, 60)
+
+    def as_json(self) -> dict[str, Any]:
+        """The part of the report that tells what was found."""
+        return {
+            "package": self.package,
+            "python": self.python,
+            "answer": self.answer,
+            "text": self.text,
+            "failure": {"text": self.failure, "release": self.failure_of, "failed": self.failed, "runs": self.runs},
+            "borders": [one.as_json() for one in self.borders],
+            "pins": list(self.pins),
+            "monotone": len(self.borders) < 2,
+            "tried": [one.as_json() for one in self.tried],
+            "known": self.known,
+            "checks": self.checks,
+            "yardstick": self.yardstick,
+            "doubt": self.doubt,
+        }
+
+
+def _json_of(release: Release) -> dict[str, str | None]:
+    return {"version": release.version, "date": _day(release.date)}
+
+
+def _day(date: datetime.date | None) -> str | None:
+    return None if date is None else date.isoformat()

@@ -1,0 +1,490 @@
+"""The tools that are known: how each is called, the names of its passes, and how one is left out. Only the standard
+library is imported here: this runs in the interpreter that has the tool.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from importlib import import_module
+from typing import Any, ClassVar
+
+from biopsy.engines.onnxrt.optimizer_names import KNOWN_RULES, RULES, optimizers_in_log
+from biopsy.questions.transformations.tool import Omission, Setting, Tool, TransformOrder, left_out, write_model
+
+_FUSION = "graph_fusion"
+_SHAPES = "shape_inference"
+
+
+class OnnxSlim(Tool):
+    """``onnxslim.slim``."""
+
+    summary = "OnnxSlim"
+    package = "onnxslim"
+    module = "onnxslim"
+
+    def passes(self, source: str) -> list[str]:
+        """Optimizations but for the fusion as a whole, then the patterns of that."""
+        del source
+        return [*(name for name in _optimizations() if name != _FUSION), _SHAPES, *_patterns()]
+
+    def transform(self, order: TransformOrder) -> None:
+        """Slim a model; in the control, everything that it has a switch for is off."""
+        off = left_out(self.passes(order.source), order)
+        skipped = [name for name in off if name in _optimizations()]
+        if order.passes is not None and not set(order.passes) & set(_patterns()):
+            skipped.append(_FUSION)
+        # None and not an empty list: releases before 0.1.50 ask for the former.
+        model = import_module("onnxslim").slim(
+            order.source,
+            no_shape_infer=_SHAPES in off,
+            skip_optimizations=skipped or None,
+            skip_fusion_patterns=[name for name in off if name in _patterns()] or None,
+        )
+        write_model(model, order.target)
+
+    def omission(self, passes: Sequence[str]) -> Omission:
+        """Three options take what has a name."""
+        patterns = [name for name in passes if name not in {*_OPTIMIZATIONS, _SHAPES}]
+        optimizations = [name for name in passes if name in _OPTIMIZATIONS]
+        command, python = ["onnxslim model.onnx out.onnx"], []
+        if _SHAPES in passes:
+            command.append("--no-shape-infer")
+            python.append("no_shape_infer=True")
+        if optimizations:
+            command.append(f"--skip-optimizations {' '.join(optimizations)}")
+            python.append(f"skip_optimizations={optimizations}")
+        if patterns:
+            command.append(f"--skip-fusion-patterns {' '.join(patterns)}")
+            python.append(f"skip_fusion_patterns={patterns}")
+        return Omission(command=" ".join(command), python=f"onnxslim.slim(model, {', '.join(python)})")
+
+
+_OPTIMIZATIONS = ("constant_folding", "dead_node_elimination", "subexpression_elimination", "weight_tying")
+
+
+def _optimizations() -> list[str]:
+    settings = import_module("onnxslim.core.optimization").OptimizationSettings
+    return list(settings.keys())
+
+
+def _patterns() -> list[str]:
+    return list(import_module("onnxslim.core.pattern.registry").DEFAULT_FUSION_PATTERNS)
+
+
+# onnxsim: the passes of its optimizer by name, besides constant folding and shape inference.
+
+_FOLDING = "constant_folding"
+
+_OPTIMIZERS = (
+    "nop", "eliminate_nop_cast", "eliminate_nop_dropout", "eliminate_nop_flatten", "extract_constant_to_initializer",
+    "eliminate_consecutive_idempotent_ops", "eliminate_if_with_const_cond", "eliminate_nop_monotone_argmax",
+    "eliminate_nop_pad", "eliminate_nop_concat", "eliminate_nop_split", "eliminate_nop_expand",
+    "eliminate_shape_gather", "eliminate_slice_after_shape", "eliminate_nop_transpose", "fuse_add_bias_into_conv",
+    "fuse_bn_into_conv", "fuse_consecutive_concats", "fuse_consecutive_log_softmax",
+    "fuse_consecutive_reduce_unsqueeze", "fuse_consecutive_squeezes", "fuse_consecutive_squeeze_unsqueeze",
+    "fuse_consecutive_transposes", "fuse_matmul_add_bias_into_gemm", "fuse_pad_into_conv", "fuse_pad_into_pool",
+    "fuse_transpose_into_gemm", "fuse_concat_into_reshape", "eliminate_nop_reshape", "eliminate_nop_with_unit",
+    "eliminate_common_subexpression", "fuse_qkv", "fuse_consecutive_unsqueezes", "eliminate_deadend",
+    "eliminate_identity", "eliminate_shape_op", "fuse_consecutive_slices", "eliminate_unused_initializer",
+    "eliminate_duplicate_initializer", "rewrite_where",
+)  # fmt: skip
+"""Its optimizers, of onnxsim 0.8.1. A name that a release does not have is skipped by it without a word."""
+
+
+class OnnxSim(Tool):
+    """``onnxsim.simplify``, with no check of its own."""
+
+    summary = "onnxsim, onnx-simplifier"
+    package = "onnxsim"
+    module = "onnxsim"
+    needs = ("onnxruntime",)
+
+    def passes(self, source: str) -> list[str]:
+        """Constant folding and shape inference, then the optimizers that the release has."""
+        del source
+        compiled = import_module("onnxsim.onnxsim_cpp2py_export")
+        listed = getattr(compiled, "list_default_optimizers", None) or getattr(
+            compiled, "_get_default_optimizers", None
+        )
+        return [_FOLDING, _SHAPES, *(listed() if callable(listed) else _OPTIMIZERS)]
+
+    def transform(self, order: TransformOrder) -> None:
+        """Simplify a model; in the control, no optimizer, no folding and no inference."""
+        everything = self.passes(order.source)
+        off = left_out(everything, order)
+        optimizers = [name for name in everything if name not in {_FOLDING, _SHAPES}]
+        model, _ = import_module("onnxsim").simplify(
+            import_module("onnx").load(order.source),
+            check_n=0,
+            perform_optimization=not set(optimizers) <= set(off),
+            skipped_optimizers=[name for name in off if name in optimizers] or None,
+            skip_constant_folding=_FOLDING in off,
+            skip_shape_inference=_SHAPES in off,
+        )
+        write_model(model, order.target)
+
+    def omission(self, passes: Sequence[str]) -> Omission:
+        """Optimizers by one option, the others by one each."""
+        optimizers = [name for name in passes if name not in {_FOLDING, _SHAPES}]
+        command, python = ["onnxsim model.onnx out.onnx"], []
+        if optimizers:
+            command.append(f"--skip-optimization {' '.join(optimizers)}")
+            python.append(f"skipped_optimizers={optimizers}")
+        for name, option in ((_FOLDING, "skip_constant_folding"), (_SHAPES, "skip_shape_inference")):
+            if name in passes:
+                command.append(f"--{option.replace('_', '-')}")
+                python.append(f"{option}=True")
+        return Omission(command=" ".join(command), python=f"onnxsim.simplify(model, {', '.join(python)})")
+
+
+# onnxoptimizer: every pass has a name, and the passes to run are named.
+
+
+class OnnxOptimizer(Tool):
+    """``onnxoptimizer.optimize``, with the passes that it runs by itself."""
+
+    summary = "onnxoptimizer"
+    package = "onnxoptimizer"
+    module = "onnxoptimizer"
+
+    def passes(self, source: str) -> list[str]:
+        """Those that fuse and eliminate, which are the default."""
+        del source
+        return list(import_module("onnxoptimizer").get_fuse_and_elimination_passes())
+
+    def transform(self, order: TransformOrder) -> None:
+        """Optimize a model; in the control, it goes through the tool's own form of a graph and back."""
+        model = import_module("onnx").load(order.source)
+        wanted = None if order.passes is None else list(order.passes)
+        write_model(import_module("onnxoptimizer").optimize(model, wanted), order.target)
+
+    def omission(self, passes: Sequence[str]) -> Omission:
+        """It has no option that leaves out: all others are named."""
+        rest = f"[p for p in onnxoptimizer.get_fuse_and_elimination_passes() if p not in {list(passes)}]"
+        return Omission(python=f"onnxoptimizer.optimize(model, {rest})")
+
+
+# ONNX Runtime's optimizer, offline: the optimized model is written to a file.
+
+_LEVELS = {
+    "basic": "ORT_ENABLE_BASIC", "extended": "ORT_ENABLE_EXTENDED", "layout": "ORT_ENABLE_LAYOUT",
+    "all": "ORT_ENABLE_ALL",
+}  # fmt: skip
+
+
+class OnnxRuntimeOffline(Tool):
+    """``SessionOptions.optimized_model_filepath``."""
+
+    summary = "ONNX Runtime's optimizer, to a file"
+    package = "onnxruntime"
+    module = "onnxruntime"
+    declared: ClassVar[Mapping[str, Setting]] = {
+        "level": Setting(default="all", meaning="of the optimization", choices=tuple(_LEVELS))
+    }
+
+    def passes(self, source: str) -> list[str]:
+        """Optimizers that run on the model at this level, by their own log; rules by their own names."""
+        ran = _names_in_log(source, self._level)
+        single = [name for name in ran if not name.endswith(RULES)]
+        return [*single, *(KNOWN_RULES if len(single) < len(ran) else ())]
+
+    def transform(self, order: TransformOrder) -> None:
+        """Build a session, which writes what it has optimized; in the control, at the level "none"."""
+        off = left_out(self.passes(order.source), order) if order.passes else []
+        _build(order.source, "ORT_DISABLE_ALL" if order.passes == () else self._level, off, order.target)
+
+    def omission(self, passes: Sequence[str]) -> Omission:
+        """An argument of the session."""
+        return Omission(python=f"onnxruntime.InferenceSession(model, options, disabled_optimizers={list(passes)})")
+
+    @property
+    def _level(self) -> str:
+        return _LEVELS[self.settings["level"]]
+
+
+def _build(source: str, level: str, off: Sequence[str], target: str | None, *, severity: int = 3) -> Any:
+    onnxruntime = import_module("onnxruntime")
+    options = onnxruntime.SessionOptions()
+    options.graph_optimization_level = getattr(onnxruntime.GraphOptimizationLevel, level)
+    options.intra_op_num_threads = 1
+    options.log_severity_level = severity
+    if target is not None:
+        options.optimized_model_filepath = target
+    providers = ["CPUExecutionProvider"]
+    return onnxruntime.InferenceSession(source, options, providers=providers, disabled_optimizers=list(off) or None)
+
+
+def _names_in_log(source: str, level: str) -> list[str]:
+    """The optimizers that a session tells of in its log, which it writes to the descriptor of stderr."""
+    sys.stderr.flush()
+    before = os.dup(2)
+    with tempfile.TemporaryFile() as log:
+        os.dup2(log.fileno(), 2)
+        try:
+            _build(source, level, (), None, severity=0)
+        finally:
+            os.dup2(before, 2)
+            os.close(before)
+        log.seek(0)
+        return list(optimizers_in_log(log.read().decode("utf-8", "replace")))
+
+
+# ``onnxruntime.transformers.optimizer``: fusions written in Python, each with a switch.
+
+
+class OnnxRuntimeTransformers(Tool):
+    """``optimize_model`` with ONNX Runtime's own optimizer off: that is the tool ``onnxruntime``."""
+
+    summary = "onnxruntime.transformers.optimizer"
+    package = "onnxruntime"
+    module = "onnxruntime.transformers.optimizer"
+    needs = ("onnx", "sympy", "coloredlogs")
+    declared: ClassVar[Mapping[str, Setting]] = {
+        "model_type": Setting(default="bert", meaning="what kind of model it is"),
+        "num_heads": Setting(default="0", meaning="heads of the attention; 0 to find out"),
+        "hidden_size": Setting(default="0", meaning="size of hidden states; 0 to find out"),
+        "opt_level": Setting(
+            default="0", meaning="ONNX Runtime's optimizer before the fusions", choices=("0", "1", "2", "99")
+        ),
+    }
+
+    def passes(self, source: str) -> list[str]:
+        """Fusions that are on by themselves."""
+        del source
+        options = self._options()
+        return [name for name, value in vars(options).items() if name.startswith("enable_") and value is True]
+
+    def transform(self, order: TransformOrder) -> None:
+        """Fuse; in the control, the model goes through the tool's own load and save."""
+        optimizer = import_module(self.module)
+        if order.passes == ():
+            model = import_module("onnxruntime.transformers.onnx_model").OnnxModel(
+                import_module("onnx").load(order.source)
+            )
+            write_model(model.model, order.target)
+            return
+        options = self._options()
+        for name in left_out(self.passes(order.source), order):
+            setattr(options, name, False)
+        settings = self.settings
+        fused = optimizer.optimize_model(
+            order.source,
+            model_type=settings["model_type"],
+            num_heads=int(settings["num_heads"]),
+            hidden_size=int(settings["hidden_size"]),
+            optimization_options=options,
+            opt_level=int(settings["opt_level"]),
+        )
+        write_model(fused.model, order.target)
+
+    def omission(self, passes: Sequence[str]) -> Omission:
+        """An option ``--disable_...`` for most, an attribute of FusionOptions for all."""
+        switches = " ".join(name.replace("enable_", "--disable_", 1) for name in passes)
+        model_type = self.settings["model_type"]
+        changes = "; ".join(f"options.{name} = False" for name in passes)
+        return Omission(
+            command="python -m onnxruntime.transformers.optimizer --input model.onnx --output out.onnx "
+            f"--model_type {model_type} {switches}",
+            python=f"options = FusionOptions({model_type!r}); {changes}",
+        )
+
+    def _options(self) -> object:
+        options: object = import_module("onnxruntime.transformers.fusion_options").FusionOptions(
+            self.settings["model_type"]
+        )
+        return options
+
+
+# ``onnxscript.optimizer``: constant folding, and rewriting rules by the names that they have in its modules.
+
+_INLINING = "inlining"
+
+
+class OnnxScript(Tool):
+    """``onnxscript.optimizer.optimize``."""
+
+    summary = "onnxscript.optimizer"
+    package = "onnxscript"
+    module = "onnxscript.optimizer"
+
+    def passes(self, source: str) -> list[str]:
+        """Folding and inlining, then the rules."""
+        del source
+        return [_FOLDING, _INLINING, *dict.fromkeys(_names_of_rules())]
+
+    def transform(self, order: TransformOrder) -> None:
+        """Optimize; in the control, the model goes through the tool's own form of a graph and back."""
+        onnx, ir = import_module("onnx"), import_module("onnxscript").ir
+        if order.passes == ():
+            model = ir.serde.serialize_model(ir.serde.deserialize_model(onnx.load(order.source)))
+            write_model(model, order.target)
+            return
+        off = set(left_out(self.passes(order.source), order))
+        _use_rules([rule for rule, name in zip(_rules(), _names_of_rules(), strict=True) if name not in off])
+        model = ir.serde.deserialize_model(onnx.load(order.source))
+        folding = {"should_fold": lambda node: False} if _FOLDING in off else {}
+        import_module(self.module).optimize_ir(model, inline=_INLINING not in off, **folding)
+        write_model(ir.serde.serialize_model(model), order.target)
+
+    def omission(self, passes: Sequence[str]) -> Omission:
+        """It has no option for rules: they are taken out of the list that it reads."""
+        rules = [name for name in passes if name not in {_FOLDING, _INLINING}]
+        arguments = ["should_fold=lambda node: False"] * (_FOLDING in passes) + ["inline=False"] * (_INLINING in passes)
+        call = f"onnxscript.optimizer.optimize_ir({', '.join(['model', *arguments])})"
+        if not rules:
+            return Omission(python=call)
+        kept = f"[rule for rule in rewriter._DEFAULT_REWRITE_RULES if rule.name not in {rules}]"
+        return Omission(python=f"rewriter._DEFAULT_REWRITE_RULES = {kept}; {call}")
+
+
+def _rules() -> list[Any]:
+    return list(import_module("onnxscript.rewriter")._DEFAULT_REWRITE_RULES)
+
+
+def _names_of_rules() -> list[str]:
+    """The name of each rule: its own, else that of the variable that holds it."""
+    known: dict[int, str] = {}
+    for module in [name for name in sys.modules if name.startswith("onnxscript.rewriter.")]:
+        for name, value in vars(sys.modules[module]).items():
+            if hasattr(value, "try_rewrite"):
+                known.setdefault(id(value), name)
+    return [_own_name(rule) or known.get(id(rule), f"rule_{number}") for number, rule in enumerate(_rules())]
+
+
+def _own_name(rule: Any) -> str:
+    name = getattr(rule, "name", None)
+    return name if isinstance(name, str) else ""
+
+
+def _use_rules(rules: list[Any]) -> None:
+    """Have the optimizer rewrite by these rules alone, in this process."""
+    vars(import_module("onnxscript.rewriter"))["_DEFAULT_REWRITE_RULES"] = tuple(rules)
+
+
+# ``onnxruntime.quantization.quantize_static``: its passes are the operators that it quantizes.
+
+
+class QuantizeStatic(Tool):
+    """Static quantization, calibrated with the input samples."""
+
+    summary = "onnxruntime.quantization.quantize_static"
+    package = "onnxruntime"
+    module = "onnxruntime.quantization"
+    needs = ("onnx", "sympy")
+    rounds_to = "int8"
+    wants_samples = True
+    declared: ClassVar[Mapping[str, Setting]] = {
+        "format": Setting(default="QDQ", meaning="how it is written", choices=("QDQ", "QOperator")),
+        "activations": Setting(default="QInt8", meaning="the type of activations", choices=("QInt8", "QUInt8")),
+        "weights": Setting(default="QInt8", meaning="the type of weights", choices=("QInt8", "QUInt8")),
+        "per_channel": Setting(default="no", meaning="a scale for each channel", choices=("yes", "no")),
+    }
+
+    def passes(self, source: str) -> list[str]:
+        """The operators of the model that it can quantize."""
+        registry = import_module("onnxruntime.quantization.registry")
+        known = {*registry.QLinearOpsRegistry, *registry.QDQRegistry}  # its default, whatever the format
+        model = import_module("onnx").load(source, load_external_data=False)
+        return list(dict.fromkeys(node.op_type for node in model.graph.node if node.op_type in known))
+
+    def transform(self, order: TransformOrder) -> None:
+        """Quantize; in the control, the model goes through the tool's own load, with inferred shapes, and save."""
+        quantization = import_module(self.module)
+        if order.passes == ():
+            load = import_module("onnxruntime.quantization.quant_utils").load_model_with_shape_infer
+            write_model(load(import_module("pathlib").Path(order.source)), order.target)
+            return
+        types, settings = quantization.QuantType, self.settings
+        quantization.quantize_static(
+            order.source,
+            order.target,
+            _reader(quantization, order),
+            quant_format=quantization.QuantFormat[settings["format"]],
+            op_types_to_quantize=None if order.passes is None else list(order.passes),
+            per_channel=settings["per_channel"] == "yes",
+            activation_type=types[settings["activations"]],
+            weight_type=types[settings["weights"]],
+        )
+
+    def omission(self, passes: Sequence[str]) -> Omission:
+        """The operators to quantize are named, the others are not."""
+        rest = f"[op for op in QDQRegistry if op not in {list(passes)}]"
+        return Omission(python=f"quantize_static(model, out, reader, op_types_to_quantize={rest})")
+
+
+def _reader(quantization: Any, order: TransformOrder) -> Any:
+    """The samples, as a calibration reads them: one after the other, then None."""
+    load = import_module("numpy").load
+
+    class SampleReader(quantization.CalibrationDataReader):  # type: ignore[misc]
+        def __init__(self) -> None:
+            self._left = self._all()
+
+        def get_next(self) -> Mapping[str, Any] | None:
+            return next(self._left, None)
+
+        def _all(self) -> Iterator[Mapping[str, Any]]:
+            for path in order.samples:
+                with load(path, allow_pickle=False) as arrays:
+                    yield {name: arrays[f"arr_{number}"] for number, name in enumerate(order.names)}
+
+    return SampleReader()
+
+
+# Converters of float32 to float16: their passes are the operators that become float16.
+
+
+class Float16(Tool):
+    """``convert_float_to_float16`` of onnxconverter-common; inputs and outputs keep their types."""
+
+    summary = "onnxconverter_common.float16"
+    package = "onnxconverter-common"
+    module = "onnxconverter_common.float16"
+    needs: ClassVar[tuple[str, ...]] = ("onnx",)
+    rounds_to = "float16"
+
+    def passes(self, source: str) -> list[str]:
+        """The operators of the model that it may convert."""
+        model = import_module("onnx").load(source, load_external_data=False)
+        blocked = set(import_module(self.module).DEFAULT_OP_BLOCK_LIST)
+        return list(dict.fromkeys(node.op_type for node in model.graph.node if node.op_type not in blocked))
+
+    def transform(self, order: TransformOrder) -> None:
+        """Convert; in the control, load and save alone: the tool works on what onnx has loaded."""
+        model, float16 = import_module("onnx").load(order.source), import_module(self.module)
+        if order.passes != ():
+            blocked = [*float16.DEFAULT_OP_BLOCK_LIST, *left_out(self.passes(order.source), order)]
+            model = float16.convert_float_to_float16(model, keep_io_types=True, op_block_list=blocked)
+        write_model(model, order.target)
+
+    def omission(self, passes: Sequence[str]) -> Omission:
+        """A list of operators that stay float32."""
+        blocked = f"[*DEFAULT_OP_BLOCK_LIST, {', '.join(map(repr, passes))}]"
+        return Omission(python=f"convert_float_to_float16(model, keep_io_types=True, op_block_list={blocked})")
+
+
+class OnnxRuntimeFloat16(Float16):
+    """The copy of it that ONNX Runtime has changed since."""
+
+    summary = "onnxruntime.transformers.float16"
+    package = "onnxruntime"
+    module = "onnxruntime.transformers.float16"
+    needs = ("onnx", "sympy", "coloredlogs")
+
+
+# The tools that are known: one line for each, and one file in ``tools``.
+
+TOOLS: Mapping[str, type[Tool]] = {
+    "onnxslim": OnnxSlim,
+    "onnxsim": OnnxSim,
+    "onnxoptimizer": OnnxOptimizer,
+    "onnxruntime": OnnxRuntimeOffline,
+    "onnxruntime.transformers": OnnxRuntimeTransformers,
+    "onnxscript": OnnxScript,
+    "quantize-static": QuantizeStatic,
+    "fp16": Float16,
+    "onnxruntime.float16": OnnxRuntimeFloat16,
+}

@@ -1,0 +1,326 @@
+"""Element types and values of inputs and weights that may vary."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from biopsy.model import walk
+from biopsy.model.external import is_external
+from biopsy.model.tensor_type import DTYPE_OF_ELEM, ELEM_OF_DTYPE
+from biopsy.questions.variation.features import (
+    Alternative,
+    Edit,
+    Feature,
+    FedModel,
+    Numbers,
+    tied_groups,
+    values_of,
+    with_values,
+)
+from biopsy.questions.variation.validity import Validity
+from biopsy.reduction.passes.sizes import lists_of_sizes, named_tensors
+from biopsy.reduction.passes.weights import UNNAMED
+from biopsy.tensors.results import Array
+
+if TYPE_CHECKING:
+    import onnx
+
+_MOST_ANCHORS = 12
+
+_OTHERS = {
+    "float32": ("float64", "float16"),
+    "float64": ("float32", "float16"),
+    "float16": ("float32", "float64"),
+    "int32": ("int64", "float32", "int8"),
+    "int64": ("int32", "float32", "float64"),
+    "int8": ("int32", "int64", "uint8"),
+    "uint8": ("int32", "int64", "int8"),
+    "bool": (),
+}
+"""What is tried in place of a type."""
+
+_BITS = {"float64": 64, "float32": 32, "float16": 16, "int8": 16, "uint8": 16}
+"""How exact a type is: whole numbers of 8 bits overflow as soon as those of 16 bits are rounded."""
+
+EXACT, AS_FLOAT32, COARSE = 64, 32, 16
+"""The least exact type that may be tried instead of a more exact one, in bits.
+
+A check that compares fails by itself where values are rounded more coarsely. As far as it judges against float64, it
+knows the rounding of float32; and a failure that is no comparison does not depend on rounding.
+"""
+
+
+@dataclass(frozen=True)
+class TypedPlace:
+    """Where a type is told: of an input, of the tensor of that ``number``, or in the attribute ``to`` of a Cast."""
+
+    name: str
+    number: int | None = None
+    is_cast: bool = False
+
+
+def dtype_features(fed: FedModel, validity: Validity, bits: int) -> Iterator[Feature]:
+    """The types of inputs and weights. ``bits``: none that is less exact is tried, but for one as exact as now."""
+    told = _places(fed.model)
+    for dtype in dict.fromkeys(told.values()):
+        others = [other for other in _OTHERS.get(dtype, ()) if _is_exact(dtype, other, bits)]
+        places = [place for place, other in told.items() if other == dtype]
+        anchors = [place for place in places if not place.is_cast][:_MOST_ANCHORS]
+        if others and validity.is_strict:
+            groups = tied_groups(anchors, places, partial(_is_valid, fed, validity, others))
+            yield from (_feature(group, dtype, others) for group in groups)
+
+
+def _is_valid(fed: FedModel, validity: Validity, others: Sequence[str], group: Sequence[TypedPlace]) -> bool:
+    made = (typed(group, other)(fed) for other in others)
+    return any(one is not None and validity.told(one.model) is not None for one in made)
+
+
+def _is_exact(dtype: str, other: str, bits: int) -> bool:
+    return _BITS.get(other, EXACT) >= min(bits, _BITS.get(dtype, EXACT))
+
+
+def _feature(group: Sequence[TypedPlace], dtype: str, others: Sequence[str]) -> Feature:
+    names = dict.fromkeys(place.name for place in group if not place.is_cast)
+    return Feature(
+        what="dtype",
+        name=" = ".join(names),
+        present=dtype,
+        alternatives=[Alternative(kind=other, text=other, edit=typed(group, other)) for other in others],
+    )
+
+
+def _places(model: onnx.ModelProto) -> dict[TypedPlace, str]:
+    weights = {weight.name for weight in model.graph.initializer}
+    lists = lists_of_sizes(model)
+    found = {
+        TypedPlace(info.name): DTYPE_OF_ELEM.get(info.type.tensor_type.elem_type, "")
+        for info in model.graph.input
+        if info.name not in weights and info.type.WhichOneof("value") == "tensor_type"
+    }
+    for number, (name, tensor) in enumerate(named_tensors(model)):
+        if name not in lists and not is_external(tensor):
+            found[TypedPlace(name, number)] = DTYPE_OF_ELEM.get(tensor.data_type, "")
+    for number, node in enumerate(walk.nodes(model)):
+        for attribute in node.attribute:
+            if node.op_type == "Cast" and attribute.name == "to":
+                found[TypedPlace("", number, is_cast=True)] = DTYPE_OF_ELEM.get(attribute.i, "")
+    return found
+
+
+def typed(group: Sequence[TypedPlace], dtype: str) -> Edit:
+    """The edit that gives all places of a group another type; None where values do not fit into it."""
+
+    def edit(fed: FedModel) -> FedModel | None:
+        made: FedModel | None = fed.copied()
+        for place in group:
+            made = None if made is None else _typed_at(made, place, dtype)
+        return made
+
+    return edit
+
+
+def _typed_at(fed: FedModel, place: TypedPlace, dtype: str) -> FedModel | None:
+    """One place of a model that may be changed."""
+    if place.is_cast:
+        attributes = list(walk.nodes(fed.model))[place.number or 0].attribute
+        next(one for one in attributes if one.name == "to").i = ELEM_OF_DTYPE[dtype]
+        return fed
+    if place.number is None:
+        info = next(info for info in fed.model.graph.input if info.name == place.name)
+        info.type.tensor_type.elem_type = ELEM_OF_DTYPE[dtype]
+        fits = all(_fits(feed[place.name], dtype) for feed in fed.feeds or () if place.name in feed)
+        return fed.with_fed(place.name, lambda values: values.astype(dtype)) if fits else None
+    tensor = list(named_tensors(fed.model))[place.number][1]
+    values = values_of(tensor)
+    if values is None or not _fits(values, dtype):
+        return None
+    return fed if with_values(tensor, values.astype(dtype)) else None
+
+
+def _fits(values: Array, dtype: str) -> bool:
+    """Whether no value is out of range in another type."""
+    limits = np.finfo(dtype) if np.dtype(dtype).kind == "f" else np.iinfo(dtype)
+    finite = values[np.isfinite(values)] if values.dtype.kind == "f" else values
+    return not finite.size or bool((finite >= limits.min).all() and (finite <= limits.max).all())
+
+
+# Values of inputs and weights that may vary: other random ones, constants, none of them larger than those present.
+
+_FARTHEST = 4
+_MOST_WEIGHTS = 8
+"""More weights are changed all together."""
+
+
+def input_features(fed: FedModel) -> Iterator[Feature]:
+    """The values of every input that can be fed."""
+    for name in () if not fed.feeds else fed.feeds[0]:
+        values = fed.feeds[0][name] if fed.feeds else np.zeros(0)
+        if values.dtype.kind in "fiub" and values.size:
+            changes = [
+                Alternative(kind=kind, text=text, edit=partial(_fed_otherwise, name=name, change=change))
+                for kind, text, change in changes_of(values)
+            ]
+            yield Feature(what="input", name=name, present="", alternatives=changes)
+
+
+def _fed_otherwise(fed: FedModel, name: str, change: Callable[[Array], Array]) -> FedModel | None:
+    return fed.with_fed(name, change)
+
+
+def weight_features(fed: FedModel) -> Iterator[Feature]:
+    """The values of every weight; small whole numbers are tried as such, and sizes are none of them."""
+    lists = lists_of_sizes(fed.model)
+    found = [
+        (number, name, values)
+        for number, (name, tensor) in enumerate(named_tensors(fed.model))
+        if name not in lists and (values := _varied(tensor)) is not None
+    ]
+    if len(found) > _MOST_WEIGHTS:
+        yield _together([number for number, _, values in found if values.dtype.kind == "f"])
+        return
+    for number, name, values in found:
+        if values.size == 1 and values.dtype.kind in "iu":
+            yield _whole_number(number, name or UNNAMED, values)
+        else:
+            changes = [
+                Alternative(kind=kind, text=text, edit=_weighed_otherwise([number], change))
+                for kind, text, change in changes_of(values)
+            ]
+            yield Feature(what="weight", name=name or UNNAMED, present=_shown(values), alternatives=changes)
+
+
+def _varied(tensor: onnx.TensorProto) -> Array | None:
+    values = None if is_external(tensor) else values_of(tensor)
+    return values if values is not None and values.size and values.dtype.kind in "fiub" else None
+
+
+def _shown(values: Array) -> str:
+    return f"{values.reshape(-1)[0]:g}" if values.size == 1 and values.dtype.kind == "f" else ""
+
+
+def _together(numbers: list[int]) -> Feature:
+    changes = [
+        Alternative(kind=kind, text=text, edit=_weighed_otherwise(numbers, change))
+        for kind, text, change in changes_of(np.ones(2, np.float32))
+    ]
+    return Feature(what="weight", name=f"all {len(numbers)} weights", present="", alternatives=changes)
+
+
+def _whole_number(number: int, name: str, values: Array) -> Feature:
+    value, limits = int(values.reshape(-1)[0]), np.iinfo(values.dtype)
+
+    def with_value(other: int, kind: str = "another number") -> Alternative:
+        edit = _weighed_otherwise([number], lambda values: np.full_like(values, other))
+        return Alternative(kind=kind, text=str(other), edit=edit, value=other)
+
+    wanted = {value + 1: "one more", value - 1: "one less", 0: "zero", 2 * value: "doubled"}
+    return Feature(
+        what="weight",
+        name=name,
+        present=str(value),
+        alternatives=[
+            with_value(other, kind)
+            for other, kind in wanted.items()
+            if other != value and _values_fits(other, values.dtype)
+        ],
+        numbers=Numbers(
+            present=value,
+            with_value=with_value,
+            least=max(value - _FARTHEST, int(limits.min)),
+            most=min(value + _FARTHEST, int(limits.max)),
+        ),
+    )
+
+
+def _weighed_otherwise(numbers: list[int], change: Callable[[Array], Array]) -> Edit:
+    def edit(fed: FedModel) -> FedModel | None:
+        made = fed.copied()
+        tensors = list(named_tensors(made.model))
+        for number in numbers:
+            values = values_of(tensors[number][1])
+            if values is None or not with_values(tensors[number][1], change(values)):
+                return None
+        return made
+
+    return edit
+
+
+# Changes of values
+
+
+def changes_of(values: Array) -> Iterator[tuple[str, str, Callable[[Array], Array]]]:
+    """Changes of some values: the kind, what they are then, and how they are made of those present.
+
+    None makes a value larger than the largest there is: a larger error might be only rounding.
+    """
+    if values.dtype.kind == "f" and not np.isfinite(values).any():
+        return
+    if values.dtype.kind == "b":
+        yield "random", "random", partial(_drawn, seed=1)
+        yield "all true", "all true", partial(_constant, value=1)
+        yield "all false", "all false", partial(_constant, value=0)
+        return
+    if values.size == 1:
+        yield from _changes_of_one(values)
+        return
+    greatest = np.nanmax(np.where(np.isfinite(values), values, np.nan)) if values.dtype.kind == "f" else values.max()
+    yield "random", "random in the same range", partial(_drawn, seed=1)
+    yield "zeros", "zeros", partial(_constant, value=0)
+    yield "in another order", "in reverse order", lambda values: values.reshape(-1)[::-1].reshape(values.shape)
+    yield "constant", "all the same", partial(_constant, value=greatest.item())
+    yield "random", "other random ones", partial(_drawn, seed=2)
+    if values.dtype.kind == "f":
+        yield "halved", "halved", lambda values: (values / 2).astype(values.dtype)
+        yield "negated", "negated", lambda values: -values
+
+
+def _changes_of_one(values: Array) -> Iterator[tuple[str, str, Callable[[Array], Array]]]:
+    """Changes of a single number."""
+    value = values.reshape(-1)[0].item()
+    wanted = {
+        "zero": 0,
+        "halved": value / 2,
+        "negated": -value,
+        "another": _drawn(values, seed=1).reshape(-1)[0].item(),
+    }
+    wanted |= {"one": 1} if abs(value) > 1 else {}
+    for kind, other in wanted.items():
+        is_possible = values.dtype.kind == "f" or (isinstance(other, int) and _values_fits(other, values.dtype))
+        if other != value and is_possible:
+            yield kind, f"{other:g}", partial(_constant, value=other)
+
+
+def _constant(values: Array, value: float) -> Array:
+    return np.full_like(values, value)
+
+
+def _drawn(values: Array, seed: int) -> Array:
+    """Random values from the least to the greatest of those present; a single value is drawn from around it."""
+    random = np.random.default_rng(seed)
+    if values.dtype.kind == "b":
+        return random.random(values.shape) < 0.5
+    finite = values[np.isfinite(values)] if values.dtype.kind == "f" else values.reshape(-1)
+    low, high = (finite.min(), finite.max()) if finite.size else (0, 1)
+    if values.dtype.kind != "f":
+        return random.integers(int(low), int(high), values.shape, values.dtype, endpoint=True)
+    if low == high:
+        low, high = _around(float(low))
+    low, high = sorted(
+        (float(low) / 2, float(high) / 2)
+    )  # their difference may be more than the largest number there is
+    drawn: Any = 2 * random.uniform(low, high, values.shape)
+    return drawn.astype(values.dtype)  # type: ignore[no-any-return]
+
+
+def _values_fits(value: int, dtype: np.dtype[Any]) -> bool:
+    return np.iinfo(dtype).min <= value <= np.iinfo(dtype).max
+
+
+def _around(value: float) -> tuple[float, float]:
+    return (value / 2, value) if value else (0.0, 1.0)

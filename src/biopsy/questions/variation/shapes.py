@@ -1,0 +1,383 @@
+"""Shapes that may vary: the sizes of axes and what each axis is called, and the number of dimensions."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from biopsy.model import walk
+from biopsy.model.external import is_external
+from biopsy.questions.variation.features import (
+    Alternative,
+    Edit,
+    Feature,
+    FedModel,
+    Numbers,
+    tied_groups,
+    values_of,
+    with_values,
+)
+from biopsy.questions.variation.validity import Validity
+from biopsy.reduction.passes.sizes import SIZE_ATTRIBUTES, has_sizes, lists_of_sizes, named_tensors
+from biopsy.tensors.results import Array
+
+if TYPE_CHECKING:
+    import onnx
+
+_MOST_ELEMENTS = 1 << 24
+"""Of one tensor: a change that would make a larger one is not made."""
+
+_MOST_NAMED = 4
+_MOST_AXES = 24
+"""Axes of inputs, then of weights: what a budget has room for, and is found in a second."""
+
+_LARGEST_STEP = 64
+
+
+@dataclass(frozen=True)
+class TensorAxis:
+    """Where a size stands: an axis of an input, or of the tensor of that ``number`` in the model."""
+
+    name: str
+    axis: int
+    number: int | None = None
+
+
+@dataclass(frozen=True)
+class ListedSize:
+    """Where a size stands as a value: in a list of sizes, the tensor of that ``number``, or in an attribute."""
+
+    number: int
+    position: int
+    attribute: str = ""
+
+
+def size_features(fed: FedModel, validity: Validity) -> Iterator[Feature]:
+    """Every size of inputs and weights that can be changed, with what it is tied to."""
+    closed = _with_sizes_as_fed(fed)
+    stand = _places(closed.model)
+    axes = [
+        place for place, size in stand.items() if isinstance(place, TensorAxis) and (size > 1 or place.number is None)
+    ]
+    axes = axes[:_MOST_AXES]  # weights of size 1 are that because they are the same for all
+    groups: dict[tuple[TensorAxis | ListedSize, ...], int] = {}
+    for size in sorted({stand[axis] for axis in axes}):
+        anchors = [axis for axis in axes if stand[axis] == size]
+        places = [place for place, other in stand.items() if other == size]
+        for group in _groups(closed, validity, anchors, places):
+            groups.setdefault(group, size)
+    titles = {group: _title(fed.model, group) for group in groups}
+    for group, size in groups.items():
+        others = {other: titles[each] for each, other in reversed(groups.items()) if other != size}
+        yield _feature(group, size, titles[group], others)
+
+
+def joined_size_features(fed: FedModel, sizes: Collection[int]) -> Iterator[Feature]:
+    """All places together that have one of some ``sizes``: what operators ask for is not always known before."""
+    stand = _places(_with_sizes_as_fed(fed).model)
+    for size in sorted(sizes):
+        group = tuple(place for place, other in stand.items() if other == size)
+        if sum(isinstance(place, TensorAxis) for place in group) > 1 and size > 1:
+            yield _feature(group, size, _title(fed.model, group), {})
+
+
+def _groups(
+    fed: FedModel, validity: Validity, axes: Sequence[TensorAxis], places: Sequence[TensorAxis | ListedSize]
+) -> list[tuple[TensorAxis | ListedSize, ...]]:
+    if not validity.is_strict:  # nobody can tell what is tied, so all that has this size is
+        return [tuple(places)]
+
+    size = _places(fed.model)[axes[0]]
+
+    def is_valid(group: Sequence[TensorAxis | ListedSize]) -> bool:
+        made = (resized(group, other)(fed) for other in (size + 1, 2 * size))
+        return any(one is not None and validity.told(one.model) is not None for one in made)
+
+    return tied_groups(axes, places, is_valid)
+
+
+def _feature(group: Sequence[Any], size: int, title: str, others: Mapping[int, str]) -> Feature:
+    def with_value(value: int, kind: str = "another size") -> Alternative:
+        return Alternative(kind=kind, text=str(value), edit=resized(group, value), value=value)
+
+    wanted = {size + 1: "one more", 2 * size: "doubled", 1: "one"}
+    wanted |= {other: "as another size" for other in list(others)[:_MOST_NAMED] if other not in wanted}
+    wanted |= {other: kind for other, kind in ((size + 2, "two more"), (size - 1, "one less")) if other not in wanted}
+    return Feature(
+        what="size",
+        name=title,
+        present=str(size),
+        alternatives=[with_value(value, kind) for value, kind in wanted.items() if value > 0 and value != size],
+        numbers=Numbers(
+            present=size,
+            with_value=with_value,
+            least=1,
+            most=max(2 * size, min(4 * size, size + _LARGEST_STEP), 8),
+            named={other: f"the {name}" for other, name in others.items()},
+        ),
+    )
+
+
+def _title(model: onnx.ModelProto, group: Sequence[object]) -> str:
+    """Axes by their roles; lists of sizes only follow."""
+    roles: dict[str, list[str]] = {}
+    for place in group:
+        if isinstance(place, TensorAxis):
+            roles.setdefault(place.name, []).append(role_of(model, place.name, place.axis))
+    return " = ".join(f"{sizes_called(dict.fromkeys(named))} of {name}" for name, named in roles.items())
+
+
+def _with_sizes_as_fed(fed: FedModel) -> FedModel:
+    """The model with the sizes of what it is fed in place of open dimensions, where all iterations have the same."""
+    made = fed.copied()
+    for name, dims in _dims_of_inputs(made.model):
+        shapes = {feed[name].shape for feed in fed.feeds or () if name in feed}
+        if len(shapes) == 1 and len(shape := next(iter(shapes))) == len(dims):
+            for dim, size in zip(dims, shape, strict=True):
+                dim.dim_value = size
+    return made
+
+
+def _places(model: onnx.ModelProto) -> dict[TensorAxis | ListedSize, int]:
+    """Every place where a size stands, with the size; open dimensions have none."""
+    found: dict[TensorAxis | ListedSize, int] = {}
+    for name, dims in _dims_of_inputs(model):
+        found |= {TensorAxis(name, axis): dim.dim_value for axis, dim in enumerate(dims) if dim.dim_value > 0}
+    lists = lists_of_sizes(model)
+    for number, (name, tensor) in enumerate(named_tensors(model)):
+        if name in lists and not is_external(tensor):
+            values = values_of(tensor)
+            flat = [] if values is None else values.ravel().tolist()
+            found |= {ListedSize(number, at): int(value) for at, value in enumerate(flat) if value > 0}
+        elif has_sizes(tensor) and not is_external(tensor):
+            found |= {TensorAxis(name, axis, number): size for axis, size in enumerate(tensor.dims) if size > 0}
+    for number, node in enumerate(walk.nodes(model)):
+        for attribute in node.attribute:
+            if attribute.name in SIZE_ATTRIBUTES and attribute.name != "group":
+                values_listed = list(attribute.ints) or ([attribute.i] if attribute.HasField("i") else [])
+                found |= {ListedSize(number, at, attribute.name): v for at, v in enumerate(values_listed) if v > 0}
+    return found
+
+
+def _dims_of_inputs(model: onnx.ModelProto) -> Iterator[tuple[str, Any]]:
+    weights = {weight.name for weight in model.graph.initializer}
+    for info in model.graph.input:
+        if info.name not in weights and info.type.WhichOneof("value") == "tensor_type":
+            yield info.name, info.type.tensor_type.shape.dim
+
+
+# Edits
+
+
+def resized(group: Sequence[TensorAxis | ListedSize], size: int) -> Edit:
+    """The edit that gives all places of a group another size: values are repeated, or cut off at the end."""
+
+    def edit(fed: FedModel) -> FedModel | None:
+        made: FedModel | None = fed.copied()
+        for place in group:
+            made = None if made is None else _resized_at(made, place, size)
+        return made
+
+    return edit
+
+
+def _resized_at(fed: FedModel, place: TensorAxis | ListedSize, size: int) -> FedModel | None:
+    """One place of a model that may be changed."""
+    if isinstance(place, ListedSize):
+        return fed if _listed_anew(fed.model, place, size) else None
+    if place.number is None:
+        dims = next((dims for name, dims in _dims_of_inputs(fed.model) if name == place.name), ())
+        if place.axis >= len(dims) or math.prod(max(dim.dim_value, 1) for dim in dims) * size > _MOST_ELEMENTS:
+            return None
+        if dims[place.axis].HasField("dim_value"):
+            dims[place.axis].dim_value = size
+        return fed.with_fed(place.name, partial(repeated, axis=place.axis, size=size))
+    tensor = list(named_tensors(fed.model))[place.number][1]
+    values = values_of(tensor)
+    if values is None or place.axis >= values.ndim:
+        return None
+    if values.size // values.shape[place.axis] * size > _MOST_ELEMENTS:
+        return None
+    return fed if with_values(tensor, repeated(values, place.axis, size)) else None
+
+
+def repeated(values: Array, axis: int, size: int) -> Array:
+    """Values with another size of one axis: repeated from the beginning, or cut off at the end."""
+    before = values.shape[axis] if axis < values.ndim else 0
+    return np.take(values, np.arange(size) % before, axis=axis) if before else values
+
+
+def _listed_anew(model: onnx.ModelProto, place: ListedSize, size: int) -> bool:
+    if not place.attribute:
+        tensor = list(named_tensors(model))[place.number][1]
+        values = values_of(tensor)
+        if values is None:
+            return False
+        changed = values.copy()
+        changed.reshape(-1)[place.position] = size
+        return with_values(tensor, changed)
+    node = list(walk.nodes(model))[place.number]
+    attribute = next(one for one in node.attribute if one.name == place.attribute)
+    if attribute.ints:
+        attribute.ints[place.position] = size
+    else:
+        attribute.i = size
+    return True
+
+
+# What an axis of a tensor is called: by the operator that reads it, else by its place.
+
+_SPATIAL = {1: ("length",), 2: ("height", "width"), 3: ("depth", "height", "width")}
+
+_SIZES = {"batch": "batch size", "length": "length", "height": "height", "width": "width", "depth": "depth"}
+
+_BY_CHANNELS = frozenset(
+    {
+        "Conv", "ConvInteger", "QLinearConv", "ConvTranspose", "MaxPool", "AveragePool", "LpPool",
+        "GlobalMaxPool", "GlobalAveragePool", "GlobalLpPool", "BatchNormalization", "InstanceNormalization",
+        "GroupNormalization", "LRN", "DepthToSpace", "SpaceToDepth", "MaxUnpool", "Resize", "Upsample",
+        "GridSample", "RoiAlign", "MaxRoiPool", "DeformConv",
+    }
+)  # fmt: skip
+"""Operators that take images: batch, channels, and what lies in space."""
+
+_CONVOLUTIONS = frozenset({"Conv", "ConvInteger", "ConvTranspose", "DeformConv"})
+_PRODUCTS = frozenset({"MatMul", "Gemm", "MatMulInteger"})
+
+
+def role_of(model: onnx.ModelProto, name: str, axis: int) -> str:
+    """What an axis of an input or weight is called: "channels", "columns", "axis 3"."""
+    rank = _rank(model, name)
+    for node in walk.nodes(model):
+        for place, read in enumerate(node.input):
+            if read == name and (found := _by_operator(node, place, axis, rank)):
+                return found
+    return _by_place(axis, rank)
+
+
+def sizes_called(roles: Iterable[str]) -> str:
+    """What the sizes of axes with such roles are called: "number of rows and columns", "size of axis 1"."""
+    listed = list(roles)
+    counted = [role for role in listed if role.endswith("s") and not role.startswith("axis")]
+    others = [_SIZES.get(role, f"size of {role}") for role in listed if role not in counted]
+    return " and ".join([*([f"number of {' and '.join(counted)}"] if counted else []), *others])
+
+
+def _by_operator(node: onnx.NodeProto, place: int, axis: int, rank: int) -> str:
+    if node.op_type in _CONVOLUTIONS and place == 1 and rank > 2:
+        weights = ("output channels", "input channels", *(f"kernel {one}" for one in _SPATIAL.get(rank - 2, ())))
+        if node.op_type == "ConvTranspose":
+            weights = ("input channels", "output channels", *weights[2:])
+        return weights[axis] if axis < len(weights) else ""
+    if node.op_type in _BY_CHANNELS and place == 0 and rank > 2:
+        images = ("batch", "channels", *_SPATIAL.get(rank - 2, ()))
+        return images[axis] if axis < len(images) else ""
+    if node.op_type in _PRODUCTS and place < 2 and rank > 2:
+        return {rank - 1: "columns", rank - 2: "rows"}.get(axis, "batch" if axis == 0 else "")
+    return ""
+
+
+def _by_place(axis: int, rank: int) -> str:
+    if rank == 1:
+        return "length"
+    return ("rows", "columns")[axis] if rank == 2 else f"axis {axis}"
+
+
+def _rank(model: onnx.ModelProto, name: str) -> int:
+    for graph in walk.graphs(model):
+        for weight in graph.initializer:
+            if weight.name == name:
+                return len(weight.dims)
+        for info in graph.input:
+            if info.name == name:
+                return len(info.type.tensor_type.shape.dim)
+    return 0
+
+
+# The number of dimensions that inputs may have, where operators allow others.
+
+
+def rank_features(fed: FedModel, validity: Validity) -> Iterator[Feature]:
+    """Inputs with one dimension more in front, of size 1 or 2, or with one less."""
+    ranks = _ranks(fed.model)
+    if not validity.is_strict:
+        return
+
+    def is_valid(group: Sequence[str]) -> bool:
+        made = (edit(fed) for edit in (_raised(group, 2), _lowered(group)))
+        return any(one is not None and validity.told(one.model) is not None for one in made)
+
+    for group in tied_groups(list(ranks), list(ranks), is_valid):
+        rank = ranks[group[0]]
+        yield Feature(
+            what="size",
+            name=f"number of dimensions of {' = '.join(group)}",
+            present=str(rank),
+            alternatives=[
+                Alternative(kind="one more", text=f"{rank + 1} (the first of size 1)", edit=_raised(group, 1)),
+                Alternative(kind="one more", text=f"{rank + 1} (the first of size 2)", edit=_raised(group, 2)),
+                Alternative(kind="one less", text=str(rank - 1), edit=_lowered(group)),
+                Alternative(kind="two more", text=f"{rank + 2} (the first of size 2)", edit=_twice_raised(group)),
+            ],
+        )
+
+
+def _ranks(model: onnx.ModelProto) -> dict[str, int]:
+    weights = {weight.name for weight in model.graph.initializer}
+    return {
+        info.name: len(info.type.tensor_type.shape.dim)
+        for info in model.graph.input
+        if info.name not in weights and info.type.tensor_type.HasField("shape")
+    }
+
+
+def _raised(group: Sequence[str], size: int) -> Edit:
+    """The edit that puts a dimension in front of inputs."""
+
+    def edit(fed: FedModel) -> FedModel | None:
+        made = fed.copied()
+        for info in made.model.graph.input:
+            if info.name in group:
+                shape = info.type.tensor_type.shape
+                dims = [shape.Dimension(dim_value=size), *shape.dim]
+                del shape.dim[:]
+                shape.dim.extend(dims)
+                made = made.with_fed(info.name, lambda values: _stacked(values, size))
+        return made
+
+    return edit
+
+
+def _stacked(values: Array, size: int) -> Array:
+    return np.repeat(values[np.newaxis], size, axis=0)
+
+
+def _twice_raised(group: Sequence[str]) -> Edit:
+    def edit(fed: FedModel) -> FedModel | None:
+        once = _raised(group, 1)(fed)
+        return None if once is None else _raised(group, 2)(once)
+
+    return edit
+
+
+def _lowered(group: Sequence[str]) -> Edit:
+    """The edit that takes the first dimension of inputs away, and keeps what stands first in it."""
+
+    def edit(fed: FedModel) -> FedModel | None:
+        made = fed.copied()
+        for info in made.model.graph.input:
+            if info.name in group:
+                dims = info.type.tensor_type.shape.dim
+                fed_shapes = [feed[info.name].shape for feed in made.feeds or () if info.name in feed]
+                if not dims or not all(shape and shape[0] for shape in fed_shapes):
+                    return None
+                del dims[0]
+                made = made.with_fed(info.name, lambda values: values[0])
+        return made
+
+    return edit

@@ -1,0 +1,163 @@
+"""Whether a changed model is as valid as the one that it was made from, and the types that follow from the change.
+
+The checker of onnx and its shape inference are native code that an odd attribute may bring down, so they work in a
+child process. A model that ends it is not valid.
+"""
+
+from __future__ import annotations
+
+from base64 import b64decode, b64encode
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any
+
+from biopsy.model import onnx_native
+from biopsy.model.infer import without_weights
+from biopsy.model.tensor_type import DTYPE_OF_ELEM
+from biopsy.processes.process import CannotStartError
+from biopsy.processes.server import Server, ServerEndedError
+from biopsy.processes.serving import Note, Request, Serving
+from biopsy.processes.watch import Limits
+from biopsy.reduction.passes.editing import (
+    copied,
+    has_ranks,
+    inferred,
+    is_consistent,
+    keep_only,
+    opsets_of,
+    schema_of,
+    types_in,
+)
+
+if TYPE_CHECKING:
+    import onnx
+
+_MOST_BYTES = 1 << 26
+"""Of a larger model the weights are not shown to onnx, and its checker is not asked."""
+
+_LIMITS = Limits(seconds=30.0)
+
+_SCHEMA_NAMES = {"float32": "float", "float64": "double"}
+"""How schemas name types that have another name in numpy."""
+
+
+class Validity:
+    """Holds changed models against what is true of ``model``: it is well formed, shapes agree, types are allowed."""
+
+    def __init__(self, model: onnx.ModelProto) -> None:
+        self._server = Server(__name__)
+        answer = self._ask(model, None)
+        self._looks: list[str] = [] if answer is None else answer["looks"]
+        self.is_strict = "shapes agree" in self._looks
+
+    def told(self, model: onnx.ModelProto) -> onnx.ModelProto | None:
+        """A changed model with the types that follow from the change; None if anything is not true of it any more."""
+        answer = self._ask(model, self._looks)
+        if answer is None or not answer["is_valid"]:
+            return None
+        made = copied(model)
+        unknown = _untold(model)
+        keep_only(made.graph.value_info, lambda info: info.name in unknown)
+        for info, kind in zip(made.graph.output, answer["outputs"], strict=True):
+            info.ParseFromString(b64decode(kind))
+        return made
+
+    def close(self) -> None:
+        """End the child process."""
+        self._server.close()
+
+    def _ask(self, model: onnx.ModelProto, looks: list[str] | None) -> dict[str, Any] | None:
+        """What the child says of a model; None if it ends of it, or takes too long."""
+        is_whole = model.ByteSize() <= _MOST_BYTES
+        data = (model if is_whole else without_weights(model)).SerializeToString()
+        request = {"model": b64encode(data).decode(), "is_whole": is_whole, "looks": looks}
+        try:
+            return self._server.ask(request, _LIMITS)
+        except (ServerEndedError, CannotStartError):
+            return None
+
+
+def _untold(model: onnx.ModelProto) -> set[str]:
+    """Names of tensors of whose types nothing can be inferred: what operators compute that onnx does not know."""
+    opsets = opsets_of(model)
+    return {name for node in model.graph.node if schema_of(node, opsets) is None for name in node.output}
+
+
+# The child's side
+
+
+def main() -> int:
+    """Answer the requests."""
+    return Serving().serve(_answer)
+
+
+def _answer(request: Request, note: Note) -> dict[str, Any]:
+    from biopsy.model.load import parse
+
+    model = parse(b64decode(request["model"]), None)
+    looks: list[str] | None = request["looks"]
+    if looks is None:
+        known = [name for name in _LOOKS if request["is_whole"] or name != "well formed"]
+        return {"looks": [name for name in known if _LOOKS[name](model)]}
+    _tell_types_anew(model)
+    is_valid = all(_LOOKS[name](model) for name in looks)
+    return {
+        "is_valid": is_valid,
+        "outputs": [b64encode(info.SerializeToString()).decode() for info in model.graph.output],
+    }
+
+
+def _tell_types_anew(model: onnx.ModelProto) -> None:
+    """Drop the types that followed from others, and give the outputs those that follow now, as far as they can be told.
+
+    Unlike what reducing does, this gives outputs other element types too.
+    """
+    unknown = _untold(model)
+    keep_only(model.graph.value_info, lambda info: info.name in unknown)
+    light = without_weights(model)
+    for info in light.graph.output:
+        if info.name not in unknown:
+            info.ClearField("type")
+    told = onnx_native.inferred(light).model.graph.output
+    for info, found in zip(model.graph.output, told, strict=True):
+        if found.type.tensor_type.elem_type:
+            info.type.CopyFrom(found.type)
+
+
+def _is_accepted(model: onnx.ModelProto) -> bool:
+    return onnx_native.checker_objection(model) is None
+
+
+def has_allowed_types(model: onnx.ModelProto) -> bool:
+    """Whether no node of the model's graph reads a type that its operator does not take; unknown ones are passed over.
+
+    Neither the checker of onnx nor its shape inference looks at that.
+    """
+    kinds, opsets = types_in(inferred(model).graph), opsets_of(model)
+    return all(_is_allowed(node, schema_of(node, opsets), kinds) for node in model.graph.node)
+
+
+def _is_allowed(node: onnx.NodeProto, schema: onnx.defs.OpSchema | None, kinds: Mapping[str, onnx.TypeProto]) -> bool:
+    if schema is None or not schema.inputs:
+        return True
+    for place, name in enumerate(node.input):
+        told = _type_name(kinds.get(name))
+        formal = schema.inputs[min(place, len(schema.inputs) - 1)]
+        if told is not None and formal.types and told not in formal.types:
+            return False
+    return True
+
+
+def _type_name(kind: onnx.TypeProto | None) -> str | None:
+    """The type of a tensor as schemas name it: "tensor(float)"; None for what is no tensor, or unknown."""
+    if kind is None or kind.WhichOneof("value") != "tensor_type" or kind.tensor_type.elem_type not in DTYPE_OF_ELEM:
+        return None
+    name = DTYPE_OF_ELEM[kind.tensor_type.elem_type]
+    return f"tensor({_SCHEMA_NAMES.get(name, name)})"
+
+
+_LOOKS: Mapping[str, Callable[[Any], bool]] = {
+    "ranks are known": has_ranks,
+    "types are allowed": has_allowed_types,
+    "shapes agree": is_consistent,
+    "well formed": _is_accepted,
+}

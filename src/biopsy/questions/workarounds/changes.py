@@ -1,0 +1,378 @@
+"""The changes that are tried: settings and releases of the engine, then the fewest patches of the model, which are
+marks, barriers, higher precision and other spellings.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, TypeAlias
+
+from biopsy import errors
+from biopsy.checks.outcome import Outcome
+from biopsy.engines.other_release.classes import RELEASE
+from biopsy.engines.registry import EngineSpec, find_class, release_now, release_settings
+from biopsy.model import infer
+from biopsy.questions.builds.flags import SettingProbe, Tried, switches_of
+from biopsy.questions.builds.settings import CheckTemplate, SettingChange
+from biopsy.questions.precision.caster import Assembly, mixed
+from biopsy.questions.precision.formats import BF16, FP16, FP32, FP64, OF_ELEM, Format, Weights
+from biopsy.questions.precision.plan import Layer, PlannedGraph, PrecisionPlan, plan_of, without_functions
+from biopsy.questions.workarounds.patch import Patch
+from biopsy.questions.workarounds.question import ChangeCandidate, Kind, of_patches
+from biopsy.questions.workarounds.result import TriedChange
+from biopsy.questions.workarounds.spellings.site import (
+    BFLOAT16,
+    DOUBLE,
+    FLOAT,
+    FLOAT16,
+    INT64,
+    Site,
+    Spelling,
+    unmatched,
+)
+from biopsy.questions.workarounds.spellings.table import respellings, spellings
+from biopsy.reduction.passes.editing import copied, described
+from biopsy.search.drive import drive, first_that
+from biopsy.search.subset import minimal_subsets, shortest
+
+if TYPE_CHECKING:
+    import onnx
+    from packaging.version import Version
+
+
+def settings_that_pass(
+    probe: SettingProbe, template: CheckTemplate, model: Path, weights_folder: Path | None
+) -> list[ChangeCandidate]:
+    """The smallest changes of settings with which the check passes. ``probe`` has seen the failure."""
+    found = switches_of(probe, template, model, weights_folder)
+    return [setting_candidate(switch.change) for switch in found.switches]
+
+
+def setting_candidate(change: SettingChange) -> ChangeCandidate:
+    """A change of settings as what may be a workaround."""
+    return ChangeCandidate(kind="setting", text=change.text, change=change)
+
+
+def refused(tried: Sequence[Tried]) -> Iterator[TriedChange]:
+    """The changes of settings with which the check does not pass, or cannot say."""
+    for one in tried:
+        if one.gone:
+            continue
+        why = "the check still fails" if one.outcome is Outcome.REPRODUCES else f"{one.outcome.value}: {one.reason}"
+        yield TriedChange(kind="setting", text=one.change.text, right=False, reason=" ".join(why.split())[:300])
+
+
+# Releases
+
+_OLDER = (1, 2, 4, 8)
+"""Minor releases back that are tried: near ones first, and some so old that a regression may be younger."""
+
+
+def releases_to_try(spec: EngineSpec) -> list[ChangeCandidate]:
+    """The newest release, and the last ones of some older minor releases, near ones first.
+
+    None for an engine that cannot be run from another release. Raises CannotInstall if the package index cannot be
+    asked, EngineMissing if the engine is not installed.
+    """
+    from packaging.version import InvalidVersion, Version
+
+    from biopsy.processes.environments.interpreter import interpreter_of
+    from biopsy.processes.environments.releases import releases
+
+    distributions = find_class(spec.name).distributions
+    asked = spec.settings.get(RELEASE) or ""
+    if not distributions or (spec.settings.get("python") and not asked):
+        return []
+    distribution = asked.rpartition("==")[0] or distributions[0]
+    try:
+        now = Version(release_now(spec))
+    except InvalidVersion:
+        return []
+    known = [
+        Version(each.version) for each in releases(distribution, python=interpreter_of(spec.settings.get("python")))
+    ]
+    newer = [max(known)] if known and max(known) > now else []
+    return [
+        ChangeCandidate(
+            kind="release",
+            text=f"{distribution} {version}",
+            change=SettingChange(release_settings(spec.name, distribution, str(version))),
+        )
+        for version in [*newer, *_older(known, now)]
+    ]
+
+
+def _older(known: Sequence[Version], now: Version) -> list[Version]:
+    """The last release of the minor releases before one, as many back as ``_OLDER`` says."""
+    last: dict[tuple[int, ...], Version] = {}
+    for version in sorted(known):
+        if version.release[:2] < now.release[:2]:
+            last[version.release[:2]] = version
+    back = list(last.values())[::-1]
+    return [back[number - 1] for number in _OLDER if number <= len(back)]
+
+
+# Inner tensors marked as outputs: an engine has to compute them, so it cannot fuse the nodes around them into one.
+
+
+def marks(model: onnx.ModelProto, nodes: Sequence[int]) -> list[Patch]:
+    """One patch for each plain tensor that these nodes of the main graph write and that is no output yet.
+
+    Tensors whose element type and rank cannot be told are left out: an output has to say them.
+    """
+    types = infer.infer_types(model)
+    outputs = {info.name for info in model.graph.output}
+    return [
+        _mark(model.graph.node[place], place, name)
+        for place in nodes
+        for name in model.graph.node[place].output
+        if name and name not in outputs and name in types and types[name].shape is not None
+    ]
+
+
+def _mark(node: onnx.NodeProto, place: int, name: str) -> Patch:
+    return Patch(
+        kind="mark",
+        name="output-mark",
+        text=f"{described(node)}: its result {name!r} marked as an output",
+        cost="one more output of the model, and the fusions that it breaks",
+        exact=True,
+        nodes=(place,),
+        change=lambda model: marked(model, name),
+    )
+
+
+def marked(model: onnx.ModelProto, name: str) -> onnx.ModelProto | None:
+    """A copy of a model with one more output, the last; None if no node computes it, or its type cannot be told."""
+    from onnx import helper
+
+    kind = infer.infer_types(model).get(name)
+    computed = any(name in node.output for node in model.graph.node)
+    if kind is None or kind.shape is None or not computed or any(info.name == name for info in model.graph.output):
+        return None
+    made = copied(model)
+    made.graph.output.append(helper.make_tensor_value_info(name, kind.elem, list(kind.shape)))
+    return made
+
+
+# Nodes that change no value and that optimizers do not see through, so that they cannot fuse what is around them.
+#
+# A plain Identity is no such node: ONNX Runtime and OpenVINO remove it before they look for fusions. Which of these
+# survive is measured on the engines themselves, see tests/workarounds/test_barriers.py: ONNX Runtime 1.32 keeps all
+# of them, and takes the pair of casts away after its fusions; OpenVINO 2026.4 keeps the Max and the Where on its CPU.
+# Whether TensorRT keeps them can only be seen on a GPU.
+
+_WIDER = {FLOAT16: FLOAT, BFLOAT16: FLOAT, FLOAT: DOUBLE}
+_INT32 = 6
+
+
+def _behind(at: Site) -> list[str]:
+    """The node again; only its first output gets a barrier."""
+    at.require(bool(at.node.output[0]) and at.node.op_type not in {"Constant", "Identity"})
+    return at.copies(at.node.input)
+
+
+def _cast_pair(at: Site) -> list[str]:
+    elem = at.elem(at.node.output[0])
+    first, *others = _behind(at)
+    return [at.cast(at.cast(first, _WIDER.get(elem) or unmatched()), elem), *others]
+
+
+def _max_with_itself(at: Site) -> list[str]:
+    elem = at.elem(at.node.output[0])
+    at.require(elem in {FLOAT, DOUBLE} or (at.opset >= 12 and elem in {FLOAT16, _INT32, INT64}))
+    first, *others = _behind(at)
+    return [at.new("Max", first, first), *others]
+
+
+def _where_never(at: Site) -> list[str]:
+    elem = at.elem(at.node.output[0])
+    at.require(elem in {FLOAT, DOUBLE, INT64, _INT32})
+    first, *others = _behind(at)
+    return [at.new("Where", at.new("Less", first, first), first, first), *others]
+
+
+BARRIERS = (
+    Spelling(
+        name="cast-pair",
+        operators=(),
+        matches="a result",
+        writes="its result cast to a wider type and back",
+        draft=_cast_pair,
+        cost="the fusions that it breaks; ONNX Runtime removes the casts after them",
+        exact=True,
+    ),
+    Spelling(
+        name="max-with-itself",
+        operators=(),
+        matches="a result",
+        writes="Max(r, r) of its result r, which is r",
+        draft=_max_with_itself,
+        cost="the fusions that it breaks, and a pass over the tensor",
+        exact=True,
+        least_opset=8,
+    ),
+    Spelling(
+        name="where-with-itself",
+        operators=(),
+        matches="a result",
+        writes="Where(r < r, r, r) of its result r, which is r",
+        draft=_where_never,
+        cost="the fusions that it breaks, and two passes over the tensor",
+        exact=True,
+        least_opset=9,
+    ),
+)
+
+
+def barriers(model: onnx.ModelProto, nodes: Sequence[int]) -> list[Patch]:
+    """One patch for each barrier after the first output of these nodes of the main graph and of those in their bodies.
+
+    Cheap ones first.
+    """
+    order = [each.name for each in BARRIERS]
+    return sorted(respellings(model, nodes, BARRIERS, "barrier"), key=lambda patch: order.index(patch.name))
+
+
+# Nodes computed in a higher precision, with casts around them.
+
+_BELOW = {FP32: {BF16, FP16}, FP64: {FP32}}
+"""The precision that nodes are raised to -> those that they have before."""
+
+
+def raised_precisions(model: onnx.ModelProto, nodes: Sequence[int]) -> list[Patch]:
+    """Patches that compute these nodes of the main graph in a higher precision: each alone, then all together.
+
+    fp16 and bf16 become float32, float32 becomes float64. Only nodes whose operator knows the type are taken. Calls of
+    local functions are replaced by their nodes in the patched model. External weights are not read, but cast in the
+    model.
+    """
+    found = []
+    for high in (FP32, FP64):
+        able = _raisable(model, high)
+        chosen = [(place, able[name]) for place in nodes for name in _writes(model, place) if name in able]
+        groups = [[each] for each in chosen] + ([chosen] if len(chosen) > 1 else [])
+        found += [_patch(group, high) for group in groups]
+    return sorted(found, key=lambda patch: len(patch.nodes))
+
+
+def _writes(model: onnx.ModelProto, place: int) -> list[str]:
+    return [name for name in model.graph.node[place].output if name][:1]
+
+
+def _raisable(model: onnx.ModelProto, high: Format) -> dict[str, Layer]:
+    """The layers of the main graph that compute in a lower precision, by their first outputs."""
+    try:
+        plan = plan_of(without_functions(model), frozenset({high.elem}))
+    except errors.ModelError:
+        return {}
+    own = _own_formats(plan.graph)
+    return {
+        layer.writes: layer
+        for layer in plan.layers
+        if not layer.where and layer.number in own and own[layer.number] in _BELOW[high]
+    }
+
+
+def _own_formats(graph: PlannedGraph) -> dict[int, Format]:
+    """The precision in which each layer computes in the model, those in bodies included."""
+    found: dict[int, Format] = {}
+    for node in graph.nodes:
+        if node.number >= 0:
+            elem = graph.elems.get(node.proto.output[node.part.outputs[0]], 0)
+            found.update({node.number: OF_ELEM[elem]} if elem in OF_ELEM else {})
+        for _, _, body in node.bodies:
+            found |= _own_formats(body)
+    return found
+
+
+def _patch(chosen: Sequence[tuple[int, Layer]], high: Format) -> Patch:
+    names = ", ".join(layer.label for _, layer in chosen[:3])
+    more = f" and {len(chosen) - 3} more" if len(chosen) > 3 else ""
+    written = [layer.writes for _, layer in chosen]
+    return Patch(
+        kind="precision",
+        name=f"in-{high.name}",
+        text=f"{names}{more}: computed in {high.name}, with casts around",
+        cost=f"{'as much memory again' if high is FP64 else 'twice the memory'}, and slower, where these nodes compute",
+        exact=False,
+        nodes=tuple(place for place, _ in chosen),
+        change=lambda model: raised(model, written, high),
+    )
+
+
+def raised(model: onnx.ModelProto, writes: Sequence[str], high: Format) -> onnx.ModelProto | None:
+    """A copy of a model in which the nodes that write these tensors compute in a higher precision.
+
+    None if one of them is not there, or cannot.
+    """
+    able = _raisable(model, high)
+    if any(name not in able for name in writes):
+        return None
+    plan: PrecisionPlan = plan_of(without_functions(model), frozenset({high.elem}))
+    own = _own_formats(plan.graph)
+    chosen = {able[name].number for name in writes}
+    made = mixed(plan, lambda number: high if number in chosen else own[number], "native", Weights(Path()))
+    return type(model).FromString(b"".join(Assembly(plan.model, {}).parts(made)))
+
+
+# Workarounds that change the model: the fewest patches with which it is right, the cheapest first.
+
+Holds: TypeAlias = Callable[[ChangeCandidate], bool]
+"""Whether the outputs with a candidate are right."""
+
+_MAKERS: dict[Kind, Callable[[onnx.ModelProto, Sequence[int]], list[Patch]]] = {
+    "mark": marks,
+    "barrier": barriers,
+    "precision": raised_precisions,
+    "spelling": spellings,
+}
+
+MODEL_KINDS: tuple[Kind, ...] = tuple(_MAKERS)
+
+_ENOUGH = 3
+"""Candidates of a kind that are verified."""
+
+_MOST_SINGLES = 64
+"""Patches of a kind that are tried one by one, and then together."""
+
+
+def candidates_of(kind: Kind, model: onnx.ModelProto, nodes: Sequence[int], holds: Holds) -> Iterator[ChangeCandidate]:
+    """The patches of a kind at these nodes with which the outputs are right, those of the fewest nodes first.
+
+    Where none is enough by itself, the fewest that are together: that search assumes that a further patch does no harm.
+    """
+    patches = sorted(_MAKERS[kind](model, nodes), key=lambda patch: len(patch.nodes))[:_MOST_SINGLES]
+    singles = 0
+    for candidate in (of_patches([patch]) for patch in patches):
+        if holds(candidate):
+            singles += 1
+            yield candidate
+            if singles == _ENOUGH:
+                return
+    if not singles and len(patches) > 1:
+        yield from _together(patches, holds)
+
+
+def _together(patches: Sequence[Patch], holds: Holds) -> Iterator[ChangeCandidate]:
+    """The smallest sets of patches; of several that change the same nodes only the first is among them."""
+    chosen: list[Patch] = []
+    for patch in patches:
+        if not any(set(patch.nodes) & set(other.nodes) for other in chosen) or patch.kind == "mark":
+            chosen.append(patch)
+    if len(chosen) < 2:
+        return
+    known: dict[tuple[int, ...], bool] = {}
+
+    def right(places: Sequence[int]) -> bool:
+        key = tuple(sorted(places))
+        if key not in known:
+            known[key] = holds(of_patches([chosen[place] for place in key]))
+        return known[key]
+
+    if not right(range(len(chosen))):
+        return
+    sets, _ = drive(minimal_subsets(range(len(chosen)), _ENOUGH), first_that(right))
+    for places in shortest(sets):
+        yield of_patches([chosen[place] for place in sorted(places)])

@@ -1,0 +1,155 @@
+"""What is asked of a search for a workaround, and a candidate: a change that may be one, with the model that it
+makes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal, TypeAlias, get_args
+
+from biopsy.checks.judge import Rules
+from biopsy.engines.registry import PLAIN
+from biopsy.engines.runner import Inputs
+from biopsy.model.index import ModelIndex
+from biopsy.model.weights_file import MOST_SMALL
+from biopsy.questions.builds.settings import CheckTemplate, SettingChange
+from biopsy.questions.layers.question import Judge
+from biopsy.questions.workarounds.patch import Patch
+from biopsy.session.trial import Budget
+from biopsy.tensors.results import Array, Feed, RunnerResult
+
+if TYPE_CHECKING:
+    import onnx
+
+Kind: TypeAlias = Literal["setting", "release", "mark", "barrier", "precision", "spelling"]
+"""What a workaround changes, in the order of what it costs the user."""
+
+KINDS: tuple[Kind, ...] = get_args(Kind)
+
+COST: Mapping[Kind, int] = {"setting": 1, "release": 2, "mark": 3, "barrier": 3, "precision": 4, "spelling": 5}
+"""What a workaround of a kind costs the user, beside the others."""
+
+USUAL_SECONDS = 600.0
+USUAL_BUDGET = Budget(seconds=USUAL_SECONDS)
+"""What the search may cost, if nobody says otherwise."""
+
+FRESH = 2
+"""Inputs that the check has not seen, on which a workaround must be right too."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class WhatIsRight:
+    """How it is told that outputs are right.
+
+    ``samples`` are the inputs of the check, each of which is tried, and ``drawn`` how random ones are made; ``golden``
+    are the values that the check itself holds against, per sample, None if it has none. ``judge`` says what is equal.
+    ``references`` are the engines to trust, the first that can run the model; ``named``: the user has named them.
+    """
+
+    samples: Sequence[Feed]
+    drawn: Inputs = field(default_factory=Inputs)
+    golden: Sequence[Mapping[str, Array]] | None = None
+    judge: Judge = field(default_factory=Judge)
+    references: tuple[str, ...] = PLAIN
+    named: bool = False
+
+
+def golden_of(results: Iterable[RunnerResult], index: ModelIndex) -> list[Mapping[str, Array]] | None:
+    """The values that a check holds the outputs of a model against: of the first runner that has some; None if none."""
+    names = {index.names[tensor] for tensor in index.outputs}
+    for result in results:
+        if result.iterations and names & set(result.iterations[0].outputs):
+            return [iteration.outputs for iteration in result.iterations]
+    return None
+
+
+@dataclass(frozen=True, kw_only=True)
+class PatchedFile:
+    """Where the best patched model is written.
+
+    ``external`` is the name of a file beside it for weights of ``threshold`` bytes or more; None to leave them where
+    they are, or inside if it stands in another folder than the original.
+    """
+
+    path: Path
+    external: str | None = None
+    threshold: int = MOST_SMALL
+
+
+@dataclass(frozen=True, kw_only=True)
+class WorkaroundQuestion:
+    """What to find.
+
+    ``template`` are the words of the check with a place for the engine that must be used, whose spec it holds.
+    ``kinds`` is what to try. ``piece`` is a small failing part of the model, ``nodes`` are names of nodes or of what
+    they compute: where to look; without both the model is reduced first. ``default_name`` stands for the model in the
+    words, as ``{}`` does. ``timeout`` is in seconds per check. ``target`` is where the best patched model is written.
+    """
+
+    index: ModelIndex
+    model: Path
+    template: CheckTemplate
+    right: WhatIsRight
+    rules: Rules = field(default_factory=Rules)
+    kinds: tuple[Kind, ...] = KINDS
+    piece: Path | None = None
+    nodes: tuple[str, ...] = ()
+    default_name: str = "candidate.onnx"
+    timeout: float | None = None
+    budget: Budget = USUAL_BUDGET
+    target: PatchedFile | None = None
+
+
+# A change that may be a workaround, and the model that it makes.
+
+
+@dataclass(frozen=True, kw_only=True)
+class ChangeCandidate:
+    """A change of the engine's settings, or patches of the model together; ``nodes`` are places in the original."""
+
+    kind: Kind
+    text: str
+    change: SettingChange = field(default_factory=SettingChange)
+    patches: tuple[Patch, ...] = ()
+
+    @property
+    def nodes(self) -> tuple[int, ...]:
+        """Places of the nodes that it changes."""
+        return tuple(sorted({node for patch in self.patches for node in patch.nodes}))
+
+
+def of_patches(patches: Sequence[Patch]) -> ChangeCandidate:
+    """The candidate of one patch, or of several together: as dear as the dearest."""
+    kinds: list[Kind] = [patch.kind for patch in patches]
+    dearest = max(kinds, key=KINDS.index)
+    return ChangeCandidate(kind=dearest, text="; ".join(patch.text for patch in patches), patches=tuple(patches))
+
+
+def patched(model: onnx.ModelProto, patches: Sequence[Patch]) -> onnx.ModelProto | None:
+    """A copy of a model with all patches; None if one of them does not fit, also because of another one."""
+    made: onnx.ModelProto | None = model
+    for patch in patches:
+        made = None if made is None else patch.applied(made)
+    return made
+
+
+def interface_objection(before: onnx.ModelProto, after: onnx.ModelProto, *, may_add: bool) -> str | None:
+    """What has changed of inputs and outputs; None if nothing has. ``may_add``: outputs may be added at the end.
+
+    Whoever feeds the model and takes its first outputs must not notice a change.
+    """
+    inputs = [info.SerializeToString(deterministic=True) for info in before.graph.input]
+    if [info.SerializeToString(deterministic=True) for info in after.graph.input] != inputs:
+        return "it has other inputs"
+    outputs = list(before.graph.output)
+    first = list(after.graph.output)[: len(outputs)]
+    if [info.name for info in first] != [info.name for info in outputs]:
+        return "it has other outputs, or in another order"
+    if len(after.graph.output) > len(outputs) and not may_add:
+        return "it has more outputs"
+    for old, new in zip(outputs, first, strict=True):
+        if old.type.WhichOneof("value") and old.type != new.type:
+            return f"output {old.name!r} is of another type"
+    return None

@@ -1,0 +1,313 @@
+"""What the outputs of a model should be: values of an engine that is trusted, whether another one confirms them, and
+inputs that the check has not seen.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from biopsy import errors, events
+from biopsy.engines.base import ModelInput
+from biopsy.engines.registry import PLAIN, parse_spec
+from biopsy.engines.runner import Inputs, feeds_for
+from biopsy.engines.worker import Worker
+from biopsy.model.tensor_type import ValueType
+from biopsy.questions.layers.question import Judge
+from biopsy.tensors.files import write_feeds
+from biopsy.tensors.results import Array, Feed, same_values
+from biopsy.tensors.types import is_extended, is_text, widened
+from biopsy.text import first_line
+
+Outputs = Sequence[Mapping[str, Array]]
+"""Outputs of a model by name, per sample."""
+
+CANNOT_RUN = (errors.EngineFailure, errors.EngineMissing, errors.CannotCompare, errors.DataError)
+"""What says that an engine does not run a model."""
+
+_ALIKE = 10.0
+"""Two engines that compute the same may differ by so many times the tolerances: they round in another order."""
+
+_MOST_SECONDS = 120.0
+"""For an engine that only confirms what another one has said: an evaluator in Python may take for ever."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrustedValues:
+    """What ``engine`` computes of the original, per sample: ``own`` of them are the check's, those after them fresh.
+
+    ``confirmed_by`` is an engine of another package that computes the same, None if there is none. ``feeds`` is the
+    file of all samples, ``seconds`` what running them took.
+    """
+
+    engine: str
+    confirmed_by: str | None
+    feeds: Path
+    own: int
+    expected: Outputs
+    seconds: float
+
+    @property
+    def fresh(self) -> int:
+        """How many samples the check has not seen."""
+        return len(self.expected) - self.own
+
+    def objection(self, actual: Outputs, judge: Judge, also: Mapping[str, np.dtype[Any]]) -> str | None:
+        """Why outputs are not right, in one line; None if they are.
+
+        They may be those of the first samples alone. ``also`` are types that the engine gives the outputs of the
+        original, where these are others than the trusted ones.
+        """
+        for number, (found, wanted) in enumerate(zip(actual, self.expected, strict=False)):
+            for name in wanted:
+                said = _difference(name, found, wanted, judge, also.get(name))
+                if said is not None:
+                    return f"{said}{self._of_sample(number)}"
+        return None
+
+    def _of_sample(self, number: int) -> str:
+        if number >= self.own:
+            return " on a fresh input"
+        return f" in sample {number}" if self.own > 1 else ""
+
+
+def _difference(
+    name: str, found: Mapping[str, Array], wanted: Mapping[str, Array], judge: Judge, other: np.dtype[Any] | None
+) -> str | None:
+    if name not in found:
+        return f"output {name!r} is missing"
+    actual, expected = found[name], wanted[name]
+    if actual.dtype not in (expected.dtype, other or expected.dtype):
+        return f"output {name!r} is {actual.dtype}, not {expected.dtype}"
+    error = judge.error(name, [actual], [expected])
+    return None if error.passed else f"output {name!r}: {error.reason}"
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrustQuestion:
+    """Whom to ask for values: engines to trust, the first that can; ``named``: a person has chosen them."""
+
+    model: ModelInput
+    references: tuple[str, ...]
+    named: bool
+    suspect: str
+    judge: Judge
+    golden: Outputs | None
+    scratch: Path
+    timeout: float | None
+
+
+def trusted_values(
+    asked: TrustQuestion, samples: Sequence[Feed], fresh: Sequence[Feed], wider: Feed | None, listener: events.Listener
+) -> TrustedValues:
+    """What the model should give: on the check's samples, on fresh ones, and on a wider one if that makes sense.
+
+    It does where both engines give the same finite numbers. Raises CannotCompare if no engine can tell what is right,
+    or if those that can contradict.
+    """
+    refused: list[str] = []
+    for some in [fresh, []] if fresh else [[]]:  # the model may not be defined for what was made up
+        found = _first_trusted(asked, samples, some, refused)
+        if found is not None:
+            _require_meaning(found)
+            confirmed = _confirmed(found, asked, listener)
+            return confirmed if wider is None else _widened(confirmed, asked, [*samples, *some], wider)
+    raise errors.CannotCompare(
+        "cannot tell what is right: no engine that could be trusted runs the model",
+        details=[f"  {line}" for line in dict.fromkeys(refused)],
+        next_steps=["--reference-engine NAME    an engine that gives the right outputs"],
+    )
+
+
+def _first_trusted(
+    asked: TrustQuestion, samples: Sequence[Feed], fresh: Sequence[Feed], refused: list[str]
+) -> TrustedValues | None:
+    """What the first engine gives that runs the model and agrees with the check's values; ``refused`` gets the rest."""
+    feeds = asked.scratch / f"samples_{len(fresh)}.safetensors"
+    write_feeds(feeds, [*samples, *fresh])
+    for engine in dict.fromkeys(asked.references):
+        if parse_spec(engine) == parse_spec(asked.suspect):
+            continue
+        started = time.monotonic()
+        found = _run(engine, asked, feeds, asked.timeout, refused)
+        if found is None:
+            continue
+        trusted = TrustedValues(
+            engine=engine,
+            confirmed_by=None,
+            feeds=feeds,
+            own=len(samples),
+            expected=found,
+            seconds=time.monotonic() - started,
+        )
+        against = _against_golden(trusted, asked)
+        if against is not None:
+            refused.append(f"{engine} contradicts the values of the check: {against}")
+            continue
+        return trusted
+    return None
+
+
+def _run(engine: str, asked: TrustQuestion, feeds: Path, timeout: float | None, refused: list[str]) -> Outputs | None:
+    with Worker(engine, asked.scratch, timeout) as worker:
+        try:
+            return worker.run(asked.model, feeds)
+        except CANNOT_RUN as error:
+            refused.append(f"{engine}: {first_line(error.summary)}")
+            return None
+
+
+def _against_golden(trusted: TrustedValues, asked: TrustQuestion) -> str | None:
+    """Why the values contradict those that the check holds against; None if they do not."""
+    if asked.golden is None:
+        return None
+    for found, wanted in zip(trusted.expected, asked.golden, strict=False):
+        said = _contradiction(found, {name: wanted[name] for name in wanted if name in found}, asked.judge)
+        if said is not None:
+            return said
+    return None
+
+
+def _require_meaning(trusted: TrustedValues) -> None:
+    """Raise CannotCompare where a comparison proves nothing: no elements, or nothing finite."""
+    own = trusted.expected[: trusted.own]
+    if not own or not own[0]:
+        raise errors.CannotCompare(f"cannot tell what is right: {trusted.engine} gives no tensor")
+    for name in own[0]:
+        if not any(_says_something(one[name]) for one in own if name in one):
+            raise errors.CannotCompare(
+                f"cannot tell what is right: {trusted.engine} gives no finite number for output {name!r}",
+                next_steps=["--load-inputs FILE    with inputs for which the outputs are numbers"],
+            )
+
+
+def _says_something(value: Array) -> bool:
+    if not value.size:
+        return False
+    return value.dtype.kind not in "fc" or bool(np.isfinite(value).any())
+
+
+def _confirmed(trusted: TrustedValues, asked: TrustQuestion, listener: events.Listener) -> TrustedValues:
+    """The values, with the name of another engine that agrees. Raises CannotCompare if it contradicts a guess."""
+    name = parse_spec(trusted.engine).name
+    for other in reversed(PLAIN):
+        if parse_spec(other).name == name or parse_spec(other) == parse_spec(asked.suspect):
+            continue
+        found = _run(other, asked, trusted.feeds, _MOST_SECONDS, [])
+        if found is None:
+            continue
+        against = _disagreement(trusted, found, asked.judge)
+        if against is None:
+            return replace(trusted, confirmed_by=other)
+        told = f"{other} does not agree with {trusted.engine}: {against}"
+        if not asked.named:
+            raise errors.CannotCompare(
+                f"cannot tell what is right: {told}",
+                next_steps=[f"--reference-engine {trusted.engine}    or {other}: the one that is right"],
+            )
+        listener(events.Remark(told, warning=True))
+        return trusted
+    if name == parse_spec(asked.suspect).name:
+        listener(events.Remark(f"no engine of another package could confirm what {trusted.engine} gives", warning=True))
+    return trusted
+
+
+def _widened(trusted: TrustedValues, asked: TrustQuestion, samples: Sequence[Feed], wider: Feed) -> TrustedValues:
+    """The values with those of one more sample, where two engines agree on it, and none of its outputs overflows."""
+    if trusted.confirmed_by is None:
+        return trusted
+    feeds = asked.scratch / "wider.safetensors"
+    write_feeds(feeds, [wider])
+    found, other = (_run(engine, asked, feeds, _MOST_SECONDS, []) for engine in (trusted.engine, trusted.confirmed_by))
+    if found is None or other is None or not all(map(_is_finite, found[0].values())):
+        return trusted
+    if found[0].keys() != other[0].keys() or not all(
+        asked.judge.error(name, [other[0][name]], [found[0][name]]).passed for name in found[0]
+    ):
+        return trusted
+    every = asked.scratch / "all_samples.safetensors"
+    write_feeds(every, [*samples, wider])
+    return replace(trusted, feeds=every, expected=[*trusted.expected, *found])
+
+
+def _is_finite(value: Array) -> bool:
+    return value.dtype.kind not in "fc" or bool(np.isfinite(value).all())
+
+
+def _disagreement(trusted: TrustedValues, found: Outputs, judge: Judge) -> str | None:
+    said = (_contradiction(other, ours, judge) for other, ours in zip(found, trusted.expected, strict=True))
+    return next(filter(None, said), None)
+
+
+def _contradiction(actual: Mapping[str, Array], expected: Mapping[str, Array], judge: Judge) -> str | None:
+    """How the outputs of one sample differ by more than the order of rounding explains; None if they do not."""
+    for name, wanted in expected.items():
+        if name not in actual:
+            return f"output {name!r} is missing"
+        error = judge.error(name, [actual[name]], [wanted])
+        if not error.passed and error.tolerance_ratio > _ALIKE:
+            return f"output {name!r}: {error.reason}"
+    return None
+
+
+# Inputs like those of a check that it has not seen: what is right on these too is not right by luck.
+
+_OTHER_SEED = 7919
+"""Added to the seed of the check: its own iterations count up from that one."""
+
+
+def fresh_samples(
+    wanted: Mapping[str, ValueType | None], samples: Sequence[Feed], drawn: Inputs, count: int
+) -> list[Feed]:
+    """At most ``count`` other samples, none of which is among ``samples``.
+
+    Where these were made up, others are drawn in the same way. Given ones are varied within what they hold: numbers of
+    a floating type are drawn between the least and the greatest of a tensor, all others change places, so that what
+    were indices still are. None for a model whose inputs leave nothing to vary.
+    """
+    if not wanted or not samples:
+        return []
+    made = _drawn(wanted, drawn, count) if drawn.given is None else _varied(samples, count)
+    return [one for one in made if not any(_is_same(one, known) for known in samples)]
+
+
+def _drawn(wanted: Mapping[str, ValueType | None], drawn: Inputs, count: int) -> list[Feed]:
+    try:
+        return list(feeds_for(wanted, replace(drawn, iterations=count, seed=drawn.seed + _OTHER_SEED)).feeds)
+    except errors.BiopsyError:
+        return []
+
+
+def _varied(samples: Sequence[Feed], count: int) -> list[Feed]:
+    made: list[Feed] = []
+    for number in range(count):
+        random = np.random.default_rng((_OTHER_SEED, number))
+        sample = samples[number % len(samples)]
+        made.append({name: _other_values(np.asarray(sample[name]), random) for name in sample})
+    return made
+
+
+def _other_values(value: Array, random: np.random.Generator) -> Array:
+    if is_text(value) or value.size < 2 or not _is_float(value):
+        flat = value.reshape(-1)
+        return random.permutation(flat).reshape(value.shape)
+    wide = widened(value) if is_extended(value.dtype) else value
+    finite = wide[np.isfinite(wide)].astype(np.float64)
+    if not finite.size or finite.min() == finite.max():
+        return value
+    drawn: Array = random.uniform(finite.min(), finite.max(), value.shape).astype(value.dtype)
+    return drawn
+
+
+def _is_float(value: Array) -> bool:
+    dtype: np.dtype[Any] = value.dtype
+    return dtype.kind == "f" or dtype.name == "bfloat16"
+
+
+def _is_same(left: Feed, right: Feed) -> bool:
+    return all(name in right and same_values(np.asarray(left[name]), np.asarray(right[name])) for name in left)

@@ -1,0 +1,421 @@
+"""Whether a change is a workaround: the whole model is right with it and not only free of the symptom; and what is
+different in it, as a list that a person reads.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+import numpy as np
+
+from biopsy import errors, events
+from biopsy.checks.outcome import Outcome
+from biopsy.checks.task import clear
+from biopsy.engines.base import ModelInput
+from biopsy.engines.other_release.classes import RELEASE
+from biopsy.engines.registry import parse_spec, release_now
+from biopsy.engines.worker import Worker
+from biopsy.model import parts, walk
+from biopsy.model.tensor_type import DTYPE_OF_ELEM
+from biopsy.processes import cleanup
+from biopsy.processes.writing import write_transient
+from biopsy.questions.builds.flags import SettingProbe
+from biopsy.questions.builds.settings import SettingChange, VariedCheck
+from biopsy.questions.lint.specification import lost_validity
+from biopsy.questions.workarounds.latency import Latency, Side, side_by_side
+from biopsy.questions.workarounds.question import ChangeCandidate, WorkaroundQuestion, interface_objection, patched
+from biopsy.questions.workarounds.result import VerifiedChange, labels
+from biopsy.questions.workarounds.trusted_values import CANNOT_RUN, TrustedValues
+from biopsy.reduction.passes.editing import described
+from biopsy.text import first_line, printable
+
+if TYPE_CHECKING:
+    import onnx
+
+_LEAST_TIMEOUT = 60.0
+"""Seconds for a run of an engine, where nobody has set a limit."""
+
+_TIMES_THE_TRUSTED = 20
+
+
+@dataclass(frozen=True, kw_only=True)
+class Bench:
+    """What candidates are verified with: the question, its check, where candidates stand, what is right.
+
+    ``probe`` has seen the failure of the original. ``scratch`` is for transient files. ``settings`` are changes that
+    are known to help, None if that is to be found out.
+    """
+
+    question: WorkaroundQuestion
+    check: VariedCheck
+    probe: SettingProbe
+    candidate: Path
+    scratch: Path
+    trusted: TrustedValues
+    model: onnx.ModelProto
+    listener: events.Listener
+    settings: Sequence[SettingChange] | None = None
+
+
+class ChangeTrials:
+    """Verifies candidates. Use it in a ``with``: an engine is kept loaded for the models of one after the other."""
+
+    def __init__(self, bench: Bench) -> None:
+        self._bench = bench
+        self._worker: Worker | None = None
+        self._types: Mapping[str, np.dtype[Any]] = {}
+
+    def __enter__(self) -> ChangeTrials:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        if self._worker is not None:
+            self._worker.close()
+        with contextlib.suppress(OSError):
+            clear(self._bench.candidate, whole=True)
+        cleanup.keep(self._bench.candidate)
+
+    @property
+    def timeout(self) -> float:
+        """Seconds that an engine may take for all samples: far more than the trusted one took, if nobody has said."""
+        bench = self._bench
+        return bench.question.timeout or max(_LEAST_TIMEOUT, _TIMES_THE_TRUSTED * bench.trusted.seconds)
+
+    def require_symptom(self) -> None:
+        """Raise CannotCompare if the engine gives for the original what is right, in as many runs as should show it.
+
+        Then the values cannot tell a workaround from a change that hides the symptom.
+        """
+        bench = self._bench
+        original = ChangeCandidate(kind="setting", text="the model as it is")
+        for _ in range(bench.probe.needed):
+            if self.objection(original) is not None:
+                return
+        suspect, trusted = bench.question.template.spec.text, bench.trusted
+        raise errors.CannotCompare(
+            f"cannot tell what is right: the check fails, but {suspect} gives the same as {trusted.engine} on these "
+            "inputs",
+            details=["whether a change mends the model, or hides the failure from the check, could not be told apart"],
+            next_steps=[
+                "--load-inputs FILE    the inputs with which it fails, before --check",
+                "--atol and --rtol    what counts as different",
+                "--reference-engine NAME    an engine that gives the right outputs",
+            ],
+        )
+
+    def objection(self, candidate: ChangeCandidate) -> str | None:
+        """Why the outputs with a candidate are not right, in one line; None if they are."""
+        bench = self._bench
+        model = bench.model if not candidate.patches else patched(bench.model, candidate.patches)
+        if model is None:
+            return "it does not fit the model"
+        may_add = candidate.kind == "mark" or any(patch.kind == "mark" for patch in candidate.patches)
+        said = interface_objection(bench.model, model, may_add=may_add)
+        return said or self._of_values(_input_of(model, bench), candidate.change)
+
+    def _of_values(self, model: ModelInput, change: SettingChange) -> str | None:
+        bench = self._bench
+        spec = bench.question.template.changed(change)
+        if parse_spec(bench.trusted.engine) == spec and bench.trusted.confirmed_by is None:
+            return f"{spec.text} is what counts as right here, and nothing confirms it"
+        with self._running(change) as worker:
+            try:
+                found = worker.run(model, bench.trusted.feeds)
+            except CANNOT_RUN as error:
+                return first_line(error.summary)
+        if not self._types and not change.settings:
+            self._types = {name: value.dtype for name, value in found[0].items()}
+        return bench.trusted.objection(found, bench.question.right.judge, self._types)
+
+    @contextlib.contextmanager
+    def _running(self, change: SettingChange) -> Iterator[Worker]:
+        """The engine as it is set, kept; with other settings one of its own."""
+        template = self._bench.question.template
+        if not change.settings and not change.environment:
+            if self._worker is None:
+                self._worker = Worker(template.spec.text, self._bench.scratch, self.timeout)
+            yield self._worker
+            return
+        changed = template.changed(change).text
+        with template.environment(change), Worker(changed, self._bench.scratch, self.timeout) as worker:
+            yield worker
+
+    # In full
+
+    def verified(self, candidate: ChangeCandidate) -> VerifiedChange | str:
+        """The workaround, if a candidate is one; else why not, in one line."""
+        bench = self._bench
+        for _ in range(bench.probe.needed):
+            said = self.objection(candidate)
+            if said is not None:
+                return said
+        model = self._written(candidate)
+        said = self._refused(model) if model is not None else None
+        return said or self._checked(candidate) or self._workaround(candidate, model)
+
+    def _written(self, candidate: ChangeCandidate) -> onnx.ModelProto | None:
+        """The patched model, written to where the check finds it; None if the model stays as it is."""
+        if not candidate.patches:
+            return None
+        made = patched(self._bench.model, candidate.patches)
+        assert made is not None
+        clear(self._bench.candidate)
+        write_transient(self._bench.candidate, [made.SerializeToString(deterministic=True)])
+        return made
+
+    def _refused(self, model: onnx.ModelProto) -> str | None:
+        bench = self._bench
+        lost = lost_validity(model, bench.model.SerializeToString(), bench.question.index.folder)
+        return None if lost is None or not lost.certain else str(lost)
+
+    def _checked(self, candidate: ChangeCandidate) -> str | None:
+        """What the check says against a candidate, or that the original does not fail beside it; None if nothing."""
+        bench = self._bench
+        runs = bench.probe.needed
+        probe = self._probe_of(bench.candidate) if candidate.patches else bench.probe
+        for _ in range(runs):
+            judged = probe.once(candidate.change, f"fresh: {candidate.text}", cold=True)
+            if judged.outcome is not Outcome.PASSES:
+                return f"the check: {judged.outcome.value}: {judged.reason}"
+        nothing = SettingChange()
+        for _ in range(runs):
+            if bench.probe.once(nothing, "fresh: as it was", cold=True).outcome is Outcome.REPRODUCES:
+                return None
+        return "the check passes, but then it passes as it was too: nothing can be said"
+
+    def _probe_of(self, model: Path) -> SettingProbe:
+        """What runs the check on another file than the original, and knows the original's failure."""
+        bench = self._bench
+        probe = SettingProbe(bench.check, model, bench.question.rules, bench.listener)
+        probe.reference, probe.needed = bench.probe.reference, bench.probe.needed
+        return probe
+
+    def check_file(self, path: Path, change: VerifiedChange) -> str | None:
+        """What the check says against a patched model as it was written, in a fresh process; None if it passes."""
+        judged = self._probe_of(path).once(SettingChange(), f"as written: {change.text}", cold=True)
+        return None if judged.outcome is Outcome.PASSES else f"{judged.outcome.value}: {judged.reason}"
+
+    def _workaround(self, candidate: ChangeCandidate, model: onnx.ModelProto | None) -> VerifiedChange:
+        bench = self._bench
+        names = [node.label for node in bench.question.index.nodes]
+        return VerifiedChange(
+            kind=candidate.kind,
+            text=candidate.text,
+            engine=bench.question.template.changed(candidate.change).text,
+            environment=candidate.change.environment,
+            nodes=labels(candidate.nodes, names),
+            difference=() if model is None else difference(bench.model, model).lines(),
+            holds=tuple(dict.fromkeys(patch.holds for patch in candidate.patches if patch.holds)),
+            model=None if model is None else model.SerializeToString(deterministic=True),
+            latency=self._latency(candidate),
+            runs=bench.probe.needed,
+        )
+
+    def _latency(self, candidate: ChangeCandidate) -> Latency | None:
+        """How long the model takes beside the original; both from an environment of their own if one is."""
+        bench = self._bench
+        question, template = bench.question, bench.question.template
+        unchanged = SettingChange()
+        if RELEASE in candidate.change.settings and RELEASE not in template.spec.settings:
+            unchanged = SettingChange({RELEASE: release_now(template.spec)})
+        before = self._side(unchanged, question.model)
+        after = self._side(candidate.change, bench.candidate if candidate.patches else question.model)
+        found = side_by_side(before, after, self.timeout)
+        return None if found is not None and found.ratio is None and RELEASE in candidate.change.settings else found
+
+    def _side(self, change: SettingChange, model: Path) -> Side:
+        bench = self._bench
+        return Side(
+            engine=bench.question.template.changed(change).text,
+            model=model,
+            folder=bench.question.index.folder,
+            feeds=bench.trusted.feeds,
+            environment=change.environment,
+        )
+
+
+def _input_of(model: onnx.ModelProto, bench: Bench) -> ModelInput:
+    """A model as an engine is given it; the original is read where it stands."""
+    index = bench.question.index
+    if model is bench.model:
+        return ModelInput(model.SerializeToString(), index.folder, bench.question.model)
+    return ModelInput(model.SerializeToString(deterministic=True), index.folder)
+
+
+# What is different between a model and a changed one, as a list that a person reads.
+
+_MOST_TEXT = 100
+_Path: TypeAlias = str
+"""Where a graph stands: "" for the main one, else the nodes around it."""
+
+_Key: TypeAlias = "tuple[_Path, str]"
+"""Where a node stands, and the first tensor that it writes."""
+
+_Nodes: TypeAlias = "Mapping[_Key, onnx.NodeProto]"
+
+
+@dataclass(frozen=True, kw_only=True)
+class ChangedNode:
+    """A node as it is now; ``changes`` are words such as ``transB 1 -> 0`` and ``writes y/Gemm, not y``."""
+
+    node: str
+    changes: tuple[str, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class ModelDifference:
+    """What is different, all of it made printable.
+
+    ``casts`` are those among the nodes that were added; ``added`` has all others but Constants, which ``constants``
+    counts. ``outputs`` are those of the model that were added, ``lost_outputs`` those that it has no more.
+    """
+
+    removed: tuple[str, ...]
+    added: tuple[str, ...]
+    casts: tuple[str, ...]
+    changed: tuple[ChangedNode, ...]
+    constants: int
+    outputs: tuple[str, ...]
+    lost_outputs: tuple[str, ...]
+    functions: tuple[str, ...]
+
+    def lines(self) -> tuple[str, ...]:
+        """One line for each: ``- `` before what is gone, ``+ `` before what is new, ``~ `` before what changed."""
+        found = [f"- {each}" for each in self.removed]
+        found += [f"+ {each}" for each in (*self.added, *self.casts)]
+        found += [f"~ {each.node}: {', '.join(each.changes)}" for each in self.changed]
+        if self.constants:
+            found.append(f"+ {self.constants} constant{'s' if self.constants > 1 else ''}")
+        found += [f"+ output {each}" for each in self.outputs]
+        found += [f"- output {each}" for each in self.lost_outputs]
+        found += [f"~ {each}" for each in self.functions]
+        return tuple(found)
+
+
+def difference(before: onnx.ModelProto, after: onnx.ModelProto) -> ModelDifference:
+    """What is different in the nodes and outputs of two models.
+
+    A node is the same one if it has the same operator and writes the same tensors, else if it has the same operator and
+    the same name or inputs. Where it stands does not matter.
+    """
+    old, new = dict(_nodes(before.graph, "")), dict(_nodes(after.graph, ""))
+    pairs = _pairs(old, new)
+    found = set(pairs.values())
+    fresh = [(key[0], node) for key, node in new.items() if key not in found]
+    changed = [
+        ChangedNode(node=_told(key[0], new[pairs[key]]), changes=tuple(_changes(old[key], new[pairs[key]])))
+        for key in pairs
+        if old[key] != new[pairs[key]]
+    ]
+    names = [[info.name for info in model.graph.output] for model in (before, after)]
+    return ModelDifference(
+        removed=tuple(_told(key[0], node) for key, node in old.items() if key not in pairs),
+        added=tuple(_told(path, node) for path, node in fresh if node.op_type not in {"Cast", "Constant"}),
+        casts=tuple(_told(path, node) for path, node in fresh if node.op_type == "Cast"),
+        changed=tuple(each for each in changed if each.changes),
+        constants=sum(node.op_type == "Constant" for _, node in fresh),
+        outputs=tuple(_output(info) for info in after.graph.output if info.name not in names[0]),
+        lost_outputs=tuple(printable(name) for name in names[0] if name not in names[1]),
+        functions=tuple(_functions(before, after)),
+    )
+
+
+def _pairs(old: _Nodes, new: _Nodes) -> dict[_Key, _Key]:
+    """Nodes of both models that are the same one: the old key -> the new one."""
+    pairs = {key: key for key in new if key in old and _is_same(old[key], new[key])}
+    for traits in (_name, _inputs):
+        taken = set(pairs.values())
+        free: dict[tuple[object, ...], _Key] = {}
+        for key, node in new.items():
+            if key not in taken and traits(node):
+                free.setdefault((key[0], walk.operator(node), traits(node)), key)
+        for key, node in old.items():
+            if key not in pairs and traits(node):
+                found = free.pop((key[0], walk.operator(node), traits(node)), None)
+                pairs |= {} if found is None else {key: found}
+    return pairs
+
+
+def _name(node: onnx.NodeProto) -> str:
+    return str(node.name)
+
+
+def _inputs(node: onnx.NodeProto) -> tuple[str, ...]:
+    return tuple(node.input)
+
+
+def _nodes(graph: onnx.GraphProto, path: _Path) -> Iterator[tuple[_Key, onnx.NodeProto]]:
+    for place, node in enumerate(graph.node):
+        written = next((name for name in node.output if name), f"#{place}")
+        yield (path, written), node
+        for attribute in node.attribute:
+            bodies = [attribute.g] if attribute.HasField("g") else list(attribute.graphs)
+            for number, body in enumerate(bodies):
+                inner = f"{path}{described(node)}, {attribute.name}{f'[{number}]' if number else ''}: "
+                yield from _nodes(body, inner)
+
+
+def _is_same(old: onnx.NodeProto, new: onnx.NodeProto) -> bool:
+    """Whether a node that writes the same tensor is still the same node."""
+    return walk.operator(old) == walk.operator(new) and list(old.output) == list(new.output)
+
+
+def _changes(old: onnx.NodeProto, new: onnx.NodeProto) -> Iterator[str]:
+    for at in range(max(len(old.input), len(new.input))):
+        one, other = ((node.input[at] if at < len(node.input) else "") for node in (old, new))
+        if one != other:
+            yield f"input {at} {_short(one) or 'none'} -> {_short(other) or 'none'}"
+    for one, other in zip(old.output, new.output, strict=False):
+        if one != other:
+            yield f"writes {_short(other) or 'nothing'}, not {_short(one) or 'nothing'}"
+    before, after = _attributes(old), _attributes(new)
+    for name in (*before, *(name for name in after if name not in before)):
+        if before.get(name) != after.get(name):
+            yield f"{_short(name)} {before.get(name, 'not given')} -> {after.get(name, 'not given')}"
+
+
+def _attributes(node: onnx.NodeProto) -> Mapping[str, str]:
+    return {each.name: _value(each) for each in node.attribute if not each.HasField("g") and not each.graphs}
+
+
+def _value(attribute: onnx.AttributeProto) -> str:
+    from onnx import helper
+
+    if attribute.HasField("t"):
+        return f"a tensor {list(attribute.t.dims)}"
+    if attribute.name == "to" and attribute.i in DTYPE_OF_ELEM:
+        return DTYPE_OF_ELEM[attribute.i]
+    found = helper.get_attribute_value(attribute)
+    return _short(found.decode("utf-8", "replace") if isinstance(found, bytes) else str(found))
+
+
+def _told(path: _Path, node: onnx.NodeProto) -> str:
+    """``Gemm 'fc' (x, w) -> y`` with its attributes."""
+    inputs = ", ".join(_short(name) for name in node.input)
+    outputs = ", ".join(_short(name) for name in node.output if name)
+    attributes = ", ".join(f"{_short(name)}={value}" for name, value in _attributes(node).items())
+    domain = f"{node.domain}." if node.domain not in ("", "ai.onnx") else ""
+    named = f"{domain}{node.op_type}" + (f" {node.name!r}" if node.name and node.name not in node.output else "")
+    told = f"{_short(path, 4 * _MOST_TEXT)}{_short(named)}({inputs}) -> {outputs}"
+    return f"{told}  [{attributes}]" if attributes else told
+
+
+def _output(info: onnx.ValueInfoProto) -> str:
+    kind = parts.tensor_type(info.SerializeToString())
+    return f"{_short(info.name)}{f' {printable(str(kind))}' if kind is not None else ''}"
+
+
+def _functions(before: onnx.ModelProto, after: onnx.ModelProto) -> Iterator[str]:
+    old, new = (Counter(walk.function_key(each)[1] for each in model.functions) for model in (before, after))
+    for name in old - new:
+        yield f"function {_short(name)}: its nodes in place of the calls"
+
+
+def _short(text: str, most: int = _MOST_TEXT) -> str:
+    text = printable(text)
+    return text if len(text) <= most else f"{text[: most - 3]}..."

@@ -1,0 +1,309 @@
+"""The types of tensors that a candidate no longer computes, at the border of its nodes or from a run, and what a cut
+tensor is frozen to.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from biopsy import errors
+from biopsy.model import parts
+from biopsy.model.index import ModelIndex
+from biopsy.model.infer import infer_value_infos, undeclared
+from biopsy.model.nodes import constant_of_node
+from biopsy.model.parts import raw_tensor
+from biopsy.model.slice import Boundary, Subset, without_weights
+from biopsy.model.tensor_type import BOOL, DTYPE_OF_ELEM, ELEM_OF_DTYPE, TensorType
+from biopsy.recording.reference_run import RecordedValues, constant_value
+from biopsy.tensors.results import Array
+
+if TYPE_CHECKING:
+    from biopsy.model.tensor_type import ValueType
+    from biopsy.tensors.results import Feed
+
+_SHAPE_LIKE = frozenset({6, 7, BOOL})  # int32, int64, bool: what shapes, indices and masks are made of
+_LARGEST_CONSTANT = 16 << 20  # bytes
+
+
+def is_shape_like(kind: TensorType | None) -> bool:
+    """Whether a tensor has a type that shapes, indices and masks have."""
+    return kind is not None and kind.elem in _SHAPE_LIKE
+
+
+def as_constant(name: str, value: Array) -> bytes | None:
+    """A serialized TensorProto of a recorded value; None if it is too large, of strings, or narrower than a byte."""
+    elem = ELEM_OF_DTYPE.get(value.dtype.name)
+    if elem is None or value.dtype.kind in "OUS" or value.nbytes > _LARGEST_CONSTANT:
+        return None
+    if DTYPE_OF_ELEM[elem].endswith(("int4", "int2", "e2m1fn")):
+        return None
+    little = value.astype(value.dtype.newbyteorder("<"), copy=False)
+    return raw_tensor(name, elem, value.shape, little.tobytes())
+
+
+def border_types(types: CutTypes, subset: Subset) -> dict[int, bytes]:
+    """A serialized ValueInfoProto for each tensor at the border of a subset that anybody can tell the type of.
+
+    What no node computes has the type that the model declares.
+    """
+    index, written = subset.index, subset.written
+
+    def info(tensor: int) -> bytes | None:
+        if tensor not in index.producer:
+            return index.infos.get(tensor)
+        return types.end(tensor) if tensor in written else types.info(tensor)
+
+    ends = dict.fromkeys((*subset.cuts, *subset.sinks, *index.outputs, *index.inputs))
+    return {tensor: known for tensor in ends if (known := info(tensor)) is not None}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Borders:
+    """Borders by the default policy: what looks like a shape, or depends on no input, is frozen; the rest is fed.
+
+    ``independent`` are the tensors that depend on no input.
+    """
+
+    index: ModelIndex
+    types: CutTypes
+    recorded: RecordedValues
+    independent: frozenset[int]
+
+    def boundary(self, subset: Subset, outputs: Sequence[int]) -> Boundary:
+        """The border of a subset with these outputs. The whole model keeps all that it declares."""
+        infos = {} if subset.is_whole else border_types(self.types, subset)
+        for tensor in outputs:
+            info = self.types.info(tensor)
+            if tensor not in infos and info is not None:
+                infos[tensor] = info
+        constants = {} if subset.is_whole else {cut: self._constant(cut) for cut in subset.cuts}
+        frozen = {cut: span for cut, span in constants.items() if span is not None}
+        return Boundary(infos=infos, frozen=frozen, outputs=list(outputs))
+
+    def _constant(self, tensor: int) -> bytes | None:
+        """What a cut is frozen to; None if it is fed."""
+        written_out = constant_of_node(self.index, tensor)
+        if written_out is not None:
+            return written_out
+        if tensor not in self.independent and not is_shape_like(self.types.tensor_type(tensor)):
+            return None
+        name = self.index.names[tensor]
+        value = constant_value(self.recorded, name)
+        return None if value is None else as_constant(name, value)
+
+
+# The types of tensors that a candidate no longer computes, from the cheapest source that knows.
+
+
+class CutTypes:
+    """Type of any tensor of a model: declared, else inferred by onnx, else as a recorded value has it.
+
+    Recording costs a run of the model, so ``recorded`` is asked last, or first if ``recorded_first``
+    (``--force-fallback-shape-inference``). ``opened`` are tensors whose sizes follow from the inputs' shapes, which the
+    model had declared for other shapes than those of now.
+    """
+
+    def __init__(
+        self,
+        index: ModelIndex,
+        recorded: RecordedValues,
+        *,
+        infer: bool = True,
+        recorded_first: bool = False,
+        opened: frozenset[int] = frozenset(),
+    ) -> None:
+        self._index = index
+        self._recorded = recorded
+        self._infer = infer
+        self._recorded_first = recorded_first
+        self._opened = opened
+        self._known: dict[int, bytes | None] = {}
+        self._ends: dict[int, bytes | None] = {}
+        self._sufficient: dict[int, bool] = {}
+
+    def prepare(self) -> None:
+        """Have types inferred now if any will have to be."""
+        infos = self._index.infos
+        unknown = next((t for t in self._index.producer if t not in infos or not _says_all(infos[t])), None)
+        if unknown is not None and not self._recorded_first:
+            self._from_model(unknown)
+
+    def info(self, tensor: int) -> bytes | None:
+        """A serialized ValueInfoProto with the tensor's type; None if nobody can tell it."""
+        if tensor not in self._known:
+            self._known[tensor] = self._find(tensor)
+        return self._known[tensor]
+
+    def end(self, tensor: int) -> bytes | None:
+        """A serialized ValueInfoProto for an output. Sizes that only a recorded run tells are left open.
+
+        They are those of some inputs, and an output of a declared size must have it for all.
+        """
+        if tensor not in self._ends:
+            recorded = self._from_recording(tensor) if tensor in self._opened else None
+            self._ends[tensor] = recorded or self._find(tensor, sizes=False)
+        return self._ends[tensor]
+
+    def is_told(self, tensor: int) -> bool:
+        """Whether a tensor's type is known so well that it can stand at a border: with a rank, as onnx's checker wants.
+
+        Where the model's own inputs and outputs have none, a type is enough.
+        """
+        if tensor not in self._sufficient:
+            info = self.info(tensor)
+            self._sufficient[tensor] = info is not None and (_says_enough(info) or not self._has_ranks)
+        return self._sufficient[tensor]
+
+    @cached_property
+    def _has_ranks(self) -> bool:
+        index = self._index
+        declared = (index.infos.get(tensor) for tensor in (*index.fed_inputs(), *index.outputs))
+        return all(info is not None and _says_enough(info) for info in declared)
+
+    def tensor_type(self, tensor: int) -> TensorType | None:
+        """The type if it is a plain tensor's; None for sequences, optionals and what is unknown."""
+        if tensor in self._index.weights:
+            return self._index.weights[tensor].kind
+        info = self.info(tensor)
+        return parts.tensor_type(info) if info is not None else None
+
+    def agree(self, one: int, other: int) -> bool:
+        """Whether two tensors are known to have the same type and shape.
+
+        Symbols that a model declares are taken at their word. Exporters give a new one to every dimension that they
+        cannot tell, so those that inference finds without them count as well.
+        """
+        first, second = self.tensor_type(one), self.tensor_type(other)
+        if first is None or second is None or first.elem != second.elem:
+            return False
+        return _same_shape(first, second) or (
+            self._infer and _same_shape(self._inferred_alone(one), self._inferred_alone(other))
+        )
+
+    def elements(self, tensor: int) -> int:
+        """Elements of a tensor as far as the model tells, without a run; a dimension left open counts as 1."""
+        info = self._from_model(tensor)
+        kind = parts.tensor_type(info) if info is not None else None
+        shape = () if kind is None or kind.shape is None else kind.shape
+        return math.prod(dim for dim in shape if isinstance(dim, int))
+
+    def _find(self, tensor: int, *, sizes: bool = True) -> bytes | None:
+        if self._recorded_first:
+            return self._from_recording(tensor) or self._from_model(tensor)
+        found = self._from_model(tensor)
+        if found is not None and _says_enough(found):
+            return found
+        recorded = self._from_recording(tensor, sizes=sizes)
+        return recorded or self._inferred_behind.get(self._index.names[tensor]) or found
+
+    def _from_model(self, tensor: int) -> bytes | None:
+        """What the model declares, its open dimensions filled in by inference where that knows more."""
+        declared = self._index.infos.get(tensor)
+        if declared is not None and _says_all(declared):
+            return declared
+        inferred = self._inferred.get(self._index.names[tensor]) if self._infer else None
+        typed = [info for info in (inferred, declared) if info is not None and parts.has_type(info)]
+        return next((info for info in typed if _says_enough(info)), typed[0] if typed else None)
+
+    @cached_property
+    def _inferred(self) -> dict[str, bytes]:
+        return infer_value_infos(without_weights(self._index))
+
+    @cached_property
+    def _inferred_anew(self) -> dict[str, bytes]:
+        """What inference finds where no open shape of an inner tensor is declared."""
+        index = self._index
+        left_open = [
+            tensor for tensor in index.producer if tensor in index.infos and not _says_all(index.infos[tensor])
+        ]
+        return infer_value_infos(without_weights(undeclared(index, left_open))) if left_open else self._inferred
+
+    @cached_property
+    def _inferred_behind(self) -> dict[str, bytes]:
+        """What inference finds once it knows the ranks that only a recorded run tells: of what nothing could run."""
+        if not self._infer:
+            return {}
+        index = self._index
+        known = ((tensor, self._from_model(tensor)) for tensor in index.producer)
+        untold = [tensor for tensor, info in known if info is None or not _says_enough(info)]
+        recorded = {t: info for t in untold if (info := self._from_recording(t, sizes=False)) is not None}
+        if not recorded:
+            return {}
+        with_ranks = replace(index, infos={**index.infos, **recorded}, listed=index.listed | recorded.keys())
+        found = infer_value_infos(without_weights(with_ranks))
+        return {name: info for name, info in found.items() if _says_enough(info)}
+
+    def _inferred_alone(self, tensor: int) -> TensorType | None:
+        found = self._inferred_anew.get(self._index.names[tensor])
+        return None if found is None else parts.tensor_type(found)
+
+    def _from_recording(self, tensor: int, *, sizes: bool = True) -> bytes | None:
+        kind = self._recorded.tensor_type(self._index.names[tensor])
+        if kind is not None and kind.shape is not None and not sizes:
+            kind = TensorType(kind.elem, (None,) * len(kind.shape))
+        return None if kind is None else parts.value_info(self._index.names[tensor], kind)
+
+
+def _same_shape(one: TensorType | None, other: TensorType | None) -> bool:
+    if one is None or other is None or one.shape is None or None in one.shape:
+        return False
+    return one.shape == other.shape
+
+
+def _says_all(info: bytes) -> bool:
+    """Whether a type is given, with every size if it is a tensor's."""
+    kind = parts.tensor_type(info)
+    return kind.is_static if kind is not None else parts.has_type(info)
+
+
+def _says_enough(info: bytes) -> bool:
+    """Whether a type is given, with at least a rank if it is a tensor's."""
+    kind = parts.tensor_type(info)
+    return kind.shape is not None if kind is not None else parts.has_type(info)
+
+
+# Types and shapes of a model's inputs and outputs from a run of it, where they cannot be inferred.
+
+
+def types_by_running(
+    data: bytes, folder: Path, feed_for: Callable[[Mapping[str, ValueType | None]], Feed]
+) -> dict[str, TensorType]:
+    """Types of the inputs and outputs of a model in one run, in a process of its own.
+
+    ``folder`` is where external weights stand; ``feed_for`` gives values for inputs of these types. Raises BiopsyError
+    if the run fails.
+    """
+    from biopsy.model.index import index_bytes
+    from biopsy.model.tensor_type import STRING
+
+    index = index_bytes(data, folder)
+    feed = feed_for(index.fed_types())
+    values = {**feed, **_outputs(data, folder, feed)}
+    return {
+        name: TensorType(ELEM_OF_DTYPE.get(str(array.dtype), STRING), array.shape) for name, array in values.items()
+    }
+
+
+def _outputs(data: bytes, folder: Path, feed: Feed) -> Mapping[str, Array]:
+    from biopsy.engines.base import ModelInput
+    from biopsy.engines.registry import PLAIN
+    from biopsy.engines.worker import Worker
+    from biopsy.processes.cleanup import temporary_folder
+    from biopsy.tensors.files import write_feeds
+
+    with temporary_folder("biopsy-") as scratch:
+        given = scratch / "inputs.safetensors"
+        write_feeds(given, [feed])
+        try:
+            with Worker(PLAIN[0], scratch) as worker:
+                return worker.run(ModelInput(data, folder.resolve()), given)[0]
+        except errors.EngineFailure as error:
+            raise errors.BiopsyError(
+                f"the model cannot be run once to see its shapes: {error.message}",
+                next_steps=["leave out --force-fallback-shape-inference", *error.next_steps],
+            ) from error

@@ -1,0 +1,401 @@
+"""Nodes of functions, branches and loops in place of what runs them, and the search over nodes once more among them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, TypeAlias
+
+from biopsy import events
+from biopsy.model import walk
+from biopsy.model.index import index_bytes
+from biopsy.model.load import parse
+from biopsy.model.parts import FunctionKey
+from biopsy.model.slice import candidate_bytes
+from biopsy.model.walk import unbounded
+from biopsy.recording.reference_run import Recording
+from biopsy.recording.types import CutTypes
+from biopsy.reduction.candidate import Candidate, Proposal
+from biopsy.reduction.passes.contract import Change, ChangeSearch, Pass, PassContext
+from biopsy.reduction.passes.editing import (
+    Place,
+    body_of,
+    copied,
+    described,
+    drop_dead_nodes,
+    drop_what_died,
+    every_node,
+    forget_shapes_behind,
+    fresh,
+    graph_at,
+    names_in,
+    opsets_of,
+    rename,
+)
+from biopsy.reduction.passes.nodes import bypass, forms, linear, sets
+from biopsy.reduction.problem import Problem
+from biopsy.search.drive import Round, Search, nest
+from biopsy.search.subset import minimize_subset
+
+if TYPE_CHECKING:
+    import onnx
+
+_MOST_NODES = 10_000  # more than that are not simpler than a call
+
+
+def inline(model: onnx.ModelProto) -> ChangeSearch:
+    """Inline every function that is called, then what is left by halves: a failure without functions is simpler.
+
+    Their nodes are then searched: what is cut between them is fed.
+    """
+    functions = called_functions(model)
+
+    def propose(kept: Sequence[tuple[str, str]]) -> Change:
+        gone = [function for function in functions if function not in kept]
+        return Change(inlined(model, gone), f"the nodes of {', '.join(name for _, name in gone)} in place of calls")
+
+    kept = yield from minimize_subset(functions, propose)
+    if len(kept) < len(functions):
+        yield from nested_search(propose(kept).model, keep_values=True)
+
+
+def called_functions(model: onnx.ModelProto) -> list[tuple[str, str]]:
+    """(domain, name) of the local functions that are called and can be inlined, in the order of the model."""
+    stay = _that_stay(model)
+    able = [function for function in model.functions if walk.function_key(function) in walk.called(model) - stay]
+    return list(dict.fromkeys((function.domain, function.name) for function in able))
+
+
+def not_inlined(model: onnx.ModelProto) -> Sequence[str]:
+    """Which calls stay because nobody could write out what they stand for."""
+    called, reasons = walk.called(model), dict[str, list[str]]()
+    for key, why in unbounded(model.functions, _MOST_NODES).items():
+        if key in called:
+            reasons.setdefault(why, []).append(key[1])
+    return [f"inline     not done for {', '.join(sorted(names))}: {why}" for why, names in reasons.items()]
+
+
+def _that_stay(model: onnx.ModelProto) -> set[FunctionKey]:
+    """Functions that are too large to be inlined, and what they call: inlined in them it would make them larger."""
+    endless = unbounded(model.functions, _MOST_NODES)
+    if not endless:
+        return set()
+    roots = [function for function in model.functions if walk.function_key(function) in endless]
+    alone = type(model)(functions=model.functions)
+    for function in roots:
+        alone.graph.node.extend(function.node)
+    return {*endless, *walk.called(alone)}
+
+
+def inlined(model: onnx.ModelProto, functions: Iterable[tuple[str, str]]) -> onnx.ModelProto:
+    """A copy with the calls of some functions replaced by their nodes; the same model where onnx cannot do it."""
+    from onnx import inliner
+
+    try:
+        return inliner.inline_selected_functions(copied(model), list(functions), exclude=False)
+    except Exception:  # onnx raises whatever it stumbles over; a call that cannot be inlined is no error
+        return copied(model)
+
+
+# The nodes of one branch, one trip or one function in place of the node that runs them, cut down to what matters.
+
+
+def hoist(model: onnx.ModelProto) -> ChangeSearch:
+    """Hoist one body after the other, outer ones first; after each, the nodes are searched again."""
+    known: set[bytes] = set()
+    while True:
+        answer = yield from _hoisted_one(model, known)
+        if answer is None:
+            return
+        model = yield from nested_search(answer)
+
+
+def _hoisted_one(
+    model: onnx.ModelProto, known: set[bytes]
+) -> Generator[Iterable[Change], onnx.ModelProto | None, onnx.ModelProto | None]:
+    """The first model that reproduces with a control-flow node or a call less; None if there is none.
+
+    ``known`` are nodes that have been tried in vain: what else is in the model has not helped them so far.
+    """
+    for place, number, node in every_node(model):
+        tried = node.SerializeToString(deterministic=True)
+        if tried not in known:
+            changes = list(_ways(model, place, number, node))
+            answer = (yield changes) if changes else None
+            if answer is not None:
+                return answer
+            known.add(tried)
+    return None
+
+
+def _ways(model: onnx.ModelProto, place: Place, number: int, node: onnx.NodeProto) -> Iterator[Change]:
+    domain, operator, _ = walk.operator(node)
+    words = described(node)
+    if (domain, operator) == ("", "If"):
+        for attribute in ("then_branch", "else_branch"):
+            yield from _unfolding(model, place, number, unfolded_if(attribute), f"{attribute} in place of {words}")
+    elif (domain, operator) == ("", "Loop"):
+        yield from _unfolding(model, place, number, unfolded_loop, f"one trip in place of {words}")
+    elif (domain, operator) == ("", "Scan"):
+        yield from _unfolding(model, place, number, unfolded_scan, f"one step in place of {words}")
+    elif (node.domain, operator) in called_functions(model):
+        yield Change(inlined(model, [(node.domain, operator)]), f"its nodes in place of calls of {operator}")
+
+
+def _unfolding(model: onnx.ModelProto, place: Place, number: int, unfold: Unfold, description: str) -> Iterator[Change]:
+    made = copied(model)
+    outputs = list(graph_at(made, place).node[number].output)
+    if unfold(made, graph_at(made, place), number):
+        forget_shapes_behind(made, place, outputs)
+        drop_what_died(made, model)
+        yield Change(made, description)
+
+
+# Replacing a control-flow node by the nodes of its body: names kept unique, captures kept right.
+#
+# Each function changes the model that it is given and says whether it could.
+
+Unfold: TypeAlias = "Callable[[onnx.ModelProto, onnx.GraphProto, int], bool]"
+"""Unfolds the node with that number of a graph of the model."""
+
+_TRIP = "trip"
+_GOES_ON = "goes_on"
+
+
+def unfolded_if(attribute: str) -> Unfold:
+    """Replaces an If by the branch in one of its attributes."""
+
+    def unfold(model: onnx.ModelProto, graph: onnx.GraphProto, number: int) -> bool:
+        body = body_of(graph.node[number], attribute)
+        if body is None or len(body.output) < len(graph.node[number].output):
+            return False
+        _put(model, graph, number, body, fed={}, outputs=list(graph.node[number].output))
+        return True
+
+    return unfold
+
+
+def unfolded_loop(model: onnx.ModelProto, graph: onnx.GraphProto, number: int) -> bool:
+    """Replaces a Loop by its first trip: the loop-carried values are the initial ones."""
+    node = graph.node[number]
+    body = body_of(node, "body")
+    if body is None or len(body.input) < 2 or len(body.input) != max(len(node.input), 2) or not body.output:
+        return False
+    initial = list(node.input[2:])
+    if "" in initial or len(body.output) < 1 + len(node.output):
+        return False
+    taken = names_in(model)
+    trip, goes_on = fresh(_TRIP, taken), fresh(_GOES_ON, taken)
+    _add_scalar(model, graph, trip, 7, body.input[0])
+    _add_scalar(model, graph, goes_on, 9, body.input[1])
+    fed = dict(zip((info.name for info in body.input), (trip, goes_on, *initial), strict=True))
+    stacked = dict.fromkeys(range(1 + len(initial), 1 + len(node.output)), 0)
+    _put(model, graph, number, body, fed=fed, outputs=["", *node.output], stacked=stacked)
+    return True
+
+
+def unfolded_scan(model: onnx.ModelProto, graph: onnx.GraphProto, number: int) -> bool:
+    """Replaces a Scan by its first step: what it scans is its first slice."""
+    from onnx import helper
+
+    node = graph.node[number]
+    body = body_of(node, "body")
+    given = {attribute.name: attribute for attribute in node.attribute}
+    scanned = given["num_scan_inputs"].i if "num_scan_inputs" in given else 0
+    states = len(node.input) - scanned
+    fits = body is not None and len(body.input) == len(node.input) and len(body.output) >= len(node.output)
+    if body is None or not fits or states < 0 or "" in node.input or opsets_of(model).get("", 1) < 9:
+        return False
+    taken = names_in(model)
+    first = fresh("first", taken)
+    _add_scalar(model, graph, first, 7, None)
+    in_axes = list(given["scan_input_axes"].ints) if "scan_input_axes" in given else [0] * scanned
+    out_axes = list(given["scan_output_axes"].ints) if "scan_output_axes" in given else [0] * len(node.output)
+    slices = [fresh(f"{name}_first", taken) for name in node.input[states:]]
+    gathers = [
+        helper.make_node("Gather", [name, first], [made], name=fresh(f"{made}_slice", taken), axis=axis)
+        for name, made, axis in zip(node.input[states:], slices, in_axes, strict=False)
+    ]
+    fed = dict(zip((info.name for info in body.input), (*node.input[:states], *slices), strict=True))
+    stacked = {position: out_axes[position - states] for position in range(states, len(node.output))}
+    _put(model, graph, number, body, fed=fed, outputs=list(node.output), stacked=stacked, before=gathers)
+    return True
+
+
+def _add_scalar(
+    model: onnx.ModelProto, graph: onnx.GraphProto, name: str, elem: int, like: onnx.ValueInfoProto | None
+) -> None:
+    """An initializer of one element, 0 or True, of the shape that a body says it takes: () or (1,)."""
+    from onnx import helper
+
+    dims = [1] * len(like.type.tensor_type.shape.dim) if like is not None else []
+    graph.initializer.append(helper.make_tensor(name, elem, dims, [1 if elem == 9 else 0]))
+    _list_as_input(model, graph, name)
+
+
+def _list_as_input(model: onnx.ModelProto, graph: onnx.GraphProto, name: str) -> None:
+    """IR 3 wants every initializer among the inputs."""
+    from onnx import helper
+
+    if graph is model.graph and 0 < model.ir_version < 4:
+        weight = next(weight for weight in graph.initializer if weight.name == name)
+        graph.input.append(helper.make_tensor_value_info(name, weight.data_type, list(weight.dims)))
+
+
+def _put(
+    model: onnx.ModelProto,
+    graph: onnx.GraphProto,
+    number: int,
+    body: onnx.GraphProto,
+    *,
+    fed: dict[str, str],
+    outputs: Sequence[str],
+    stacked: dict[int, int] | None = None,
+    before: Sequence[onnx.NodeProto] = (),
+) -> None:
+    """Put the body's nodes in the place of a node.
+
+    ``fed`` are the names that its inputs have outside; ``outputs`` those of its outputs, "" for one that is not
+    wanted; ``stacked`` the axis that each output of a loop's trips gets, by its position.
+    """
+    inner = type(body)()
+    inner.CopyFrom(body)
+    del graph.node[number]
+    taken = names_in(model).union(*(node.output for node in before), *map(walk.defined, walk.graphs_within(inner.node)))
+    rest = list(graph.node)
+    after = _named_anew(model, graph, inner, fed=fed, outputs=outputs, stacked=stacked or {}, taken=taken)
+    for node in inner.node:
+        node.name = fresh(node.name, taken) if node.name else ""
+    kept = [*rest[:number], *before, *inner.node, *after, *rest[number:]]
+    copies = [type(node).FromString(node.SerializeToString()) for node in kept]
+    del graph.node[:]
+    graph.node.extend(copies)
+    _take_weights(model, graph, inner)
+    ours = {name for node in (*before, *inner.node, *after) for name in node.output}
+    drop_dead_nodes(graph, lambda node: bool(ours.intersection(node.output)))
+
+
+def _named_anew(
+    model: onnx.ModelProto,
+    graph: onnx.GraphProto,
+    inner: onnx.GraphProto,
+    *,
+    fed: dict[str, str],
+    outputs: Sequence[str],
+    stacked: dict[int, int],
+    taken: set[str],
+) -> list[onnx.NodeProto]:
+    """Rename what a body holds so that it fits outside; returns nodes that give its outputs their names."""
+    own = walk.defined(inner) - set(fed)
+    written = {name for node in inner.node for name in node.output}
+    names = dict(fed)
+    after: list[tuple[str, str, int | None]] = []
+    for position, (info, outside) in enumerate(zip(inner.output, outputs, strict=False)):
+        axis = stacked.get(position)
+        plain = axis is None or _is_only_given_out(graph, outside, info)
+        if outside and plain and info.name in written and info.name not in names:
+            names[info.name] = outside
+        elif outside:
+            after.append((info.name, outside, None if plain else axis))
+    for name in sorted(own - set(names)):
+        names[name] = fresh(name, taken)
+    rename(inner.node, names)
+    for weight in inner.initializer:
+        weight.name = names.get(weight.name, weight.name)
+    for sparse in inner.sparse_initializer:
+        sparse.values.name = names.get(sparse.values.name, sparse.values.name)
+    for info in inner.value_info:
+        info.name = names.get(info.name, info.name)
+    return [
+        node
+        for source, outside, axis in after
+        for node in _giving(model, graph, names.get(source, source), outside, axis)
+    ]
+
+
+def _is_only_given_out(graph: onnx.GraphProto, name: str, info: onnx.ValueInfoProto) -> bool:
+    """Whether no node reads what a loop stacked; then the model gives out the slice as it is, with its own type."""
+    if any(name in walk.reads(node) for node in graph.node):
+        return False
+    for output in graph.output:
+        if output.name == name:
+            output.type.CopyFrom(info.type)
+    return True
+
+
+def _giving(
+    model: onnx.ModelProto, graph: onnx.GraphProto, source: str, outside: str, axis: int | None
+) -> list[onnx.NodeProto]:
+    """Nodes that give a tensor another name; with an axis they stack it along that axis, as one trip does."""
+    from onnx import helper
+
+    if axis is None:
+        return [helper.make_node("Identity", [source], [outside])]
+    if opsets_of(model).get("", 1) < 13:
+        return [helper.make_node("Unsqueeze", [source], [outside], axes=[axis])]
+    name = fresh("axes", names_in(model))
+    graph.initializer.append(helper.make_tensor(name, 7, [1], [axis]))
+    return [helper.make_node("Unsqueeze", [source, name], [outside])]
+
+
+def _take_weights(model: onnx.ModelProto, graph: onnx.GraphProto, inner: onnx.GraphProto) -> None:
+    graph.initializer.extend(inner.initializer)
+    graph.sparse_initializer.extend(inner.sparse_initializer)
+    graph.value_info.extend(inner.value_info)
+    for weight in inner.initializer:
+        _list_as_input(model, graph, weight.name)
+
+
+# The search over nodes once more, on a model whose nodes have changed: those of a branch, a trip or a function.
+
+
+def nested_search(
+    model: onnx.ModelProto, *, keep_values: bool = False
+) -> Search[Change, onnx.ModelProto, onnx.ModelProto]:
+    """Cut and bypass nodes of a model until no single one can go; returns the model that is left.
+
+    Nothing is recorded of the new tensors, so a cut is fed unless it is a constant. To ``keep_values`` nothing is
+    bypassed.
+    """
+    index = index_bytes(model.SerializeToString(deterministic=True))
+    recording = Recording(index, tuple, Path(), events.ignore)
+    types = CutTypes(index, recording)
+    problem = Problem(index, types, recording)
+    context = PassContext(problem, may_change_values=lambda: not keep_values)
+    target, before = problem.whole, None
+    while target != before and target.size > 1:
+        before = target
+        for search in (sets, bypass, linear, forms):
+            target = yield from _searched(context, search, target)
+    return model if target == problem.whole else _model_of(problem, target)
+
+
+def _searched(context: PassContext, search: Pass, target: Candidate) -> Search[Change, onnx.ModelProto, Candidate]:
+    """Run a pass over nodes, its candidates proposed as models."""
+
+    def answer(proposals: Round[Proposal]) -> Search[Change, onnx.ModelProto, Candidate | None]:
+        nonlocal target
+        reproducing = yield from _first(context.problem, proposals, target)
+        target = reproducing or target
+        return reproducing
+
+    yield from nest(search(context, target), answer)
+    return target
+
+
+def _first(
+    problem: Problem, proposals: Round[Proposal], target: Candidate
+) -> Search[Change, onnx.ModelProto, Candidate | None]:
+    for proposal in proposals:
+        candidate = problem.closed(proposal.candidate)
+        if candidate == target:
+            return target
+        if candidate is not None and candidate.size < target.size:
+            answer = yield [Change(_model_of(problem, candidate), proposal.description)]
+            if answer is not None:
+                return candidate
+    return None
+
+
+def _model_of(problem: Problem, candidate: Candidate) -> onnx.ModelProto:
+    return parse(candidate_bytes(problem.subset(candidate), problem.boundary(candidate)), None)

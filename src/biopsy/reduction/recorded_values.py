@@ -1,0 +1,278 @@
+"""Recorded values in candidates: what they are fed where the check has inputs of the user's, and what vouches for
+golden values.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from biopsy import errors, events
+from biopsy.checks.outcome import Check, Outcome
+from biopsy.model.index import index_bytes
+from biopsy.model.load import parse
+from biopsy.reduction.candidate import Candidate
+from biopsy.reduction.driver import Driver
+from biopsy.reduction.passes.contract import PassContext
+from biopsy.reduction.problem import Problem
+from biopsy.reduction.result import inputs_file
+from biopsy.reduction.values import Values, is_no_comparison, recorded_outputs
+from biopsy.session.iteration import write_all, write_inputs
+from biopsy.session.oracle import Oracle, OutcomeMemory
+from biopsy.session.trial import VALUES, Trial
+
+if TYPE_CHECKING:
+    import onnx
+
+_NOTE = "cuts are fed with"
+_RECORDED, _RANDOM = "recorded", "random"
+_MOST_ELEMENTS = 1 << 28
+"""Elements of all tensors together: more are not kept on disk only to be fed."""
+
+
+class Feeding:
+    """Hands recorded values of a problem to a check that loads inputs; ``folder`` is where they stand meanwhile.
+
+    ``wanted``: the check is such a one. Without it, or where nothing can be recorded, nothing is done. ``inputs`` is
+    the file that the result is fed from; None if the user's files are enough.
+    """
+
+    def __init__(self, problem: Problem, oracle: Oracle, folder: Path, *, wanted: bool) -> None:
+        self._problem = problem
+        self._oracle = oracle
+        self._folder = folder
+        self.is_wanted = wanted
+        self.inputs: Path | None = None
+        self._plain: Check | None = None
+
+    def begin(self) -> None:
+        """Have candidates checked with recorded values from now on, unless the user's files hold inner tensors too."""
+        check, problem = self._oracle.check, self._problem
+        path = self._folder / "recorded.safetensors"
+        if self._plain is not None:
+            self._oracle.pool.use(self._plain.cold().fed(path))
+            return
+        if not self.is_wanted or problem.elements > _MOST_ELEMENTS:
+            return
+        if problem.recording.holds_inner:
+            return
+        trouble = self._record(path)
+        _require_as_before(self._oracle.memory, trouble)
+        if trouble is None:
+            self._plain = check
+            self._oracle.pool.use(check.fed(path))
+
+    def _record(self, path: Path) -> str | None:
+        """Write recorded values of every tensor to a file; why that cannot be done, None if it was."""
+        recording, index = self._problem.recording, self._problem.index
+        recording.include(index.producer)
+        try:
+            return None if write_all(index, recording, path) else "no values could be recorded"
+        except errors.BiopsyError as error:
+            return error.message  # of a type that cannot be stored: what is cut is made up, as it was
+
+    def settle(self, result: Iterable[bytes], output: Path) -> None:
+        """Leave what the result is fed beside it, for the check from now on, unless the user's files are enough."""
+        self.inputs = None
+        if self._plain is None:
+            return
+        index, recording, data = self._problem.index, self._problem.recording, b"".join(result)
+        fed = index_bytes(data)
+        tensors = [index.ids.get(fed.names[tensor], -1) for tensor in fed.fed_inputs()]
+        if not any(tensor in index.producer and index.names[tensor] in recording for tensor in tensors):
+            self._oracle.pool.use(self._plain)
+            return
+        path = inputs_file(output)
+        write_inputs(index, recording, data, path)
+        self._oracle.pool.use(self._plain.fed(path))
+        self.inputs = path
+
+
+def _require_as_before(memory: OutcomeMemory, trouble: str | None) -> None:
+    """Raise UsageError where a journal's answers are about candidates that were fed otherwise: random, or recorded."""
+    now, before = _RANDOM if trouble else _RECORDED, memory.noted(_NOTE)
+    if before is None:
+        memory.note(_NOTE, now)
+    elif before != now:
+        from biopsy.checks.journal import FRESH
+
+        why = f": {trouble}" if trouble else ""
+        raise errors.UsageError(
+            f"the answers in {memory.journal_path} are about candidates fed with {before} values, and now they would "
+            f"be fed with {now} ones{why}",
+            kept="the journal, as it is",
+            next_steps=[FRESH],
+        )
+
+
+# Recorded values in candidates, where the check may compare with golden values that were given.
+#
+# Recorded values come from one run of the original. If a node of it is wrong by the golden values, what was recorded
+# behind that node is wrong too. A candidate that holds such a value as a constant, or is fed with it, contradicts the
+# golden values by itself, and its nodes are blamed for what another one did. So only what somebody vouches for may be
+# used then: see ``Problem.is_vouched``.
+
+
+def compares_with_golden(driver: Driver, values: Values, has_golden: bool | None) -> bool | None:
+    """Whether the check compares with golden values, as far as that is known without asking it.
+
+    ``has_golden`` is what its words tell, ``values`` what the user says. A failure that no values decide is none of a
+    comparison, unless the user's rules let a mismatch count as the same. None where only checks can tell.
+    """
+    rules = driver.oracle.failure.rules
+    is_narrow = not rules.decide_alone and rules.match not in {"any", "status"}
+    if is_narrow and driver.reference is not None and is_no_comparison(driver.reference):
+        return False
+    return False if values == "free" else has_golden
+
+
+class Vouching:
+    """Sees to it that no result rests on a recorded value that golden values may contradict.
+
+    Where the check's words tell that it has golden values (``compares``), no such value becomes a constant. Where they
+    tell nothing, the search goes on as if it had none. If what it finds rests on such a value, the check is asked about
+    a model that computes nothing: its outputs are constants, with the values that were recorded of those of the result.
+    If it passes that, it is the nodes of the result that fail. If not, the search goes back to the last result without
+    such values. ``feeds``: candidates are fed with recorded values, which a file holds for the check; golden values of
+    the same tensors may confirm them.
+    """
+
+    def __init__(
+        self, driver: Driver, context: PassContext, compares: Callable[[], bool | None], *, feeds: bool
+    ) -> None:
+        self._driver = driver
+        self._context = context
+        self._compares = compares
+        self._feeds = feeds
+        self._has_golden = False
+        self._is_settled = False
+        self._ground = driver.problem.whole
+        self._believed: Candidate | None = None
+
+    def begin(self) -> None:
+        """Decide what the check's words decide, once the original has failed and before candidates are made."""
+        compares = self._compares()
+        self._has_golden = bool(compares)
+        self._is_settled = compares is False
+        if compares:
+            self._driver.problem.freeze_vouched_only()
+        self._ground, self._believed = self._driver.problem.whole, None
+        self.found(self._driver.best)
+
+    def found(self, best: Candidate | None) -> None:
+        """Remember a candidate that reproduces, as one to go back to if it rests on nothing doubtful."""
+        if best is not None and not self._is_doubtful(best):
+            self._ground = best
+
+    @property
+    def is_open(self) -> bool:
+        """Whether the best so far may turn out to be no result."""
+        return self._is_doubtful(self._driver.best)
+
+    def holds(self) -> bool:
+        """Whether the best so far may be believed; if not, it is given up, and the search must be run again.
+
+        Then nothing is used any more that nobody vouches for. It may cost checks.
+        """
+        best = self._driver.best
+        if best is None or not self._is_doubtful(best):
+            return True
+        believed, fed = self._is_believed(best)
+        if believed:
+            self._believed = best
+            return True
+        self.go_back()
+        self._driver.problem.freeze_vouched_only()
+        self._driver.problem.feeds_vouched_only |= fed and self._feeds
+        self._driver.listener(
+            events.Remark(
+                "values     recorded values may contradict those that the check compares with: searching again without"
+            )
+        )
+        return False
+
+    def settle(self) -> None:
+        """Give up a best result that may not be believed, where a limit ended the search before that was asked.
+
+        A person is not asked any more.
+        """
+        if self._driver.check.automatic:
+            self.holds()
+        elif self.is_open:
+            self.go_back()
+
+    def go_back(self) -> None:
+        """Have the last result that rests on nothing doubtful as the best."""
+        self._driver.go_back(self._ground)
+
+    def _is_believed(self, best: Candidate) -> tuple[bool, bool]:
+        """Whether a candidate may be believed, and whether that tells anything of values that candidates are fed."""
+        if self._has_golden:
+            return self._passes_what_it_is_fed(best) or self._passes_what_was_recorded(best) is True, True
+        passes = self._passes_what_was_recorded(best)
+        if passes is not None:
+            return passes, True
+        # What is fed has other values in each sample, and then no constant tells anything.
+        is_frozen = self._driver.problem.doubtful(best, fed=False)
+        return not is_frozen or self._context.may_change_values, False
+
+    def _is_doubtful(self, best: Candidate | None) -> bool:
+        if best is None or best == self._believed or self._is_settled or self._context.are_values_free:
+            return False
+        problem = self._driver.problem
+        is_fed = self._feeds and not problem.feeds_vouched_only and problem.doubtful(best, fed=True)
+        return is_fed or problem.doubtful(best, fed=False)
+
+    def _passes_what_it_is_fed(self, best: Candidate) -> bool:
+        """Whether golden values confirm all that a candidate is fed and nobody vouches for, each by a check.
+
+        It says nothing of a tensor that it has no golden value of.
+        """
+        problem = self._driver.problem
+        model = self._model_of(best)
+        if model is None:
+            return False
+        fed = [info for info in model.graph.input if self._is_fed_doubtfully(info.name)]
+        problem.recording.include(problem.index.ids[info.name] for info in fed)
+        del model.graph.input[:]
+        for info in fed:
+            del model.graph.output[:]
+            model.graph.output.append(info)
+            if self._passes_constants(model, best, f"a constant, as recorded, for {info.name!r}") is not True:
+                return False
+        return True
+
+    def _is_fed_doubtfully(self, name: str) -> bool:
+        problem = self._driver.problem
+        tensor = problem.index.ids[name]
+        return tensor in problem.index.producer and not problem.is_vouched(tensor)
+
+    def _passes_what_was_recorded(self, best: Candidate) -> bool | None:
+        """Whether the check passes the recorded outputs of a candidate, without its nodes; None if nobody can tell."""
+        model = self._model_of(best)
+        if model is None:
+            return None
+        recording, index = self._driver.problem.recording, self._driver.problem.index
+        border = [entry.name for entry in (*model.graph.input, *model.graph.output)]
+        inner = [name for name in border if index.ids[name] in index.producer]
+        recording.include(map(index.ids.__getitem__, inner))
+        if not all(map(recording.confirms, inner)):
+            return False  # values that the user gave are others than those of the run, behind a wrong node
+        return self._passes_constants(model, best, "constants, as recorded, for what its nodes compute")
+
+    def _passes_constants(self, model: onnx.ModelProto, best: Candidate, description: str) -> bool | None:
+        """Whether the check passes a model whose outputs are constants, as recorded; None if it cannot be asked."""
+        made = recorded_outputs(model, self._driver.problem.recording.computed_value)
+        if made is None:
+            return None
+        data = made.SerializeToString(deterministic=True)
+        trial = Trial(parts=[data], size=best.size, stage=VALUES, description=description)
+        return {Outcome.PASSES: True, Outcome.REPRODUCES: False}.get(self._driver.oracle.judge(trial).outcome)
+
+    def _model_of(self, best: Candidate) -> onnx.ModelProto | None:
+        """A candidate as a protobuf object, which cannot hold every model that bytes can."""
+        try:
+            return parse(b"".join(self._driver.parts(best)), None)
+        except errors.ModelError:
+            return None

@@ -1,0 +1,273 @@
+"""What a module gives beside its captured program: in other sizes, on the fast path of attention, and where two runs
+of it begin to differ.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import linecache
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+import biopsy
+from biopsy.model.sources import is_of_packages
+from biopsy.torch.arrays import imported, leaves_of
+from biopsy.torch.calls import Arguments
+from biopsy.torch.facts import ModuleLine
+
+
+def with_other_sizes(program: Any, given: Arguments) -> Iterator[Arguments]:
+    """Arguments in which every open size is another one, a few ways, within what the program says that it takes.
+
+    Nothing where no size is open, or where they cannot be told. Elements along a dimension are those given, in their
+    order, from the beginning again where there are more: so they stay in their domain, such as that of identifiers.
+    """
+    pytree = imported("torch.utils._pytree")
+    kwargs = _in_order(program, given.kwargs)
+    values, structure = pytree.tree_flatten((given.args, kwargs))
+    shapes = _open_shapes(program)
+    if len(shapes) != len(values):
+        return
+    sizes = _sizes(shapes, values)
+    for other in _others(program, sizes):
+        changed = [_resized(value, shape, other) for value, shape in zip(values, shapes, strict=True)]
+        if any(value is None and old is not None for value, old in zip(changed, values, strict=True)):
+            continue
+        args, kwargs = pytree.tree_unflatten(changed, structure)
+        yield Arguments(args=args, kwargs=kwargs)
+
+
+def sizes_of(given: Arguments) -> str:
+    """The shapes of all tensors, in words."""
+    values = [leaf.value for leaf in leaves_of((given.args, dict(given.kwargs)))]
+    return ", ".join(str(list(value.shape)) for value in values if isinstance(value, imported().Tensor))
+
+
+def _in_order(program: Any, kwargs: Mapping[str, Any]) -> dict[str, Any]:
+    """Keyword arguments in the order in which they were captured."""
+    names = program.call_spec.in_spec.children()[1].context or []
+    return {name: kwargs[name] for name in names} if set(names) == set(kwargs) else dict(kwargs)
+
+
+def _open_shapes(program: Any) -> list[Sequence[Any]]:
+    """The shape of each value that the program takes: numbers, and expressions of SymPy where a size is open."""
+    specs = [spec for spec in program.graph_signature.input_specs if spec.kind.name == "USER_INPUT"]
+    nodes = {node.name: node for node in program.graph.nodes if node.op == "placeholder"}
+    shapes: list[Sequence[Any]] = []
+    for spec in specs:
+        node = nodes.get(getattr(spec.arg, "name", ""))
+        shape = getattr(node.meta.get("val"), "shape", ()) if node is not None else ()
+        shapes.append([size if isinstance(size, int) else size.node.expr for size in shape])
+    return shapes
+
+
+def _sizes(shapes: Sequence[Sequence[Any]], values: Sequence[Any]) -> dict[Any, int]:
+    """What the symbols are now: those that stand alone for a dimension."""
+    found: dict[Any, int] = {}
+    for shape, value in zip(shapes, values, strict=True):
+        for place, size in enumerate(shape):
+            if not isinstance(size, int) and size.is_Symbol:
+                found[size] = int(value.shape[place])
+    return found
+
+
+def _others(program: Any, sizes: Mapping[Any, int]) -> Iterator[dict[Any, int]]:
+    """Other values of all symbols, each another one, so that sizes that were equal by chance are not."""
+    if not sizes:
+        return
+    numbered = list(enumerate(sizes.items()))
+    for other in (
+        {symbol: size + 1 + place for place, (symbol, size) in numbered},
+        {symbol: size * (2 + place) for place, (symbol, size) in numbered},
+        {symbol: size - 1 for _, (symbol, size) in numbered},
+    ):
+        if all(_is_allowed(program, symbol, size) for symbol, size in other.items()):
+            yield other
+
+
+def _is_allowed(program: Any, symbol: Any, size: int) -> bool:
+    bounds = program.range_constraints.get(symbol)
+    return size > 0 and (bounds is None or bool(bounds.lower <= size <= bounds.upper))
+
+
+def _resized(value: Any, shape: Sequence[Any], sizes: Mapping[Any, int]) -> Any:
+    """A value in other sizes; None if a size cannot be told."""
+    torch = imported()
+    if not isinstance(value, torch.Tensor):
+        return value
+    for place, size in enumerate(shape):
+        if isinstance(size, int):
+            continue
+        wanted = size.subs(sizes)
+        before = value.shape[place]
+        if not getattr(wanted, "is_Integer", False) or wanted < 1 or not before:
+            return None
+        value = value.index_select(place, torch.arange(int(wanted)) % before)
+    return value.detach()
+
+
+# The fast path of PyTorch's attention, which only an eager module takes in evaluation mode.
+#
+# ``nn.TransformerEncoder``, its layers and ``nn.MultiheadAttention`` then compute in one operator, and give 0 where a
+# padding mask hides a word. ``torch.export`` captures the slow path, which gives something else there.
+
+FAST_PATH = (
+    "after torch.backends.mha.set_fastpath_enabled(False) the module gives what the program gives. "
+    "(The fast path gives 0 for words that a padding mask hides.)"
+)
+"""What there is to say where the module without it gives what was captured."""
+
+
+def fast_part(module: Any) -> ModuleLine | None:
+    """The outermost part of a module that may take the fast path, if it has one; the module itself has no name."""
+    nn = imported("torch.nn")
+    kinds = (nn.TransformerEncoder, nn.TransformerEncoderLayer, nn.MultiheadAttention)
+    for name, part in module.named_modules():
+        if isinstance(part, kinds):
+            return ModuleLine(module=name or None, operators=(f"torch.nn.{type(part).__name__}",))
+    return None
+
+
+@contextmanager
+def without_fast_path() -> Iterator[None]:
+    """Attention takes the path that ``torch.export`` captures."""
+    attention = imported("torch.backends.mha")
+    before = attention.get_fastpath_enabled()
+    attention.set_fastpath_enabled(False)
+    try:
+        yield
+    finally:
+        attention.set_fastpath_enabled(before)
+
+
+# Where a module begins to give something else: its operators, one by one, in two runs with the same arguments.
+#
+# Names of operators are those of PyTorch's dispatcher, below autograd; the first of them whose results differ is
+# where the two runs part. Results of operators that give memory as it is (``torch.empty``) say nothing.
+
+_MEMORY_AS_IT_IS = ("aten.empty", "aten.new_empty")
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Result:
+    """What an operator gave, and where it was called."""
+
+    operator: str
+    digest: str
+    place: ModuleLine
+
+
+def origin_of_variation(module: Any, call: Callable[[], object], restore: Callable[[], None]) -> ModuleLine | None:
+    """The first operator that gives something else in a second run; None if none does, or nobody can tell.
+
+    ``call`` runs the module, ``restore`` puts it back afterwards.
+    """
+    runs: list[list[_Result]] = []
+    for _ in range(2):
+        try:
+            with _modules_entered(module) as entered:
+                runs.append(_results(call, entered))
+        except Exception:
+            return None  # what a module does below the dispatcher may not be looked at
+        finally:
+            restore()
+    before, after = runs
+    for first, second in zip(before, after, strict=False):
+        if first.operator != second.operator or first.digest != second.digest:
+            return first.place
+    return None
+
+
+def place_of_traceback(error: BaseException) -> ModuleLine | None:
+    """The innermost line of the author's own code that an exception came through."""
+    frames = []
+    trace = error.__traceback__
+    while trace is not None:
+        frames.append((trace.tb_frame, trace.tb_lineno))
+        trace = trace.tb_next
+    own = [one for one in frames if _is_authors(one[0].f_code.co_filename)]
+    return _place(*own[-1]) if own else None
+
+
+def _results(call: Callable[[], object], entered: list[str]) -> list[_Result]:
+    mode = imported("torch.utils._python_dispatch").TorchDispatchMode
+    found: list[_Result] = []
+
+    class Listening(mode):  # type: ignore[misc, valid-type]
+        def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+            given = func(*args, **(kwargs or {}))
+            name = str(func)
+            if not name.startswith(_MEMORY_AS_IT_IS):
+                place = _place_of_call(sys._getframe(1), name, entered[-1] if entered else "")
+                found.append(_Result(operator=name, digest=_digest(given), place=place))
+            return given
+
+    with Listening():
+        call()
+    return found
+
+
+@contextmanager
+def _modules_entered(module: Any) -> Iterator[list[str]]:
+    """The names of the parts of a module that are being called, the innermost last; no part of it is changed."""
+    hooks = imported("torch.nn.modules.module")
+    names = {id(part): name for name, part in module.named_modules()}
+    entered: list[str] = []
+
+    def enter(part: Any, args: Any) -> None:
+        entered.append(names.get(id(part), entered[-1] if entered else ""))
+
+    def leave(part: Any, args: Any, output: Any) -> None:
+        entered.pop()
+
+    handles = [
+        hooks.register_module_forward_pre_hook(enter),
+        hooks.register_module_forward_hook(leave, always_call=True),
+    ]
+    try:
+        yield entered
+    finally:
+        for handle in handles:
+            handle.remove()
+
+
+def _digest(given: Any) -> str:
+    torch = imported()
+    digest = hashlib.blake2b(digest_size=16)
+    for value in (leaf.value for leaf in leaves_of(given)):
+        if isinstance(value, torch.Tensor):
+            digest.update(str(tuple(value.shape)).encode())
+            digest.update(value.detach().resolve_conj().resolve_neg().contiguous().view(-1).view(torch.uint8).numpy())
+        else:
+            digest.update(repr(value).encode())
+    return digest.hexdigest()
+
+
+def _place_of_call(frame: FrameType | None, operator: str, module: str) -> ModuleLine:
+    while frame is not None and not _is_authors(frame.f_code.co_filename):
+        frame = frame.f_back
+    if frame is None:
+        return ModuleLine(module=module or None, operators=(operator,))
+    return _place(frame, frame.f_lineno, module, operator)
+
+
+def _place(frame: FrameType, line: int, module: str = "", operator: str = "") -> ModuleLine:
+    code = frame.f_code
+    return ModuleLine(
+        file=code.co_filename,
+        line=line,
+        function=getattr(code, "co_qualname", code.co_name),
+        code=linecache.getline(code.co_filename, line).strip() or None,
+        module=module or None,
+        operators=(operator,) if operator else (),
+    )
+
+
+def _is_authors(file: str) -> bool:
+    installed = (imported().__file__, biopsy.__file__)
+    return not is_of_packages(file) and not any(Path(file).is_relative_to(Path(one).parent) for one in installed if one)
