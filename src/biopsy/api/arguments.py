@@ -36,6 +36,7 @@ from biopsy.session.flakiness import Repeating
 from biopsy.session.pool import Parallelism
 from biopsy.session.result_file import Resume
 from biopsy.session.trial import Budget
+from biopsy.tensors.files import read_feeds
 from biopsy.tensors.results import Feed
 from biopsy.text import similar
 
@@ -227,8 +228,6 @@ def feeds_of(inputs: GivenInputs) -> Sequence[Feed] | None:
     if inputs is None:
         return None
     if isinstance(inputs, str | PathLike):
-        from biopsy.tensors.files import read_feeds
-
         return read_feeds(Path(inputs))
     feeds = [inputs] if isinstance(inputs, Mapping) else list(inputs)
     if not feeds:

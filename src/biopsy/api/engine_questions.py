@@ -33,6 +33,7 @@ from biopsy.processes.cleanup import temporary_folder
 from biopsy.processes.environments.interpreter import interpreter_of
 from biopsy.processes.environments.releases import releases as releases_of
 from biopsy.questions.builds.building import BuildFindings, BuildTally, build_repeatedly, findings_of
+from biopsy.questions.builds.elsewhere import BuildsElsewhere
 from biopsy.questions.builds.flags import Flags, find_switches
 from biopsy.questions.builds.one_build import BuildPlan, BuildRuns, BuildsHere, CheckFor, artifact_name
 from biopsy.questions.builds.settings import (
@@ -171,7 +172,6 @@ def _runs(
         with _checks(plan, check, timeout) as check_for:
             yield BuildsHere(plan, check_for, listener)
         return
-    from biopsy.questions.builds.elsewhere import BuildsElsewhere
 
     assert not callable(check)
     template = CheckTemplate(("build",), plan.spec) if check is None else template_of(check, plan.spec)

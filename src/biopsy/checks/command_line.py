@@ -18,6 +18,7 @@ from biopsy.checks.words import (
     files_named,
     files_of_user,
     is_named,
+    modules_beside,
     names_path,
     paths_in,
     with_files,
@@ -101,7 +102,6 @@ class CommandLine:
 def _beside(script: Path) -> list[Path]:
     if script.suffix != ".py":
         return []
-    from biopsy.checks.words import modules_beside
 
     return modules_beside(script)
 

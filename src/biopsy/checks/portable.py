@@ -21,6 +21,7 @@ from biopsy.checks.outcome import Check, Evidence
 from biopsy.checks.task import NO_CANDIDATE, EngineFileCheck, Preparation, PreparedTask, Task
 from biopsy.checks.words import imported_names, is_named, with_files
 from biopsy.comparison.mismatch import Mismatch
+from biopsy.model.external import files_referred_to
 from biopsy.processes.host_folders import digest_of
 from biopsy.processes.reading import FileState, read_plain, state_at
 
@@ -216,8 +217,6 @@ class TaskPacker:
 
     def _weights(self, model: bytes, folder: Path) -> dict[str, Path]:
         """The files that a model refers to, by their places."""
-        from biopsy.model.external import files_referred_to
-
         root, number = folder.resolve(), self._number(folder)
         return {f"{number}/{path.relative_to(root).as_posix()}": path for path in files_referred_to(model, folder)}
 

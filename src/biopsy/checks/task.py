@@ -22,6 +22,7 @@ from biopsy.checks.judge import status_text
 from biopsy.checks.outcome import Check, Evidence
 from biopsy.checks.verdict import VerdictFile
 from biopsy.comparison.mismatch import Mismatch, Rounding, size_beside
+from biopsy.model.external import files_referred_to
 from biopsy.processes import cleanup
 from biopsy.processes.cleanup import take_what_stands_at
 from biopsy.processes.watch import Stop
@@ -211,8 +212,6 @@ def require_names(check: CommandCheck, model: Path) -> None:
 
 def require_weights_beside(model: Path, weights: Path | None) -> None:
     """Raise UsageError for a model whose external weights are in another folder: those beside it are sent."""
-    from biopsy.model.external import files_referred_to
-
     if weights is None or weights.resolve() == model.parent.resolve():
         return
     if files_referred_to(model.read_bytes(), weights):

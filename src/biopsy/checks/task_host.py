@@ -18,6 +18,7 @@ from biopsy.checks.command import CommandCheck
 from biopsy.checks.outcome import Check, Evidence
 from biopsy.checks.portable import Content, PortableCheck, PortableTask
 from biopsy.checks.task import NO_CANDIDATE, EngineFileCheck, Kept, Preparation, Prepared, Task, clear, run_check
+from biopsy.checks.warm import command_check
 from biopsy.checks.words import with_files
 from biopsy.processes.host_folders import ContentStore
 from biopsy.processes.reading import FileState, open_plain, state_at
@@ -168,7 +169,6 @@ class TaskHost:
         return base.with_files(replaced) if replaced else base
 
     def _base(self, told: PortableCheck, python: str, paths: Mapping[Path, Path]) -> CommandCheck:
-        from biopsy.checks.warm import command_check
 
         key = replace(told, timeout=None, memory=None, replaced=())
         found = self._checks.pop(key, None)

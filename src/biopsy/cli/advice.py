@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING
 
 from biopsy import errors
 from biopsy.checks.words import as_word
+from biopsy.cli.console import Console
 from biopsy.text import ListOption, line_of
 
 if TYPE_CHECKING:
-    from biopsy.cli.console import Console
     from biopsy.model.index import ModelIndex
 
 

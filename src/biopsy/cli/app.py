@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING
 from biopsy import errors
 from biopsy.checks.own_program import HELP, VERSION, split_leading
 from biopsy.cli import commands
+from biopsy.cli.advice import line_with
 from biopsy.cli.arguments import absent_options, types
 from biopsy.cli.commands import GROUPS, own_command, split_at
 from biopsy.cli.console import Console
@@ -37,7 +38,7 @@ from biopsy.processes import own_process
 from biopsy.processes.forks import KEEP_VARIABLE
 from biopsy.processes.own_process import leave, variables
 from biopsy.processes.writing import as_private_as_what_is_read
-from biopsy.text import line_of
+from biopsy.text import line_of, size_text
 
 if TYPE_CHECKING:
     from biopsy.processes.watch import Cause, Limits
@@ -179,9 +180,6 @@ def _watched(
 
 def _limit_reached(cause: Cause, words: Sequence[str], command: commands.Command, bounds: Limits) -> errors.BiopsyError:
     """What a command that was stopped says, with the line that lets it take ten times as long, or twice the memory."""
-    from biopsy.cli.advice import line_with
-    from biopsy.text import size_text
-
     if cause == "time":
         reached = f"it took longer than {bounds.seconds:g} s"
         more = ("--timeout", f"{10 * (bounds.seconds or 0):g}s")

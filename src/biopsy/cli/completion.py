@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import argparse
 import importlib
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from biopsy.cli.arguments.types import FileKind
-
-if TYPE_CHECKING:
-    from biopsy.cli.console import Console
+from biopsy.cli.commands import COMMANDS, GROUPS
+from biopsy.cli.console import Console
+from biopsy.cli.parser import add_options
 
 SHELLS = ("bash", "zsh", "fish")
 
@@ -38,9 +38,6 @@ def execute(args: argparse.Namespace, console: Console) -> int:
 
 def _tree() -> argparse.ArgumentParser:
     """All commands as one parser, whose actions say where files and folders complete."""
-    from biopsy.cli.commands import COMMANDS, GROUPS
-    from biopsy.cli.parser import add_options
-
     root = argparse.ArgumentParser(prog="biopsy", add_help=False)
     add_options(root)
     below_root: Any = root.add_subparsers()

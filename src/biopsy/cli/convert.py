@@ -5,16 +5,23 @@ from __future__ import annotations
 import argparse
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from biopsy import errors
+from biopsy.checks import verdict
 from biopsy.cli import model_files
 from biopsy.cli.arguments import absent_options, engines, groups, types
-
-if TYPE_CHECKING:
-    from biopsy.cli.console import Console
-    from biopsy.engines.base import Engine, ModelInput
-    from biopsy.questions.precision.formats import RangeLoss
+from biopsy.cli.arguments.comparing import parse_shapes
+from biopsy.cli.console import Console
+from biopsy.cli.run.execution import is_built_model, with_engine
+from biopsy.engines.base import Engine, ModelInput
+from biopsy.engines.registry import EngineSpec, create
+from biopsy.model import index, infer, load, weights_file
+from biopsy.model.load import parse
+from biopsy.processes import writing
+from biopsy.processes.writing import written_together
+from biopsy.questions.precision.formats import RangeLoss
+from biopsy.questions.precision.mixed_models import in_fp16
+from biopsy.text import count
 
 EXAMPLES = """\
 examples:
@@ -84,10 +91,7 @@ def derived_files(args: argparse.Namespace) -> types.Derived:
 
 def execute(args: argparse.Namespace, console: Console) -> int:
     """Convert, write, load what was written."""
-    from biopsy.checks import verdict
-    from biopsy.cli.run.execution import is_built_model
     from biopsy.cli.run.settings import model_of
-    from biopsy.processes import writing
 
     engine = _engine(args)
     if is_built_model(args):
@@ -109,8 +113,6 @@ def execute(args: argparse.Namespace, console: Console) -> int:
 
 def _engine(args: argparse.Namespace) -> Engine | None:
     """The engine that writes the output; None for an ONNX model as it is. Raises UsageError for what no engine does."""
-    from biopsy.engines.registry import EngineSpec, create
-
     wanted = args.convert_to or next((name for name, ends in FORMATS.items() if args.output.suffix in ends), None)
     spec = engines.only_engine(args)
     if spec is None:
@@ -136,10 +138,6 @@ def _engine(args: argparse.Namespace) -> Engine | None:
 
 def _in_fp16(model: ModelInput, console: Console) -> ModelInput:
     """The model in fp16, with a warning for each weight or constant that becomes another number."""
-    from biopsy.model.load import parse
-    from biopsy.questions.precision.mixed_models import in_fp16
-    from biopsy.text import count
-
     data, layers, losses = in_fp16(parse(model.data, model.path), model.folder)
     if not layers:
         console.warn("no node of the model can compute in fp16: --fp-to-fp16 has no effect")
@@ -152,8 +150,6 @@ def _in_fp16(model: ModelInput, console: Console) -> ModelInput:
 
 def _lost(loss: RangeLoss) -> str:
     """What becomes of its values."""
-    from biopsy.text import count
-
     of = f"of {count(loss.count, 'value')}"
     parts = [f"{loss.saturated} {of} become infinite"] if loss.saturated else []
     parts += [f"{loss.vanished} {of} become zero"] if loss.vanished else []
@@ -162,9 +158,6 @@ def _lost(loss: RangeLoss) -> str:
 
 def _write_onnx(model: ModelInput, original: bytes, args: argparse.Namespace, console: Console) -> None:
     """Write an ONNX model and read it again. Raises InvalidResult if it is less valid than the original."""
-    from biopsy.model import index, infer, load, weights_file
-    from biopsy.text import count
-
     index.require_sound(model.data, model.path)
     name = groups.weights_file(args, args.output)
     made = load.parse(model.data, model.path)
@@ -177,10 +170,6 @@ def _write_onnx(model: ModelInput, original: bytes, args: argparse.Namespace, co
 
 def _write_built(model: ModelInput, engine: Engine, args: argparse.Namespace, console: Console) -> None:
     """Have an engine build the model, save it, and load what it has saved, before that takes its place."""
-    from biopsy.cli.arguments.comparing import parse_shapes
-    from biopsy.cli.run.execution import with_engine
-    from biopsy.processes.writing import written_together
-
     shapes = {name: [tuple(shape)] for name, shape in parse_shapes(args.input_shapes).items()}
     try:
         session = engine.build(replace(model, shapes=shapes))

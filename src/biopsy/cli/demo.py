@@ -7,15 +7,14 @@ import contextlib
 import os
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from biopsy import errors
 from biopsy.checks.words import as_word
+from biopsy.cli.app import main
 from biopsy.cli.arguments import types
+from biopsy.cli.console import Console
+from biopsy.processes.writing import write_whole
 from biopsy.text import line_of
-
-if TYPE_CHECKING:
-    from biopsy.cli.console import Console
 
 TOLERANCES = ("--atol", "1e-3", "--rtol", "1e-3")
 """Wide enough for the roundings of a network of hundreds of nodes, a hundred times narrower than the bug's error."""
@@ -92,7 +91,6 @@ def execute(args: argparse.Namespace, console: Console) -> int:
 
 def _write_model(console: Console) -> None:
     from biopsy.model.demonstration import demonstration_model
-    from biopsy.processes.writing import write_whole
 
     model = demonstration_model()
     write_whole(Path("model.onnx"), [model.SerializeToString(deterministic=True)])
@@ -138,7 +136,6 @@ def _second_demonstration(console: Console) -> list[Sequence[str]]:
 
 
 def _run(words: Sequence[str], console: Console) -> int:
-    from biopsy.cli.app import main
 
     console.note(f"$ {_typed(words)}")
     loudness = ["-q"] * -console.verbosity if console.verbosity < 0 else ["-v"] * console.verbosity

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import argparse
+import platform
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from biopsy import errors
-
-if TYPE_CHECKING:
-    from biopsy.cli.console import Console
-    from biopsy.engines.base import Engine, Option
-    from biopsy.engines.registry import Installed
+from biopsy.cli import settings
+from biopsy.cli.console import Console
+from biopsy.cli.settings import is_known
+from biopsy.engines import registry
+from biopsy.engines.base import Engine, Option
+from biopsy.engines.registry import Installed
+from biopsy.processes.environments.cache import Cache
+from biopsy.text import count, size_text
 
 NEEDED = "onnxrt"
 """The engine without which biopsy itself does not work: it records values."""
@@ -25,8 +28,6 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def execute(args: argparse.Namespace, console: Console) -> int:
     """Show one engine or all."""
-    from biopsy.engines import registry
-
     if args.engine is not None:
         (shown,) = registry.installed(args.engine)
         _say_engine(console, shown, len(shown.name))
@@ -50,7 +51,6 @@ def _status(engine: Installed) -> int:
 
 
 def _say_where(console: Console) -> None:
-    import platform
     from importlib.metadata import version
 
     console.say(f"biopsy {version('biopsy')} · Python {platform.python_version()} · {platform.platform(terse=True)}")
@@ -70,9 +70,7 @@ def _say_pytorch(console: Console) -> None:
 
 def _say_environments(console: Console) -> None:
     """What other releases of packages are installed with, and how much of them there is."""
-    from biopsy.processes.environments.cache import Cache
     from biopsy.processes.environments.interpreter import uv_program
-    from biopsy.text import count, size_text
 
     try:
         cache = Cache.of_user()
@@ -87,9 +85,6 @@ def _say_environments(console: Console) -> None:
 
 def _say_settings(console: Console) -> None:
     """What files give to every command here. Raises UsageError if one of them is wrong."""
-    from biopsy.cli import settings
-    from biopsy.cli.settings import is_known
-
     for whose, found in (("of this project", settings.of_project(Path.cwd())), ("of your own", settings.of_user())):
         if found is None:
             continue

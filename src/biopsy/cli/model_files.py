@@ -13,17 +13,25 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from biopsy import errors
+from biopsy.checks import verdict
 from biopsy.cli.arguments import absent_options, groups
+from biopsy.cli.arguments.comparing import parse_ranges
 from biopsy.cli.arguments.types import READ, Derived, written_over
+from biopsy.cli.console import Console
+from biopsy.model import external, index, load, weights_file
+from biopsy.model.known_names import require_known
+from biopsy.model.tensor_type import TensorType, ValueType
+from biopsy.model.weights_file import Anew
+from biopsy.processes import writing
+from biopsy.processes.writing import write_whole
+from biopsy.questions.lint.specification import lost_validity
+from biopsy.recording.types import types_by_running
+from biopsy.tensors.results import Feed
 
 if TYPE_CHECKING:
     import onnx
 
-    from biopsy.cli.console import Console
     from biopsy.engines.runner import Inputs
-    from biopsy.model.tensor_type import TensorType, ValueType
-    from biopsy.model.weights_file import Anew
-    from biopsy.tensors.results import Feed
 
 
 def add(parser: argparse.ArgumentParser, command: str) -> None:
@@ -66,8 +74,6 @@ class Opened:
 
     def parsed(self) -> onnx.ModelProto:
         """The model as an object. Raises ModelError if it is damaged."""
-        from biopsy.model import load
-
         return load.parse(self.data, self.path)
 
 
@@ -77,10 +83,6 @@ def opened(args: argparse.Namespace) -> Opened:
     Raises UsageError or ModelError that name the file.
     """
     import onnx  # noqa: F401 -- loaded before the model is looked at
-
-    from biopsy.checks import verdict
-    from biopsy.model import external, index, load
-    from biopsy.processes import writing
 
     verdict.report_looking()
     if args.ignore_external_data and args.save_external_data is not None:
@@ -111,9 +113,6 @@ def save(
     It is not written if it is less valid than what was opened: ``at_fault`` are lines on the options that may have made
     it so, ``loads`` says whether an engine can be asked. Raises InvalidResult then, and as ``weights_file`` does.
     """
-    from biopsy.model import weights_file
-    from biopsy.processes.writing import write_whole
-
     filled = [weight.name for weight, _ in anew]
     require_as_valid(args, model, opened.data, opened.folder, console, filled=filled, at_fault=at_fault, loads=loads)
     if args.ignore_external_data:
@@ -187,7 +186,6 @@ class FallbackRun:
 
     @cached_property
     def _inputs(self) -> Inputs:
-        from biopsy.cli.arguments.comparing import parse_ranges
         from biopsy.cli.run.settings import given_feeds
         from biopsy.engines.runner import Inputs
 
@@ -204,13 +202,10 @@ class FallbackRun:
 
         Raises BiopsyError if the run fails, DoesNotFit and CannotCompare if the inputs do not fit the model.
         """
-        from biopsy.recording.types import types_by_running
-
         return types_by_running(data, self._folder, self._feed)
 
     def _feed(self, wanted: Mapping[str, ValueType | None]) -> Feed:
         from biopsy.engines.runner import casts, casts_told, checked_feed, feeds_for
-        from biopsy.model.known_names import require_known
 
         require_known("--model-input-shapes", "input", self._shapes, wanted)
         found = feeds_for(wanted, self._inputs).feeds
@@ -252,8 +247,6 @@ def require_as_valid(
     With ``--allow-invalid`` it is a warning, as where an engine only lacks an implementation. ``at_fault`` are lines on
     what may have made it so; ``filled`` and ``loads`` as ``lost_validity`` has it.
     """
-    from biopsy.questions.lint.specification import lost_validity
-
     lost = lost_validity(result, original, folder, filled=filled, loads=loads)
     if lost is None:
         return

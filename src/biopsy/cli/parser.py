@@ -14,12 +14,12 @@ from functools import cache
 from pathlib import Path
 from typing import Any, NoReturn
 
-from biopsy import errors
+from biopsy import __version__, errors
 from biopsy.checks.own_program import FORMATS, HELP, LEVELS, VERSION
 from biopsy.cli.arguments import types
 from biopsy.cli.arguments.types import READ, Derived, FileKind
 from biopsy.cli.commands import Command
-from biopsy.cli.console import Console
+from biopsy.cli.console import Console, LogFile
 from biopsy.text import did_you_mean
 
 
@@ -187,8 +187,6 @@ def apply(args: argparse.Namespace, console: Console) -> None:
 def open_log(args: argparse.Namespace, console: Console) -> None:
     """Begin the file of ``--log-file``; and say what of the options has no effect. Raises UsageError."""
     if args.log_file:
-        from biopsy.cli.console import LogFile
-
         console.log = LogFile(args.log_file)
     without_effect = [f"{path}:{level.lower()}" for path, level in args.verbosity or () if path]
     if without_effect:
@@ -244,8 +242,6 @@ class _Version(argparse.Action):
 
 def say_version() -> None:
     """``biopsy 0.1.0``."""
-    from biopsy import __version__
-
     Console().say(f"biopsy {__version__}")
 
 

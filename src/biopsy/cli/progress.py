@@ -13,18 +13,15 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, TextIO, TypeVar
+from typing import Any, TextIO, TypeVar
 
 from biopsy import errors, events
 from biopsy.checks.outcome import Outcome
-from biopsy.cli.console import COLUMN, LiveLine
+from biopsy.cli.console import COLUMN, Console, LiveLine
 from biopsy.findings.search_history import SearchHistory
+from biopsy.model.sources import NodeSource, group_name, places_of
 from biopsy.processes.writing import cannot_write, open_anew
 from biopsy.text import count, series, size_text
-
-if TYPE_CHECKING:
-    from biopsy.cli.console import Console
-    from biopsy.model.sources import NodeSource
 
 Self = TypeVar("Self", bound="Progress")
 Shower = TypeVar("Shower", bound="Progress")
@@ -312,8 +309,6 @@ def say_places(
     Of several nodes it is said first what they are together. Nothing is said of nodes without a source. ``called`` is
     what they were listed as.
     """
-    from biopsy.model.sources import group_name, places_of
-
     places = places_of(sources)
     name = group_name(sources) if len(sources) > 1 else ""
     if name:

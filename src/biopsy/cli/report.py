@@ -16,7 +16,8 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 from biopsy import errors
 from biopsy.cli.arguments import types
-from biopsy.text import size_text
+from biopsy.processes.writing import require_writable, write_whole
+from biopsy.text import line_of, size_text
 
 if TYPE_CHECKING:
     from biopsy.cli.console import Console
@@ -47,7 +48,6 @@ def execute(args: argparse.Namespace, console: Console) -> int:
     """Make the page."""
     from biopsy.findings.page.document import page_of
     from biopsy.findings.page.reading import DamagedReport, read_report
-    from biopsy.processes.writing import require_writable, write_whole
 
     require_writable(args.output)
     report = read_report(args.report)
@@ -106,7 +106,6 @@ class ReportFile:
         """Write the report of a command that ends with this status. Raises UsageError if it cannot be written."""
         if self.path is None:
             return
-        from biopsy.processes.writing import write_whole
 
         found = self.as_bytes(status, sections)
         write_whole(self.path, [page_in(found) if self.path.suffix == _PAGE else found])
@@ -165,8 +164,6 @@ def report_file(args: argparse.Namespace, console: Console) -> ReportFile:
     Raises UsageError if it could not be written, BiopsyError for a page without what makes pages.
     """
     from biopsy.cli import commands
-    from biopsy.processes.writing import require_writable
-    from biopsy.text import line_of
 
     command = commands.read(args.words).command
     if args.report is not None:

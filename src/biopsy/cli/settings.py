@@ -10,21 +10,17 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import chain
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
+from typing import Any, TypeAlias, TypeVar
 
 from biopsy import errors
 from biopsy.checks.own_program import HELP, NO_SETTINGS, SETTINGS_VARIABLE, VERSION
 from biopsy.cli.advice import LIMITS, MAKING
 from biopsy.cli.arguments.checks import REST_OPTIONS
-from biopsy.cli.commands import COMMANDS, own_command
-from biopsy.cli.parser import parser_of
+from biopsy.cli.commands import COMMANDS, Command, own_command
+from biopsy.cli.parser import Parser, parser_of
 from biopsy.processes.own_files import folder_of_user, has_modes
 from biopsy.processes.reading import read_plain
 from biopsy.text import ListOption, did_you_mean, line_of, shortened, similar
-
-if TYPE_CHECKING:
-    from biopsy.cli.commands import Command
-    from biopsy.cli.parser import Parser
 
 OWN_FILE = "biopsy.toml"
 SHARED_FILE = "pyproject.toml"

@@ -4,18 +4,19 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from biopsy import errors
+from biopsy.checks.words import as_word
 from biopsy.cli.advice import Advice, say_advice
 from biopsy.cli.arguments import checks, comparing, types
 from biopsy.cli.arguments.groups import FACTORY, add_module
+from biopsy.cli.console import COLUMN, Console
+from biopsy.cli.debug.checking import ended_politely
 from biopsy.cli.report import add_report, report_file
-from biopsy.text import first_of
-
-if TYPE_CHECKING:
-    from biopsy.cli.console import Console
-    from biopsy.torch.facts import TorchDiagnosis
+from biopsy.processes.writing import require_writable
+from biopsy.text import first_of, line_of
+from biopsy.torch.facts import TorchDiagnosis
 
 _DEFAULT_SUSPECT = "onnxrt"
 _TOLERANCE = "1e-5"
@@ -94,9 +95,7 @@ def execute(args: argparse.Namespace, console: Console) -> int:
 
 
 def _execute(args: argparse.Namespace, console: Console) -> int:
-    from biopsy.cli.debug.checking import ended_politely
     from biopsy.cli.diagnose.command import DiagnosisProgress
-    from biopsy.processes.writing import require_writable
     from biopsy.torch.diagnosing import diagnose, require_folder
     from biopsy.torch.exporting import dynamic_shapes_of
     from biopsy.torch.loading import named_call
@@ -150,7 +149,6 @@ def _sections(found: TorchDiagnosis) -> Mapping[str, Any]:
 
 
 def _say(console: Console, found: TorchDiagnosis) -> None:
-    from biopsy.cli.console import COLUMN
 
     word = {True: "FAILED", False: "PASSED", None: "UNKNOWN"}[found.failed]
     console.note("")
@@ -190,8 +188,6 @@ def _facts(found: TorchDiagnosis) -> Iterator[tuple[str, str]]:
 
 def next_lines(found: TorchDiagnosis) -> Sequence[Advice]:
     """What to type next, each line as it is."""
-    from biopsy.checks.words import as_word
-    from biopsy.text import line_of
     from biopsy.torch.location import GOLDEN
 
     if found.piece is None or found.piece.path is None or found.folder is None:

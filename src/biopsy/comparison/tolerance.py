@@ -8,13 +8,10 @@ import math
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
-from typing import TYPE_CHECKING, Literal, TypeAlias, get_args
+from typing import Literal, TypeAlias, get_args
 
 from biopsy.model.known_names import require_known
-from biopsy.tensors.results import RunnerResult
-
-if TYPE_CHECKING:
-    from biopsy.tensors.results import Array
+from biopsy.tensors.results import Array, RunnerResult
 
 Stat: TypeAlias = Literal["elemwise", "max", "mean", "median", "quantile"]
 """What is compared with the tolerances.

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Literal
 
+from biopsy.text import html_table, printable
+
 
 @dataclass(frozen=True, kw_only=True)
 class TransformationSeen:
@@ -430,12 +432,10 @@ class Diagnosis:
         return None if self.verdict.kind == "unknown" else self.verdict.kind != "passes"
 
     def __repr__(self) -> str:
-        from biopsy.text import printable
 
         return f"<Diagnosis: {self.verdict.kind}: {printable(self.verdict.text)}>"
 
     def _repr_html_(self) -> str:
-        from biopsy.text import html_table
 
         rows = [(step.name, step.outcome, step.answer) for step in self.steps]
         return html_table(f"{self.verdict.kind}: {self.verdict.text}", ["question", "", "answer"], rows)

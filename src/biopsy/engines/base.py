@@ -11,8 +11,11 @@ from typing import Any, ClassVar, Protocol
 
 from biopsy import errors, events
 from biopsy.engines import run_contract
-from biopsy.model.index import ModelIndex
+from biopsy.model import load
+from biopsy.model.external import require_safe
+from biopsy.model.index import ModelIndex, index_bytes
 from biopsy.model.tensor_type import ValueType
+from biopsy.model.walk import require_bounded
 from biopsy.tensors.results import Array, Feed
 
 
@@ -222,9 +225,6 @@ class ModelInput:
         """Raise ModelError if the model refers to a file that it may not read, or that is not there, or has functions
         that nobody could write out.
         """
-        from biopsy.model.external import require_safe
-        from biopsy.model.walk import require_bounded
-
         try:
             require_safe(self.data, self.folder, self.path)
         except errors.ModelError as error:
@@ -467,9 +467,6 @@ class BuiltModel(Session):
 
 def indexed(model: ModelInput) -> ModelIndex:
     """The index of a model. Raises ModelError, which names the file where it is damaged."""
-    from biopsy.model import load
-    from biopsy.model.index import index_bytes
-
     try:
         return index_bytes(model.data, model.folder)
     except errors.ModelError:

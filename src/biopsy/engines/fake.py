@@ -9,7 +9,9 @@ its name; ``A~B`` is a B that reads what an A gives.
 
 from __future__ import annotations
 
+import random
 import re
+import signal
 import time
 import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -19,6 +21,8 @@ from typing import TYPE_CHECKING, Any
 
 from biopsy import errors
 from biopsy.engines.base import BuiltModel, Engine, ModelInput, Option, Session, count, number, words
+from biopsy.engines.registry import create
+from biopsy.model import infer, load, walk
 from biopsy.model.tensor_type import FLOATS, TensorType
 from biopsy.tensors.results import Array, Feed
 
@@ -95,9 +99,6 @@ class Fake(Engine):
 
     def build(self, model: ModelInput) -> Session:
         """Build the model with its wrong layers; refuse it, or crash, if it has the layers for that."""
-        from biopsy.engines.registry import create
-        from biopsy.model import load
-
         faulty, faults = model, _Faults()
         if self._is_on_today(model):
             proto = load.parse(model.data, model.path)
@@ -111,8 +112,6 @@ class Fake(Engine):
 
     def _is_on_today(self, model: ModelInput) -> bool:
         """Whether there are faults in this build: by lot, or by the seed and the model."""
-        import random
-
         rate, seed = self.options["flaky"], self.options["seed"]
         lot = random.Random(f"{seed} {zlib.crc32(model.data)}" if seed is not None else None)  # noqa: S311
         return bool(lot.random() < rate)
@@ -135,8 +134,6 @@ class Fake(Engine):
     def fail(self, stage: errors.Stage, faults: _Faults) -> None:
         """End the process, or raise EngineFailure, if that is to happen in this stage."""
         if stage in faults.crashing:
-            import signal
-
             signal.raise_signal(signal.Signals[self.options["signal"]])
         if stage in faults.refused:
             raise errors.EngineFailure(
@@ -213,8 +210,6 @@ def _matches(node: onnx.NodeProto, pattern: str) -> bool:
 
 def _places(proto: onnx.ModelProto) -> Iterator[Any]:
     """Where nodes stand: graphs, their bodies, functions."""
-    from biopsy.model import walk
-
     yield from walk.graphs(proto)
     yield from proto.functions
 
@@ -224,7 +219,6 @@ def _label(node: onnx.NodeProto) -> str:
 
 
 def _types(proto: onnx.ModelProto) -> Mapping[str, TensorType]:
-    from biopsy.model import infer
 
     return infer.infer_types(proto)
 

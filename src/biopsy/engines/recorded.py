@@ -7,18 +7,16 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from biopsy import errors
 from biopsy.engines.base import BuiltModel, Capabilities, Engine, GivenTensors, ModelInput, Option, Session, indexed
 from biopsy.model import parts
+from biopsy.model.index import ModelIndex
 from biopsy.model.infer import infer_value_infos
 from biopsy.model.slice import without_weights
 from biopsy.model.tensor_type import ELEM_OF_DTYPE, FLOATS, Shape, TensorType
-from biopsy.tensors.results import Array, Feed, TensorForm, form_of
-
-if TYPE_CHECKING:
-    from biopsy.model.index import ModelIndex
+from biopsy.tensors.results import Array, Feed, TensorForm, form_of, same_values
 
 _MOST_NAMED = 4
 
@@ -162,7 +160,6 @@ class _RecordedSession(BuiltModel):
 
 
 def _is_same(one: Array, other: Array) -> bool:
-    from biopsy.tensors.results import same_values
 
     return one.shape == other.shape and one.dtype == other.dtype and same_values(one, other)
 
@@ -170,8 +167,6 @@ def _is_same(one: Array, other: Array) -> bool:
 def _is_fed(fed: Array, golden: Array) -> bool:
     """Whether a tensor is fed that is golden, but for being rounded to the model's type."""
     import numpy as np
-
-    from biopsy.tensors.results import same_values
 
     if fed.shape != golden.shape:
         return False

@@ -4,11 +4,13 @@ its contract.
 
 from __future__ import annotations
 
+import zlib
 from collections.abc import Callable, Mapping
 from functools import wraps
 from typing import Any
 
 from biopsy import errors
+from biopsy.model.index import index_bytes
 from biopsy.processes.own_process import EngineCall
 from biopsy.tensors.results import Array, Feed
 from biopsy.text import some_of
@@ -141,8 +143,6 @@ def require_session(made: Any, label: str, model: Any, able: Any) -> None:
     Raises BiopsyError for what is no session, EngineFailure with kind "missing output". Not asked are the engines of
     biopsy itself, which leave out what they are told to, and those that give only outputs that the model had before.
     """
-    from biopsy.model.index import index_bytes
-
     if not hasattr(made, "gives_new_arrays"):
         raise _broken(label, f"gives {_kind(made)} and no Session of what it has built")
     if model is None or is_ours(type(made)) or not able.marks_any_tensor:
@@ -170,8 +170,6 @@ def _read_only(value: Any) -> Any:
 
 def _checksums(feed: Feed) -> dict[str, int]:
     """A number for the bytes of each array: native code heeds no protection."""
-    import zlib
-
     import numpy as np
 
     arrays = {name: value for name, value in feed.items() if isinstance(value, np.ndarray) and value.dtype.kind != "O"}

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from biopsy import errors
+from biopsy.comparison.metrics import differing
 from biopsy.engines.base import Session
 from biopsy.model.index import ModelIndex
 from biopsy.model.known_names import listed, may_lack_names, require_known
@@ -287,7 +288,6 @@ def _may_round(given: np.dtype[Any], target: np.dtype[Any]) -> bool:
 
 
 def _changed(array: Array, there: Array) -> Any:
-    from biopsy.comparison.metrics import differing
 
     return differing(there, array)
 

@@ -23,7 +23,7 @@ from biopsy.processes.server import Server, ServerEndedError
 from biopsy.processes.serving import Note, Request, Serving
 from biopsy.processes.watch import Limits, engine_death
 from biopsy.processes.writing import write_whole
-from biopsy.tensors.results import Array
+from biopsy.tensors.results import Array, release
 from biopsy.text import size_text
 
 TIMES_THE_MODEL = 64
@@ -202,7 +202,6 @@ def _answer(spec: str, request: Request, note: Note) -> dict[str, Any]:
 def _run(spec: str, request: Request, note: Note) -> dict[str, Any]:
     from biopsy.engines.runner import run_session
     from biopsy.tensors import files
-    from biopsy.tensors.results import release
 
     path = Path(request["model"])
     model = ModelInput(read_bytes(path), Path(request["folder"]), path)

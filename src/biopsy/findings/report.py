@@ -10,6 +10,7 @@ from importlib import metadata
 from typing import Any, TypeAlias
 
 from biopsy import errors
+from biopsy.engines.registry import class_of, parse_spec
 from biopsy.session.conditions import hardware
 from biopsy.text import shortened
 
@@ -112,7 +113,6 @@ def _packages() -> Iterator[tuple[str, str]]:
 
 
 def _engine(label: str) -> Tree:
-    from biopsy.engines.registry import class_of, parse_spec
 
     name = label.partition(":")[0]
     try:

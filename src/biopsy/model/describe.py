@@ -27,6 +27,7 @@ from biopsy.model.graph_parts import (
 )
 from biopsy.model.load import START, open_model, refused
 from biopsy.model.parts import DEEPEST_NESTING, Weight, name_of, read_sparse_weight, read_weight, string_in
+from biopsy.model.sources import source_of
 from biopsy.model.tensor_type import DTYPE_OF_ELEM, TensorType
 from biopsy.model.wire import BYTES, Buffer, FileChanged, fields, signed, text, varint_at
 from biopsy.text import count, printable, size_text
@@ -166,8 +167,6 @@ def _node_lines(
 
 def _origin_lines(node: bytes, indent: str) -> Iterator[str]:
     """Where in the code of its author a node comes from, if an exporter says so."""
-    from biopsy.model.sources import source_of
-
     found = source_of(node)
     if found is not None:
         yield f"{indent}from {short_name(printable(found.with_code))}"

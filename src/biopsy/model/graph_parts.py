@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from biopsy import errors
+from biopsy.model import external
 from biopsy.model.parts import DEEPEST_NESTING, Weight, name_of, read_sparse_weight, read_weight, string_in, tensor_type
 from biopsy.model.tensor_type import DTYPE_OF_ELEM, TensorType, elements, raw_size
 from biopsy.model.wire import BYTES, VARINT, Buffer, fields, signed, string_field, text, varint_at
@@ -253,8 +254,6 @@ def _values_text(buffer: Buffer, weight: Weight, folder: Path, number: int) -> l
 
 def _external_payload(weight: Weight, folder: Path, number: int) -> bytes:
     """The bytes of an external weight: all for statistics, or the first few values' worth of a huge one."""
-    from biopsy.model import external
-
     place = weight.external
     assert place is not None
     path = external.resolve(folder, place.location, weight.name)

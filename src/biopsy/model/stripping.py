@@ -4,9 +4,11 @@ sparsity.
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from biopsy import errors
@@ -16,8 +18,6 @@ from biopsy.model.parts import FunctionKey
 from biopsy.model.tensor_type import SIZED, elements
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     import numpy as np
     import numpy.typing as npt
     import onnx
@@ -225,7 +225,6 @@ def _require_possible(weight: onnx.TensorProto) -> None:
 
 
 def _made_up(weight: onnx.TensorProto) -> bytes:
-    import hashlib
 
     import numpy as np
     from onnx import helper, numpy_helper

@@ -9,6 +9,7 @@ import contextlib
 import os
 import signal
 import sys
+import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
@@ -127,7 +128,6 @@ class Interrupts:
         if not issubclass(lost.exc_type, KeyboardInterrupt):
             self._hook(lost)
             return
-        import threading
 
         self._asked = None
         again = threading.Timer(_AGAIN_AFTER, _signal_main_thread, [self._number])
@@ -137,8 +137,6 @@ class Interrupts:
 
 def _signal_main_thread(number: int) -> None:
     """Send a signal to the thread that handles it, so that it ends a call in which that thread waits."""
-    import threading
-
     main = threading.main_thread().ident
     if main is not None and hasattr(signal, "pthread_kill"):
         signal.pthread_kill(main, number)

@@ -7,6 +7,7 @@ from __future__ import annotations
 import errno
 import io
 import os
+import select
 import stat
 import time
 from collections.abc import Collection
@@ -89,8 +90,6 @@ def open_delivering(path: Path) -> BinaryIO:
 
 def _first_of_pipe(descriptor: int, path: Path) -> bytes:
     """The first byte that a writer sends, waiting for as long as there is a writer."""
-    import select
-
     patience = time.monotonic() + _PATIENCE
     while True:
         try:

@@ -9,10 +9,12 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
 
 from biopsy import errors, events
-from biopsy.engines.registry import PLAIN
+from biopsy.engines.base import ModelInput
+from biopsy.engines.registry import PLAIN, create
+from biopsy.engines.worker import Worker
 from biopsy.model import parts
 from biopsy.model.index import ModelIndex
 from biopsy.model.known_names import require_known
@@ -22,9 +24,6 @@ from biopsy.model.tensor_type import BOOL, ELEM_OF_DTYPE, STRING, Shape, TensorT
 from biopsy.recording.dependence import dependence, independent_of_inputs, unknown_operators, without_dependents
 from biopsy.tensors.results import Array, Feed, TensorForm, form_of, same_values
 from biopsy.text import first_line
-
-if TYPE_CHECKING:
-    from biopsy.engines.base import ModelInput
 
 _INTEGERS = frozenset({5, 6, 7, 12, 13, BOOL})
 
@@ -82,8 +81,6 @@ class Recording:
     @cached_property
     def has_only_golden_values(self) -> bool:
         """Whether whoever records computes nothing: then what has no value never gets one."""
-        from biopsy.engines.registry import create
-
         try:
             return not any(create(engine).capabilities.computes for engine in self._engines)
         except errors.BiopsyError:  # told where it is asked to record
@@ -276,8 +273,6 @@ class NodeRun:
 
         Raises CannotCompare if there are no such tensors, and what ``Worker.run`` raises.
         """
-        from biopsy.engines.registry import create
-        from biopsy.engines.worker import Worker
         from biopsy.tensors.files import write_feeds
 
         started = time.monotonic()
@@ -303,8 +298,6 @@ class NodeRun:
 
     def _model(self, nodes: tuple[int, ...], tensors: Sequence[int]) -> ModelInput:
         """The model of some nodes with these tensors as its outputs."""
-        from biopsy.engines.base import ModelInput
-
         boundary = Boundary(infos={}, frozen={}, outputs=tensors)
         return ModelInput(candidate_bytes(Subset(self.index, nodes), boundary), self.index.folder)
 

@@ -9,22 +9,21 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from biopsy import errors
+from biopsy.engines.base import ModelInput
+from biopsy.engines.registry import PLAIN
+from biopsy.engines.worker import Worker
 from biopsy.model import parts
-from biopsy.model.index import ModelIndex
+from biopsy.model.index import ModelIndex, index_bytes
 from biopsy.model.infer import infer_value_infos, undeclared
 from biopsy.model.nodes import constant_of_node
 from biopsy.model.parts import raw_tensor
 from biopsy.model.slice import Boundary, Subset, without_weights
-from biopsy.model.tensor_type import BOOL, DTYPE_OF_ELEM, ELEM_OF_DTYPE, TensorType
+from biopsy.model.tensor_type import BOOL, DTYPE_OF_ELEM, ELEM_OF_DTYPE, STRING, TensorType, ValueType
+from biopsy.processes.cleanup import temporary_folder
 from biopsy.recording.reference_run import RecordedValues, constant_value
-from biopsy.tensors.results import Array
-
-if TYPE_CHECKING:
-    from biopsy.model.tensor_type import ValueType
-    from biopsy.tensors.results import Feed
+from biopsy.tensors.results import Array, Feed
 
 _SHAPE_LIKE = frozenset({6, 7, BOOL})  # int32, int64, bool: what shapes, indices and masks are made of
 _LARGEST_CONSTANT = 16 << 20  # bytes
@@ -278,9 +277,6 @@ def types_by_running(
     ``folder`` is where external weights stand; ``feed_for`` gives values for inputs of these types. Raises BiopsyError
     if the run fails.
     """
-    from biopsy.model.index import index_bytes
-    from biopsy.model.tensor_type import STRING
-
     index = index_bytes(data, folder)
     feed = feed_for(index.fed_types())
     values = {**feed, **_outputs(data, folder, feed)}
@@ -290,10 +286,6 @@ def types_by_running(
 
 
 def _outputs(data: bytes, folder: Path, feed: Feed) -> Mapping[str, Array]:
-    from biopsy.engines.base import ModelInput
-    from biopsy.engines.registry import PLAIN
-    from biopsy.engines.worker import Worker
-    from biopsy.processes.cleanup import temporary_folder
     from biopsy.tensors.files import write_feeds
 
     with temporary_folder("biopsy-") as scratch:

@@ -9,6 +9,7 @@ from functools import partial
 from typing import NoReturn
 
 from biopsy import errors, events
+from biopsy.checks.journal import FRESH
 from biopsy.checks.judge import Rules, Signature, same_failure, signature_of, status_text
 from biopsy.checks.outcome import Judged, Outcome
 from biopsy.checks.verdict import VerdictFile
@@ -125,8 +126,6 @@ def _resumed_signature(driver: Driver) -> Signature | None:
     try:
         return Signature.from_json(json.loads(noted))
     except (ValueError, RecursionError) as error:
-        from biopsy.checks.journal import FRESH
-
         raise errors.UsageError(
             f"the journal {memory.journal_path} does not tell which failure it is about: {error}",
             kept="the journal, as it is",

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from biopsy import errors, events
+from biopsy.checks.journal import FRESH
 from biopsy.checks.outcome import Check, Outcome
 from biopsy.model.index import index_bytes
 from biopsy.model.load import parse
@@ -95,8 +96,6 @@ def _require_as_before(memory: OutcomeMemory, trouble: str | None) -> None:
     if before is None:
         memory.note(_NOTE, now)
     elif before != now:
-        from biopsy.checks.journal import FRESH
-
         why = f": {trouble}" if trouble else ""
         raise errors.UsageError(
             f"the answers in {memory.journal_path} are about candidates fed with {before} values, and now they would "

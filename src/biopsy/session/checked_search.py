@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Protocol
 
 from biopsy import errors, events
+from biopsy.checks.journal import OF_A_FILE
 from biopsy.checks.judge import Rules
 from biopsy.checks.outcome import Check, Outcome, UndoError
 from biopsy.checks.task import copies
@@ -333,8 +334,6 @@ class JournalIdentity:
 
     def _files(self) -> Iterator[tuple[str, str]]:
         """The files that outcomes depend on, also those in folders, but for what the search itself writes."""
-        from biopsy.checks.journal import OF_A_FILE
-
         written = {path.resolve() for path in self._written()}
         for path in dict.fromkeys([*self.search.resume.files, *self.check.files]):
             for name, state in states(path):

@@ -12,6 +12,7 @@ from functools import partial
 from typing import NoReturn
 
 from biopsy import errors, events
+from biopsy.checks.journal import FRESH
 from biopsy.checks.outcome import Judged, Outcome
 from biopsy.checks.repetition import interval, runs_needed
 from biopsy.session.oracle import Oracle, Remedy
@@ -200,8 +201,6 @@ class Flakiness:
         try:
             failed, runs, needed = _counts(noted)
         except (ValueError, RecursionError) as error:
-            from biopsy.checks.journal import FRESH
-
             raise errors.UsageError(
                 f"the journal {memory.journal_path} does not tell how often the original fails: {error}",
                 kept="the journal, as it is",
@@ -245,7 +244,6 @@ def require_confirmed(oracle: Oracle, trial: Trial, wanted: Outcome, claim: str,
     judged = oracle.again(trial)
     if judged.outcome is wanted:
         return
-    from biopsy.checks.journal import FRESH
 
     raise errors.CheckError(
         f"the journal says that {claim}, and you do not ({judged.outcome.value})", kept=kept, next_steps=[FRESH]

@@ -9,9 +9,10 @@ from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol, TypeAlias
+from typing import Protocol, TypeAlias
 
 from biopsy import errors, events
+from biopsy.checks.journal import Journal
 from biopsy.checks.judge import Rules, Signature, judge
 from biopsy.checks.outcome import Check, Evidence, Judged, Outcome
 from biopsy.comparison.mismatch import Mismatch, why_not
@@ -19,9 +20,6 @@ from biopsy.session.conditions import SteadyProgram
 from biopsy.session.iteration import Iterations
 from biopsy.session.pool import PendingRun, Pool
 from biopsy.session.trial import LOOK, BudgetMeter, SearchTally, Stage, Trial
-
-if TYPE_CHECKING:
-    from biopsy.checks.journal import Journal
 
 _FEW = 16
 """Nodes of a candidate after which bisection needs some five checks more: as long as a process takes to load."""

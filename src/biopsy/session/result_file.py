@@ -7,17 +7,17 @@ import stat
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from biopsy import errors, events
+from biopsy.checks.journal import Journal
+from biopsy.checks.replay import save_polygraphy_replay, save_replay
+from biopsy.model import weights_file
+from biopsy.model.external import byte_size, external_tensors
 from biopsy.model.load import parse
 from biopsy.model.weights_file import inlined_parts
 from biopsy.processes.reading import FileState
 from biopsy.processes.writing import write_whole
 from biopsy.session.trial import PROBE_NAMES
-
-if TYPE_CHECKING:
-    from biopsy.checks.journal import Journal
 
 
 class ResultFile:
@@ -65,8 +65,6 @@ def write_result(parts: Iterable[bytes], path: Path, folder: Path, external: str
     if external is None and not has_external:
         write_whole(path, parts)
         return
-    from biopsy.model import weights_file
-    from biopsy.model.external import byte_size, external_tensors
 
     data = b"".join(parts)
     model = parse(data, path)
@@ -135,7 +133,6 @@ class Resume:
         """
         if self.journal is None:
             return None
-        from biopsy.checks.journal import Journal
 
         journal = Journal.open(self.journal, identity, fresh=self.fresh, search=self.search)
         try:
@@ -152,7 +149,6 @@ class Resume:
         """Write the replay that was asked for, if one was."""
         if self.save is None:
             return
-        from biopsy.checks.replay import save_polygraphy_replay, save_replay
 
         if self.polygraphy_form:
             save_polygraphy_replay(self.save, journal, PROBE_NAMES)

@@ -21,6 +21,8 @@ from os import PathLike
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from biopsy import errors
 from biopsy.model.sources import source_of
 from biopsy.tensors.results import Array, same_values
@@ -179,8 +181,6 @@ def _leaving(part: str, module: Any, scopes: Mapping[Any, tuple[str, ...] | None
 
 def _has_its_weights(node: Any, module: Any) -> bool:
     """Whether the constants that a node reads are parameters of a part, transposed or not."""
-    import numpy as np
-
     constants = [
         value.const_value.numpy() for value in node.inputs if value is not None and value.const_value is not None
     ]

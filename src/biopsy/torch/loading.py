@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from biopsy import errors
+from biopsy.tensors.files import read_feeds
 from biopsy.text import did_you_mean
 from biopsy.torch.arrays import as_tensor, imported
 from biopsy.torch.calls import Arguments, ModuleExitsError, persons_code, require_evaluation, said
@@ -193,7 +194,6 @@ def _saved(path: Path) -> Any:
 
 
 def _of_tensors(path: Path, module: Any) -> Arguments:
-    from biopsy.tensors.files import read_feeds
 
     feeds = read_feeds(path)
     if len(feeds) != 1:

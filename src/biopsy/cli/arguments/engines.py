@@ -7,16 +7,23 @@ from __future__ import annotations
 import argparse
 import re
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 from biopsy import errors
 from biopsy.cli.arguments import types
+from biopsy.cli.console import Console
+from biopsy.engines.base import RELEASE_SETTINGS, Engine
+from biopsy.engines.registry import (
+    EngineSpec,
+    engines_of_distribution,
+    find_class,
+    installed,
+    parse_spec,
+    release_settings,
+)
+from biopsy.engines.trt.settings import OPTIONS
+from biopsy.processes.environments.requirements import normalized
 from biopsy.text import did_you_mean, printable
-
-if TYPE_CHECKING:
-    from biopsy.cli.console import Console
-    from biopsy.engines.base import Engine
-    from biopsy.engines.registry import EngineSpec
 
 PLAIN = "--trt"
 """What stands in ``args.engines`` for the flag, so that the options here apply to it alone."""
@@ -107,7 +114,6 @@ def _checked(setting: str) -> Callable[[str], str]:
     """A type that takes what the engine takes, so that nothing impossible is found out late, or never."""
 
     def value(text: str) -> str:
-        from biopsy.engines.trt.settings import OPTIONS
 
         name, _, part = text.partition(":") if setting == "pool" else ("", "", text)
         stem = setting.partition(".")[0]
@@ -243,8 +249,6 @@ def engine_specs(args: argparse.Namespace) -> list[EngineSpec]:
     Where no engine is named, settings name theirs: ``--fp16`` alone is TensorRT. Raises UsageError if there is no
     engine, or a setting that none of those named has.
     """
-    from biopsy.engines.registry import EngineSpec, parse_spec
-
     chosen = args.engines or list(settings_given(args))
     if not chosen:
         raise errors.UsageError(
@@ -300,8 +304,6 @@ def specs_to_run(args: argparse.Namespace) -> list[EngineSpec]:
 
 def _default_of(args: argparse.Namespace) -> EngineSpec:
     """The engine where none is named: that of a package that is, else ``default_engine``."""
-    from biopsy.engines.registry import EngineSpec, engines_of_distribution
-
     for package in packages_of(args):
         names = engines_of_distribution(package.name)
         if names:
@@ -314,8 +316,6 @@ def default_engine(*, runs: bool) -> EngineSpec:
 
     TensorRT needs a GPU for a model that ``runs``.
     """
-    from biopsy.engines.registry import EngineSpec, installed
-
     (found,) = installed("trt")
     works = found.version is not None and (bool(found.devices) or not runs)
     return EngineSpec("trt" if works else "onnxrt")
@@ -395,8 +395,6 @@ def packages_of(args: argparse.Namespace) -> list[PinnedPackage]:
     """The releases asked for. Raises UsageError for what is none, or for a package that is asked for twice."""
     found = []
     for text in getattr(args, "packages", ()):
-        from biopsy.processes.environments.requirements import normalized
-
         pinned = _PINNED.fullmatch(text.strip())
         if pinned is None:
             name = _NAME.match(text.strip())
@@ -432,8 +430,6 @@ def of_packages(specs: Sequence[EngineSpec], args: argparse.Namespace) -> list[E
 
 
 def _of_package(specs: Sequence[EngineSpec], package: PinnedPackage, args: argparse.Namespace) -> list[EngineSpec]:
-    from biopsy.engines.base import RELEASE_SETTINGS
-    from biopsy.engines.registry import EngineSpec, engines_of_distribution, release_settings
 
     names = engines_of_distribution(package.name)
     if not any(spec.name in names for spec in specs):
@@ -448,7 +444,6 @@ def _of_package(specs: Sequence[EngineSpec], package: PinnedPackage, args: argpa
 
 
 def _not_used(package: PinnedPackage, names: Sequence[str], specs: Sequence[EngineSpec]) -> errors.UsageError:
-    from biopsy.engines.registry import parse_spec
 
     shown = ", ".join(dict.fromkeys(parse_spec(spec.text).name for spec in specs))
     if names:
@@ -467,8 +462,6 @@ def _not_used(package: PinnedPackage, names: Sequence[str], specs: Sequence[Engi
 
 def distributions_of(specs: Sequence[EngineSpec]) -> list[str]:
     """The packages that engines are usually installed from; those of an engine without releases are none."""
-    from biopsy.engines.registry import find_class
-
     return list(dict.fromkeys(name for spec in specs for name in find_class(spec.name).distributions[:1]))
 
 

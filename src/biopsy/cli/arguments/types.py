@@ -13,6 +13,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal, TypeAlias
 
 from biopsy import errors
+from biopsy.processes.own_process import memory
+from biopsy.text import bytes_of
 
 if TYPE_CHECKING:
     from biopsy.processes.watch import Limits
@@ -99,8 +101,6 @@ def tolerance(text: str) -> float:
 
 def byte_size(text: str) -> int:
     """``500MB``, ``2GB``, ``1.5GiB`` or a number of bytes -> bytes."""
-    from biopsy.text import bytes_of
-
     number = bytes_of(text)
     if number is None:
         raise errors.UsageError("not a valid size: write 500MB, 2GB or 1.5GiB")
@@ -238,7 +238,6 @@ def are_given(args: argparse.Namespace) -> bool:
 def limits_of(args: argparse.Namespace, default: str) -> Limits:
     """What a command may use. Raises UsageError if somebody has set a limit and nothing could watch the command."""
     from biopsy.processes import supervised
-    from biopsy.processes.own_process import memory
     from biopsy.processes.watch import Limits
 
     if are_given(args) and not supervised.is_possible():

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import argparse
 import datetime
-from typing import TYPE_CHECKING
 
+from biopsy import errors
 from biopsy.cli.arguments import types
+from biopsy.cli.cache.list import contents, total
+from biopsy.cli.console import Console
+from biopsy.processes.environments.cache import Cache
 from biopsy.text import count, size_text
-
-if TYPE_CHECKING:
-    from biopsy.cli.console import Console
 
 EPILOG = """\
 What a command uses at the moment stays. The next command that needs an environment installs it again. The caches of uv
@@ -37,10 +37,6 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def execute(args: argparse.Namespace, console: Console) -> int:
     """Remove environments and say which."""
-    from biopsy import errors
-    from biopsy.cli.cache.list import contents, total
-    from biopsy.processes.environments.cache import Cache
-
     cache = Cache.of_user()
     cleared = cache.clear(unused_for=datetime.timedelta(days=args.older_than))
     for environment in cleared.gone:

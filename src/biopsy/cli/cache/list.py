@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 import argparse
-from typing import TYPE_CHECKING
 
-from biopsy.processes.environments.cache import CachedEnvironment
+from biopsy.cli.console import Console
+from biopsy.processes.environments.cache import Cache, CachedEnvironment
 from biopsy.text import count, series, size_text
-
-if TYPE_CHECKING:
-    from biopsy.cli.console import Console
 
 EPILOG = """\
 Other releases of packages, such as those of 'debug version' or 'run --package', are installed in environments of their
@@ -30,8 +27,6 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def execute(args: argparse.Namespace, console: Console) -> int:
     """List all environments, the one that was used last at the end."""
-    from biopsy.processes.environments.cache import Cache
-
     del args
     cache = Cache.of_user()
     found = cache.entries()

@@ -3,19 +3,23 @@
 from __future__ import annotations
 
 import argparse
+import json
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
+from biopsy.checks import verdict
 from biopsy.cli.arguments import absent_options, engines, groups, types
+from biopsy.cli.console import Console
+from biopsy.cli.run.execution import Feeder
+from biopsy.engines.registry import EngineSpec, create
+from biopsy.model.index import ModelIndex
+from biopsy.model.sources import places_of
+from biopsy.model.tensor_type import TensorType
+from biopsy.processes import writing
+from biopsy.questions.lint.rules import Level, Report
+from biopsy.tensors.results import Feed
 from biopsy.text import count
-
-if TYPE_CHECKING:
-    from biopsy.cli.console import Console
-    from biopsy.model.index import ModelIndex
-    from biopsy.questions.lint.rules import Level, Report
-    from biopsy.tensors.results import Feed
 
 EXAMPLES = """\
 examples:
@@ -54,9 +58,6 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def execute(args: argparse.Namespace, console: Console) -> int:
     """Ask, show, write."""
-    from biopsy.checks import verdict
-    from biopsy.engines.registry import EngineSpec, create
-    from biopsy.processes import writing
     from biopsy.questions.lint.lint import lint
 
     spec = engines.only_engine(args) or EngineSpec("onnxrt")
@@ -76,8 +77,6 @@ def execute(args: argparse.Namespace, console: Console) -> int:
     )
     _show(report, console)
     if args.output is not None:
-        import json
-
         writing.write_whole(args.output, [json.dumps(report.as_json(), indent=4).encode("ascii"), b"\n"])
         console.note(f"report written to {args.output}")
     if report.failing and not (args.load_inputs or args.data_loader_script):
@@ -89,7 +88,6 @@ def execute(args: argparse.Namespace, console: Console) -> int:
 
 def _samples(index: ModelIndex, args: argparse.Namespace, console: Console) -> Sequence[Feed]:
     """The inputs to run the model with, as they were given or made up."""
-    from biopsy.cli.run.execution import Feeder
     from biopsy.cli.run.settings import inputs_of
 
     wanted = index.fed_types()
@@ -107,7 +105,6 @@ def _other_samples(index: ModelIndex, args: argparse.Namespace) -> Iterator[Sequ
     """Further made-up inputs, without zeros, and with other sizes where nobody has said any; none if any were given."""
     from biopsy.cli.run.settings import inputs_of
     from biopsy.engines.runner import feeds_for
-    from biopsy.model.tensor_type import TensorType
 
     if args.load_inputs or args.data_loader_script:
         return
@@ -134,8 +131,6 @@ def _other_samples(index: ModelIndex, args: argparse.Namespace) -> Iterator[Sequ
 
 def _show(report: Report, console: Console) -> None:
     """The findings, what several sources say of the same nodes in one line, and a summary."""
-    from biopsy.model.sources import places_of
-
     sources: dict[tuple[Level, str, tuple[int, ...]], list[str]] = {}
     for entry in report.entries:
         sources.setdefault((entry.level, entry.message, entry.nodes), []).append(entry.source)

@@ -4,15 +4,12 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 from biopsy import errors
 from biopsy.cli.console import Console
 from biopsy.cli.data import to_input
+from biopsy.tensors.results import RunnerResult
 from biopsy.text import count
-
-if TYPE_CHECKING:
-    from biopsy.tensors.results import RunnerResult
 
 EPILOG = """\
 All files hold inputs, or all hold outputs; of outputs, the iterations of each runner are joined by its name. To put

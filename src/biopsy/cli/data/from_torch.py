@@ -12,6 +12,7 @@ from biopsy.cli.arguments import comparing, types
 from biopsy.cli.arguments.groups import FACTORY, add_module
 from biopsy.cli.arguments.types import Derived
 from biopsy.cli.console import Console
+from biopsy.processes.writing import require_writable
 from biopsy.text import count, line_of
 
 EPILOG = f"""\
@@ -88,7 +89,6 @@ def execute(args: argparse.Namespace, console: Console) -> int:
 
 
 def _execute(args: argparse.Namespace, console: Console) -> int:
-    from biopsy.processes.writing import require_writable
     from biopsy.torch import exporting
     from biopsy.torch.exporting import dynamic_shapes_of
     from biopsy.torch.loading import named_call

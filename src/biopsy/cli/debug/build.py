@@ -11,27 +11,39 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from biopsy import errors, events
-from biopsy.checks.outcome import Artifacts
+from biopsy.checks.command_line import OwnRun, parse
+from biopsy.checks.outcome import Artifacts, Outcome
 from biopsy.checks.words import as_word
 from biopsy.cli import advice
 from biopsy.cli.arguments import absent_options, checks, engines, groups, types
-from biopsy.cli.console import COLUMN
+from biopsy.cli.console import COLUMN, Console
 from biopsy.cli.debug import checking, other_machines
-from biopsy.cli.progress import Progress, finished_line, say_output, shows, time_left
+from biopsy.cli.debug.checking import engines_of_run, own_template
+from biopsy.cli.inspect.diff_tactics import verdict_lines
+from biopsy.cli.progress import Progress, finished_line, inconclusive, say_output, shows, time_left
 from biopsy.cli.report import add_report, report_file
 from biopsy.engines.base import ModelInput
-from biopsy.engines.registry import EngineSpec
+from biopsy.engines.registry import EngineSpec, find_class
+from biopsy.findings.model import model_tree_of
+from biopsy.findings.report import versions_tree
 from biopsy.model.load import read_bytes
 from biopsy.processes.writing import require_writable
-from biopsy.questions.builds.one_build import BuildPlan, artifact_name
-from biopsy.questions.builds.settings import combinations, parse_variation, require_possible
+from biopsy.questions.builds.building import BuildIteration, BuildTally, build_repeatedly, findings_of, remove
+from biopsy.questions.builds.difference import difference
+from biopsy.questions.builds.one_build import BuildPlan, BuildRuns, BuildsHere, CheckFor, artifact_name
+from biopsy.questions.builds.settings import (
+    ENGINE_PLACE,
+    CheckTemplate,
+    combinations,
+    parse_variation,
+    require_possible,
+    separate_checks,
+    varied_check,
+)
+from biopsy.session.workspace import set_aside
 from biopsy.text import count, line_of
 
 if TYPE_CHECKING:
-    from biopsy.cli.console import Console
-    from biopsy.questions.builds.building import BuildIteration, BuildTally
-    from biopsy.questions.builds.one_build import BuildRuns, CheckFor
-    from biopsy.questions.builds.settings import CheckTemplate
     from biopsy.session.machines import OtherMachines
 
 REST_OPTIONS = checks.REST_OPTIONS
@@ -82,8 +94,6 @@ def execute(args: argparse.Namespace, console: Console) -> int:
 
 
 def _execute(args: argparse.Namespace, console: Console, spec: EngineSpec, machines: OtherMachines | None) -> int:
-    from biopsy.cli.progress import inconclusive
-    from biopsy.questions.builds.building import BuildTally
 
     report = report_file(args, console)
     say_choice(args, spec, console)
@@ -114,9 +124,6 @@ def _is_interrupted(
     progress: BuildProgress,
 ) -> bool:
     """Build as often as the plan says; whether the user has ended that before."""
-    from biopsy.questions.builds.building import build_repeatedly, remove
-    from biopsy.session.workspace import set_aside
-
     with checking.ended_politely(), set_aside(plan.artifact, "last build", console.warn) as remark:
         if remark is not None:
             console.note(remark)
@@ -293,8 +300,6 @@ def say_choice(args: argparse.Namespace, spec: EngineSpec, console: Console) -> 
 
 
 def _engine_of_check(words: list[str]) -> str | None:
-    from biopsy.checks.command_line import OwnRun, parse
-    from biopsy.cli.debug.checking import engines_of_run
 
     command = parse(words)
     if not isinstance(command, OwnRun) or not {PLACEHOLDER, USUAL_NAME} & set(words):
@@ -307,9 +312,6 @@ def runs_of(
     args: argparse.Namespace, plan: BuildPlan, machines: OtherMachines | None, listener: events.Listener
 ) -> tuple[BuildRuns, Callable[[], None]]:
     """Who builds and checks, here or on other machines; and what ends the check."""
-    from biopsy.questions.builds.one_build import BuildsHere
-    from biopsy.questions.builds.settings import separate_checks
-
     if machines is None:
         check_for, close = _checks_here(args, plan)
         return BuildsHere(plan, check_for, listener), close
@@ -322,8 +324,6 @@ def runs_of(
 
 def _checks_here(args: argparse.Namespace, plan: BuildPlan) -> tuple[CheckFor, Callable[[], None]]:
     """The check for each build, its words with what was built and the engine in their places; and what ends it."""
-    from biopsy.questions.builds.settings import varied_check
-
     if args.check is None:
         person = checking.check_of(args, 1)
         return lambda change: person, person.close
@@ -336,10 +336,6 @@ def _template(check: list[str], plan: BuildPlan) -> CheckTemplate:
 
     A file of OpenVINO, for one, does not keep the precision that it was compiled for.
     """
-    from biopsy.checks.command_line import OwnRun, parse
-    from biopsy.cli.debug.checking import engines_of_run, own_template
-    from biopsy.questions.builds.settings import ENGINE_PLACE, CheckTemplate
-
     usual = {USUAL_NAME, str(plan.artifact)}
     words = tuple(PLACEHOLDER if word in usual else word for word in check)
     command = parse(words)
@@ -368,8 +364,6 @@ class BuildProgress(Progress):
 
     def show_plan(self) -> None:
         """Say what is going to happen."""
-        from biopsy.engines.registry import find_class
-
         until = self._plan.until
         if isinstance(until, int):
             often = count(until, "time")
@@ -425,8 +419,6 @@ def word_for(name: str) -> str:
 
 def outcomes_text(tally: BuildTally) -> str:
     """``13 good · 7 bad · 1 timed out``."""
-    from biopsy.checks.outcome import Outcome
-
     good, bad = tally.outcomes[Outcome.PASSES], tally.outcomes[Outcome.REPRODUCES]
     rest = {outcome: times for outcome, times in tally.outcomes.items() if word_for(outcome.name) == "other"}
     others = [f"{times} {outcome.value}" for outcome, times in rest.items()]
@@ -447,10 +439,6 @@ def say_result(console: Console, plan: BuildPlan, tally: BuildTally, *, seconds:
 
     ``recorded`` is the same command line with a record of what the engine chose.
     """
-    from biopsy.checks.outcome import Outcome
-    from biopsy.cli.inspect.diff_tactics import verdict_lines
-    from biopsy.questions.builds.difference import difference
-
     console.note("")
     console.say(f"{count(tally.runs, 'build')}   {outcomes_text(tally)} · {seconds:.1f} s")
     if tally.runs:
@@ -475,8 +463,6 @@ def say_result(console: Console, plan: BuildPlan, tally: BuildTally, *, seconds:
 
 def _next(plan: BuildPlan, tally: BuildTally, recorded: str) -> Iterator[str]:
     """What to type next: a comparison only where there are two kinds of builds to compare."""
-    from biopsy.checks.outcome import Outcome
-
     good, bad = tally.outcomes[Outcome.PASSES], tally.outcomes[Outcome.REPRODUCES]
     if good and bad and plan.record is not None:
         yield line_of(["biopsy", "debug", "diff-tactics", "--dir", as_word(plan.artifacts.folder)])
@@ -493,9 +479,6 @@ def _next(plan: BuildPlan, tally: BuildTally, recorded: str) -> Iterator[str]:
 def sections(plan: BuildPlan, tally: BuildTally, seconds: float, progress: BuildProgress) -> Mapping[str, Any]:
     """What a report tells."""
     from biopsy.findings.answers import builds_tree, builds_verdict
-    from biopsy.findings.model import model_tree_of
-    from biopsy.findings.report import versions_tree
-    from biopsy.questions.builds.building import findings_of
 
     found, path = findings_of(plan, tally, seconds), plan.model.path
     return {

@@ -11,12 +11,19 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from biopsy import errors
-from biopsy.cli.arguments import checks, types
+from biopsy.checks.command import CommandCheck
+from biopsy.checks.judge import Rules
+from biopsy.cli.arguments import checks, comparing, engines, groups, types
+from biopsy.cli.console import Console
+from biopsy.cli.report import page_in
+from biopsy.engines.registry import create
+from biopsy.findings.bundle import packing
+from biopsy.findings.bundle.disclosures import without_words_of, words_of_model
+from biopsy.model.extract import OutputChoice
+from biopsy.reduction.result import inputs_file
+from biopsy.text import size_text
 
 if TYPE_CHECKING:
-    from biopsy.checks.command import CommandCheck
-    from biopsy.checks.judge import Rules
-    from biopsy.cli.console import Console
     from biopsy.findings.bundle.job import EarlierFindings, RunQuestion
     from biopsy.findings.bundle.make import Bundle
 
@@ -58,8 +65,6 @@ class Packing:
 def require_target(args: argparse.Namespace) -> None:
     """Raise UsageError if ``--bundle`` was given and could not be written at the end."""
     if args.bundle is not None:
-        from biopsy.findings.bundle import packing
-
         packing.require_target(args.bundle)
 
 
@@ -77,15 +82,12 @@ def words_to_hide(args: argparse.Namespace) -> dict[str, str] | None:
     """What the bundle of ``--anonymize`` may not tell of the model, which is read now; None for any other bundle."""
     if args.bundle is None or not args.anonymize:
         return None
-    from biopsy.findings.bundle.disclosures import words_of_model
 
     return words_of_model(args.model)
 
 
 def reports_of(report: bytes, console: Console) -> dict[str, bytes]:
     """The members that a report becomes: its JSON, and the page of it; where none can be made, that is said."""
-    from biopsy.cli.report import page_in
-
     try:
         page = page_in(report)
     except errors.BiopsyError as error:
@@ -96,7 +98,6 @@ def reports_of(report: bytes, console: Console) -> dict[str, bytes]:
 
 def pack(packing: Packing, console: Console) -> None:
     """Write the bundle and say what is in it. Raises CheckError if its script does not show the failure."""
-    from biopsy.findings.bundle.disclosures import without_words_of
     from biopsy.findings.bundle.job import BundleJob, EarlierFindings
     from biopsy.findings.bundle.make import make_bundle
 
@@ -124,11 +125,8 @@ def pack(packing: Packing, console: Console) -> None:
 
 def question_of(own: argparse.Namespace) -> RunQuestion:
     """What a check asks that is ``biopsy run``. Raises UsageError for options that are wrong."""
-    from biopsy.cli.arguments import comparing, engines, groups
     from biopsy.cli.run.settings import tolerances_of
-    from biopsy.engines.registry import create
     from biopsy.findings.bundle.job import RunQuestion
-    from biopsy.model.extract import OutputChoice
 
     tolerances, stats = tolerances_of(own)
     return RunQuestion(
@@ -158,7 +156,6 @@ _SHOWN = ("model.onnx", "model.onnx.data", "inputs.npz", "expected.npz")
 
 
 def _say(bundle: Bundle, console: Console) -> None:
-    from biopsy.text import size_text
 
     told = [f"{name} ({size_text(bundle.members[name])})" for name in _SHOWN if name in bundle.members]
     told += [name for name in bundle.members if name not in _SHOWN]
@@ -202,8 +199,6 @@ def feeds_recorded(args: argparse.Namespace, own_run: argparse.Namespace | None,
 
     They are if the check is ``biopsy run`` with inputs of the whole model only: it would make up the inputs of a cut.
     """
-    from biopsy.reduction.result import inputs_file
-
     if own_run is None or not own_run.load_inputs or own_run.load_outputs or args.iter_inputs or args.no_reduce_inputs:
         return False
     if args.load_inputs and args.load_inputs != own_run.load_inputs:

@@ -13,22 +13,28 @@ from pathlib import Path
 from typing import TYPE_CHECKING, TextIO
 
 from biopsy import errors
+from biopsy.checks import warming
+from biopsy.checks.command import CommandCheck, ServedCheck
+from biopsy.checks.command_line import OwnCommand, OwnInspect, OwnRun, parse
+from biopsy.checks.judge import Rules
+from biopsy.checks.outcome import Check, InteractiveCheck
+from biopsy.checks.warm import command_check
 from biopsy.cli.arguments import types
-from biopsy.cli.arguments.engines import PinnedPackage, packages_of, specs_to_run
+from biopsy.cli.arguments.engines import PinnedPackage, install, packages_of, specs_to_run
+from biopsy.cli.console import Console
 from biopsy.cli.debug import other_machines
-from biopsy.processes.own_process import interrupted_once, variables
+from biopsy.cli.parser import Parser
+from biopsy.cli.run import command as run
+from biopsy.engines.base import Engine
+from biopsy.engines.registry import EngineSpec, class_of, parse_spec
+from biopsy.model.index import index_file
+from biopsy.processes.own_process import interrupted_once, processors, variables
+from biopsy.processes.warm import ServerGoneError
+from biopsy.processes.writing import require_writable
+from biopsy.questions.builds.settings import ENGINE_PLACE, CheckTemplate
 from biopsy.text import printable
 
 if TYPE_CHECKING:
-    from biopsy.checks.command import CommandCheck
-    from biopsy.checks.command_line import OwnRun
-    from biopsy.checks.judge import Rules
-    from biopsy.checks.outcome import Check
-    from biopsy.cli.console import Console
-    from biopsy.cli.parser import Parser
-    from biopsy.engines.base import Engine
-    from biopsy.engines.registry import EngineSpec
-    from biopsy.questions.builds.settings import CheckTemplate
     from biopsy.session.machines import OtherMachines
 
 _MOST_JOBS = 64  # each has some descriptors of its own, of which a process has a thousand
@@ -39,8 +45,6 @@ _SECONDS_TO_END = 5.0
 
 def rules_of(args: argparse.Namespace) -> Rules:
     """The rules that the options of ``add_rules`` say. Raises UsageError for what is no regular expression."""
-    from biopsy.checks.judge import Rules
-
     patterns = tuple(types.regex("--fail-regex", text) for text in args.fail_regex or ())
     return Rules(
         fail_codes=frozenset(args.fail_code or ()),
@@ -57,9 +61,6 @@ def warmed_up(args: argparse.Namespace, console: Console) -> Iterator[None]:
     But for releases that the check needs, which are installed first. ``command_of`` hands what has begun to the check;
     if it is not called, this ends it.
     """
-    from biopsy.checks import warming
-    from biopsy.processes.warm import ServerGoneError
-
     args.warming = None
     with releases_installed(args, console):
         if args.check and not args.cold_checks and not _runs_elsewhere(args) and warming.serves(args.check):
@@ -92,9 +93,6 @@ def jobs_of(args: argparse.Namespace, console: Console, machines: OtherMachines 
 
 def _jobs(args: argparse.Namespace, machines: OtherMachines | None = None) -> tuple[int, str]:
     """How many checks run at once, and what keeps it at one although more were possible; "" if nothing does."""
-    from biopsy.checks.command_line import parse
-    from biopsy.processes.own_process import processors
-
     if args.check is None:
         return 1, ""
     here = min(args.jobs or processors(), _MOST_JOBS)
@@ -113,9 +111,6 @@ def _jobs(args: argparse.Namespace, machines: OtherMachines | None = None) -> tu
 
 def command_of(args: argparse.Namespace, jobs: int) -> CommandCheck:
     """The check that ``--check`` names, with what ``warmed_up`` has begun for it; or that begins now."""
-    from biopsy.checks.command import CommandCheck
-    from biopsy.checks.warm import command_check
-
     given = (args.check, str(args.iter_artifact), args.check_timeout, args.check_memory)
     begun, args.warming = getattr(args, "warming", None), None
     check = CommandCheck(*given) if args.cold_checks else command_check(*given, jobs, begun)
@@ -126,9 +121,6 @@ def command_of(args: argparse.Namespace, jobs: int) -> CommandCheck:
 
 def note_on_check(check: Check, args: argparse.Namespace, console: Console) -> None:
     """Say so if the words of a check do not name the candidate that it is to judge; with -v, if it is warm or cold."""
-    from biopsy.checks.command import CommandCheck, ServedCheck
-    from biopsy.checks.command_line import OwnInspect, parse
-
     if isinstance(check, ServedCheck) and check.is_served:
         console.detail(f"checks     forks of {check.served_by} (warm) · the last one is a fresh process")
     elif isinstance(check, CommandCheck):
@@ -147,15 +139,12 @@ def check_of(args: argparse.Namespace, jobs: int) -> Check:
     """The check: a command, or the person who typed the line."""
     if args.check is not None:
         return command_of(args, jobs)
-    from biopsy.checks.outcome import InteractiveCheck
 
     return InteractiveCheck(ask)
 
 
 def own_run(args: argparse.Namespace) -> argparse.Namespace | None:
     """The options of a check such as ``biopsy run {} ...``; None if the check is something else, or is wrong."""
-    from biopsy.checks.command_line import OwnRun, parse
-
     command = parse(args.check or ())
     return options_of_run(command) if isinstance(command, OwnRun) else None
 
@@ -170,9 +159,6 @@ def options_of_run(command: OwnRun) -> argparse.Namespace | None:
 
 def run_parser() -> Parser:
     """The parser of ``biopsy run``."""
-    from biopsy.cli.parser import Parser
-    from biopsy.cli.run import command as run
-
     parser = Parser(prog="biopsy run", allow_abbrev=False, add_help=False)
     run.configure(parser)
     return parser
@@ -183,7 +169,6 @@ def require_names(args: argparse.Namespace, model: Path) -> None:
     own = own_run(args)
     if own is not None:
         from biopsy.cli.run.names import require_names_of_check
-        from biopsy.model.index import index_file
 
         require_names_of_check(own, index_file(model))
 
@@ -198,8 +183,6 @@ def ended_politely() -> AbstractContextManager[None]:
 
 def require_writable_candidate(path: Path) -> None:
     """Raise UsageError if candidates cannot be written."""
-    from biopsy.processes.writing import require_writable
-
     try:
         require_writable(path)
     except errors.UsageError as error:
@@ -244,8 +227,6 @@ def releases_installed(args: argparse.Namespace, console: Console) -> Iterator[N
     ``args.environments`` are what they hold, for the journal. Raises UsageError where the check cannot take a release,
     CannotInstall.
     """
-    from biopsy.checks.command_line import OwnCommand, OwnRun, parse
-
     args.environments = {}
     packages = packages_of(args)
     if packages and args.check is None:
@@ -286,9 +267,6 @@ def _options(args: argparse.Namespace) -> list[str]:
 
 def _installed(command: OwnRun, console: Console) -> Mapping[str, type[Engine]]:
     """The engines of a ``biopsy run`` that are run from another release, by their labels, once that is installed."""
-    from biopsy.cli.arguments.engines import install
-    from biopsy.engines.registry import class_of
-
     engines: dict[str, type[Engine]] = {spec.text: class_of(spec) for spec in engines_of_run(command)}
     install(engines.values(), console)
     return {label: engine for label, engine in engines.items() if not engine.imports.is_here}
@@ -326,8 +304,6 @@ def _text(packages: Mapping[str, str]) -> str:
 
 def own_template(command: OwnRun, wanted: str | None) -> CheckTemplate:
     """The words of a ``biopsy run`` with ``{engine}`` in the place of the engine ``wanted``. Raises UsageError."""
-    from biopsy.questions.builds.settings import ENGINE_PLACE, CheckTemplate
-
     specs = engines_of_run(command)
     chosen = _chosen(specs, wanted)
     if chosen is None or len(command.engine_places) != len(specs):
@@ -341,9 +317,6 @@ def own_template(command: OwnRun, wanted: str | None) -> CheckTemplate:
 
 def engines_of_run(command: OwnRun) -> list[EngineSpec]:
     """The engines that a ``biopsy run`` runs, in order. Raises UsageError for one that is none."""
-    from biopsy.cli.parser import Parser
-    from biopsy.cli.run import command as run
-
     parser = Parser(prog="biopsy run", allow_abbrev=False)
     run.configure(parser)
     own, _ = parser.parse_known_args(list(command.options))
@@ -352,8 +325,6 @@ def engines_of_run(command: OwnRun) -> list[EngineSpec]:
 
 def _chosen(specs: list[EngineSpec], wanted: str | None) -> int | None:
     """Which of the engines is varied: the last that is written as wanted, else the last of that name."""
-    from biopsy.engines.registry import parse_spec
-
     if wanted is None:
         return len(specs) - 1 if specs else None
     asked = parse_spec(wanted)

@@ -7,20 +7,32 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from biopsy import errors
+from biopsy.checks.command_line import OwnRun, parse
+from biopsy.checks.outcome import Outcome
 from biopsy.checks.words import as_word
 from biopsy.cli.advice import Advice, say_advice
 from biopsy.cli.arguments import checks, groups, types
-from biopsy.cli.console import COLUMN
+from biopsy.cli.console import COLUMN, Console
 from biopsy.cli.debug import checking, other_machines
 from biopsy.cli.progress import CheckProgress
 from biopsy.cli.report import add_report, report_file
+from biopsy.engines.base import ModelInput
+from biopsy.engines.registry import EngineSpec, parse_spec
+from biopsy.findings.model import model_tree_of
+from biopsy.findings.report import versions_tree
+from biopsy.model.load import read_bytes
+from biopsy.questions.builds.settings import (
+    ENGINE_PLACE,
+    SETTINGS_PLACE,
+    VARIABLE,
+    CheckTemplate,
+    SettingChange,
+    varied_check,
+)
 from biopsy.text import count, is_refused, line_of
 
 if TYPE_CHECKING:
-    from biopsy.cli.console import Console
-    from biopsy.engines.registry import EngineSpec
     from biopsy.questions.builds.flags import Flags
-    from biopsy.questions.builds.settings import CheckTemplate, SettingChange
     from biopsy.session.machines import OtherMachines
 
 REST_OPTIONS = checks.REST_OPTIONS
@@ -78,10 +90,7 @@ def execute(args: argparse.Namespace, console: Console) -> int:
 
 
 def _execute(args: argparse.Namespace, console: Console, machines: OtherMachines | None) -> int:
-    from biopsy.engines.base import ModelInput
-    from biopsy.model.load import read_bytes
     from biopsy.questions.builds.flags import find_switches
-    from biopsy.questions.builds.settings import varied_check
 
     report = report_file(args, console)
     ModelInput(read_bytes(args.model), args.external_data_dir or args.model.parent, args.model)  # checks what it names
@@ -108,10 +117,6 @@ def _execute(args: argparse.Namespace, console: Console, machines: OtherMachines
 
 def _template(args: argparse.Namespace) -> CheckTemplate:
     """The check's words with ``{engine}`` in the place of the engine that is varied."""
-    from biopsy.checks.command_line import OwnRun, parse
-    from biopsy.engines.registry import parse_spec
-    from biopsy.questions.builds.settings import CheckTemplate
-
     command = parse(args.check)
     is_own_run = isinstance(command, OwnRun)
     if isinstance(command, OwnRun) and not _has_place(command.words):
@@ -125,7 +130,6 @@ def _template(args: argparse.Namespace) -> CheckTemplate:
 
 
 def _has_place(words: tuple[str, ...]) -> bool:
-    from biopsy.questions.builds.settings import ENGINE_PLACE, SETTINGS_PLACE
 
     return any(place in word for word in words for place in (ENGINE_PLACE, SETTINGS_PLACE))
 
@@ -145,7 +149,6 @@ class FlagsProgress(CheckProgress):
 
 
 def _say_result(console: Console, args: argparse.Namespace, template: CheckTemplate, found: Flags) -> None:
-    from biopsy.checks.outcome import Outcome
 
     head = "tried"
     for tried in found.tried:
@@ -184,9 +187,6 @@ def _advice(args: argparse.Namespace, template: CheckTemplate, found: Flags) -> 
 
 def _line_with(args: argparse.Namespace, template: CheckTemplate, change: SettingChange) -> str:
     """The check of the model with a change of settings, as it is typed."""
-    from biopsy.checks.command_line import parse
-    from biopsy.questions.builds.settings import VARIABLE
-
     told = {} if template.names_settings else {VARIABLE: template.changed(change).text}
     environment = [f"{name}={value}" for name, value in {**change.environment, **told}.items()]
     words = parse(template.with_change(change)).words_for(args.model, checks.DEFAULT_CANDIDATE)
@@ -198,8 +198,6 @@ def _sections(
 ) -> Mapping[str, Any]:
     """What a report tells."""
     from biopsy.findings.answers import settings_tree, settings_verdict
-    from biopsy.findings.model import model_tree_of
-    from biopsy.findings.report import versions_tree
 
     versions = versions_tree([template.spec.text])
     return {

@@ -7,15 +7,18 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from biopsy import events
+from biopsy.checks.command import CommandCheck
 from biopsy.checks.words import as_word
 from biopsy.cli.advice import Advice, say_advice
 from biopsy.cli.arguments import checks, types
-from biopsy.cli.console import COLUMN
+from biopsy.cli.console import COLUMN, Console
+from biopsy.cli.debug import checking
 from biopsy.cli.report import add_report, report_file
+from biopsy.model.load import require_file
 from biopsy.text import line_of
 
 if TYPE_CHECKING:
-    from biopsy.cli.console import Console
     from biopsy.questions.known_failures.lookup import KnownLookup, KnownMatch, SeenFailure
 
 REST_OPTIONS = checks.REST_OPTIONS
@@ -72,8 +75,6 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def execute(args: argparse.Namespace, console: Console) -> int:
     """Look it up; returns 0 whether or not it is known."""
-    from biopsy import events
-    from biopsy.model.load import require_file
     from biopsy.questions.known_failures.lookup import look_up
 
     report = report_file(args, console)
@@ -101,8 +102,6 @@ def _seen(args: argparse.Namespace) -> SeenFailure:
     seen = seen_in(args.engine, release=args.release, stage=args.stage, kind=args.kind, is_checked=checked)
     if not checked:
         return seen
-    from biopsy.checks.command import CommandCheck
-    from biopsy.cli.debug import checking
 
     checking.require_names(args, args.model)
     with checking.ended_politely():

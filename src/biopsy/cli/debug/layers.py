@@ -6,25 +6,37 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from biopsy import errors
+from biopsy.checks.command import CommandCheck
+from biopsy.checks.judge import Rules
 from biopsy.cli import advice
 from biopsy.cli.arguments import comparing, engines, groups, types
+from biopsy.cli.arguments.comparing import limits_of
+from biopsy.cli.console import Console
 from biopsy.cli.debug import bundling, checking, other_machines
+from biopsy.cli.debug.checking import ended_politely
 from biopsy.cli.report import add_report, report_file
+from biopsy.cli.run.execution import save, settled
 from biopsy.engines.registry import PLAIN
+from biopsy.engines.worker import Worker
+from biopsy.model.extract import Wanted, extract
+from biopsy.model.index import ModelIndex
+from biopsy.model.load import require_file
+from biopsy.model.tensor_type import TensorType
+from biopsy.model.weights_file import save_with_weights
+from biopsy.processes.cleanup import temporary_folder
+from biopsy.processes.writing import folders_of, require_writable, write_whole
+from biopsy.tensors.results import Array, Feed
 
 if TYPE_CHECKING:
-    from biopsy.cli.console import Console
-    from biopsy.model.index import ModelIndex
-    from biopsy.model.tensor_type import TensorType
     from biopsy.questions.layers.examination import Examination
     from biopsy.questions.layers.findings import LayerFindings, Suspect
     from biopsy.questions.layers.question import Question
-    from biopsy.tensors.results import Array, Feed
 
 _DEFAULT_LIMIT = "1GB"
 
@@ -96,12 +108,7 @@ def _add_memory(parser: argparse.ArgumentParser) -> None:
 
 def execute(args: argparse.Namespace, console: Console) -> int:
     """Examine the model; returns 0 if all is right, 1 if some layer is wrong."""
-    from contextlib import nullcontext
-
-    from biopsy.cli.debug.checking import ended_politely
     from biopsy.cli.debug.layers_report import LayersReport, say_result
-    from biopsy.processes.cleanup import temporary_folder
-    from biopsy.processes.writing import folders_of
     from biopsy.questions.layers.examination import Examination
 
     bundling.require_possible(args)
@@ -163,8 +170,6 @@ def _pack(
 
 
 def _require_sense(args: argparse.Namespace) -> None:
-    from biopsy.model.load import require_file
-    from biopsy.processes.writing import require_writable
 
     require_file(args.model)
     for path in (args.csv, args.events, args.save_inputs):
@@ -176,7 +181,6 @@ def _require_sense(args: argparse.Namespace) -> None:
 
 def _question(args: argparse.Namespace, fed: list[Feed], console: Console) -> Question:
     """The question; once it is known what is fed, that stands in ``fed``."""
-    from biopsy.cli.arguments.comparing import limits_of
     from biopsy.cli.run.settings import tolerances_of
     from biopsy.questions.layers.question import Judge, question_about
 
@@ -198,7 +202,6 @@ def _feeds(
     kinds: Mapping[str, TensorType | None], args: argparse.Namespace, fed: list[Feed], console: Console
 ) -> Sequence[Feed]:
     """The input samples, saved if that is asked for."""
-    from biopsy.cli.run.execution import save, settled
     from biopsy.cli.run.settings import inputs_of
 
     feeds, _ = settled(kinds, inputs_of(args), console)
@@ -225,7 +228,6 @@ def _sections(
 
 
 def _write_csv(args: argparse.Namespace, findings: LayerFindings) -> None:
-    from biopsy.processes.writing import write_whole
     from biopsy.questions.layers.findings import as_csv
 
     if args.csv is not None:
@@ -341,7 +343,6 @@ def pack(args: argparse.Namespace, packed: Packed, console: Console) -> None:
 
     Raises CheckError if that does not fail by itself, or if the script of the bundle does not show it.
     """
-    from biopsy.processes.cleanup import temporary_folder
     from biopsy.tensors.files import write_feeds
 
     question, findings, feeds = packed.question, packed.findings, packed.feeds
@@ -363,8 +364,6 @@ def pack(args: argparse.Namespace, packed: Packed, console: Console) -> None:
 def _packing(
     args: argparse.Namespace, model: Path, inputs: Path, words: list[str], reports: Mapping[str, bytes]
 ) -> bundling.Packing:
-    from biopsy.checks.command import CommandCheck
-    from biopsy.checks.judge import Rules
 
     return bundling.Packing(
         target=args.bundle,
@@ -381,9 +380,6 @@ def _packing(
 
 def _piece(question: Question, suspect: Suspect, scratch: Path) -> Path:
     """The suspect as a model."""
-    from biopsy.model.extract import Wanted, extract
-    from biopsy.model.weights_file import save_with_weights
-
     inputs = [Wanted(name) for name in suspect.inputs] or None
     part = extract(question.index, inputs, [Wanted(name) for name in suspect.outputs])
     path = scratch / "suspect.onnx"
@@ -393,7 +389,6 @@ def _piece(question: Question, suspect: Suspect, scratch: Path) -> Path:
 
 def _fed(question: Question, suspect: Suspect, feeds: Sequence[Feed], scratch: Path) -> list[dict[str, Array]]:
     """What goes into the suspect, as the reference computes it from the samples."""
-    from biopsy.engines.worker import Worker
     from biopsy.tensors.files import write_feeds
 
     index = question.index

@@ -12,13 +12,12 @@ from typing import TYPE_CHECKING
 from biopsy import events
 from biopsy.checks.words import as_word, output_word
 from biopsy.cli.advice import CUT_INPUTS, LIMITS, MADE_BY_DEFAULT, MAKING, Advice, given, recording_options, say_advice
-from biopsy.cli.console import COLUMN
+from biopsy.cli.console import COLUMN, Console
 from biopsy.cli.progress import Progress, shows, time_left
+from biopsy.model.index import ModelIndex
 from biopsy.text import ListOption, count, first_of, is_refused, line_of, printable, size_text
 
 if TYPE_CHECKING:
-    from biopsy.cli.console import Console
-    from biopsy.model.index import ModelIndex
     from biopsy.questions.layers.findings import (
         LayerFinding,
         LayerFindings,

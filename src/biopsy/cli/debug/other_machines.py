@@ -14,11 +14,12 @@ from typing import TYPE_CHECKING, Any
 
 from biopsy import errors
 from biopsy.cli.arguments import types
+from biopsy.cli.console import Console
+from biopsy.model.load import require_file
 from biopsy.processes.reading import read_plain
 from biopsy.text import printable
 
 if TYPE_CHECKING:
-    from biopsy.cli.console import Console
     from biopsy.session.machines import OtherMachines
     from biopsy.session.ray_cluster import RayWorkers
 
@@ -123,7 +124,6 @@ def machines_of(
             "--on needs a check: nobody sits at the other machines to be asked", next_steps=["--check COMMAND ..."]
         )
     _require_none(args, refused)
-    from biopsy.model.load import require_file
     from biopsy.session.ray_cluster import require_ray
 
     if "model" in args:

@@ -8,26 +8,29 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from biopsy import errors
+from biopsy import errors, events
+from biopsy.checks.command import CommandCheck
+from biopsy.checks.outcome import Check
+from biopsy.checks.words import as_word
 from biopsy.cli import advice
 from biopsy.cli.arguments import absent_options, checks, groups, types
 from biopsy.cli.arguments import engines as tensorrt
+from biopsy.cli.console import Console
 from biopsy.cli.debug import checking, other_machines
-from biopsy.cli.report import add_report, report_file
+from biopsy.cli.report import ReportFile, add_report, report_file
+from biopsy.engines.registry import EngineSpec, find_class, parse_spec
+from biopsy.model.index import ModelIndex, index_file
+from biopsy.questions.precision.mixed_models import Low, Precisions, mixed_models
+from biopsy.recording.reference_run import random_samples
+from biopsy.session.workspace import set_aside
+from biopsy.tensors.results import Feed
 from biopsy.text import option_line
 
 if TYPE_CHECKING:
-    from biopsy import events
-    from biopsy.checks.outcome import Check
-    from biopsy.cli.console import Console
     from biopsy.cli.debug.precision_search import PrecisionSections
-    from biopsy.cli.report import ReportFile
-    from biopsy.model.index import ModelIndex
-    from biopsy.questions.precision.mixed_models import Low, Precisions
     from biopsy.questions.precision.search import PrecisionResult
     from biopsy.session.machines import OtherMachines
     from biopsy.session.pool import Parallelism
-    from biopsy.tensors.results import Feed
 
 REST_OPTIONS = checks.REST_OPTIONS
 
@@ -86,7 +89,6 @@ def execute(args: argparse.Namespace, console: Console) -> int:
 
 def _execute(args: argparse.Namespace, console: Console, machines: OtherMachines | None) -> int:
     from biopsy.cli.run.names import require_names_of_check
-    from biopsy.model.index import index_file
     from biopsy.session.pool import Parallelism
 
     report = report_file(args, console)
@@ -128,9 +130,7 @@ def _search(
     listener: events.Listener,
 ) -> PrecisionResult:
     from biopsy.cli.debug.precision_search import job_of
-    from biopsy.questions.precision.mixed_models import mixed_models
     from biopsy.questions.precision.task import run_job
-    from biopsy.session.workspace import set_aside
 
     job = job_of(args, parallelism, sections.write)
     built = args.iter_artifact if args.engine is not None else None
@@ -194,9 +194,7 @@ def _check(args: argparse.Namespace, jobs: int) -> Check:
     check = checking.check_of(args, jobs)
     if args.engine is None:
         return check
-    from biopsy.checks.command import CommandCheck
     from biopsy.checks.task import EngineFileCheck
-    from biopsy.checks.words import as_word
 
     words = [
         "biopsy",
@@ -358,8 +356,6 @@ def _add_iteration(parser: argparse.ArgumentParser) -> None:
 
 def _with_settings(args: argparse.Namespace) -> str | None:
     """The engine to build with, TensorRT with its settings. Raises UsageError for settings without a plain --trt."""
-    from biopsy.engines.registry import EngineSpec
-
     engine: str | None = args.engine
     given = tensorrt.given(args)
     if not given:
@@ -377,8 +373,6 @@ def complete(args: argparse.Namespace) -> None:
     args.candidate = Path(checks.DEFAULT_CANDIDATE)
     args.engine = _with_settings(args)
     if args.engine is not None:
-        from biopsy.engines.registry import find_class, parse_spec
-
         saves = [kind for kind in find_class(parse_spec(args.engine).name).capabilities.saves if kind != ".onnx"]
         if not saves:
             raise errors.UsageError(
@@ -399,8 +393,6 @@ def complete(args: argparse.Namespace) -> None:
 
 def precisions_of(args: argparse.Namespace) -> Precisions:
     """Which precisions are mixed."""
-    from biopsy.questions.precision.mixed_models import Precisions
-
     low: Low = "fp8_e5m2" if (args.low, args.fp8_format) == ("fp8", "e5m2") else args.low or "fp16"
     return Precisions(low=low, high=args.precision, form=args.form)
 
@@ -415,7 +407,6 @@ def calibration_feeds(args: argparse.Namespace, index: ModelIndex, console: Cons
         return ()
     from biopsy.cli.run.settings import draws_of, given_feeds, require_draws
     from biopsy.engines.runner import casts_told, in_declared_types
-    from biopsy.recording.reference_run import random_samples
     from biopsy.tensors.files import read_feeds
 
     precisions_of(args).require_possible()

@@ -8,17 +8,22 @@ import argparse
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from biopsy import errors, events
 from biopsy.checks.outcome import Artifacts
+from biopsy.checks.repetition import rate_text
 from biopsy.checks.words import as_word
 from biopsy.cli.arguments import checks, groups
 from biopsy.cli.arguments.engines import specs_to_run
+from biopsy.cli.console import Console
 from biopsy.cli.debug import checking
 from biopsy.cli.progress import Progress, say_output, say_places, shows, time_left
+from biopsy.cli.report import ReportFile
 from biopsy.findings.model import map_tree, model_tree_of
 from biopsy.findings.report import Tree, verdict_tree, versions_tree
+from biopsy.findings.search_history import SearchHistory
+from biopsy.model.index import ModelIndex
 from biopsy.questions.precision.search import PrecisionJob, PrecisionResult, PrecisionTarget, precision_tree
 from biopsy.session.checked_search import SearchOptions
 from biopsy.session.flakiness import Repeating
@@ -26,12 +31,6 @@ from biopsy.session.iteration import IterationFiles
 from biopsy.session.pool import Parallelism
 from biopsy.session.trial import Budget
 from biopsy.text import count, line_of, size_text
-
-if TYPE_CHECKING:
-    from biopsy.cli.console import Console
-    from biopsy.cli.report import ReportFile
-    from biopsy.findings.search_history import SearchHistory
-    from biopsy.model.index import ModelIndex
 
 
 def job_of(
@@ -144,7 +143,6 @@ class PrecisionReport(Progress):
 
     @shows(events.FlakyFailure)
     def _show_flakiness(self, event: events.FlakyFailure) -> None:
-        from biopsy.checks.repetition import rate_text
 
         self.line("flaky", f"the same model fails in {rate_text(event.failed, event.runs)}")
         needed = f"a candidate passes only after {count(event.needed, 'run')} that pass"

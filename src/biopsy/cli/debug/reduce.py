@@ -11,24 +11,24 @@ from functools import cache, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from biopsy import errors
+from biopsy import errors, events
+from biopsy.checks.command import CommandCheck
+from biopsy.checks.outcome import Check
 from biopsy.cli.advice import begun_anew, fresh_line, resume_line
-from biopsy.cli.arguments import absent_options, checks, engines, groups, types
+from biopsy.cli.arguments import absent_options, checks, comparing, engines, groups, types
+from biopsy.cli.console import Console
 from biopsy.cli.debug import bundling, checking, other_machines
 from biopsy.cli.debug.bundling import explanation_journal, feeds_recorded, output_of
-from biopsy.cli.report import add_report, report_file
+from biopsy.cli.report import ReportFile, add_report, report_file
+from biopsy.model.index import ModelIndex, index_file
+from biopsy.questions.variation.result import Variation
+from biopsy.reduction.result import Reduction, inputs_file
+from biopsy.reduction.schedule import MODEL_PASSES, PASSES
 
 if TYPE_CHECKING:
-    from biopsy import events
-    from biopsy.checks.outcome import Check
-    from biopsy.cli.console import Console
-    from biopsy.cli.report import ReportFile
     from biopsy.findings.bundle.job import EarlierFindings
     from biopsy.findings.search_history import SearchHistory
-    from biopsy.model.index import ModelIndex
-    from biopsy.questions.variation.result import Variation
     from biopsy.reduction.job import ReductionJob
-    from biopsy.reduction.result import Reduction
     from biopsy.session.machines import OtherMachines
 
 REST_OPTIONS = checks.REST_OPTIONS
@@ -71,8 +71,6 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def derived_files(args: argparse.Namespace) -> types.Derived:
     """The result, if no option names it, the files beside it, and the journal."""
-    from biopsy.reduction.result import inputs_file
-
     output = output_of(args)
     fed = feeds_recorded(args, checking.own_run(args), output)
     weights = groups.weights_file(args, output)
@@ -172,7 +170,6 @@ def _earlier(variation: Variation | None, history: SearchHistory) -> EarlierFind
 def _packing(
     args: argparse.Namespace, result: Reduction, words: Mapping[str, str] | None, report: bytes, console: Console
 ) -> bundling.Packing:
-    from biopsy.checks.command import CommandCheck
 
     return bundling.Packing(
         target=args.bundle,
@@ -188,7 +185,6 @@ def _packing(
 
 
 def _index(args: argparse.Namespace) -> ModelIndex:
-    from biopsy.model.index import index_file
 
     return index_file(args.model, args.external_data_dir)
 
@@ -381,8 +377,6 @@ class _ListPasses(argparse.Action):
     def __call__(
         self, parser: argparse.ArgumentParser, namespace: argparse.Namespace, values: Any, option: str | None = None
     ) -> None:
-        from biopsy.cli.console import Console
-        from biopsy.reduction.schedule import MODEL_PASSES, PASSES
 
         rows = [(named.name, named.summary, "") for named in PASSES]
         rows += [
@@ -438,7 +432,6 @@ def with_sizes_of_symbols(
     """
     if words is None or own_run is None or not own_run.input_shapes or own_run.input_symbols:
         return words
-    from biopsy.cli.arguments import comparing
     from biopsy.tensors.generate import symbols_bound
 
     index = index_of_model()

@@ -9,17 +9,22 @@ import contextlib
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from biopsy import errors, events
+from biopsy.checks.command_line import parse
 from biopsy.checks.outcome import Artifacts
 from biopsy.cli.arguments import checks, comparing, groups
 from biopsy.cli.debug import checking
 from biopsy.cli.debug.bundling import explanation_journal, feeds_recorded, output_of
-from biopsy.cli.run.settings import draws_of, given_feeds
+from biopsy.cli.run.settings import draws_of, given_feeds, inputs_of
 from biopsy.engines.registry import PLAIN
+from biopsy.engines.runner import Inputs
+from biopsy.model.index import index_file
+from biopsy.questions.layers.findings import ranking_in
+from biopsy.questions.variation.result import Variation
+from biopsy.questions.variation.vary import USUAL_CHECKS, USUAL_SECONDS, VariationJob, vary
 from biopsy.reduction.job import Border, RecordingOptions, ReductionJob
-from biopsy.reduction.result import Target
+from biopsy.reduction.result import Reduction, Target
 from biopsy.reduction.schedule import Passes
 from biopsy.session.checked_search import SearchOptions
 from biopsy.session.flakiness import Repeating
@@ -27,13 +32,8 @@ from biopsy.session.iteration import IterationFiles
 from biopsy.session.pool import Parallelism
 from biopsy.session.trial import Budget
 from biopsy.session.workers import Workers
+from biopsy.tensors.files import read_feeds
 from biopsy.tensors.results import Feed
-
-if TYPE_CHECKING:
-    from biopsy.engines.runner import Inputs
-    from biopsy.questions.variation.result import Variation
-    from biopsy.questions.variation.vary import VariationJob
-    from biopsy.reduction.result import Reduction
 
 
 def job_of(args: argparse.Namespace, jobs: int, machines: Workers | None = None) -> ReductionJob:
@@ -41,8 +41,6 @@ def job_of(args: argparse.Namespace, jobs: int, machines: Workers | None = None)
 
     Raises UsageError for arguments that could only mislead.
     """
-    from biopsy.checks.command_line import parse
-
     own_run = checking.own_run(args)
     output = output_of(args)
     checking.require_writable_candidate(args.iter_artifact)
@@ -111,7 +109,6 @@ def _files(args: argparse.Namespace) -> IterationFiles:
 def _ranking(args: argparse.Namespace) -> Sequence[Sequence[int]]:
     if args.order_by is None:
         return ()
-    from biopsy.questions.layers.findings import ranking_in
 
     return ranking_in(args.order_by, args.model)
 
@@ -133,7 +130,6 @@ def _samples(args: argparse.Namespace, own_run: argparse.Namespace | None) -> Ca
 
 
 def _read(files: Sequence[Path]) -> Sequence[Feed]:
-    from biopsy.tensors.files import read_feeds
 
     return [feed for file in files for feed in read_feeds(file)]
 
@@ -176,8 +172,6 @@ def explained(args: argparse.Namespace, jobs: int, result: Reduction, listener: 
     if result.stopped is not None:
         listener(events.Remark(f"may vary   not asked: the reduction was ended by {result.stopped}"))
         return None
-    from biopsy.model.index import index_file
-    from biopsy.questions.variation.vary import vary
 
     with checking.ended_politely(), contextlib.closing(checking.check_of(args, jobs)) as check:
         try:
@@ -193,7 +187,6 @@ def explained(args: argparse.Namespace, jobs: int, result: Reduction, listener: 
 
 
 def _job(args: argparse.Namespace, result: Reduction, jobs: int) -> VariationJob:
-    from biopsy.questions.variation.vary import USUAL_CHECKS, USUAL_SECONDS, VariationJob
 
     resume = checks.resume_of(args, explanation_journal(args, result.output), "explanation")
     return VariationJob(
@@ -215,14 +208,11 @@ def _job(args: argparse.Namespace, result: Reduction, jobs: int) -> VariationJob
 
 def _inputs(args: argparse.Namespace, result: Reduction) -> Inputs | None:
     """What a check that is our own ``run`` feeds the result; None for any other."""
-    from biopsy.cli.run.settings import inputs_of
-
     own_run = checking.own_run(args)
     if own_run is None:
         return None
     inputs = inputs_of(own_run)
     if result.inputs is None:
         return inputs
-    from biopsy.tensors.files import read_feeds
 
     return replace(inputs, given=read_feeds(result.inputs))

@@ -10,30 +10,29 @@ from collections.abc import Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from biopsy import events
 from biopsy.checks.command_line import LOAD_INPUTS, PLACEHOLDER, CommandLine, OwnInspect, OwnRun, parse
+from biopsy.checks.outcome import Judged
+from biopsy.checks.repetition import rate_text
 from biopsy.checks.words import as_word, names_path, output_word
 from biopsy.cli.advice import LIMITS, MADE_BY_DEFAULT, MAKING, Advice, file_of, given, lacking, merge_words, say_advice
 from biopsy.cli.arguments.engines import specs_to_run
+from biopsy.cli.console import Console
 from biopsy.cli.debug import checking
 from biopsy.cli.progress import Progress, say_output, say_places, shows, time_left
 from biopsy.cli.run.options import are_given
 from biopsy.comparison.mismatch import error_text
+from biopsy.engines.registry import EngineSpec
 from biopsy.findings.model import model_tree
 from biopsy.findings.report import versions_tree
+from biopsy.findings.search_history import SearchHistory
 from biopsy.model.index import ModelIndex, index_file
+from biopsy.questions.variation.result import Finding, Variation
+from biopsy.reduction.result import Reduction
 from biopsy.session.result_file import size_of
 from biopsy.text import ListOption, count, first_line, is_refused, line_of, size_text
-
-if TYPE_CHECKING:
-    from biopsy.checks.outcome import Judged
-    from biopsy.cli.console import Console
-    from biopsy.engines.registry import EngineSpec
-    from biopsy.findings.search_history import SearchHistory
-    from biopsy.questions.variation.result import Finding, Variation
-    from biopsy.reduction.result import Reduction
 
 _MOST_NODES_SHOWN = 24
 _MOST_SOURCES_SHOWN = 8
@@ -109,7 +108,6 @@ class ReductionReport(Progress):
 
     @shows(events.FlakyFailure)
     def _show_flakiness(self, event: events.FlakyFailure) -> None:
-        from biopsy.checks.repetition import rate_text
 
         self.line("flaky", f"the same model fails in {rate_text(event.failed, event.runs)}")
         needed = f"a candidate passes only after {count(event.needed, 'run')} that do not fail"

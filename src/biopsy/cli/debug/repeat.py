@@ -11,20 +11,24 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from biopsy import errors, events
+from biopsy.checks.command import CommandCheck
+from biopsy.checks.command_line import parse
+from biopsy.checks.judge import Rules
+from biopsy.checks.outcome import Artifacts, Evidence, Judged, Outcome, write_iteration
+from biopsy.checks.repetition import RepeatedRun, RunTally, interval, rate_text, runs_needed
+from biopsy.checks.replay import read_iterations, write_iterations
 from biopsy.checks.words import as_word, output_word
 from biopsy.cli.arguments import checks, types
-from biopsy.cli.console import COLUMN
+from biopsy.cli.console import COLUMN, Console
 from biopsy.cli.debug import checking, other_machines
-from biopsy.cli.progress import Progress, finished_line, running_text, say_output, time_left
+from biopsy.cli.progress import Progress, finished_line, inconclusive, running_text, say_output, time_left
 from biopsy.cli.report import add_report, report_file
+from biopsy.findings.report import versions_tree
+from biopsy.processes import cleanup
+from biopsy.processes.writing import require_writable
 from biopsy.text import count, line_of
 
 if TYPE_CHECKING:
-    from biopsy.checks.command import CommandCheck
-    from biopsy.checks.judge import Rules
-    from biopsy.checks.outcome import Artifacts, Outcome
-    from biopsy.checks.repetition import RepeatedRun, RunTally
-    from biopsy.cli.console import Console
     from biopsy.session.machines import OtherMachines
 
 REST_OPTIONS = checks.REST_OPTIONS
@@ -96,9 +100,6 @@ def _not_elsewhere(args: argparse.Namespace) -> dict[str, str]:
 
 
 def _execute(args: argparse.Namespace, console: Console, machines: OtherMachines | None) -> int:
-    from biopsy.checks.outcome import Artifacts
-    from biopsy.checks.repetition import RunTally
-    from biopsy.cli.progress import inconclusive
 
     report = report_file(args, console)
     rules = checking.rules_of(args)
@@ -124,8 +125,6 @@ def _execute(args: argparse.Namespace, console: Console, machines: OtherMachines
 
 def _require_sense(args: argparse.Namespace) -> None:
     """Raise UsageError for what would fail later, or spoil what is measured."""
-    from biopsy.processes.writing import require_writable
-
     if not args.check:
         raise errors.UsageError("there is no command to run", next_steps=["--check COMMAND ...    at the end"])
     own = checking.own_run(args)
@@ -152,8 +151,6 @@ def _require_own_files(args: argparse.Namespace) -> None:
 
 def _names_iteration_info(args: argparse.Namespace) -> bool:
     """Whether the check says where it reads the file of ``--iter-info``, if there is one."""
-    from biopsy.checks.command_line import parse
-
     return args.iter_info is None or parse(args.check).names_file(args.iter_info)
 
 
@@ -165,9 +162,6 @@ def _run(
     progress: RepeatProgress,
     machines: OtherMachines | None,
 ) -> None:
-    from biopsy.checks.command import CommandCheck
-    from biopsy.checks.outcome import Outcome
-    from biopsy.checks.replay import write_iterations
     from biopsy.checks.task import NO_CANDIDATE
     from biopsy.session.workers import repeated
 
@@ -204,10 +198,6 @@ def _run(
 
 def _known(args: argparse.Namespace, times: int | None) -> list[RepeatedRun]:
     """The iterations that a replay holds; their failures are of one kind, for it does not tell more."""
-    from biopsy.checks.outcome import Evidence, Judged, Outcome
-    from biopsy.checks.repetition import RepeatedRun
-    from biopsy.checks.replay import read_iterations
-
     if args.load_debug_replay is None:
         return []
     outcomes = {True: (Outcome.PASSES, 0), False: (Outcome.REPRODUCES, 1)}
@@ -249,8 +239,6 @@ class IterationInfo:
         """Write it for a run that is about to begin while others are ``running``; returns the check to run."""
         if self._file is None or self._places is None:
             return self._check
-        from biopsy.checks.outcome import write_iteration
-        from biopsy.processes import cleanup
 
         self._taken = {run: place for run, place in self._taken.items() if run in running}
         place = self._places.free(set(self._taken.values()))
@@ -266,7 +254,6 @@ class IterationInfo:
         """Leave the file of the ``last`` run that was counted, and none beside it, once all runs have ended."""
         if self._file is None or self._places is None:
             return
-        from biopsy.checks.outcome import write_iteration
 
         self._places.clear(keep_last=True)
         if last is not None:
@@ -363,8 +350,6 @@ _CONFIDENCE = 0.99  # of the advice at the end
 
 def say_result(console: Console, tally: RunTally, args: argparse.Namespace, seconds: float) -> None:
     """What was measured, and what to type next."""
-    from biopsy.checks.repetition import rate_text
-
     console.note("")
     console.say(f"{count(tally.runs, 'iteration')}   {outcomes_text(tally)} · {seconds:.1f} s")
     if tally.decided:
@@ -387,7 +372,6 @@ def say_result(console: Console, tally: RunTally, args: argparse.Namespace, seco
 
 
 def _advice(tally: RunTally, command: Sequence[str]) -> list[str]:
-    from biopsy.checks.repetition import interval, runs_needed
 
     lower, upper = interval(tally.failed, tally.decided)
     if not tally.failed:
@@ -433,7 +417,6 @@ def sections(
 ) -> Mapping[str, Any]:
     """What a report tells."""
     from biopsy.findings.answers import repeat_tree, repeat_verdict
-    from biopsy.findings.report import versions_tree
 
     return {
         "verdict": repeat_verdict(tally),

@@ -9,22 +9,35 @@ from typing import TYPE_CHECKING, Any
 
 from biopsy import errors
 from biopsy.cli.arguments import checks, comparing, engines, groups, types
+from biopsy.cli.arguments.comparing import limits_of
+from biopsy.cli.arguments.engines import packages_of
+from biopsy.cli.console import Console
 from biopsy.cli.debug import checking
 from biopsy.cli.report import add_report, report_file
+from biopsy.cli.run.execution import save, settled
+from biopsy.comparison.tolerance import MetricLimits
+from biopsy.engines.registry import PLAIN
+from biopsy.model.index import ModelIndex, index_file
+from biopsy.model.load import require_file
+from biopsy.processes.watch import Limits
+from biopsy.processes.writing import require_writable
+from biopsy.questions.transformations.findings import TransformationFindings, after_file
+from biopsy.questions.transformations.question import (
+    CommandQuestion,
+    SameEngine,
+    ToolPackages,
+    ToolSpec,
+    TransformationQuestion,
+    parse_tool,
+    tool_python,
+)
+from biopsy.questions.transformations.tools import TOOLS
+from biopsy.reduction.result import inputs_file
+from biopsy.session.trial import Budget
+from biopsy.tensors.results import Feed
 
 if TYPE_CHECKING:
-    from biopsy.cli.console import Console
     from biopsy.cli.debug.transform_report import TransformProgress
-    from biopsy.model.index import ModelIndex
-    from biopsy.questions.transformations.findings import TransformationFindings
-    from biopsy.questions.transformations.question import (
-        CommandQuestion,
-        SameEngine,
-        ToolPackages,
-        ToolSpec,
-        TransformationQuestion,
-    )
-    from biopsy.tensors.results import Feed
 
 REST_OPTIONS = checks.REST_OPTIONS
 
@@ -36,9 +49,6 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def derived_files(args: argparse.Namespace) -> types.Derived:
     """The piece, if no option names it, and the files beside it."""
-    from biopsy.questions.transformations.findings import after_file
-    from biopsy.reduction.result import inputs_file
-
     output = output_of(args)
     return {
         "the piece": (None if args.output else output, types.WRITTEN),
@@ -51,7 +61,6 @@ def execute(args: argparse.Namespace, console: Console) -> int:
     """Find it; returns 0, or 1 if only loading and saving is wrong already; raises what ends with another status."""
     from biopsy.cli.debug.transform_report import TransformProgress, say_findings
     from biopsy.questions.transformations.find import find_transformation
-    from biopsy.questions.transformations.question import parse_tool, tool_python
 
     _require_sense(args)
     tool = parse_tool(args.by)
@@ -74,8 +83,6 @@ def execute(args: argparse.Namespace, console: Console) -> int:
 
 
 def _require_sense(args: argparse.Namespace) -> None:
-    from biopsy.model.load import require_file
-    from biopsy.processes.writing import require_writable
 
     require_file(args.model)
     if args.check and (args.engines or engines.settings_given(args)):
@@ -88,7 +95,6 @@ def _require_sense(args: argparse.Namespace) -> None:
 
 
 def _index(args: argparse.Namespace) -> ModelIndex:
-    from biopsy.model.index import index_file
 
     index = index_file(args.model, args.external_data_dir)
     if index.has_external_data and args.external_data_dir not in {None, args.model.parent}:
@@ -100,8 +106,6 @@ def _index(args: argparse.Namespace) -> ModelIndex:
 
 
 def _packages(args: argparse.Namespace) -> ToolPackages:
-    from biopsy.cli.arguments.engines import packages_of
-    from biopsy.questions.transformations.question import ToolPackages
 
     pinned = tuple(package.text for package in packages_of(args))
     return ToolPackages(packages=pinned, beside=tuple(args.beside), python=args.python)
@@ -110,9 +114,6 @@ def _packages(args: argparse.Namespace) -> ToolPackages:
 def _question(
     args: argparse.Namespace, tool: ToolSpec, index: ModelIndex, python: Path, console: Console
 ) -> TransformationQuestion:
-    from biopsy.processes.watch import Limits
-    from biopsy.questions.transformations.question import TransformationQuestion, parse_tool
-    from biopsy.session.trial import Budget
 
     return TransformationQuestion(
         index=index,
@@ -129,18 +130,13 @@ def _question(
 
 
 def _command(args: argparse.Namespace) -> CommandQuestion:
-    from biopsy.questions.transformations.question import CommandQuestion
 
     return CommandQuestion(words=tuple(args.check), timeout=args.check_timeout, memory=args.check_memory)
 
 
 def _engine(args: argparse.Namespace, index: ModelIndex, console: Console) -> SameEngine:
-    from biopsy.cli.arguments.comparing import limits_of
     from biopsy.cli.run.settings import inputs_of, tolerances_of
-    from biopsy.comparison.tolerance import MetricLimits
-    from biopsy.engines.registry import PLAIN
     from biopsy.engines.runner import wider_sample
-    from biopsy.questions.transformations.question import SameEngine
 
     named = args.engines or engines.settings_given(args)
     specs = [spec.text for spec in engines.engine_specs(args)] if named else [PLAIN[0]]
@@ -162,7 +158,6 @@ def _engine(args: argparse.Namespace, index: ModelIndex, console: Console) -> Sa
 
 
 def _feeds(args: argparse.Namespace, index: ModelIndex, console: Console) -> Sequence[Feed]:
-    from biopsy.cli.run.execution import save, settled
     from biopsy.cli.run.settings import inputs_of
 
     feeds, _ = settled(index.fed_types(), inputs_of(args), console)
@@ -230,7 +225,6 @@ def add(parser: argparse.ArgumentParser) -> None:
 
 
 def _add_tool(parser: argparse.ArgumentParser) -> None:
-    from biopsy.questions.transformations.tools import TOOLS
 
     group = parser.add_argument_group("the tool")
     group.add_argument(

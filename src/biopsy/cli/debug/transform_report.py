@@ -4,21 +4,18 @@ from __future__ import annotations
 
 import argparse
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from biopsy import events
 from biopsy.cli.advice import Advice, say_advice
+from biopsy.cli.console import Console
 from biopsy.cli.debug.reduction_report import ReductionReport
 from biopsy.cli.progress import say_places, shows
 from biopsy.findings.answers import AGREE
 from biopsy.questions.transformations.check import STAGE
 from biopsy.questions.transformations.find import CONTROL, side_by_side
+from biopsy.questions.transformations.findings import TransformationFindings
+from biopsy.questions.transformations.question import SameEngine, TransformationQuestion
 from biopsy.text import count, is_refused, line_of, printable, series, some_of
-
-if TYPE_CHECKING:
-    from biopsy.cli.console import Console
-    from biopsy.questions.transformations.findings import TransformationFindings
-    from biopsy.questions.transformations.question import TransformationQuestion
 
 _MOST_LINES = 60
 
@@ -34,8 +31,6 @@ class TransformProgress(ReductionReport):
 
     def show_plan(self, question: TransformationQuestion) -> None:
         """Say what is going to happen."""
-        from biopsy.questions.transformations.question import SameEngine
-
         decides = question.decides
         where = f"in {decides.engine}" if isinstance(decides, SameEngine) else "by the check"
         self.line("transform", f"{question.index.path} by {printable(question.tool.text)}, before and after {where}")

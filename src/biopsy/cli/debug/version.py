@@ -11,19 +11,29 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from biopsy import errors, events
+from biopsy.checks.command_line import LOAD_INPUTS, OwnRun, parse
 from biopsy.checks.words import as_word
 from biopsy.cli import advice
 from biopsy.cli.advice import Advice, given, say_advice
 from biopsy.cli.arguments import checks, engines, groups, types
+from biopsy.cli.commands import COMMANDS
+from biopsy.cli.console import Console
 from biopsy.cli.debug import checking, other_machines
+from biopsy.cli.debug import reduce as reduce
+from biopsy.cli.debug.bundling import feeds_recorded
+from biopsy.cli.parser import parser_of
 from biopsy.cli.progress import CheckProgress, shows
 from biopsy.cli.report import add_report, report_file
+from biopsy.engines.base import ModelInput
+from biopsy.engines.registry import EngineSpec, parse_spec
+from biopsy.findings.model import model_tree_of
+from biopsy.findings.report import machine_tree, versions_tree
+from biopsy.model.index import index_file
+from biopsy.model.load import read_bytes
+from biopsy.reduction.result import inputs_file
 from biopsy.text import count, did_you_mean, is_refused, line_of, printable, series, shortened
 
 if TYPE_CHECKING:
-    from biopsy.checks.command_line import OwnRun
-    from biopsy.cli.console import Console
-    from biopsy.engines.registry import EngineSpec
     from biopsy.processes.environments.releases import Release
     from biopsy.questions.releases.find import ReleaseSearch
     from biopsy.questions.releases.findings import ReleaseBorder, ReleaseFindings
@@ -203,8 +213,6 @@ def _found(args: argparse.Namespace, console: Console, search: ReleaseSearch) ->
 def _sections(args: argparse.Namespace, found: ReleaseFindings, progress: VersionProgress) -> Mapping[str, Any]:
     """What a report tells."""
     from biopsy.findings.answers import releases_tree, releases_verdict
-    from biopsy.findings.model import model_tree_of
-    from biopsy.findings.report import versions_tree
 
     return {
         "verdict": releases_verdict(found),
@@ -220,9 +228,6 @@ def _sections(args: argparse.Namespace, found: ReleaseFindings, progress: Versio
 
 def question_of(args: argparse.Namespace, console: Console) -> ReleaseQuestion:
     """The question of a command line. Raises UsageError, ModelError."""
-    from biopsy.engines.base import ModelInput
-    from biopsy.model.index import index_file
-    from biopsy.model.load import read_bytes
     from biopsy.questions.releases.probe import ReleaseQuestion
     from biopsy.questions.releases.runs import PYTHON_VARIABLE
 
@@ -253,8 +258,6 @@ def span_of_line(args: argparse.Namespace, question: ReleaseQuestion) -> Release
 
 def _check(args: argparse.Namespace) -> ReleaseCheck:
     """The words of the check with a place for the release."""
-    from biopsy.checks.command_line import OwnRun, parse
-    from biopsy.engines.registry import EngineSpec, parse_spec
     from biopsy.processes.environments.interpreter import interpreter_of
     from biopsy.questions.releases.runs import ReleaseCheck, engine_of, has_place, requirements_of
 
@@ -398,7 +401,6 @@ def _dated(release: Release) -> str:
 
 
 def _machine() -> str:
-    from biopsy.findings.report import machine_tree
 
     facts = machine_tree()
     driver = f" · driver {facts['driver']}" if facts["driver"] else ""
@@ -443,12 +445,6 @@ def piece_of(
 
 def _reduced(args: argparse.Namespace, console: Console, check: tuple[str, ...]) -> Path | None:
     """Reduce, as the command does; the file of inputs that the piece is fed, if there is one."""
-    from biopsy.cli.commands import COMMANDS
-    from biopsy.cli.debug import reduce as reduce
-    from biopsy.cli.debug.bundling import feeds_recorded
-    from biopsy.cli.parser import parser_of
-    from biopsy.reduction.result import inputs_file
-
     output = piece_file(args.model)
     words = ["debug", "reduce", str(args.model), "-o", str(output), "--match", args.match, *_options(args)]
     command = next(one for one in COMMANDS if one.words == ("debug", "reduce"))
@@ -470,15 +466,11 @@ def _options(args: argparse.Namespace) -> list[str]:
 
 def _fed(words: tuple[str, ...], inputs: Path) -> tuple[str, ...]:
     """The words of a ``biopsy run`` with the inputs of the piece."""
-    from biopsy.checks.command_line import LOAD_INPUTS, OwnRun
-
     return OwnRun(words).without_option(LOAD_INPUTS).with_options(LOAD_INPUTS[0], str(inputs)).words
 
 
 def derived(args: argparse.Namespace) -> types.Derived:
     """The piece, and what stands beside it."""
-    from biopsy.reduction.result import inputs_file
-
     if not args.reduce:
         return {}
     piece = piece_file(args.model)

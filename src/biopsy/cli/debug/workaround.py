@@ -6,12 +6,16 @@ import argparse
 from typing import TYPE_CHECKING
 
 from biopsy import errors
+from biopsy.checks.command_line import parse
 from biopsy.cli.arguments import checks, comparing, groups, types
+from biopsy.cli.console import Console
 from biopsy.cli.debug import checking
 from biopsy.cli.report import add_report, report_file
+from biopsy.processes.writing import require_writable
+from biopsy.questions.builds.settings import ENGINE_PLACE, SETTINGS_PLACE, VARIABLE
+from biopsy.text import line_of
 
 if TYPE_CHECKING:
-    from biopsy.cli.console import Console
     from biopsy.questions.workarounds.question import WorkaroundQuestion
     from biopsy.questions.workarounds.result import VerifiedChange, Workarounds
 
@@ -34,7 +38,6 @@ def execute(args: argparse.Namespace, console: Console) -> int:
     Raises what ends with another status.
     """
     from biopsy.cli.debug.workaround_search import WorkaroundProgress, question_of, say_result, sections
-    from biopsy.processes.writing import require_writable
     from biopsy.questions.workarounds.find import find_workarounds
 
     report = report_file(args, console)
@@ -72,10 +75,6 @@ def _can_be_shown(args: argparse.Namespace, found: Workarounds, one: VerifiedCha
 
 def _line(args: argparse.Namespace, question: WorkaroundQuestion, one: VerifiedChange) -> str:
     """The check that shows a workaround, as it is typed; a patched model stands where it was or would be written."""
-    from biopsy.checks.command_line import parse
-    from biopsy.questions.builds.settings import ENGINE_PLACE, SETTINGS_PLACE, VARIABLE
-    from biopsy.text import line_of
-
     settings = one.engine.partition(":")[2]
     words = [
         word.replace(ENGINE_PLACE, one.engine).replace(SETTINGS_PLACE, settings) for word in question.template.words

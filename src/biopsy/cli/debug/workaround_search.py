@@ -13,13 +13,17 @@ from biopsy import errors, events
 from biopsy.checks.command_line import OwnRun, parse
 from biopsy.cli.advice import LIMITS, MADE_BY_DEFAULT, MAKING, Advice, given, say_advice
 from biopsy.cli.arguments import checks, comparing, groups
-from biopsy.cli.console import COLUMN
+from biopsy.cli.console import COLUMN, Console
 from biopsy.cli.debug import checking
 from biopsy.cli.progress import CheckProgress, shows
 from biopsy.cli.run.execution import settled
 from biopsy.cli.run.settings import golden_values, inputs_of, tolerances_of
 from biopsy.engines.registry import PLAIN, create, parse_spec
-from biopsy.model.index import index_file
+from biopsy.findings.bundle.engine_script import calls_of
+from biopsy.findings.model import model_tree_of
+from biopsy.findings.report import versions_tree
+from biopsy.model.index import ModelIndex, index_file
+from biopsy.model.sources import noted_source, places_of
 from biopsy.questions.builds.settings import ENGINE_PLACE, SETTINGS_PLACE, CheckTemplate
 from biopsy.questions.layers.question import Judge
 from biopsy.questions.workarounds.question import KINDS, Kind, PatchedFile, WhatIsRight, WorkaroundQuestion, golden_of
@@ -27,8 +31,6 @@ from biopsy.session.trial import Budget
 from biopsy.text import count, first_of, is_refused, series
 
 if TYPE_CHECKING:
-    from biopsy.cli.console import Console
-    from biopsy.model.index import ModelIndex
     from biopsy.questions.workarounds.result import VerifiedChange, Workarounds
 
 
@@ -226,7 +228,6 @@ def _say_others(console: Console, found: Workarounds) -> None:
 
 
 def _say_one(console: Console, number: int, one: VerifiedChange, index: ModelIndex) -> None:
-    from biopsy.findings.bundle.engine_script import calls_of
 
     console.say(f"  {number}  {one.kind:<{COLUMN}} {one.text}")
     details = [one.latency.text] if one.latency is not None else []
@@ -245,8 +246,6 @@ def _say_one(console: Console, number: int, one: VerifiedChange, index: ModelInd
 
 def _places(one: VerifiedChange, index: ModelIndex) -> list[str]:
     """The lines of code that the nodes that are changed come from."""
-    from biopsy.model.sources import noted_source, places_of
-
     changed = set(one.nodes)
     numbers = [node.number for node in index.nodes if node.label in changed]
     return [place.text for place in places_of(noted_source(index, number) for number in numbers)[:_MOST_NAMED]]
@@ -267,8 +266,6 @@ def sections(
 ) -> Mapping[str, Any]:
     """What a report tells."""
     from biopsy.findings.answers import workarounds_tree, workarounds_verdict
-    from biopsy.findings.model import model_tree_of
-    from biopsy.findings.report import versions_tree
 
     engines = [found.trust.reference, *filter(None, [found.trust.confirmed_by]), found.engine]
     return {

@@ -14,16 +14,18 @@ from typing import TYPE_CHECKING
 from biopsy import errors, events
 from biopsy.cli import advice
 from biopsy.cli.arguments import checks, types
-from biopsy.cli.console import COLUMN
+from biopsy.cli.console import COLUMN, Console
 from biopsy.cli.debug import bundling
+from biopsy.cli.debug.checking import ended_politely
 from biopsy.cli.diagnose import options
 from biopsy.cli.progress import Progress, shows
 from biopsy.cli.report import report_file
+from biopsy.diagnosis.facts import Diagnosis
+from biopsy.model.load import require_file
+from biopsy.processes.writing import require_writable
 from biopsy.text import count
 
 if TYPE_CHECKING:
-    from biopsy.cli.console import Console
-    from biopsy.diagnosis.facts import Diagnosis
     from biopsy.diagnosis.question import DiagnosisQuestion
 
 REST_OPTIONS = checks.REST_OPTIONS
@@ -66,7 +68,6 @@ def execute(args: argparse.Namespace, console: Console) -> int:
 
 def _executed(args: argparse.Namespace, console: Console, held: ExitStack) -> int:
     """The same; the folder is kept for this diagnosis until ``held`` is closed."""
-    from biopsy.cli.debug.checking import ended_politely
     from biopsy.cli.diagnose.question import question_of
     from biopsy.diagnosis.diagnose import diagnose
     from biopsy.diagnosis.report_tree import diagnosis_sections
@@ -121,8 +122,6 @@ def _status(found: Diagnosis) -> int:
 
 
 def _require_sense(args: argparse.Namespace) -> None:
-    from biopsy.model.load import require_file
-    from biopsy.processes.writing import require_writable
 
     require_file(args.model)
     if args.events is not None:

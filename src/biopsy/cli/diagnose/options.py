@@ -9,13 +9,14 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from biopsy.checks.command import CommandCheck
 from biopsy.cli.arguments import checks, comparing, engines, groups, types
+from biopsy.cli.console import Console
 from biopsy.cli.debug import bundling, checking
 from biopsy.cli.report import add_report
+from biopsy.diagnosis.facts import Diagnosis, FailureSeen
 
 if TYPE_CHECKING:
-    from biopsy.cli.console import Console
-    from biopsy.diagnosis.facts import Diagnosis, FailureSeen
     from biopsy.diagnosis.question import DiagnosisQuestion
 
 DEFAULT_TIME = "10m"
@@ -132,7 +133,6 @@ def _packing(
     failure: FailureSeen,
     reports: Mapping[str, bytes],
 ) -> bundling.Packing:
-    from biopsy.checks.command import CommandCheck
     from biopsy.diagnosis.question import without_weights_folder
     from biopsy.findings.bundle.job import EarlierFindings
 

@@ -6,7 +6,6 @@ import argparse
 from collections.abc import Sequence
 from contextlib import ExitStack
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from biopsy import errors
 from biopsy.checks.command_line import OwnRun, parse
@@ -14,6 +13,7 @@ from biopsy.checks.words import names_path
 from biopsy.cli.advice import LIMITS, given
 from biopsy.cli.arguments import checks, comparing
 from biopsy.cli.arguments.engines import default_engine, engine_specs, settings_given, specs_to_run
+from biopsy.cli.console import Console
 from biopsy.cli.debug import checking
 from biopsy.cli.diagnose.options import folder_of
 from biopsy.cli.run.settings import inputs_of, tolerances_of
@@ -25,9 +25,6 @@ from biopsy.processes.own_process import processors
 from biopsy.questions.builds.settings import ENGINE_PLACE, SETTINGS_PLACE
 from biopsy.questions.layers.question import Judge
 from biopsy.questions.transformations.question import parse_tool
-
-if TYPE_CHECKING:
-    from biopsy.cli.console import Console
 
 
 def question_of(args: argparse.Namespace, console: Console, held: ExitStack) -> DiagnosisQuestion:

@@ -5,17 +5,19 @@ from __future__ import annotations
 import argparse
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from biopsy import errors
+from biopsy.checks import verdict
 from biopsy.cli.arguments import absent_options, engines, groups, types
-from biopsy.text import count
-
-if TYPE_CHECKING:
-    from biopsy.cli.console import Console
-    from biopsy.engines.capability import ModelPart, Parts, Survey
-    from biopsy.engines.registry import EngineSpec
-    from biopsy.model.index import ModelIndex
+from biopsy.cli.console import Console
+from biopsy.engines.capability import ModelPart, Parts, Survey, file_names, survey
+from biopsy.engines.registry import EngineSpec, create, installed
+from biopsy.engines.worker import Worker
+from biopsy.model import load, weights_file
+from biopsy.model.index import ModelIndex, index_file
+from biopsy.model.sources import noted_source
+from biopsy.processes.cleanup import temporary_folder
+from biopsy.text import count, printable
 
 EXAMPLES = """\
 examples:
@@ -62,12 +64,6 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def execute(args: argparse.Namespace, console: Console) -> int:
     """Ask, show, write."""
-    from biopsy.checks import verdict
-    from biopsy.engines.capability import Parts, survey
-    from biopsy.engines.worker import Worker
-    from biopsy.model.index import index_file
-    from biopsy.processes.cleanup import temporary_folder
-
     spec, is_named = _engine(args, console)
     if args.with_partitioning and args.output is None:
         args.output = Path(_DEFAULT_FOLDER)
@@ -95,8 +91,6 @@ def execute(args: argparse.Namespace, console: Console) -> int:
 
 def _engine(args: argparse.Namespace, console: Console) -> tuple[EngineSpec, bool]:
     """The engine to ask, and whether it is named: TensorRT if not. Raises EngineMissing if that does not work here."""
-    from biopsy.engines.registry import EngineSpec, create, installed
-
     named = engines.only_engine(args)
     if named is None:
         problem = installed("trt")[0].problem
@@ -117,8 +111,6 @@ def _no_tensorrt(problem: str) -> errors.EngineMissing:
 
 
 def _show(found: Survey, engine: str, console: Console) -> None:
-    from biopsy.model.sources import noted_source
-    from biopsy.text import printable
 
     nodes = found.index.nodes
     total, refused = len(nodes), len(found.refused)
@@ -168,7 +160,6 @@ def _require_empty(folder: Path) -> None:
 
 
 def _write(folder: Path, found: Survey, parts: Parts, console: Console) -> None:
-    from biopsy.engines.capability import file_names
 
     folder.mkdir(parents=True, exist_ok=True)
     each = found.parts()
@@ -181,7 +172,6 @@ def _write(folder: Path, found: Survey, parts: Parts, console: Console) -> None:
 
 
 def _write_one(part: ModelPart, path: Path, parts: Parts) -> None:
-    from biopsy.model import load, weights_file
 
     made = load.parse(parts.bytes_of(part.nodes), None)
     weights_file.save_with_weights(made, path, parts.index.folder, None)

@@ -6,14 +6,12 @@ import argparse
 import fnmatch
 import sys
 from collections.abc import Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from biopsy import errors
 from biopsy.cli.arguments import types
 from biopsy.cli.console import Console
-
-if TYPE_CHECKING:
-    from biopsy.tensors.results import Array, RunnerResult
+from biopsy.tensors.results import Array, RunnerResult, release
 
 EPILOG = """\
 examples:
@@ -99,7 +97,6 @@ def _matches(name: str, patterns: Sequence[str]) -> bool:
 def _tensor_lines(tensors: Mapping[str, Array], args: argparse.Namespace) -> Iterator[str]:
     from biopsy.comparison.describe import statistics_text
     from biopsy.comparison.metrics import statistics
-    from biopsy.tensors.results import release
     from biopsy.tensors.types import is_text
 
     for name in tensors:

@@ -9,11 +9,10 @@ from typing import TYPE_CHECKING, Any
 
 from biopsy import errors
 from biopsy.cli.arguments import types
-from biopsy.cli.console import COLUMN
+from biopsy.cli.console import COLUMN, Console
 from biopsy.cli.report import add_report, report_file
 
 if TYPE_CHECKING:
-    from biopsy.cli.console import Console
     from biopsy.questions.builds.difference import ChoiceGroup, Difference, Table
     from biopsy.questions.builds.record import TacticRecord, TacticReplay
 

@@ -5,16 +5,23 @@ from __future__ import annotations
 import argparse
 from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from biopsy import errors
+from biopsy.checks import verdict
 from biopsy.cli.arguments import absent_options
 from biopsy.cli.arguments.groups import add_model_type, add_weights_folder
 from biopsy.cli.arguments.types import READ
-
-if TYPE_CHECKING:
-    from biopsy.cli.console import Console
-    from biopsy.engines.base import LayerRecord
+from biopsy.cli.console import Console
+from biopsy.cli.run.execution import is_built_model
+from biopsy.engines import registry
+from biopsy.engines.base import LayerRecord, ModelInput
+from biopsy.engines.registry import create
+from biopsy.model import load, sanitize
+from biopsy.model.describe import braced, describe, polygraphy_text, spelled
+from biopsy.model.external import may_refer, require_safe_locations
+from biopsy.model.load import READ_WHOLE, open_model, read_bytes, require_file
+from biopsy.model.tensor_type import TensorType
+from biopsy.text import printable
 
 EXAMPLES = """\
 examples:
@@ -84,8 +91,6 @@ _OVERLAP = 64
 
 def execute(args: argparse.Namespace, console: Console) -> int:
     """Show the model."""
-    from biopsy.cli.run.execution import is_built_model
-
     shown = {*MODES[args.mode or "none"], *args.show}
     if is_built_model(args):
         _show_built(args, "layers" in shown, console)
@@ -104,25 +109,19 @@ def _require_absent(given: Mapping[str, object], why: str) -> None:
 
 
 def _show_onnx(args: argparse.Namespace, shown: Collection[str], console: Console) -> None:
-    from biopsy.checks import verdict
 
     folder = args.external_data_dir
     facts = _facts(args.combine_tensor_info)
     if args.mode is not None:
         if facts:
             raise errors.UsageError("--combine-tensor-info cannot be combined with --mode: use --show")
-        from biopsy.model.describe import describe
 
         verdict.report_looking()
         console.say(*describe(args.model, shown, folder).split("\n"))
     else:
-        from biopsy.model.describe import polygraphy_text
-
         verdict.report_looking()
         console.say(*polygraphy_text(args.model, shown, folder, facts))
     if args.list_unbounded_dds:
-        from biopsy.model import load, sanitize
-
         model = load.parse(load.read_bytes(args.model), args.model)
         console.say(f"[I] Found tensors with unbounded DDS: {sanitize.unbounded_shapes(model)}")
     _warn_of_places(args.model, folder or args.model.parent, console)
@@ -146,11 +145,7 @@ def _facts(path: Path | None) -> dict[str, str]:
 
 def _show_network(args: argparse.Namespace, with_layers: bool, console: Console) -> None:
     """Show what TensorRT's parser makes of the model."""
-    from biopsy.checks import verdict
-    from biopsy.engines.base import ModelInput
-    from biopsy.engines.registry import create
     from biopsy.engines.trt.engine import TensorRt
-    from biopsy.model.load import read_bytes
 
     _require_absent(
         {"--list-unbounded-dds": args.list_unbounded_dds, "--combine-tensor-info": args.combine_tensor_info},
@@ -166,10 +161,6 @@ def _show_network(args: argparse.Namespace, with_layers: bool, console: Console)
 
 def _warn_of_places(path: Path, folder: Path, console: Console) -> None:
     """Say that no engine will be given a model whose weights stand where none may be read."""
-    from biopsy.model.external import may_refer, require_safe_locations
-    from biopsy.model.load import READ_WHOLE, open_model
-    from biopsy.text import printable
-
     data = open_model(path)
     pieces = range(0, len(data), READ_WHOLE)  # one after the other: a large model is not to be in memory for this
     if not any(may_refer(data[max(0, at - _OVERLAP) : at + READ_WHOLE]) for at in pieces):
@@ -182,12 +173,6 @@ def _warn_of_places(path: Path, folder: Path, console: Console) -> None:
 
 def _show_built(args: argparse.Namespace, with_layers: bool, console: Console) -> None:
     """Show what an engine has saved: what goes in and comes out and, where it tells them, the layers."""
-    from biopsy.checks import verdict
-    from biopsy.engines import registry
-    from biopsy.model.describe import braced, spelled
-    from biopsy.model.load import require_file
-    from biopsy.model.tensor_type import TensorType
-
     path: Path = args.model
     _require_absent(
         {"--list-unbounded-dds": args.list_unbounded_dds, "--display-as trt": args.display_as == "trt"},

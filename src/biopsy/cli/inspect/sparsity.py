@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import argparse
-from typing import TYPE_CHECKING
 
+from biopsy.checks import verdict
 from biopsy.cli.arguments import absent_options, types
 from biopsy.cli.arguments.groups import add_weights_folder
-
-if TYPE_CHECKING:
-    from biopsy.cli.console import Console
+from biopsy.cli.console import Console
+from biopsy.model import external, index, load
+from biopsy.model.stripping import conforming, factors
 
 EXAMPLES = """\
 examples:
@@ -28,10 +28,6 @@ def configure(parser: argparse.ArgumentParser) -> None:
 def execute(args: argparse.Namespace, console: Console) -> int:
     """Look at the weights."""
     import onnx  # noqa: F401 -- loaded before the model is looked at
-
-    from biopsy.checks import verdict
-    from biopsy.model import external, index, load
-    from biopsy.model.stripping import conforming, factors
 
     verdict.report_looking()
     folder = args.external_data_dir or args.model.parent

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Iterator
+from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING
 
 from biopsy.cli.arguments import types
-from biopsy.cli.console import COLUMN
+from biopsy.cli.console import COLUMN, Console
+from biopsy.engines.base import LayerRecord
 
 if TYPE_CHECKING:
-    from biopsy.cli.console import Console
-    from biopsy.engines.base import LayerRecord
     from biopsy.questions.builds.record import TacticRecord, TacticReplay
 
 _EPILOG = """\
@@ -43,7 +43,6 @@ def execute(args: argparse.Namespace, console: Console) -> int:
 
 
 def _matches(names: tuple[str, ...], patterns: list[str] | None) -> bool:
-    from fnmatch import fnmatchcase
 
     return not patterns or any(name == pattern or fnmatchcase(name, pattern) for name in names for pattern in patterns)
 

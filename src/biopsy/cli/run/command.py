@@ -10,23 +10,36 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from biopsy import errors
+from biopsy.checks import verdict
+from biopsy.cli.advice import say_advice
 from biopsy.cli.arguments import absent_options, comparing, groups, types
 from biopsy.cli.arguments.comparing import limits_of
-from biopsy.cli.arguments.engines import add, add_engines, add_packages, specs_to_run
+from biopsy.cli.arguments.engines import add, add_engines, add_packages, install, specs_to_run
+from biopsy.cli.console import Console
 from biopsy.cli.run import options
-from biopsy.cli.run.execution import Feeder, ModelExecution, require_same, save_outputs
-from biopsy.cli.run.findings import Findings, Ran, names_failing, unique, what_passed
+from biopsy.cli.run.execution import Feeder, ModelExecution, require_possible, require_same, save_outputs
+from biopsy.cli.run.findings import (
+    Findings,
+    Ran,
+    guessed_shapes,
+    names_failing,
+    nothing_compared,
+    random_hint,
+    unique,
+    what_passed,
+    whose_fault,
+)
 from biopsy.cli.run.options import are_given, functions_of
+from biopsy.comparison.tolerance import MetricLimits, Stats, Tolerances, names_of, require_known_outputs, spoken_of
+from biopsy.engines.base import Engine, ModelInput
+from biopsy.engines.registry import create
+from biopsy.tensors.results import RunnerResult
 
 if TYPE_CHECKING:
-    from biopsy.cli.console import Console
     from biopsy.comparison.compare import Detail
     from biopsy.comparison.metrics import NotFinite
     from biopsy.comparison.noise import NoiseReport
     from biopsy.comparison.runs import ComparisonFunction, RunComparison
-    from biopsy.comparison.tolerance import MetricLimits, Stats, Tolerances
-    from biopsy.engines.base import Engine, ModelInput
-    from biopsy.tensors.results import RunnerResult
 
 __all__ = ["conclude_crash", "configure", "derived_files", "execute"]
 
@@ -67,7 +80,6 @@ def derived_files(args: argparse.Namespace) -> types.Derived:
 
 def execute(args: argparse.Namespace, console: Console) -> int:
     """Run, save, compare, report."""
-    from biopsy.checks import verdict
     from biopsy.cli.run.settings import golden_values, inputs_of, model_of, save_model, tolerances_of
 
     if is_of_files(args):
@@ -104,10 +116,7 @@ def execute(args: argparse.Namespace, console: Console) -> int:
 
 def _engines(args: argparse.Namespace, console: Console) -> list[Engine]:
     """The engines to run. Raises UsageError for options that no engine here can follow, or files not to be written."""
-    from biopsy.cli.arguments.engines import install
-    from biopsy.cli.run.execution import require_possible
     from biopsy.cli.run.settings import require_writable
-    from biopsy.engines.registry import create
 
     specs = specs_to_run(args)
     if not (args.engines or args.packages):
@@ -123,7 +132,6 @@ def _require_names(args: argparse.Namespace, model: ModelInput) -> None:
     """Raise UsageError for limits that are none, and DoesNotFit for names that the model does not have."""
     from biopsy.cli.run.names import require_known_names
     from biopsy.cli.run.settings import tolerances_of
-    from biopsy.comparison.tolerance import spoken_of
 
     spoken = spoken_of(*tolerances_of(args), comparing.limits_of(args))
     require_known_names(args, model, {**spoken, "--noise-ratio": options.noise_ratios_of(args)})
@@ -133,8 +141,6 @@ def _reported(
     findings: Findings, pairs: Sequence[tuple[RunnerResult, RunnerResult]], execution: ModelExecution
 ) -> Findings:
     """The findings, sized where a reduction asks for that, and written where a person does."""
-    from biopsy.checks import verdict
-
     args = execution.args
     if verdict.is_wanted():
         from biopsy.cli.run.report import Arbiter, sized
@@ -166,9 +172,7 @@ def is_of_files(args: argparse.Namespace) -> bool:
 
 def compare_files(args: argparse.Namespace, console: Console) -> int:
     """Compare the runners of all files with the first of them. Raises CannotCompare if they have nothing in common."""
-    from biopsy.checks import verdict
     from biopsy.cli.run.settings import golden_values, require_writable, tolerances_of
-    from biopsy.comparison.tolerance import names_of, require_known_outputs, spoken_of
 
     require_writable(args)
     functions = functions_of(args, console)
@@ -266,8 +270,6 @@ def find_not_finite(done: Sequence[RunnerResult], console: Console) -> list[tupl
 
 def warn_of_random(model: ModelInput, console: Console) -> None:
     """Say so if the model has random operators, whose values nothing can be compared with."""
-    from biopsy.cli.run.findings import random_hint
-
     hint = random_hint(model)
     if hint is not None:
         console.warn(hint)
@@ -278,8 +280,6 @@ def warn_of_random(model: ModelInput, console: Console) -> None:
 
 def conclude_crash(args: argparse.Namespace, console: Console, crash: errors.EngineCrash) -> int:
     """Report, from the process that is left, an engine that ended the other; only its failure is known."""
-    from biopsy.engines.registry import create
-
     console.failure(crash)
     engines = [create(spec) for spec in specs_to_run(args)]
     crashed = next((engine for engine in engines if crash.label in (engine.label, engine.name)), None)
@@ -307,8 +307,6 @@ def hinted(
 
     ``guessed`` are shapes that nobody said; ``validated``: whether values were looked at by themselves.
     """
-    from biopsy.cli.run.findings import guessed_shapes, nothing_compared, whose_fault
-
     if not found.reasons:
         return replace(found, hint=nothing_compared(found, validated=validated))
 
@@ -323,8 +321,6 @@ def conclude(found: Findings, console: Console, args: argparse.Namespace | None 
 
     ``args`` are those of a run that may be gone on with: if it fails, what to type next is shown, unless it is a check.
     """
-    from biopsy.checks import verdict
-
     failure = next((one.failure for one in found.ran if one.failure is not None), None)
     wrong = next((one for one in found.compared if not one.passed), None)
     noisy = next((one for one in found.noise if one.failures), None)
@@ -348,7 +344,6 @@ def conclude(found: Findings, console: Console, args: argparse.Namespace | None 
         return 0
     console.say(f"FAILED | {'; '.join(found.reasons)}")
     if args is not None and not verdict.is_wanted():
-        from biopsy.cli.advice import say_advice
         from biopsy.cli.run.report import advice_of, origin_lines
 
         for line in origin_lines(args.model, names_failing(found)):

@@ -12,17 +12,19 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from biopsy import errors
+from biopsy.cli.console import Console
 from biopsy.cli.run.findings import Ran
+from biopsy.comparison.tolerance import Stats, Tolerances
+from biopsy.engines.base import Engine, ModelInput, Session
+from biopsy.model.index import index_bytes
+from biopsy.model.tensor_type import ValueType
+from biopsy.processes.writing import require_writable
+from biopsy.tensors.results import Feed, RunnerResult
 from biopsy.text import ListOption, count, line_of
 
 if TYPE_CHECKING:
-    from biopsy.cli.console import Console
     from biopsy.cli.run.recording import Recorder
-    from biopsy.comparison.tolerance import Stats, Tolerances
-    from biopsy.engines.base import Engine, ModelInput, Session
     from biopsy.engines.runner import Inputs
-    from biopsy.model.tensor_type import ValueType
-    from biopsy.tensors.results import Feed, RunnerResult
 
 
 @dataclass(frozen=True)
@@ -138,8 +140,6 @@ def require_possible(args: argparse.Namespace, engines: Sequence[Engine]) -> Non
         if asked:
             raise errors.UsageError(f"--build-only runs nothing, and {asked[0]} needs outputs")
     if args.save_engine is not None:
-        from biopsy.processes.writing import require_writable
-
         _saver(args.save_engine, engines)
         require_writable(args.save_engine)
     if is_built_model(args):
@@ -197,7 +197,6 @@ def _shapes(model: ModelInput, feeder: Feeder, args: argparse.Namespace) -> Mapp
     said = _said(feeder.inputs)
     if args.build_only:
         return said
-    from biopsy.model.index import index_bytes
 
     index = index_bytes(model.data, model.folder)
     feeder.feeds(index.fed_types())

@@ -10,16 +10,18 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from biopsy import errors
+from biopsy.comparison.mismatch import Mismatch, Rounding
+from biopsy.engines.base import Engine, ModelInput
+from biopsy.model.index import index_bytes
 from biopsy.model.known_names import listed
+from biopsy.model.nodes import may_be_random, random_words
+from biopsy.tensors.results import RunnerResult
 from biopsy.text import ListOption, count, line_of
 
 if TYPE_CHECKING:
     from biopsy.comparison.metrics import NotFinite
-    from biopsy.comparison.mismatch import Mismatch, Rounding
     from biopsy.comparison.noise import NoiseReport
     from biopsy.comparison.runs import RunComparison
-    from biopsy.engines.base import Engine, ModelInput
-    from biopsy.tensors.results import RunnerResult
 
 
 @dataclass(frozen=True)
@@ -128,11 +130,8 @@ def names_failing(found: Findings) -> list[str]:
 
 def random_hint(model: ModelInput) -> str | None:
     """That the model has random operators, so that no comparison of its values says anything; None if it has none."""
-    from biopsy.model.nodes import may_be_random, random_words
-
     if not may_be_random(model.data):
         return None
-    from biopsy.model.index import index_bytes
 
     return random_words(index_bytes(model.data, model.folder))
 

@@ -5,17 +5,20 @@ from __future__ import annotations
 import argparse
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from biopsy import errors
 from biopsy.cli.arguments import comparing
+from biopsy.cli.arguments.comparing import limits_of
+from biopsy.cli.run.execution import is_built_model
+from biopsy.cli.run.options import noise_ratios_of
+from biopsy.cli.run.settings import tolerances_of
 from biopsy.comparison.tolerance import require_known_outputs, spoken_of
+from biopsy.engines.base import ModelInput
+from biopsy.engines.runner import require_inputs_of
+from biopsy.model.index import ModelIndex, index_bytes
 from biopsy.model.known_names import may_lack_names
+from biopsy.tensors.files import read_feeds
 from biopsy.tensors.types import fixed_names, item_of
-
-if TYPE_CHECKING:
-    from biopsy.engines.base import ModelInput
-    from biopsy.model.index import ModelIndex
 
 
 def require_known_names(args: argparse.Namespace, model: ModelInput, spoken: Mapping[str, Iterable[str]]) -> None:
@@ -23,11 +26,8 @@ def require_known_names(args: argparse.Namespace, model: ModelInput, spoken: Map
 
     Inputs are compared too where golden values have them. Of a file that an engine has built nothing is known here.
     """
-    from biopsy.cli.run.execution import is_built_model
-
     if may_lack_names() or is_built_model(args) or not any(name for names in spoken.values() for name in names):
         return
-    from biopsy.model.index import index_bytes
 
     try:
         index = index_bytes(model.data, model.folder)
@@ -61,9 +61,6 @@ def require_names_of_check(
 
 
 def _spoken_of(own_run: argparse.Namespace) -> dict[str, Iterable[str]]:
-    from biopsy.cli.arguments.comparing import limits_of
-    from biopsy.cli.run.options import noise_ratios_of
-    from biopsy.cli.run.settings import tolerances_of
 
     try:
         spoken = spoken_of(*tolerances_of(own_run), limits_of(own_run))
@@ -84,9 +81,6 @@ def _require_samples_of(index: ModelIndex, files: Iterable[Path]) -> None:
 
     They may hold inner tensors of it too. Files that are not there, or are large and not mapped, are left to the check.
     """
-    from biopsy.engines.runner import require_inputs_of
-    from biopsy.tensors.files import read_feeds
-
     wanted = [index.names[tensor] for tensor in index.fed_inputs()]
     for file in files:
         if file.is_file() and (file.suffix == ".safetensors" or file.stat().st_size < _SOON_READ):

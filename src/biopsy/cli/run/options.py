@@ -15,11 +15,11 @@ from biopsy.cli.arguments import comparing, groups, types
 from biopsy.cli.arguments.comparing import by_name, number_from
 from biopsy.cli.arguments.types import byte_size
 from biopsy.cli.report import add_report
+from biopsy.tensors.results import RunnerResult
 
 if TYPE_CHECKING:
     from biopsy.cli.console import Console
     from biopsy.comparison.runs import ComparisonFunction
-    from biopsy.tensors.results import RunnerResult
     from biopsy.tensors.user_script import Postprocessing
 
 

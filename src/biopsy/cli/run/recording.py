@@ -16,6 +16,7 @@ from biopsy.comparison.describe import number as shown_number
 from biopsy.comparison.tolerance import Tolerances
 from biopsy.engines.base import Engine, ModelInput
 from biopsy.engines.runner import checked_feed, runner_name
+from biopsy.model.external import resolve
 from biopsy.model.extract import mark_outputs
 from biopsy.model.index import ModelIndex, index_bytes
 from biopsy.model.tensor_type import TensorType, ValueType
@@ -204,8 +205,6 @@ def _error(compared: OutputComparison) -> float:
 
 def _weights_elsewhere(index: ModelIndex) -> Iterator[bytes]:
     """What tells when files with external weights change: their names, sizes and times."""
-    from biopsy.model.external import resolve
-
     for location in sorted({weight.external.location for weight in index.weights.values() if weight.external}):
         found = resolve(index.folder, location).stat()
         yield f"{location} {found.st_size} {found.st_mtime_ns}".encode()

@@ -8,7 +8,7 @@ import argparse
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from biopsy import errors
 from biopsy.checks.command_line import PLACEHOLDER, OwnRun
@@ -17,7 +17,10 @@ from biopsy.cli import advice, commands
 from biopsy.cli.advice import Advice
 from biopsy.cli.arguments.types import FileKind
 from biopsy.cli.console import Console
-from biopsy.cli.run.findings import names_failing, what_passed
+from biopsy.cli.parser import Parser, parser_of
+from biopsy.cli.report import report_file
+from biopsy.cli.run.execution import Feeder, is_built_model
+from biopsy.cli.run.findings import Findings, names_failing, what_passed
 from biopsy.cli.run.noise import yardsticks
 from biopsy.comparison.compare import OutputComparison
 from biopsy.comparison.describe import index, number, report_lines, wide_tolerance
@@ -27,14 +30,10 @@ from biopsy.comparison.mismatch_size import explained, only, run_mismatches
 from biopsy.comparison.runs import RunComparison
 from biopsy.engines.base import Engine
 from biopsy.engines.registry import EXACT, create
+from biopsy.model.index import index_file
+from biopsy.model.sources import NodeSource, noted_source
 from biopsy.tensors.results import RunnerResult
 from biopsy.text import ListOption, first_line, is_refused, line_of
-
-if TYPE_CHECKING:
-    from biopsy.cli.parser import Parser
-    from biopsy.cli.run.execution import Feeder
-    from biopsy.cli.run.findings import Findings
-    from biopsy.model.sources import NodeSource
 
 _MOST_PASSING = 10
 _MOST_FAILING = 20
@@ -115,8 +114,6 @@ def show_not_finite(found: Sequence[tuple[str, NotFinite]], console: Console) ->
 
 def write_report(args: argparse.Namespace, found: Findings, console: Console) -> None:
     """Write everything found. Raises UsageError if it cannot be written."""
-    from biopsy.cli.report import report_file
-
     report_file(args, console).write(_STATUS[found.verdict], lambda: sections(args, found))
 
 
@@ -178,9 +175,6 @@ class OutputOrigin:
 
 def origins(path: Path, names: Iterable[str]) -> Iterator[OutputOrigin]:
     """Of each of some tensors, of which it is known. A model that cannot be read any more has none."""
-    from biopsy.model.index import index_file
-    from biopsy.model.sources import noted_source
-
     try:
         index = index_file(path)
     except (errors.BiopsyError, OSError):
@@ -216,8 +210,6 @@ def advice_of(args: argparse.Namespace, guessed: Mapping[str, Sequence[int]]) ->
 
     ``guessed`` are shapes that nobody said: a diagnosis makes none up, so its line says them.
     """
-    from biopsy.cli.run.execution import is_built_model
-
     words = commands.read(args.words).rest
     places = [place for place, word in enumerate(words) if not word.startswith("-") and Path(word) == args.model]
     if len(places) != 1 or is_built_model(args):
@@ -266,8 +258,6 @@ def _reduction(args: argparse.Namespace, options: OwnRun) -> Iterator[str]:
 
 def _golden(args: argparse.Namespace) -> Path | None:
     """The file of golden values, if there is just one, has those of inner tensors, and belongs to inputs of a file."""
-    from biopsy.model.index import index_file
-
     if len(args.load_outputs or ()) != 1 or len(args.load_inputs or ()) != 1:
         return None
     (golden,) = args.load_outputs
@@ -303,7 +293,6 @@ def _is_understood(command: str, words: Sequence[str]) -> bool:
 
 
 def _parser(word: str = "run") -> Parser:
-    from biopsy.cli.parser import parser_of
 
     command = commands.find([word])
     assert command is not None

@@ -8,24 +8,26 @@ import argparse
 from collections.abc import Iterable, Sequence
 from itertools import chain
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from biopsy import errors
 from biopsy.cli.arguments import comparing, groups
-from biopsy.cli.arguments.groups import marked_outputs
+from biopsy.cli.arguments.groups import marked_outputs, weights_file
+from biopsy.cli.console import Console
 from biopsy.comparison.tolerance import Stats, Tolerances
 from biopsy.engines.base import ModelInput
 from biopsy.engines.runner import Inputs
+from biopsy.model import infer
 from biopsy.model.extract import OutputChoice, choose_outputs
+from biopsy.model.index import index_bytes
 from biopsy.model.known_names import require_known
-from biopsy.model.load import read_bytes
+from biopsy.model.load import parse, read_bytes
+from biopsy.model.weights_file import save_with_weights
 from biopsy.processes import writing
 from biopsy.recording.reference_run import Draws
+from biopsy.tensors.files import read_feeds, read_results, require_new_folder
 from biopsy.tensors.results import Feed, RunnerResult
+from biopsy.tensors.user_script import load_script
 from biopsy.text import option_line
-
-if TYPE_CHECKING:
-    from biopsy.cli.console import Console
 
 
 def model_of(args: argparse.Namespace) -> ModelInput:
@@ -47,10 +49,6 @@ def save_model(args: argparse.Namespace, model: ModelInput, console: Console) ->
         if args.save_external_data is not None:
             raise errors.UsageError("--save-external-data needs a model to save", next_steps=["--save-onnx FILE.onnx"])
         return
-    from biopsy.cli.arguments.groups import weights_file
-    from biopsy.model import infer
-    from biopsy.model.load import parse
-    from biopsy.model.weights_file import save_with_weights
 
     parsed = parse(model.data, args.model)
     infer.type_untyped_outputs(parsed)
@@ -61,8 +59,6 @@ def save_model(args: argparse.Namespace, model: ModelInput, console: Console) ->
 
 def own_outputs(args: argparse.Namespace) -> list[str]:
     """Names of the outputs that the model has in its file."""
-    from biopsy.model.index import index_bytes
-
     index = index_bytes(read_bytes(args.model))
     return [index.names[tensor] for tensor in index.outputs]
 
@@ -83,12 +79,8 @@ def inputs_of(args: argparse.Namespace) -> Inputs:
 def given_feeds(args: argparse.Namespace) -> Sequence[Feed] | None:
     """The inputs that were loaded or that a script made, files one after the other; None for random ones."""
     if args.load_inputs:
-        from biopsy.tensors.files import read_feeds
-
         return list(chain.from_iterable(read_feeds(path) for path in args.load_inputs))
     if args.data_loader_script:
-        from biopsy.tensors.user_script import load_script
-
         return list(load_script(*comparing.parse_script(args.data_loader_script)))
     return None
 
@@ -98,7 +90,6 @@ def golden_values(paths: Sequence[Path]) -> list[RunnerResult]:
     found: list[RunnerResult] = []
     if not paths:
         return found
-    from biopsy.tensors.files import read_results
 
     for path in paths:
         results = read_results(path)
@@ -131,8 +122,6 @@ def require_writable(args: argparse.Namespace) -> None:
         if path.suffix or path in (args.report, args.save_onnx):
             writing.require_writable(path)
         else:
-            from biopsy.tensors.files import require_new_folder
-
             require_new_folder(path)
 
 

@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Callable, Container, Mapping, Sequence
-from typing import TYPE_CHECKING, Literal, TypeVar
+from typing import Literal, TypeVar
 
 from biopsy import errors
 from biopsy.cli import model_files
 from biopsy.cli.arguments import groups, types
+from biopsy.cli.arguments.comparing import parse_shapes, parse_symbolic_shapes
+from biopsy.cli.console import Console
+from biopsy.model import parts
+from biopsy.model.extract import Inference, Wanted, extract, mark_outputs
+from biopsy.model.index import index_bytes
+from biopsy.model.tensor_type import ELEM_OF_DTYPE, Shape, TensorType
 from biopsy.text import did_you_mean
-
-if TYPE_CHECKING:
-    from biopsy.cli.console import Console
-    from biopsy.model.extract import Inference, Wanted
-    from biopsy.model.tensor_type import Shape, TensorType
 
 T = TypeVar("T")
 
@@ -68,10 +69,6 @@ def derived_files(args: argparse.Namespace) -> types.Derived:
 
 def execute(args: argparse.Namespace, console: Console) -> int:
     """Extract, write, and tell what was kept."""
-    from biopsy.model import parts
-    from biopsy.model.extract import extract
-    from biopsy.model.index import index_bytes
-
     opened = model_files.opened(args)
     index = index_bytes(opened.data, opened.folder)
     inputs = None if args.inputs is None else [parse_input(text, index.ids) for text in args.inputs]
@@ -92,8 +89,6 @@ def execute(args: argparse.Namespace, console: Console) -> int:
 
 
 def _inference(args: argparse.Namespace, opened: model_files.Opened, console: Console) -> Inference:
-    from biopsy.cli.arguments.comparing import parse_shapes
-    from biopsy.model.extract import Inference
 
     shapes = parse_shapes(args.model_input_shapes, "--model-input-shapes")
 
@@ -101,7 +96,6 @@ def _inference(args: argparse.Namespace, opened: model_files.Opened, console: Co
     by_running = model_files.FallbackRun(args, opened.folder, console, shapes)
 
     def run(names: Sequence[str]) -> Mapping[str, TensorType]:
-        from biopsy.model.extract import mark_outputs
 
         marked = mark_outputs(opened.data, names)
         if args.force_fallback_shape_inference:
@@ -123,8 +117,6 @@ def parse_input(text: str, known: Container[str]) -> Wanted:
 
     Raises UsageError if it is none of them.
     """
-    from biopsy.model.extract import Wanted
-
     if text in known:
         return Wanted(text)
     name, _, last = text.rpartition(":")
@@ -140,8 +132,6 @@ def parse_input(text: str, known: Container[str]) -> Wanted:
 
 def parse_output(text: str, known: Container[str]) -> Wanted:
     """An output from ``NAME:TYPE`` or ``NAME``. Raises UsageError if the type is unknown."""
-    from biopsy.model.extract import Wanted
-
     if text in known or ":" not in text:
         return Wanted(text)
     name, _, last = text.rpartition(":")
@@ -155,7 +145,6 @@ def _auto_or(text: str, read: Callable[[str, str], T], whole: str) -> T | Litera
 
 
 def _elem(text: str, whole: str) -> int:
-    from biopsy.model.tensor_type import ELEM_OF_DTYPE
 
     name = _ALSO_CALLED.get(text, text)
     if name in ELEM_OF_DTYPE:
@@ -170,6 +159,5 @@ def _elem(text: str, whole: str) -> int:
 
 
 def _shape(text: str, whole: str) -> Shape:
-    from biopsy.cli.arguments.comparing import parse_symbolic_shapes
 
     return parse_symbolic_shapes([f"{whole.split(':')[0]}:{text}"], "--inputs").popitem()[1]

@@ -4,18 +4,15 @@ from __future__ import annotations
 
 import argparse
 import math
-from typing import TYPE_CHECKING
+from collections.abc import Collection, Sequence
 
 from biopsy import errors
 from biopsy.cli import model_files
 from biopsy.cli.arguments import types
+from biopsy.cli.console import Console
+from biopsy.model import insertion, sanitize
+from biopsy.model.insertion import AttributeValue
 from biopsy.text import count, printable
-
-if TYPE_CHECKING:
-    from collections.abc import Collection, Sequence
-
-    from biopsy.cli.console import Console
-    from biopsy.model.insertion import AttributeValue
 
 EPILOG = """\
 The node reads --inputs and computes --outputs instead of what computed them before; nodes that nobody needs then go.
@@ -61,8 +58,6 @@ def derived_files(args: argparse.Namespace) -> types.Derived:
 
 def execute(args: argparse.Namespace, console: Console) -> int:
     """Insert, write, and tell what else changed."""
-    from biopsy.model import insertion, sanitize
-
     attributes = parse_attributes(args.attrs)
     opened = model_files.opened(args)
     model = opened.parsed()

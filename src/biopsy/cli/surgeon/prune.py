@@ -4,17 +4,14 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 from biopsy.cli import model_files
 from biopsy.cli.arguments import types
+from biopsy.cli.console import Console
+from biopsy.model import external, stripping
+from biopsy.model.stripping import Factor
 from biopsy.text import count
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from biopsy.cli.console import Console
-    from biopsy.model.stripping import Factor
 
 EPILOG = """\
 Of every four weights in a row along the dimension that a Conv, MatMul or Gemm sums over, the two smallest become zero.
@@ -38,8 +35,6 @@ def derived_files(args: argparse.Namespace) -> types.Derived:
 
 def execute(args: argparse.Namespace, console: Console) -> int:
     """Prune, write, and tell which weights stay as they were, and why."""
-    from biopsy.model import stripping
-
     opened = model_files.opened(args)
     model = opened.parsed()
     left = [(factor, _why_left(factor, opened)) for factor in stripping.factors(model)]
@@ -54,7 +49,6 @@ def execute(args: argparse.Namespace, console: Console) -> int:
 
 
 def _why_left(factor: Factor, opened: model_files.Opened) -> str | None:
-    from biopsy.model import external, stripping
 
     if opened.ignores_weights and external.is_external(factor.weight):
         return "its values stand in another file (--ignore-external-data)"
@@ -64,7 +58,6 @@ def _why_left(factor: Factor, opened: model_files.Opened) -> str | None:
 
 
 def _values(factor: Factor, folder: Path) -> Callable[[], bytes]:
-    from biopsy.model import external, stripping
 
     dense = external.values_later(factor.weight, folder)
     return lambda: stripping.pruned(factor, dense())

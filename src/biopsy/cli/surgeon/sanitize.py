@@ -8,11 +8,15 @@ from typing import TYPE_CHECKING
 
 from biopsy.cli import model_files
 from biopsy.cli.arguments import groups, types
+from biopsy.cli.arguments.comparing import by_name, parse_symbolic_shapes
+from biopsy.cli.console import Console
+from biopsy.model import sanitize
+from biopsy.model.extract import OutputChoice, choose_outputs
+from biopsy.model.sanitize import set_upper_bounds
 
 if TYPE_CHECKING:
     import onnx
 
-    from biopsy.cli.console import Console
     from biopsy.model.folding import Folding
 
 EXAMPLES = """\
@@ -125,7 +129,7 @@ def derived_files(args: argparse.Namespace) -> types.Derived:
 
 def execute(args: argparse.Namespace, console: Console) -> int:
     """Do what was asked in a fixed order, write, and tell what changed."""
-    from biopsy.model import folding, sanitize
+    from biopsy.model import folding
 
     _warn_of_idle_options(args, console)
     opened = model_files.opened(args)
@@ -180,7 +184,6 @@ def _warn_of_idle_options(args: argparse.Namespace, console: Console) -> None:
 
 
 def _with_outputs(opened: model_files.Opened, args: argparse.Namespace) -> model_files.Opened:
-    from biopsy.model.extract import OutputChoice, choose_outputs
 
     choice = OutputChoice(
         names=groups.marked_outputs(args), without=args.exclude_outputs, operators=args.outputs_by_type
@@ -204,8 +207,6 @@ def _folding(args: argparse.Namespace) -> Folding:
 def _bound(model: onnx.ModelProto, args: argparse.Namespace, console: Console) -> None:
     if args.set_unbounded_dds_upper_bound is None:
         return
-    from biopsy.cli.arguments.comparing import by_name
-    from biopsy.model.sanitize import set_upper_bounds
 
     bounds = by_name(args.set_unbounded_dds_upper_bound, "--set-unbounded-dds-upper-bound", "1000 boxes:300", _size)
     done = set_upper_bounds(model, bounds)
@@ -223,8 +224,6 @@ _LARGEST_SIZE = (1 << 31) - 1
 
 
 def _freeze(model: onnx.ModelProto, texts: list[str], console: Console) -> None:
-    from biopsy.cli.arguments.comparing import parse_symbolic_shapes
-    from biopsy.model import sanitize
 
     shapes = parse_symbolic_shapes(texts, "--override-input-shapes")
     for symbol in sanitize.freeze_inputs(model, shapes).conflicts:
@@ -232,7 +231,6 @@ def _freeze(model: onnx.ModelProto, texts: list[str], console: Console) -> None:
 
 
 def _infer(model: onnx.ModelProto, run: model_files.FallbackRun, args: argparse.Namespace) -> None:
-    from biopsy.model import sanitize
 
     if args.force_fallback_shape_inference:
         sanitize.infer_by_running(model, run.types)

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import argparse
-from typing import TYPE_CHECKING
 
 from biopsy.cli import model_files
 from biopsy.cli.arguments import types
+from biopsy.cli.console import Console
+from biopsy.model import stripping
 from biopsy.text import count
-
-if TYPE_CHECKING:
-    from biopsy.cli.console import Console
 
 EPILOG = """\
 Weights that 'surgeon weight-strip' left out, of biopsy or of Polygraphy, get random values of a normal distribution,
@@ -34,8 +32,6 @@ def derived_files(args: argparse.Namespace) -> types.Derived:
 
 def execute(args: argparse.Namespace, console: Console) -> int:
     """Make up values, write, and tell for how many weights."""
-    from biopsy.model import stripping
-
     opened = model_files.opened(args)
     model = opened.parsed()
     found = stripping.refillings(model)

@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import argparse
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 from biopsy import errors
 from biopsy.cli import model_files
 from biopsy.cli.arguments import types
+from biopsy.cli.console import Console
+from biopsy.model import stripping
+from biopsy.model.load import require_file
+from biopsy.processes.reading import open_plain
 from biopsy.text import count, size_text
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from biopsy.cli.console import Console
 
 EPILOG = """\
 What is left is small and holds no trained values: enough to build an engine without its weights, and to show somebody
@@ -44,8 +43,6 @@ def derived_files(args: argparse.Namespace) -> types.Derived:
 
 def execute(args: argparse.Namespace, console: Console) -> int:
     """Strip, write, and tell how much is gone."""
-    from biopsy.model import stripping
-
     excluded = _names_in(args.exclude_list)
     opened = model_files.opened(args)
     model = opened.parsed()
@@ -66,8 +63,6 @@ def _names_in(path: Path | None) -> set[str]:
     """The lines of a text file. Raises UsageError if it cannot be read, or is no text."""
     if path is None:
         return set()
-    from biopsy.model.load import require_file
-    from biopsy.processes.reading import open_plain
 
     require_file(path, "list of names")
     try:

@@ -6,7 +6,9 @@ import contextlib
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
+
+import numpy as np
 
 from biopsy import errors
 from biopsy.checks.command import ARBITER
@@ -22,9 +24,7 @@ from biopsy.diagnosis.workarounds import with_limits
 from biopsy.model.index import ModelIndex
 from biopsy.questions.precision.formats import BFLOAT16, FLOAT16
 from biopsy.tensors.files import read_feeds, read_results
-
-if TYPE_CHECKING:
-    from biopsy.tensors.results import Array, Feed, RunnerResult
+from biopsy.tensors.results import Array, Feed, RunnerResult
 
 
 def low_precision(index: ModelIndex) -> Literal["fp16", "bf16"] | None:
@@ -320,7 +320,6 @@ def _batch(feed: Feed) -> int | None:
 
 
 def _equal_rows(feed: Feed) -> dict[str, Array]:
-    import numpy as np
 
     return {name: np.ascontiguousarray(np.broadcast_to(value[:1], value.shape)) for name, value in feed.items()}
 
@@ -340,7 +339,6 @@ def _unequal(results: list[RunnerResult], failure: FailureSeen, batch: int, cont
 
 
 def _rows_agree(name: str, values: Array, context: StepContext) -> bool:
-    import numpy as np
 
     judge = context.question.judging.judge
     asked = asked_of(name, judge.tolerances, judge.stats, judge.limits)

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import atexit
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -28,6 +29,7 @@ from biopsy.engines.base import (
 from biopsy.engines.onnxrt.facts import (
     RECORD_ASSIGNMENT,
     Providers,
+    layer_records,
     precision_remarks,
     provider_remarks,
     read_profile,
@@ -258,8 +260,6 @@ class OnnxRuntimeSession(BuiltModel):
 
         They come from a second build with the same options, since only a file can be had of the graph.
         """
-        from biopsy.engines.onnxrt.facts import layer_records
-
         self._require_model("told in layers")
         with temporary_folder("biopsy-layers-") as scratch:
             path = scratch / "optimized.onnx"
@@ -358,9 +358,6 @@ def _needs_a_file_for_weights(model: ModelInput) -> bool:
 
 def _folder_for_profiles() -> Path:
     """A folder that lasts as long as this process: a session may write its profile when it ends."""
-    import atexit
-    from contextlib import ExitStack
-
     until_the_end = ExitStack()
     atexit.register(until_the_end.close)
     return until_the_end.enter_context(temporary_folder("biopsy-profile-"))

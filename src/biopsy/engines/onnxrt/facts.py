@@ -4,19 +4,20 @@ which layers and types.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from biopsy import errors
 from biopsy.engines.base import LayerRecord, ModelInput
+from biopsy.model import infer, load
+from biopsy.model.index import ModelIndex, index_bytes
 from biopsy.model.tensor_type import DTYPE_OF_ELEM
 from biopsy.text import did_you_mean
 
 if TYPE_CHECKING:
     import onnx
-
-    from biopsy.model.index import ModelIndex
 
 
 class Providers:
@@ -141,7 +142,6 @@ def precision_remarks(model: ModelInput, providers: Sequence[str]) -> list[str]:
     suspects = [elem for elem in _HALVES if any(text % elem in model.data for text in _TELLTALE)]
     if not suspects:
         return []
-    from biopsy.model.index import index_bytes
 
     index = index_bytes(model.data, model.folder)
     return [
@@ -201,8 +201,6 @@ def layer_records(
 
 def read_profile(path: Path) -> list[Mapping[str, Any]]:
     """The events of a profile that ONNX Runtime has written."""
-    import json
-
     found: list[Mapping[str, Any]] = json.loads(path.read_text(encoding="utf-8"))
     return [event for event in found if event.get("cat") == "Node"]
 
@@ -221,8 +219,6 @@ def _timed(events: Iterable[Mapping[str, Any]]) -> dict[str, tuple[float, str]]:
 
 def _types_of(optimized: onnx.ModelProto, index: ModelIndex) -> dict[str, int]:
     """Element types of the optimized graph's tensors, as far as they can be known."""
-    from biopsy.model import infer, load
-
     graph = optimized.graph
     original = load.parse(index.buffer[:], index.path)
     known = {name: type_.elem for name, type_ in infer.infer_types(original).items()}

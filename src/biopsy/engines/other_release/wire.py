@@ -12,15 +12,14 @@ from __future__ import annotations
 import json
 import math
 import os
+import socket
 import struct
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import numpy as np
 
 TYPE_CHECKING = False
-if TYPE_CHECKING:
-    import socket
-    from collections.abc import Callable, Sequence
-    from typing import Any
 
 _LENGTH = struct.Struct("<I")
 _LONGEST_JSON = 256 << 20

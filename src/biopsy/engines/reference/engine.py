@@ -12,6 +12,7 @@ import numpy as np
 
 from biopsy import errors
 from biopsy.engines.base import BuiltModel, Capabilities, Engine, ModelInput, Option, Session, switch
+from biopsy.engines.reference.wide import evaluator_class, single_inside, widened
 from biopsy.model import external, load, walk
 from biopsy.model.external import Span, is_external, span_of
 from biopsy.model.index import ModelIndex, index_bytes
@@ -115,8 +116,6 @@ _NOT_OF_NUMPY = frozenset(ELEM_OF_DTYPE.values()) - frozenset(range(1, 16))
 
 def _evaluator_class(wide: bool) -> Any:
     if wide:
-        from biopsy.engines.reference.wide import evaluator_class
-
         return evaluator_class()
     from onnx.reference import ReferenceEvaluator
 
@@ -146,7 +145,6 @@ def _true(name: str) -> onnx.NodeProto:
 
 
 def _remarks(proto: onnx.ModelProto) -> list[str]:
-    from biopsy.engines.reference.wide import single_inside
 
     found = single_inside(list(walk.nodes(proto)))
     return [f"onnx computes {', '.join(found)} in float32 inside, in spite of float64"] if found else []
@@ -166,8 +164,6 @@ class ReferenceSession(BuiltModel):
 
     def run(self, feed: Feed) -> dict[str, Array]:
         """Run once. In float64, floating-point outputs are float64 too, whatever the model declares."""
-        from biopsy.engines.reference.wide import widened
-
         if self._is_wide:
             feed = {name: widened(value) for name, value in feed.items()}
         try:

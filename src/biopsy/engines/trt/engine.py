@@ -11,12 +11,14 @@ import numpy as np
 from biopsy import errors
 from biopsy.engines.base import BuiltModel, Capabilities, Engine, ModelInput, Session, indexed, require_ending
 from biopsy.engines.trt import settings as trt_package
-from biopsy.engines.trt.execution import gpu_names, numpy_name, require_gpu
+from biopsy.engines.trt.execution import Execution, gpu_names, numpy_name, require_gpu
 from biopsy.engines.trt.settings import OPTIONS, Package, Settings, ShapeRange, profiles_of, unknown_names
 from biopsy.model import load
 from biopsy.model.index import ModelIndex
 from biopsy.model.tensor_type import ELEM_OF_DTYPE, TensorType
 from biopsy.processes.reading import read_whole
+from biopsy.processes.writing import write_whole
+from biopsy.tensors.generate import resolve_shapes
 from biopsy.tensors.results import Array, Feed
 from biopsy.text import printable
 
@@ -295,7 +297,6 @@ def _declared(index: ModelIndex, port: Any) -> TensorType:
 
 
 def _guesses(types: Mapping[str, TensorType]) -> dict[str, tuple[int, ...]]:
-    from biopsy.tensors.generate import resolve_shapes
 
     return resolve_shapes(types, {})
 
@@ -361,16 +362,12 @@ class TensorRtSession(BuiltModel):
 
     def save(self, path: Path) -> None:
         """Write the engine."""
-        from biopsy.processes.writing import write_whole
-
         require_ending(TensorRt, path)
         write_whole(path, [bytes(self._plan)])
 
     def run(self, feed: Feed) -> dict[str, Array]:
         """Run once on the first GPU. Raises EngineMissing if there is none."""
         if self._running is None:
-            from biopsy.engines.trt.execution import Execution
-
             require_gpu(
                 f"{self._package.name} {self._package.version} has built the model; running it",
                 "--build-only    asks only whether it can be built",

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import importlib
 import re
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
@@ -17,6 +18,7 @@ from biopsy.engines.base import ModelInput, Option, count, switch, words
 from biopsy.model.index import label
 from biopsy.model.tensor_type import TensorType
 from biopsy.processes.reading import read_whole
+from biopsy.processes.writing import write_whole
 
 ENGINE = "trt"
 
@@ -362,8 +364,6 @@ class Settings:
         """Write the timing cache after a build, if that was asked for."""
         path = self.options["save_timing_cache"]
         if path is not None:
-            from biopsy.processes.writing import write_whole
-
             write_whole(Path(path), [bytes(_quietly(lambda: config.get_timing_cache().serialize()))])
 
     def remarks(self) -> list[str]:
@@ -398,8 +398,6 @@ _CONVERT = {
 
 def _quietly(work: Callable[[], Any]) -> Any:
     """Timing caches are deprecated in TensorRT-RTX, which is told in a remark."""
-    import warnings
-
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         return work()

@@ -11,17 +11,17 @@ import re
 import socket
 import sys
 import zipfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import suppress
 from functools import cache
 from importlib import resources
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from biopsy.engines.registry import TITLES
 from biopsy.findings.bundle import script_parts
-
-if TYPE_CHECKING:
-    from collections.abc import Collection
+from biopsy.model.load import parse, read_bytes
+from biopsy.model.parts import PUBLIC_DOMAINS
 
 _SHORTEST = 3
 """Characters. Shorter names, such as x and y, stand in any text."""
@@ -100,8 +100,6 @@ def words_of_model(path: Path) -> dict[str, str]:
 
     Weights are not read from files beside it. Raises ModelError.
     """
-    from biopsy.model.load import parse, read_bytes
-
     found = dict.fromkeys(_texts(parse(read_bytes(path), path)), "a name or text of the original")
     found[path.stem] = "the name of the original's file"
     usual = usual_words()
@@ -110,8 +108,6 @@ def words_of_model(path: Path) -> dict[str, str]:
 
 def without_words_of(words: Mapping[str, str], result: Path) -> dict[str, str]:
     """Those words that a result has no more: the others were told when they were not replaced. Raises ModelError."""
-    from biopsy.model.load import parse, read_bytes
-
     stay = set(_texts(parse(read_bytes(result), result)))
     return {text: what for text, what in words.items() if text not in stay}
 
@@ -130,9 +126,6 @@ def _texts(message: Any) -> Iterator[str]:
 def usual_words() -> Collection[str]:
     """Words of the standard, and of the texts that every bundle is made of."""
     from onnx import TensorProto, defs
-
-    from biopsy.engines.registry import TITLES
-    from biopsy.model.parts import PUBLIC_DOMAINS
 
     found = {*PUBLIC_DOMAINS, *(name.lower() for name in TensorProto.DataType.keys())}  # noqa: SIM118 -- no dictionary
     for schema in defs.get_all_schemas_with_history():

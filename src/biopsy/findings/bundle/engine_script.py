@@ -11,13 +11,17 @@ from typing import Any
 
 from biopsy.comparison.tolerance import Criteria, asked_of
 from biopsy.engines.base import Engine, ModelInput
+from biopsy.engines.onnxrt.engine import LEVELS
+from biopsy.engines.onnxrt.facts import Providers
 from biopsy.engines.registry import EngineSpec, create, find_class, without_release
+from biopsy.engines.trt.settings import load, profiles_of
 from biopsy.findings.bundle.issue import ObservedFailure
 from biopsy.findings.bundle.job import RunQuestion
 from biopsy.findings.bundle.literals import Literal
 from biopsy.findings.bundle.script import Script
 from biopsy.model.index import ModelIndex
 from biopsy.model.tensor_type import STRING, TensorType, ValueType
+from biopsy.tensors.generate import resolve_shapes
 from biopsy.tensors.results import Array
 from biopsy.tensors.types import dtype_named, is_extended
 
@@ -200,9 +204,6 @@ def scripted_engine(engine: Engine, index: ModelIndex) -> ScriptedEngine:
 def _onnxrt(engine: Engine, index: ModelIndex) -> ScriptedEngine:
     import onnxruntime
 
-    from biopsy.engines.onnxrt.engine import LEVELS
-    from biopsy.engines.onnxrt.facts import Providers
-
     del index
     options = engine.options
     providers = Providers(onnxruntime, options)
@@ -253,7 +254,6 @@ _TRT_CALLED = frozenset({"package", "flags", "optimization", "min_shapes", "opt_
 
 
 def _trt(engine: Engine, index: ModelIndex) -> ScriptedEngine:
-    from biopsy.engines.trt.settings import load
 
     options = engine.options
     declared = {option.stem: {} if option.is_family else option.default for option in engine.options_declared}
@@ -274,9 +274,6 @@ def _trt(engine: Engine, index: ModelIndex) -> ScriptedEngine:
 
 def _trt_shapes(engine: Engine, index: ModelIndex) -> list[Literal]:
     """Least, best and greatest shape of each open input, of each profile."""
-    from biopsy.engines.trt.settings import profiles_of
-    from biopsy.tensors.generate import resolve_shapes
-
     declared = {index.names[tensor]: index.tensor_type(tensor) for tensor in index.fed_inputs()}
     types = {name: type_ for name, type_ in declared.items() if _is_open(type_)}
     if not types:

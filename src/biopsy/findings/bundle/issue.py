@@ -21,6 +21,7 @@ from biopsy.engines.registry import title_of
 from biopsy.findings.bundle.job import BundleJob, EarlierFindings, Observation, RunQuestion
 from biopsy.findings.bundle.literals import docstring
 from biopsy.findings.bundle.reproduction import Reproduction
+from biopsy.model.describe import describe
 from biopsy.tensors.files import read_results
 from biopsy.tensors.results import Array, Iteration, RunnerResult
 from biopsy.text import first_line, printable, shortened, size_text
@@ -236,8 +237,6 @@ def _fenced(text: str, language: str = "text") -> str:
 
 def model_text(path: Path) -> str:
     """A model as text of the standard, which its parser reads; a description of it where there is too much."""
-    from biopsy.model.describe import describe
-
     if path.stat().st_size > _MOST_OF_MODEL:
         return describe(path, ("layers", "attrs"))
     import onnx

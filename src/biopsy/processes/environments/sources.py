@@ -9,6 +9,7 @@ import ast
 import os
 import shutil
 import sys
+import tomllib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cache
@@ -200,7 +201,6 @@ def _of_uv() -> _UvFiles:
 
 
 def _toml(path: Path) -> Mapping[str, Any] | None:
-    import tomllib
 
     try:
         return tomllib.loads(read_plain(path, _LARGEST_SETTINGS, follow=True).decode())

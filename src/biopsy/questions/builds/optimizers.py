@@ -11,11 +11,14 @@ import re
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from importlib.util import find_spec
 from pathlib import Path
 
 from biopsy import errors
+from biopsy.engines.base import ModelInput
 from biopsy.engines.onnxrt.optimizer_names import KNOWN_RULES, optimizers_in_log
-from biopsy.engines.registry import EngineSpec, class_of
+from biopsy.engines.registry import EngineSpec, class_of, create
+from biopsy.model.load import read_bytes
 from biopsy.processes import process
 from biopsy.processes.own_process import own_python
 from biopsy.processes.watch import Limits
@@ -56,7 +59,6 @@ def rules(spec: EngineSpec) -> list[str]:
 
 
 def _rules_in_library(spec: EngineSpec) -> list[str]:
-    from importlib.util import find_spec
 
     imports = class_of(spec).imports
     if imports.is_here:
@@ -72,10 +74,7 @@ def _rules_in_library(spec: EngineSpec) -> list[str]:
 
 def main() -> None:
     """The child's side: build the model that the first argument tells of with a log of everything."""
-    from biopsy.engines.base import ModelInput
     from biopsy.engines.onnxrt.engine import OnnxRuntime
-    from biopsy.engines.registry import create
-    from biopsy.model.load import read_bytes
 
     request: Mapping[str, str] = json.loads(sys.argv[1])
     engine = create(request["spec"])

@@ -16,6 +16,7 @@ from biopsy import errors
 from biopsy.checks.command import CommandCheck
 from biopsy.checks.command_line import parse
 from biopsy.checks.outcome import Evidence
+from biopsy.checks.warm import command_check
 from biopsy.engines import registry
 from biopsy.engines.base import Option
 from biopsy.engines.registry import EngineSpec
@@ -202,8 +203,6 @@ def separate_checks(
     template: CheckTemplate, default_name: str, timeout: float | None = None
 ) -> Callable[[SettingChange], CommandCheck]:
     """The check for words that vary, a new one for each change: several may be run at once, on other machines."""
-    from biopsy.checks.warm import command_check
-
     made = command_check if template.is_own_run else CommandCheck
     return lambda change: made(template.with_change(change), default_name, timeout)
 
@@ -213,8 +212,6 @@ def varied_check(template: CheckTemplate, default_name: str, timeout: float | No
 
     ``default_name`` stands for the candidate in the words, as ``{}`` does. ``timeout``: seconds per run.
     """
-    from biopsy.checks.warm import command_check
-
     made = command_check if template.is_own_run else CommandCheck
     return VariedCheck(made(template.with_change(SettingChange()), default_name, timeout), template)
 

@@ -26,7 +26,7 @@ from biopsy.questions.known_failures.catalogue import (
 from biopsy.questions.known_failures.fingerprint import Fingerprint, Pattern, fingerprint_of, pattern_in
 from biopsy.questions.known_failures.occurrence import Occurrence, SearchLimitError, occurrence_in
 from biopsy.questions.known_failures.reading import pattern_of_file
-from biopsy.text import first_of, printable
+from biopsy.text import first_of, html_table, printable
 
 
 def seen_in(
@@ -265,7 +265,6 @@ class KnownLookup:
         return f"<KnownLookup: {printable(self.sentence)}>"
 
     def _repr_html_(self) -> str:
-        from biopsy.text import html_table
 
         rows = [(one.failure.reference, one.grade, one.sentence) for one in self.matches]
         return html_table(f"{self.fingerprint.digest}: {self.sentence}", ["known failure", "match", ""], rows)

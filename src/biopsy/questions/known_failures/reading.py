@@ -8,6 +8,7 @@ import math
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from hashlib import sha256
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeAlias
 from urllib.parse import quote
@@ -469,8 +470,6 @@ def operator_schema(node: onnx.NodeProto, opsets: Mapping[str, int]) -> onnx.def
 def word(text: str) -> str:
     """A stranger's text as one word without brackets, commas and spaces; what is long is cut to a digest of it."""
     if len(text) > _LONGEST_TEXT:
-        from hashlib import sha256
-
         return f"text-{sha256(text.encode('utf-8', 'replace')).hexdigest()[:16]}"
     return quote(text, safe=_SAFE, errors="replace") or "%"
 

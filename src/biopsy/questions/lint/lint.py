@@ -14,10 +14,15 @@ from biopsy import errors
 from biopsy.engines.base import ModelInput
 from biopsy.engines.capability import Parts
 from biopsy.engines.worker import Worker
+from biopsy.model import external, index, load
 from biopsy.model import parts as value_info
 from biopsy.model.index import ModelIndex
+from biopsy.model.known_names import listed
 from biopsy.model.nodes import neighbourhood_order
 from biopsy.model.slice import Boundary, Subset, candidate_bytes
+from biopsy.model.sources import noted_source
+from biopsy.processes.cleanup import temporary_folder
+from biopsy.questions.lint import rules, specification
 from biopsy.questions.lint.rules import ENGINE_SOURCES, INFERENCE, LOADER, LintEntry, Report, node_names, plain_message
 from biopsy.recording.dependence import unknown_operators, without_dependents
 from biopsy.recording.reference_run import ValuesInMemory
@@ -45,10 +50,6 @@ def lint(
     may take, None for what ``Worker`` gives it. What cannot be read as a model is an exception
     of the report. Raises UsageError if there is no such file, EngineMissing, and what ``samples`` raises.
     """
-    from biopsy.model import external, index, load
-    from biopsy.model.sources import noted_source
-    from biopsy.questions.lint import rules
-
     report = Report()
     load.require_file(path)
     try:
@@ -77,8 +78,6 @@ def _loader(message: str) -> LintEntry:
 
 
 def _ask_onnx(report: Report, model: onnx.ModelProto, path: Path, folder: Path, timeout: float | None) -> None:
-    from biopsy.model import external
-    from biopsy.questions.lint import specification
 
     beside = folder.resolve() == path.parent.resolve()
     whole = beside or next(external.external_tensors(model), None) is None
@@ -94,8 +93,6 @@ def _ask_engine(
     timeout: float | None,
     memory: int | None,
 ) -> None:
-    from biopsy.model.known_names import listed
-    from biopsy.processes.cleanup import temporary_folder
 
     name = engine.partition(":")[0]
     source = ENGINE_SOURCES.get(name, name)

@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 from biopsy.model import walk
 from biopsy.model.known_names import listed
+from biopsy.model.sources import NodeSource
 from biopsy.model.tensor_type import DTYPE_OF_ELEM
 
 if TYPE_CHECKING:
     import onnx
 
-    from biopsy.model.sources import NodeSource
 
 Level: TypeAlias = Literal["exception", "warning", "info"]
 """An exception is an error: the model is invalid, or does not run. A warning or info leaves it usable."""

@@ -12,10 +12,15 @@ from typing import TYPE_CHECKING, Any
 
 from biopsy import errors
 from biopsy.engines.base import ModelInput
+from biopsy.engines.worker import Worker
+from biopsy.model import external, infer, load, onnx_native, walk
+from biopsy.model.index import index_bytes
+from biopsy.processes.cleanup import temporary_folder
 from biopsy.processes.server import Server, ServerEndedError
 from biopsy.processes.serving import Note, Request, Serving
 from biopsy.processes.watch import Limits
 from biopsy.questions.lint.rules import CHECKER, INFERENCE, Level, LintEntry, plain_message
+from biopsy.recording.dependence import unknown_operators
 from biopsy.text import printable
 
 if TYPE_CHECKING:
@@ -54,7 +59,6 @@ def main() -> int:
 
 
 def _answer(request: Request, note: Note) -> dict[str, Any]:
-    from biopsy.model import infer, load
 
     path = Path(request["model"])
     note("check")
@@ -99,8 +103,6 @@ def of_nodes(light: onnx.ModelProto) -> Iterator[tuple[int, str]]:
 
 def _each_node(light: onnx.ModelProto) -> Iterator[tuple[Any, ...]]:
     """What is said of models of one node each; ``light`` is the model as ``infer.without_weights`` gives it."""
-    from biopsy.model import infer, onnx_native
-
     frame = _Frame(light, infer.infer_value_infos(light.SerializeToString()))
     for number, node in enumerate(light.graph.node):
         refused = onnx_native.checker_objection(frame.model_of(node, typed=False))
@@ -123,7 +125,6 @@ class _Frame:
     """Makes models of one node each, with what else such a model needs of the whole."""
 
     def __init__(self, light: onnx.ModelProto, infos: Mapping[str, bytes]) -> None:
-        from biopsy.model import walk
 
         self._light = light
         self._infos = infos
@@ -133,16 +134,12 @@ class _Frame:
 
     def knows_types_of(self, node: onnx.NodeProto) -> bool:
         """Whether the types of all that a node and its bodies read are declared or inferred."""
-        from biopsy.model import walk
-
         return all(name in self._infos or name in self._weights for name in walk.reads(node))
 
     def model_of(self, node: onnx.NodeProto, *, typed: bool) -> onnx.ModelProto:
         """A model of this node. One that is not ``typed`` has types of no meaning: it is for the checker alone."""
         import onnx
         from onnx import helper
-
-        from biopsy.model import walk
 
         light = self._light
         made = onnx.ModelProto(ir_version=light.ir_version)
@@ -174,8 +171,6 @@ def _empty_what_is_elsewhere(model: onnx.ModelProto) -> None:
 
     It does that where this process stands, which need not be the model's folder; and what was left out has no file.
     """
-    from biopsy.model import external
-
     for tensor in external.external_tensors(model):
         external.clear_values(tensor)
         del tensor.dims[:]
@@ -228,7 +223,6 @@ def lost_validity(
 
 
 def _by_onnx(result: onnx.ModelProto, original: bytes, filled: Collection[str]) -> LostValidity | None:
-    from biopsy.model import infer, load
 
     judges: dict[str, Callable[[onnx.ModelProto], str | None]] = {
         "onnx.checker": infer.checker_objection,
@@ -269,9 +263,6 @@ def _new_findings(made: onnx.ModelProto, before: onnx.ModelProto) -> list[tuple[
 
 
 def _by_loading(result: onnx.ModelProto, original: bytes, folder: Path) -> LostValidity | None:
-    from biopsy.engines.worker import Worker
-    from biopsy.model import infer, walk
-    from biopsy.processes.cleanup import temporary_folder
 
     if importlib.util.find_spec("onnxruntime") is None or max(result.ByteSize(), len(original)) > _LARGEST:
         return None
@@ -301,9 +292,6 @@ def _refusal(build: Callable[[ModelInput], None], model: ModelInput) -> errors.E
 
 def _loadable(data: bytes, folder: Path) -> ModelInput | None:
     """The model, if the engine may know all its operators, its weights are there, and they are not too many."""
-    from biopsy.model.index import index_bytes
-    from biopsy.recording.dependence import unknown_operators
-
     try:
         index = index_bytes(data, folder)
         if index.weight_bytes > _LARGEST or unknown_operators(index):

@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from biopsy.model import walk
 from biopsy.model.wire import head, string_field
 from biopsy.questions.precision.formats import (
     FLOAT,
@@ -383,8 +384,6 @@ def _describe(scope: _Scope, graph: onnx.GraphProto) -> None:
 
 def _unread(plan: PrecisionPlan, graph: onnx.GraphProto, scope: _Scope) -> frozenset[str]:
     """Initializers of which only converted copies are read."""
-    from biopsy.model import walk
-
     read = {info.name for info in plan.model.graph.output} | {info.name for info in plan.model.graph.input}
     for node in graph.node:
         read |= walk.reads(node)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import asdict, dataclass
 from enum import Enum
 from functools import lru_cache
@@ -15,8 +15,6 @@ from biopsy.model.tensor_type import DTYPE_OF_ELEM
 from biopsy.model.walk import schema_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     import numpy as np
     import onnx
 

@@ -12,6 +12,7 @@ from pathlib import Path
 from shutil import copyfile
 
 import numpy as np
+from numpy import savez
 
 from biopsy import errors, events
 from biopsy.checks.judge import Rules, Signature, judge
@@ -218,8 +219,6 @@ class EngineCheck(TransformationCheck):
 
     def samples(self, feeds: Path) -> SampleFiles:
         """The inputs as a tool in any interpreter reads them."""
-        from numpy import savez
-
         given = read_feeds(feeds)
         names = tuple(given[0])
         files = []

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from biopsy.model import onnx_native
 from biopsy.model.infer import without_weights
+from biopsy.model.load import parse
 from biopsy.model.tensor_type import DTYPE_OF_ELEM
 from biopsy.processes.process import CannotStartError
 from biopsy.processes.server import Server, ServerEndedError
@@ -91,7 +92,6 @@ def main() -> int:
 
 
 def _answer(request: Request, note: Note) -> dict[str, Any]:
-    from biopsy.model.load import parse
 
     model = parse(b64decode(request["model"]), None)
     looks: list[str] | None = request["looks"]

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import statistics
+import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass
@@ -145,8 +146,6 @@ def _in_turn(old: _Stopwatch, new: _Stopwatch, runs: int) -> Latency | None:
 
 def main() -> int:
     """Answer the requests for the engine that the first argument names."""
-    import sys
-
     serving = Serving()
     engine = sys.argv[1]
     run: list[Callable[[], object]] = []
