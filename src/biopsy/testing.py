@@ -188,7 +188,12 @@ class _ModelInEngine:
         self._trial = trial
         session = self._engine.build(self._model)
         trial.has_built = True
-        if not self._tells_inputs(session):
+        index = index_bytes(self._model.data, self._model.folder)
+        declared = index.fed_types()
+        told = dict(session.inputs)
+        if told != declared:
+            self._trial.add("tells its inputs", f"{told} where the model declares {declared}")
+        if told != declared:
             return
         first, second = self._feeds(session)
         # As a class defines it: what is called in a session is held to the contract, and hides what is tried here.
@@ -219,14 +224,6 @@ class _ModelInEngine:
     def _feeds(self, session: Session) -> list[dict[str, Array]]:
         random = Inputs(iterations=2, val_range={"": (-1, 1)})
         return [checked_feed(feed, session.inputs) for feed in feeds_for(session.inputs, random).feeds]
-
-    def _tells_inputs(self, session: Session) -> bool:
-        index = index_bytes(self._model.data, self._model.folder)
-        declared = index.fed_types()
-        told = dict(session.inputs)
-        if told != declared:
-            self._trial.add("tells its inputs", f"{told} where the model declares {declared}")
-        return told == declared
 
     def _writes_into_inputs(self, run: Callable[[Any], Any], feed: Mapping[str, Array]) -> bool:
         """Whether an engine changes arrays that it may write to: as a native one does, whatever their flags say."""

@@ -156,7 +156,11 @@ def build(
             checks_building=check is None,
         )
         with _runs(plan, check, check_timeout, executor, listener) as runs:
-            return _built(plan, runs, listener)
+            tally, started = BuildTally(), time.monotonic()
+            with closing(build_repeatedly(plan, runs, tally, listener)) as builds:
+                for _ in builds:  # each is counted when it is over
+                    pass
+            return findings_of(plan, tally, time.monotonic() - started)
 
 
 @contextmanager
@@ -176,14 +180,6 @@ def _runs(
     assert not callable(check)
     template = CheckTemplate(("build",), plan.spec) if check is None else template_of(check, plan.spec)
     yield BuildsElsewhere(plan, separate_checks(template, "{}", timeout), machines, machines.room, listener)
-
-
-def _built(plan: BuildPlan, runs: BuildRuns, listener: events.Listener) -> BuildFindings:
-    tally, started = BuildTally(), time.monotonic()
-    with closing(build_repeatedly(plan, runs, tally, listener)) as builds:
-        for _ in builds:  # each is counted when it is over
-            pass
-    return findings_of(plan, tally, time.monotonic() - started)
 
 
 def _variations(vary: Mapping[str, Sequence[object]], spec: EngineSpec) -> list[VariedSetting]:

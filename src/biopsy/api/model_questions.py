@@ -169,7 +169,14 @@ def precision(
     require_check(check)
     precisions = Precisions(low=low, high=high, form=form)
     require_own_files(model, output=output, journal=journal)
-    _require_sense(precisions, inputs)
+    precisions.require_possible()
+    is_int8 = precisions.low == "int8"
+    if is_int8 and not inputs:
+        raise errors.UsageError("low='int8' is calibrated with inputs, and there are none", next_steps=["inputs=[...]"])
+    if is_int8 and precisions.form == "native":
+        raise errors.UsageError("form='native' has no effect with low='int8', which has a form of its own")
+    if not is_int8 and inputs is not None:
+        raise errors.UsageError(f"inputs have no effect with low={precisions.low!r}: only int8 is calibrated")
     given = feeds_of(inputs)
     asked = GivenOptions(
         rules=rules, repeating=repeating, budget=budget, parallelism=parallelism, journal=journal, inputs=given
@@ -192,18 +199,6 @@ def precision(
 def _require_choices(**given: tuple[str, Sequence[str]]) -> None:
     for name, (value, known) in given.items():
         require_choice(name, value, known)
-
-
-def _require_sense(precisions: Precisions, inputs: GivenInputs) -> None:
-    """Raise UsageError for arguments that would have no effect, or lack one that they need."""
-    precisions.require_possible()
-    is_int8 = precisions.low == "int8"
-    if is_int8 and not inputs:
-        raise errors.UsageError("low='int8' is calibrated with inputs, and there are none", next_steps=["inputs=[...]"])
-    if is_int8 and precisions.form == "native":
-        raise errors.UsageError("form='native' has no effect with low='int8', which has a form of its own")
-    if not is_int8 and inputs is not None:
-        raise errors.UsageError(f"inputs have no effect with low={precisions.low!r}: only int8 is calibrated")
 
 
 def _calibration(index: ModelIndex, inputs: Sequence[Feed] | None) -> Sequence[Feed]:

@@ -73,7 +73,26 @@ class Journal:
         self.search = "reduction"
         for number, values in file.lines():
             try:
-                self._take(number, values)
+                kind, *rest = values
+                if tuple(map(type, rest)) != _TYPES_OF_LINES.get(str(kind)):
+                    raise ValueError("it is no line of a journal")
+                if kind != "opened" and (kind == "identity") is self._began:
+                    raise ValueError("it stands in the wrong place")
+                if kind == "opened":
+                    self._began = True
+                elif kind == "run":
+                    entry = _entry_in(rest)
+                    self._memory.setdefault(entry.digest, []).append(entry.judged)
+                elif kind == "note":
+                    self._notes[storable(str(rest[0]))] = storable(str(rest[1]))
+                elif kind == "forget":
+                    digest = _digest(rest[0])
+                    self._memory.pop(digest, None)
+                    self._forgotten[digest] = number
+                elif storable(str(rest[0])) in self._identity:
+                    raise ValueError("it names a condition twice")
+                else:
+                    self._identity[storable(str(rest[0]))] = storable(str(rest[1]))
             except ValueError as error:
                 raise DamagedError(f"it is damaged at line {number}: {error}") from error
         self.found = self._count = sum(map(len, self._memory.values()))
@@ -133,29 +152,6 @@ class Journal:
     def identity(self) -> Mapping[str, str]:
         """What its answers depend on, by name."""
         return self._identity
-
-    def _take(self, number: int, values: Values) -> None:
-        """Learn from a line. Raises ValueError, with words, for one that no biopsy would write here."""
-        kind, *rest = values
-        if tuple(map(type, rest)) != _TYPES_OF_LINES.get(str(kind)):
-            raise ValueError("it is no line of a journal")
-        if kind != "opened" and (kind == "identity") is self._began:
-            raise ValueError("it stands in the wrong place")
-        if kind == "opened":
-            self._began = True
-        elif kind == "run":
-            entry = _entry_in(rest)
-            self._memory.setdefault(entry.digest, []).append(entry.judged)
-        elif kind == "note":
-            self._notes[storable(str(rest[0]))] = storable(str(rest[1]))
-        elif kind == "forget":
-            digest = _digest(rest[0])
-            self._memory.pop(digest, None)
-            self._forgotten[digest] = number
-        elif storable(str(rest[0])) in self._identity:
-            raise ValueError("it names a condition twice")
-        else:
-            self._identity[storable(str(rest[0]))] = storable(str(rest[1]))
 
     def runs(self, digest: bytes) -> list[Judged]:
         """All runs of the model with this digest, in order. They have no output and no verdict file."""

@@ -123,7 +123,15 @@ class JournalFile:
         if size > _MOST_BYTES:
             raise DamagedError(f"it is larger than {_MOST_BYTES >> 20} MiB")
         if size:
-            _require_beginning(_read(self._descriptor, 0, 64))
+            data = _read(self._descriptor, 0, 64)
+            if data.startswith(_SQLITE):
+                raise DamagedError("it is an SQLite file, as other programs and older versions of biopsy write them")
+            if not data.startswith(_BEGINNING):
+                raise DamagedError("it is no journal")
+            found = re.match(rb"(\d{1,9}),", data[len(_BEGINNING) :])
+            if found is None or int(found[1]) != VERSION:
+                version = "an unknown version" if found is None else f"version {int(found[1])}"
+                raise DamagedError(f"it is of {version}, and this biopsy writes version {VERSION}")
         at, number, checksum = 0, 0, b""
         for line in _whole_lines(self._descriptor, size):
             at, number = at + len(line), number + 1
@@ -167,7 +175,9 @@ class JournalFile:
         self._doubtful = True
         try:
             os.lseek(self._descriptor, self._end.size, os.SEEK_SET)
-            _write(self._descriptor, data)
+            left = memoryview(data)
+            while left:
+                left = left[os.write(self._descriptor, left) :]
             self._sync(at_once=at_once)
             self._end = end
             self._doubtful = False
@@ -331,18 +341,6 @@ def _values(line: bytes, before: bytes, key: bytes) -> tuple[Values, bytes]:
         raise ValueError("it is no JSON") from None
 
 
-def _require_beginning(data: bytes) -> None:
-    """Raise DamagedError, with words that tell what it is, unless a file begins as those of this version do."""
-    if data.startswith(_SQLITE):
-        raise DamagedError("it is an SQLite file, as other programs and older versions of biopsy write them")
-    if not data.startswith(_BEGINNING):
-        raise DamagedError("it is no journal")
-    found = re.match(rb"(\d{1,9}),", data[len(_BEGINNING) :])
-    if found is None or int(found[1]) != VERSION:
-        version = "an unknown version" if found is None else f"version {int(found[1])}"
-        raise DamagedError(f"it is of {version}, and this biopsy writes version {VERSION}")
-
-
 def _whole_lines(descriptor: int, size: int) -> Iterator[bytes]:
     """The lines in the first ``size`` bytes of a file, with their ends. Raises DamagedError at one that is too long."""
     at, left = 0, b""
@@ -358,10 +356,3 @@ def _whole_lines(descriptor: int, size: int) -> Iterator[bytes]:
 def _read(descriptor: int, at: int, size: int) -> bytes:
     os.lseek(descriptor, at, os.SEEK_SET)
     return os.read(descriptor, size)
-
-
-def _write(descriptor: int, data: bytearray) -> None:
-    """Write all of it, as a rule at once. What does not fit any more is told only by the second time."""
-    left = memoryview(data)
-    while left:
-        left = left[os.write(descriptor, left) :]

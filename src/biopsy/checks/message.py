@@ -280,16 +280,14 @@ def death_in(text: str, status: int, scripts: Sequence[str]) -> Death | None:
         return None
     last = main[-1]
     more = [line for line in last.message[1:] if line.strip()]
-    if more and not (_may_be_uncaught(last, status) or _goes_on(last.message)):
+    if more and not (
+        (status == 1 and (not last.frames or last.frames[0][2] in _WHOLE_PROGRAM | {""})) or _goes_on(last.message)
+    ):
         return None
     chain = tuple(_raised(block, scripts) for block in main)
     parts = tuple(_raised(block, scripts) for block in blocks if block.is_part)
     certain = not more or _goes_on(last.message)
     return Death(chain, parts, "\n".join(last.message).strip(), certain)
-
-
-def _may_be_uncaught(block: _Block, status: int) -> bool:
-    return status == 1 and (not block.frames or block.frames[0][2] in _WHOLE_PROGRAM | {""})
 
 
 def _goes_on(message: Sequence[str]) -> bool:

@@ -193,26 +193,24 @@ class Artifacts:
         missing = []
         for file in self.files:
             if file.exists():
-                self._move(file, self.folder / _FOLDER_OF.get(outcome, "other"), iteration, phase)
+                folder = self.folder / _FOLDER_OF.get(outcome, "other")
+                when = f"_{time.strftime('%m-%d-%y_%H-%M-%S')}_N{iteration}{f'_{phase}' if phase else ''}"
+                try:
+                    for ours in {self.folder, folder} if self.folder == DEFAULT_FOLDER else {folder}:
+                        if ours.is_symlink():
+                            raise OSError(errno.ELOOP, f"{ours} is a symbolic link")
+                    folder.mkdir(parents=True, exist_ok=True)
+                    target = folder / _short(file.stem, f"{when}{file.suffix}")
+                    again = 1
+                    while os.path.lexists(target):
+                        target = folder / _short(file.stem, f"{when}_{again}{file.suffix}")
+                        again += 1
+                    shutil.move(file, target)
+                except OSError as error:
+                    raise errors.UsageError(f"cannot sort {file} into {folder}: {error.strerror or error}") from error
             else:
                 missing.append(file)
         return missing
-
-    def _move(self, file: Path, folder: Path, iteration: int, phase: str) -> None:
-        when = f"_{time.strftime('%m-%d-%y_%H-%M-%S')}_N{iteration}{f'_{phase}' if phase else ''}"
-        try:
-            for ours in {self.folder, folder} if self.folder == DEFAULT_FOLDER else {folder}:
-                if ours.is_symlink():
-                    raise OSError(errno.ELOOP, f"{ours} is a symbolic link")
-            folder.mkdir(parents=True, exist_ok=True)
-            target = folder / _short(file.stem, f"{when}{file.suffix}")
-            again = 1
-            while os.path.lexists(target):
-                target = folder / _short(file.stem, f"{when}_{again}{file.suffix}")
-                again += 1
-            shutil.move(file, target)
-        except OSError as error:
-            raise errors.UsageError(f"cannot sort {file} into {folder}: {error.strerror or error}") from error
 
 
 def _short(stem: str, rest: str) -> str:

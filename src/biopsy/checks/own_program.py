@@ -94,19 +94,15 @@ def split_leading(words: Sequence[str]) -> tuple[list[str], list[str]]:
     while place < len(words):
         word = words[place]
         if word in _WITH_VALUES:
-            place = _end_of_values(words, place)
+            option, end = words[place], place + 2
+            while end < len(words) and _is_value(option, words[end]):
+                end += 1
+            place = min(end, len(words))
         elif _SWITCH.fullmatch(word):
             place += 1
         else:
             break
     return list(words[:place]), list(words[place:])
-
-
-def _end_of_values(words: Sequence[str], place: int) -> int:
-    option, end = words[place], place + 2
-    while end < len(words) and _is_value(option, words[end]):
-        end += 1
-    return min(end, len(words))
 
 
 def _is_value(option: str, word: str) -> bool:

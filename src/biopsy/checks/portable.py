@@ -108,8 +108,11 @@ class TaskPacker:
         check, commands, replaced = _parts_of(task.check)
         built = [Path(check.built)] if check.built else []
         candidates = [] if task.candidate == NO_CANDIDATE else [task.candidate]
-        if candidates:
-            _require_candidate(commands)
+        if candidates and not all(command.names_candidate for command in commands):
+            raise errors.UsageError(
+                "the check does not say where the candidate's path goes, which is another one on other machines",
+                next_steps=["write {} in the check where it goes"],
+            )
         named = [path for each in commands for path in _files_named(each, besides=[*built, *replaced])]
         files = {place: path for each in commands for place, path in self._files(each, named).items()}
         files |= {self._place(path): path for path in replaced.values()}
@@ -258,14 +261,6 @@ def _parts_of(check: Check) -> tuple[PortableCheck, Sequence[CommandCheck], Mapp
         is_warm=isinstance(base, ServedCheck),
     )
     return portable, [base], replaced
-
-
-def _require_candidate(commands: Sequence[CommandCheck]) -> None:
-    if not all(command.names_candidate for command in commands):
-        raise errors.UsageError(
-            "the check does not say where the candidate's path goes, which is another one on other machines",
-            next_steps=["write {} in the check where it goes"],
-        )
 
 
 def _files_named(check: CommandCheck, besides: Collection[Path] = ()) -> Iterator[Path]:

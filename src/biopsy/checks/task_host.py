@@ -17,7 +17,7 @@ from biopsy import errors
 from biopsy.checks.command import CommandCheck
 from biopsy.checks.outcome import Check, Evidence
 from biopsy.checks.portable import Content, PortableCheck, PortableTask
-from biopsy.checks.task import NO_CANDIDATE, EngineFileCheck, Kept, Preparation, Prepared, Task, clear, run_check
+from biopsy.checks.task import NO_CANDIDATE, EngineFileCheck, Kept, Prepared, Task, clear, run_check
 from biopsy.checks.warm import command_check
 from biopsy.checks.words import with_files
 from biopsy.processes.host_folders import ContentStore
@@ -108,18 +108,14 @@ class TaskHost:
         try:
             if task.preparation is None:
                 return Answer(root=str(self._folder), evidence=self._evidence(task, candidate, stop))
-            return self._prepared(task, task.preparation, candidate, stop)
+            left = LeftFiles(self._folder, {ours: self._path(place) for ours, place in task.places}, task.back)
+            left.clear()
+            with task.preparation.prepared(_Site(self, task), stop) as made:
+                evidence = self._evidence(_with(task, made), candidate, stop) if made.is_ready else None
+                return Answer(root=str(self._folder), evidence=evidence, told=made.told, files=left.read())
         finally:
             with contextlib.suppress(OSError):
                 clear(candidate, whole=True)
-
-    def _prepared(self, task: PortableTask, preparation: Preparation, candidate: Path, stop: Stop) -> Answer:
-        """Make what a task wants to be made before its check, ask the check, and bring back what it left."""
-        left = LeftFiles(self._folder, {ours: self._path(place) for ours, place in task.places}, task.back)
-        left.clear()
-        with preparation.prepared(_Site(self, task), stop) as made:
-            evidence = self._evidence(_with(task, made), candidate, stop) if made.is_ready else None
-            return Answer(root=str(self._folder), evidence=evidence, told=made.told, files=left.read())
 
     def _evidence(self, task: PortableTask, candidate: Path, stop: Stop) -> Evidence | None:
         if task.check is None:

@@ -170,7 +170,9 @@ class Console:
 
     def _lines(self, lines: Iterable[str]) -> None:
         for line in lines:
-            short = self._shortened(line) if _is_terminal(self._out) else line  # a file or a script gets all of it
+            short = (
+                self._shortened(line) if (self._out is not None and self._out.isatty()) else line
+            )  # a file or a script gets all of it
             self._write(self._out, self._as_verdict(printable(short)), wraps=True)
 
     def _as_verdict(self, line: str) -> str:
@@ -286,10 +288,6 @@ def _discard_from_now_on(stream: TextIO) -> None:
     nowhere = os.open(os.devnull, os.O_WRONLY)
     os.dup2(nowhere, stream.fileno())
     os.close(nowhere)
-
-
-def _is_terminal(stream: TextIO | None) -> bool:
-    return stream is not None and stream.isatty()
 
 
 # The form of the lines that are shown: what stands before each, and whether there are colours.

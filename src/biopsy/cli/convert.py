@@ -103,9 +103,23 @@ def execute(args: argparse.Namespace, console: Console) -> int:
     model = model_of(args)
     original = model.data
     if args.fp_to_fp16:
-        model = _in_fp16(model, console)
+        data, layers, losses = in_fp16(parse(model.data, model.path), model.folder)
+        if not layers:
+            console.warn("no node of the model can compute in fp16: --fp-to-fp16 has no effect")
+        else:
+            console.note(f"{count(layers, 'node')} in fp16; inputs and outputs keep their types")
+        for loss in losses:
+            console.warn(f"fp16 cannot hold all values of {loss.name!r}: {_lost(loss)}")
+        model = replace(model, data=data, path=None)
     if engine is None:
-        _write_onnx(model, original, args, console)
+        index.require_sound(model.data, model.path)
+        name = groups.weights_file(args, args.output)
+        made = load.parse(model.data, model.path)
+        infer.type_untyped_outputs(made)
+        model_files.require_as_valid(args, made, original, model.folder, console)
+        weights_file.save_with_weights(made, args.output, model.folder, name, args.external_data_size_threshold)
+        nodes = len(index.index_file(args.output).nodes)
+        console.say(f"{args.output}: an ONNX model of {count(nodes, 'node')}, written and read again")
     else:
         _write_built(model, engine, args, console)
     return 0
@@ -136,36 +150,12 @@ def _engine(args: argparse.Namespace) -> Engine | None:
     return engine
 
 
-def _in_fp16(model: ModelInput, console: Console) -> ModelInput:
-    """The model in fp16, with a warning for each weight or constant that becomes another number."""
-    data, layers, losses = in_fp16(parse(model.data, model.path), model.folder)
-    if not layers:
-        console.warn("no node of the model can compute in fp16: --fp-to-fp16 has no effect")
-    else:
-        console.note(f"{count(layers, 'node')} in fp16; inputs and outputs keep their types")
-    for loss in losses:
-        console.warn(f"fp16 cannot hold all values of {loss.name!r}: {_lost(loss)}")
-    return replace(model, data=data, path=None)
-
-
 def _lost(loss: RangeLoss) -> str:
     """What becomes of its values."""
     of = f"of {count(loss.count, 'value')}"
     parts = [f"{loss.saturated} {of} become infinite"] if loss.saturated else []
     parts += [f"{loss.vanished} {of} become zero"] if loss.vanished else []
     return ", ".join(parts)
-
-
-def _write_onnx(model: ModelInput, original: bytes, args: argparse.Namespace, console: Console) -> None:
-    """Write an ONNX model and read it again. Raises InvalidResult if it is less valid than the original."""
-    index.require_sound(model.data, model.path)
-    name = groups.weights_file(args, args.output)
-    made = load.parse(model.data, model.path)
-    infer.type_untyped_outputs(made)
-    model_files.require_as_valid(args, made, original, model.folder, console)
-    weights_file.save_with_weights(made, args.output, model.folder, name, args.external_data_size_threshold)
-    nodes = len(index.index_file(args.output).nodes)
-    console.say(f"{args.output}: an ONNX model of {count(nodes, 'node')}, written and read again")
 
 
 def _write_built(model: ModelInput, engine: Engine, args: argparse.Namespace, console: Console) -> None:

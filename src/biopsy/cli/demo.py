@@ -33,13 +33,6 @@ REDUCE = (
 SHOW = ("inspect", "model", "reduced.onnx", "--mode=basic")
 
 
-def _search_for(operator: str) -> tuple[str, ...]:
-    return (
-        "debug", "reduce", "model.onnx", "-o", "reduced.onnx", "--fail-regex", f"Op: {operator}", "--hide-fail-output",
-        "--check", "biopsy", "inspect", "model", "polygraphy_debug.onnx", "--mode=basic",
-    )  # fmt: skip
-
-
 _FOLDER = Path("biopsy-demo")
 
 
@@ -81,20 +74,19 @@ def execute(args: argparse.Namespace, console: Console) -> int:
     except OSError as error:
         raise errors.UsageError(f"cannot make the folder {folder}: {error.strerror}") from error
     with _inside(folder):
-        _write_model(console)
+        from biopsy.model.demonstration import demonstration_model
+
+        model = demonstration_model()
+        write_whole(Path("model.onnx"), [model.SerializeToString(deterministic=True)])
+        console.note(f"model.onnx: a transformer of {len(model.graph.node)} nodes with several branches", "")
         used = _real_bug(console)
         if used is None:
             used = _second_demonstration(console)
-    _say_end(console, folder, used)
+    console.note("", f"Everything is in {folder}: {', '.join(sorted(path.name for path in folder.iterdir()))}")
+    console.note("The command lines, to repeat them on your own model:", "")
+    for words in used:
+        console.say(f"  {_typed(words)}")
     return 0
-
-
-def _write_model(console: Console) -> None:
-    from biopsy.model.demonstration import demonstration_model
-
-    model = demonstration_model()
-    write_whole(Path("model.onnx"), [model.SerializeToString(deterministic=True)])
-    console.note(f"model.onnx: a transformer of {len(model.graph.node)} nodes with several branches", "")
 
 
 def _real_bug(console: Console) -> list[Sequence[str]] | None:
@@ -129,7 +121,22 @@ def _second_demonstration(console: Console) -> list[Sequence[str]]:
         f"   So here is another: the check fails if the model has the operator {SEARCHED_FOR}.",
         "",
     )
-    search = _search_for(SEARCHED_FOR)
+    search = (
+        "debug",
+        "reduce",
+        "model.onnx",
+        "-o",
+        "reduced.onnx",
+        "--fail-regex",
+        f"Op: {SEARCHED_FOR}",
+        "--hide-fail-output",
+        "--check",
+        "biopsy",
+        "inspect",
+        "model",
+        "polygraphy_debug.onnx",
+        "--mode=basic",
+    )
     _require(_run(search, console), search)
     _require(_run(SHOW, console), SHOW)
     return [search, SHOW]
@@ -153,13 +160,6 @@ def _require(status: int, words: Sequence[str], expected: int = 0) -> None:
             details=[f"  {_typed(words)}"],
             next_steps=["biopsy doctor"],
         )
-
-
-def _say_end(console: Console, folder: Path, used: Sequence[Sequence[str]]) -> None:
-    console.note("", f"Everything is in {folder}: {', '.join(sorted(path.name for path in folder.iterdir()))}")
-    console.note("The command lines, to repeat them on your own model:", "")
-    for words in used:
-        console.say(f"  {_typed(words)}")
 
 
 @contextlib.contextmanager

@@ -36,7 +36,9 @@ def execute(args: argparse.Namespace, console: Console) -> int:
             _say_options(console, shown.engine, args.engine)
         return _status(shown)
     found = registry.installed()
-    _say_where(console)
+    from importlib.metadata import version
+
+    console.say(f"biopsy {version('biopsy')} · Python {platform.python_version()} · {platform.platform(terse=True)}")
     width = max(len(engine.name) for engine in found)
     for engine in found:
         _say_engine(console, engine, width)
@@ -48,12 +50,6 @@ def execute(args: argparse.Namespace, console: Console) -> int:
 
 def _status(engine: Installed) -> int:
     return 0 if engine.version is not None else errors.EngineMissing.status
-
-
-def _say_where(console: Console) -> None:
-    from importlib.metadata import version
-
-    console.say(f"biopsy {version('biopsy')} · Python {platform.python_version()} · {platform.platform(terse=True)}")
 
 
 def _say_pytorch(console: Console) -> None:

@@ -31,7 +31,7 @@ _HEADING, _NAME, _PROGRAM, _END = "\x1b[38;5;208m", "\x1b[36m", "\x1b[38;5;244m"
 
 def whole(parser: argparse.ArgumentParser) -> list[str]:
     """All options; those of engines that are not installed are one line."""
-    formatter = _formatter(parser)
+    formatter = _Formatter(parser.prog, width=_width(), max_help_position=32)
     formatter.add_usage(_usage(parser), parser._actions, [])
     formatter.add_text(parser.description)
     with _without_missing_engines(parser) as missing:
@@ -107,10 +107,6 @@ class _Formatter(argparse.RawDescriptionHelpFormatter):
         if action.nargs == argparse.REMAINDER:
             return str(action.metavar)
         return super()._format_args(action, default_metavar)
-
-
-def _formatter(parser: argparse.ArgumentParser) -> argparse.HelpFormatter:
-    return _Formatter(parser.prog, width=_width(), max_help_position=32)
 
 
 _NEED_A_CHECK = ("debug repeat", "debug flags")

@@ -378,21 +378,17 @@ _LONGEST_NAME = 255  # bytes, as nearly all file systems have it
 _ROOM = len("..4194304.part")  # what is written stands under a longer name until it is whole
 
 
-def _require_short_name(one: Purpose) -> None:
-    size, most = len(os.fsencode(one.path.name)), _LONGEST_NAME - (0 if one.kind.task == "read" else _ROOM)
-    if size > most:
-        raise errors.UsageError(
-            f"the name of {one.path} ({one.option}) has {size} bytes: it may have {most}",
-            next_steps=["give a shorter name"],
-        )
-
-
 def require_no_file_twice(parser: argparse.ArgumentParser, args: argparse.Namespace, derived: Derived) -> None:
     """Raise UsageError if one file of a command line has two purposes."""
     found = list(purposes_of(parser, args))
     found += [Purpose(path, name, name, kind) for name, (path, kind) in derived.items() if path is not None]
     for one in found:
-        _require_short_name(one)
+        size, most = len(os.fsencode(one.path.name)), _LONGEST_NAME - (0 if one.kind.task == "read" else _ROOM)
+        if size > most:
+            raise errors.UsageError(
+                f"the name of {one.path} ({one.option}) has {size} bytes: it may have {most}",
+                next_steps=["give a shorter name"],
+            )
     found += _weights_of_the_model(found, getattr(args, "external_data_dir", None))
     check: Any = getattr(args, "check", None)
     require_distinct([*found, *purposes_of_check(check or ())])

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from types import TracebackType
-from typing import Any, TextIO, TypeVar
+from typing import TextIO, TypeVar
 
 from biopsy import errors, events
 from biopsy.checks.outcome import Outcome
@@ -53,7 +53,11 @@ class Progress:
     """
 
     def __init__(self, console: Console, log: Path | None) -> None:
-        self._methods = _methods_by_kind(type(self))
+        listener = type(self)
+        marked = [method for base in reversed(listener.__mro__) for method in vars(base).values()]
+        self._methods = {
+            method.__dict__[_SHOWS]: method for method in marked if _SHOWS in getattr(method, "__dict__", ())
+        }
         self._console = console
         self._live = LiveLine(console)
         self._started = started = time.monotonic()
@@ -155,12 +159,6 @@ def running_text(running: int, machines: int | None) -> str:
     """``14 running on 3 machines``; where there are none yet, without them."""
     where = f" on {count(machines, 'machine')}" if machines else ""
     return f"{running} running{where}"
-
-
-def _methods_by_kind(listener: type[Progress]) -> dict[type[events.Event], Callable[[Any, Any], None]]:
-    """The methods that ``shows`` has marked, by the type of event that they show."""
-    marked = [method for base in reversed(listener.__mro__) for method in vars(base).values()]
-    return {method.__dict__[_SHOWS]: method for method in marked if _SHOWS in getattr(method, "__dict__", ())}
 
 
 def time_left(seconds: float) -> str:

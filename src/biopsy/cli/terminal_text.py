@@ -164,7 +164,9 @@ def _command(line: str, width: int) -> Iterator[str]:
         yield line
         return
     indent = _indent(line)
-    command, _, note = _parted(line.strip())
+    text = line.strip()
+    match = _NOTE.search(text)
+    command, _, note = (text, "", "") if match is None else (text[: match.start()], match[0], text[match.end() :])
     goes_on = command.endswith(" \\")
     if len(indent + command) <= width:
         yield indent + command
@@ -186,8 +188,3 @@ def _pieces(command: str, indent: str, width: int) -> Iterator[str]:
                 line = f"{indent}    "
             line += f"{' ' if line.strip() else ''}{words}"
     yield line
-
-
-def _parted(text: str) -> tuple[str, str, str]:
-    match = _NOTE.search(text)
-    return (text, "", "") if match is None else (text[: match.start()], match[0], text[match.end() :])

@@ -91,47 +91,39 @@ def execute(args: argparse.Namespace, console: Console) -> int:
     from biopsy.torch.loading import surroundings
 
     with surroundings(is_stdout_ours=args.json):
-        return _execute(args, console)
+        from biopsy.cli.diagnose.command import DiagnosisProgress
+        from biopsy.torch.diagnosing import diagnose, require_folder
+        from biopsy.torch.exporting import dynamic_shapes_of
+        from biopsy.torch.loading import named_call
 
-
-def _execute(args: argparse.Namespace, console: Console) -> int:
-    from biopsy.cli.diagnose.command import DiagnosisProgress
-    from biopsy.torch.diagnosing import diagnose, require_folder
-    from biopsy.torch.exporting import dynamic_shapes_of
-    from biopsy.torch.loading import named_call
-
-    if args.events is not None:
-        require_writable(args.events)
-    require_folder(args.output)
-    shapes = comparing.parse_symbolic_shapes(args.dynamic_shapes, "--dynamic-shapes")
-    shown = console.on_stderr() if args.json else console
-    report = report_file(args, shown)
-    module, given = named_call(args.factory, args.arguments)
-    with ended_politely(), DiagnosisProgress(shown, args.events) as progress, report.also_of_errors():
-        found = diagnose(
-            module,
-            given.args,
-            given.kwargs,
-            dynamic_shapes=dynamic_shapes_of(module, given, shapes),
-            suspect=args.suspect,
-            output=args.output,
-            atol=args.atol,
-            rtol=args.rtol,
-            export={"optimize": False} if args.no_optimize else None,
-            run_timeout=args.run_timeout,
-            max_time=args.max_time,
-            listener=progress,
-        )
-        status = progress.ended(_status(found))
-    _say(shown, found)
-    report.write(status, lambda: _sections(found))
-    if args.json:
-        console.program_text(report.as_bytes(status, lambda: _sections(found)).decode("ascii"))
-    return status
-
-
-def _status(found: TorchDiagnosis) -> int:
-    return {True: 1, False: 0, None: errors.CannotCompare.status}[found.failed]
+        if args.events is not None:
+            require_writable(args.events)
+        require_folder(args.output)
+        shapes = comparing.parse_symbolic_shapes(args.dynamic_shapes, "--dynamic-shapes")
+        shown = console.on_stderr() if args.json else console
+        report = report_file(args, shown)
+        module, given = named_call(args.factory, args.arguments)
+        with ended_politely(), DiagnosisProgress(shown, args.events) as progress, report.also_of_errors():
+            found = diagnose(
+                module,
+                given.args,
+                given.kwargs,
+                dynamic_shapes=dynamic_shapes_of(module, given, shapes),
+                suspect=args.suspect,
+                output=args.output,
+                atol=args.atol,
+                rtol=args.rtol,
+                export={"optimize": False} if args.no_optimize else None,
+                run_timeout=args.run_timeout,
+                max_time=args.max_time,
+                listener=progress,
+            )
+            status = progress.ended({True: 1, False: 0, None: errors.CannotCompare.status}[found.failed])
+        _say(shown, found)
+        report.write(status, lambda: _sections(found))
+        if args.json:
+            console.program_text(report.as_bytes(status, lambda: _sections(found)).decode("ascii"))
+        return status
 
 
 def _sections(found: TorchDiagnosis) -> Mapping[str, Any]:

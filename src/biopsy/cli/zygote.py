@@ -55,11 +55,7 @@ def warm_up(args: argparse.Namespace, engines: Sequence[type[Engine]]) -> None:
     for engine in engines:
         with suppress(errors.BiopsyError):  # an engine that is missing will be told of by the check
             created_plain(engine).warm_up()
-    _load_files((*(args.load_inputs or ()), *(args.load_outputs or ())))
-
-
-def _load_files(paths: Sequence[Path]) -> None:
-    """Read inputs and golden values that stay the same, once for all checks."""
+    paths = (*(args.load_inputs or ()), *(args.load_outputs or ()))
     from biopsy.tensors import files
 
     for path in paths:

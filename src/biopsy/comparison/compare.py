@@ -13,7 +13,7 @@ import numpy as np
 
 from biopsy import errors
 from biopsy.comparison import metrics, similarity
-from biopsy.comparison.differences import Differences, ErrorScan, differences_between, scan
+from biopsy.comparison.differences import Differences, differences_between, scan
 from biopsy.comparison.metrics import Element, ErrorStatistics, Statistics
 from biopsy.comparison.tolerance import AT_LEAST, DEFAULT_QUANTILE, STRICTEST, Criteria, Limit, Stat, Tolerance
 from biopsy.tensors.results import Array
@@ -174,7 +174,27 @@ def _measured(actual: Array, expected: Array, tolerance: Tolerance, asked: Crite
     if detail == "brief" and asked.stat == "elemwise" and not asked.limits:  # only tolerances decide
         within = scan(actual, expected, tolerance)
         if within is not None and not within.identical:
-            return _measured_within(within, actual.size, tolerance)
+            elements = actual.size
+            worst = within.worst_absolute, within.worst_relative
+            absolute, relative = (
+                ErrorStatistics(0.0, 0.0, 0.0, 0.0)
+                if one is None
+                else ErrorStatistics(one.error, math.nan, math.nan, math.nan)
+                for one in worst
+            )
+            return ErrorSummary(
+                elements=elements,
+                mismatching=0,
+                broken=0,
+                absolute=absolute,
+                relative=relative,
+                worst_absolute=within.worst_absolute,
+                worst_relative=within.worst_relative,
+                passing_atol=tolerance.atol,
+                passing_rtol=tolerance.rtol,
+                differing=within.differing,
+                greatest=within.greatest,
+            )
         is_equal = within is not None
     else:
         is_equal = actual.dtype == expected.dtype and np.array_equal(actual, expected)
@@ -225,28 +245,6 @@ def _offending(actual: Array, expected: Array, found: metrics.Errors, tolerance:
     farthest = float(times.max())
     one = metrics.worst(actual, expected, np.where(times == farthest, found.absolute, 0))
     return None if one is None else replace(one, error=farthest)
-
-
-def _measured_within(within: ErrorScan, elements: int, tolerance: Tolerance) -> ErrorSummary:
-    """What is measured of an output that passes, where nobody looks at statistics of its errors."""
-    worst = within.worst_absolute, within.worst_relative
-    absolute, relative = (
-        ErrorStatistics(0.0, 0.0, 0.0, 0.0) if one is None else ErrorStatistics(one.error, math.nan, math.nan, math.nan)
-        for one in worst
-    )
-    return ErrorSummary(
-        elements=elements,
-        mismatching=0,
-        broken=0,
-        absolute=absolute,
-        relative=relative,
-        worst_absolute=within.worst_absolute,
-        worst_relative=within.worst_relative,
-        passing_atol=tolerance.atol,
-        passing_rtol=tolerance.rtol,
-        differing=within.differing,
-        greatest=within.greatest,
-    )
 
 
 def _measured_equal(elements: int, tolerance: Tolerance, stat: Stat) -> ErrorSummary:

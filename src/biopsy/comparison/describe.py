@@ -56,15 +56,13 @@ def noise_lines(output: NoiseComparison) -> list[str]:
         aside = f"; {output.aside} of its elements flip with a rounding of the inputs" if output.aside else ""
         return [f"{what}  rounding: {text}{aside}"]
     lines = [f"{what}  BUG: {output.reason} (at most {output.limit:g} is rounding)"]
-    lines += [f"  {_deviation_text(title, side)}" for title, side in _sides(output.suspect, output.plain)]
+    lines += [
+        f"  {_deviation_text(title, side)}" for title, side in (("error", output.suspect), ("float32", output.plain))
+    ]
     narrower = explained_by(output.ratio, output.dtype)
     if narrower is not None:
         lines.append(f"  an engine that computes in {narrower} may err as much by rounding")
     return lines
-
-
-def _sides(suspect: Deviation, plain: Deviation) -> tuple[tuple[str, Deviation], tuple[str, Deviation]]:
-    return ("error", suspect), ("float32", plain)
 
 
 def _deviation_text(title: str, side: Deviation) -> str:

@@ -198,25 +198,22 @@ def differing(actual: Array, expected: Array) -> Bools:
     Text and numbers always differ.
     """
     if is_text(actual) or is_text(expected):
-        return _differing_text(actual, expected)
+        if not (is_text(actual) and is_text(expected)):
+            return np.ones(actual.shape, np.bool_)
+        if actual.dtype.kind == expected.dtype.kind == "U":
+            return np.asarray(actual != expected)
+        return np.asarray(text_bytes(actual) != text_bytes(expected), np.bool_)
     left, right = numeric(actual), numeric(expected)
     if "c" in (left.dtype.kind, right.dtype.kind):
         return _differing_real(left.real, right.real) | _differing_real(left.imag, right.imag)
     return _differing_real(left, right)
 
 
-def _differing_text(actual: Array, expected: Array) -> Bools:
-    if not (is_text(actual) and is_text(expected)):
-        return np.ones(actual.shape, np.bool_)
-    if actual.dtype.kind == expected.dtype.kind == "U":
-        return np.asarray(actual != expected)
-    return np.asarray(text_bytes(actual) != text_bytes(expected), np.bool_)
-
-
 def _differing_real(left: Array, right: Array) -> Bools:
     kinds = left.dtype.kind, right.dtype.kind
     if "f" not in kinds and kinds[0] != kinds[1]:
-        return _differing_integers(left, right)
+        signed, unsigned = (left, right) if left.dtype.kind == "i" else (right, left)
+        return np.asarray((signed < 0) | (signed.astype(np.int64).view(np.uint64) != unsigned.astype(np.uint64)))
     if kinds == ("f", "f") or kinds[0] == kinds[1]:
         found: Bools = np.asarray(left != right)
         if "f" in kinds and found.any():
@@ -227,12 +224,6 @@ def _differing_real(left: Array, right: Array) -> Bools:
     info, real = np.iinfo(whole.dtype), real.astype(_wide(real.dtype))
     inside = (real >= float(info.min)) & (real < float(info.max + 1)) & (np.trunc(real) == real)
     return np.asarray(~inside | (np.where(inside, real, 0).astype(whole.dtype) != whole))
-
-
-def _differing_integers(left: Array, right: Array) -> Bools:
-    """Signed and unsigned, both of any width."""
-    signed, unsigned = (left, right) if left.dtype.kind == "i" else (right, left)
-    return np.asarray((signed < 0) | (signed.astype(np.int64).view(np.uint64) != unsigned.astype(np.uint64)))
 
 
 # Errors
@@ -317,21 +308,17 @@ def _integer_differences(left: Array, right: Array) -> Floats:
     # In two's complement the difference of the greater and the smaller is right modulo 2**64, which it is below.
     great = np.where(swap, right, left).astype(np.int64 if left.dtype.kind == "i" else np.uint64).view(np.uint64)
     small = np.where(swap, left, right).astype(np.int64 if left.dtype.kind == "i" else np.uint64).view(np.uint64)
-    return _floats_above(great - small)
+    values = great - small
+    found = values.astype(np.float64)
+    held = np.where(found < 2.0**64, found, 0).astype(np.uint64)
+    below = (held < values) & (found < 2.0**64)
+    return np.where(below, np.nextafter(found, np.inf), found)
 
 
 def _float_above(value: int) -> float:
     """The least float64 that is not below an integer."""
     found = float(value)
     return found if found >= value else math.nextafter(found, math.inf)
-
-
-def _floats_above(values: npt.NDArray[np.uint64]) -> Floats:
-    """As ``_float_above``, of many."""
-    found = values.astype(np.float64)
-    held = np.where(found < 2.0**64, found, 0).astype(np.uint64)
-    below = (held < values) & (found < 2.0**64)
-    return np.where(below, np.nextafter(found, np.inf), found)
 
 
 def _is_below(array: Array, limit: int) -> bool:

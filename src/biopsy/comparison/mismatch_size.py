@@ -76,18 +76,8 @@ def quantum_of(values: Array) -> float | None:
         return 1.0
     if np.unique(numbers[:_FIRST_LOOK]).size > _FEW_VALUES:
         return None
-    return _step(np.unique(numbers[np.isfinite(numbers)]).astype(np.float64), numbers.size)
-
-
-def _is_whole(values: Array) -> bool:
-    finite = values[np.isfinite(values)]
-    if finite.size < 2 or not bool((finite == np.rint(finite)).all()):
-        return False
-    return bool(finite.any()) and float(np.abs(finite).max()) < 2.0**22
-
-
-def _step(distinct: Floats, elements: int) -> float | None:
-    if not 3 <= distinct.size <= _FEW_VALUES or elements < 2 * distinct.size:
+    distinct = np.unique(numbers[np.isfinite(numbers)]).astype(np.float64)
+    if not 3 <= distinct.size <= _FEW_VALUES or numbers.size < 2 * distinct.size:
         return None
     gaps = np.diff(distinct)
     step = float(gaps.min())
@@ -95,6 +85,13 @@ def _step(distinct: Floats, elements: int) -> float | None:
         return None
     steps = gaps / step
     return step if bool((np.abs(steps - np.rint(steps)) < _OFF_GRID * 10).all()) else None
+
+
+def _is_whole(values: Array) -> bool:
+    finite = values[np.isfinite(values)]
+    if finite.size < 2 or not bool((finite == np.rint(finite)).all()):
+        return False
+    return bool(finite.any()) and float(np.abs(finite).max()) < 2.0**22
 
 
 def _named(output: OutputComparison, kind: Kind) -> Mismatch:
@@ -167,16 +164,16 @@ def _divided(value: float, limit: float) -> float:
 
 
 def _times_rounding(actual: Array, expected: Array, errors: Errors, finite: Floats) -> float | None:
-    kinds = [similarity.unit_roundoff(side.dtype) for side in (actual, expected) if _rounds(side)]
+    kinds = [
+        similarity.unit_roundoff(side.dtype)
+        for side in (actual, expected)
+        if (metrics.numeric(side).dtype.kind in "fc")
+    ]
     magnitude = errors.magnitude[np.isfinite(errors.magnitude)]
     greatest = float(magnitude.max(initial=0))
     if not any(kinds) or greatest == 0:
         return None
     return _finite_or_none(float(finite.max(initial=0)) / (max(kinds) * greatest))
-
-
-def _rounds(side: Array) -> bool:
-    return metrics.numeric(side).dtype.kind in "fc"
 
 
 def _finite_or_none(value: float) -> float | None:
@@ -237,7 +234,7 @@ def explained(
     missing = sorted({name for report in reports for name in report.only_suspect})
     sides = list(zip(*(report.outputs for report in reports), strict=True))
     times = _times(max((min(max(one.ratio, other.ratio), apart.ratio) for one, other, apart in sides), default=0.0))
-    unexplained = [apart for one, other, apart in sides if not _is_rounding(one, other, apart)]
+    unexplained = [apart for one, other, apart in sides if not (apart.passed or (one.passed and other.passed))]
     if unexplained and not _turned_over(unexplained, actual, expected, exact, perturbed):
         return Rounding("bug", times)
     if missing:
@@ -250,10 +247,6 @@ def only(side: RunnerResult, names: Collection[str]) -> RunnerResult:
     """What a runner gave for some outputs."""
     kept = (Iteration({name: value for name, value in one.outputs.items() if name in names}) for one in side.iterations)
     return replace(side, iterations=tuple(kept))
-
-
-def _is_rounding(one: NoiseComparison, other: NoiseComparison, apart: NoiseComparison) -> bool:
-    return apart.passed or (one.passed and other.passed)
 
 
 def _times(ratio: float) -> float | None:

@@ -244,20 +244,16 @@ def _divided(error: float, noise: float) -> float:
 
 def _reason(ours: Deviation, ratio: float, limit: float, where: str | None) -> str | None:
     if ours.broken:
-        return _broken_reason(ours)
+        some = "1 element is" if ours.broken == 1 else f"{ours.broken} elements are"
+        if ours.worst is None or np.isfinite(np.asarray(ours.worst.expected)):
+            return f"{some} NaN or infinite, but finite in float32 and float64"
+        return f"{some} not the NaN or infinity that float32 and float64 both give"
     if ratio <= limit:
         return None
     if math.isinf(ratio):
         return "it differs where float32 has no error"
     place = "" if where is None else f" {where}"
     return f"its error{place} is {ratio:.3g} times that of plain float32"
-
-
-def _broken_reason(ours: Deviation) -> str:
-    some = "1 element is" if ours.broken == 1 else f"{ours.broken} elements are"
-    if ours.worst is None or np.isfinite(np.asarray(ours.worst.expected)):
-        return f"{some} NaN or infinite, but finite in float32 and float64"
-    return f"{some} not the NaN or infinity that float32 and float64 both give"
 
 
 # Errors of small values beside large ones: parts of a tensor, each judged by what rounding does to values of its

@@ -123,7 +123,9 @@ def ulps(actual: Array, expected: Array) -> Floats:
     dtype = min((actual.dtype, expected.dtype), key=_digits)
     with np.errstate(over="ignore"):
         left, right = (side.astype(dtype, copy=False).reshape(-1) for side in (actual, expected))
-    distance = _distances(left, right)
+    (sizes, below), (others, others_below) = _ordinals(left), _ordinals(right)
+    apart = np.where(sizes > others, sizes - others, others - sizes)
+    distance = np.where(below == others_below, apart, sizes + others).astype(np.float64)
     nan = [np.isnan(numeric(side)) for side in (left, right)]
     distance[nan[0] | nan[1]] = math.inf
     distance[nan[0] & nan[1]] = 0
@@ -157,13 +159,6 @@ def unit_roundoff(dtype: np.dtype[Any]) -> float:
     """The greatest relative error of rounding to a floating type, such as 2**-24 for float32; 0 for other types."""
     kind = np.dtype(dtype.type(0).real.dtype) if dtype.kind == "c" else dtype
     return 0.5 ** (_digits(kind) + 1) if _is_float(kind) else 0.0
-
-
-def _distances(left: Array, right: Array) -> Floats:
-    """How many numbers of their floating type lie between the elements, NaN not looked at; both zeros are one."""
-    (sizes, below), (others, others_below) = _ordinals(left), _ordinals(right)
-    apart = np.where(sizes > others, sizes - others, others - sizes)
-    return np.where(below == others_below, apart, sizes + others).astype(np.float64)
 
 
 def _ordinals(values: Array) -> tuple[npt.NDArray[np.uint64], npt.NDArray[np.bool_]]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
 from dataclasses import replace
 
 from biopsy import errors, events
@@ -28,7 +27,10 @@ def diagnose(question: DiagnosisQuestion, listener: events.Listener = events.ign
     if question.check is None:
         require_no_place([*question.samples.files, *filter(None, [question.weights_folder])], "give it another name")
     with as_private_as(sources(question.index)):
-        check = CommandCheck(_words(question), str(question.folder / CANDIDATE))
+        check = CommandCheck(
+            question.check if question.check is not None else question.original_words(question.rivals[0]),
+            str(question.folder / CANDIDATE),
+        )
         evidence = EvidenceFile(question.folder, identity_of(question, check), fresh=question.fresh)
         if evidence.resumed:
             listener(events.Resumed(str(evidence.path), len(evidence.known.steps)))
@@ -46,10 +48,6 @@ def diagnose(question: DiagnosisQuestion, listener: events.Listener = events.ign
         seconds=time.monotonic() - started,
         stopped=stopped,
     )
-
-
-def _words(question: DiagnosisQuestion) -> Sequence[str]:
-    return question.check if question.check is not None else question.original_words(question.rivals[0])
 
 
 class _PlanRun:

@@ -63,7 +63,9 @@ def held_folder(folder: Path, *, beside: bool = False, warn: Callable[[str], obj
     diagnosis that runs.
     """
     require_no_place([folder], "--dir ANOTHER")
-    place = next(each for each in _places(folder) if not beside or _can_be_ours(each))
+    place = next(
+        each for each in _places(folder) if not beside or (not os.path.lexists(each) or _why_not_ours(each) is None)
+    )
     if place != folder:
         warn(f"{folder} {_why_not_ours(folder)}: it stays as it is, and the evidence goes to {place}")
     made, was_marked = _prepare(place)
@@ -72,18 +74,17 @@ def held_folder(folder: Path, *, beside: bool = False, warn: Callable[[str], obj
             yield place
         except errors.UsageError:
             if not was_marked and not (_sealed(place) or {}).get("steps"):
-                _remove_made(place, made)
+                with contextlib.suppress(OSError):
+                    for entry in os.scandir(place):
+                        if entry.is_file(follow_symlinks=False):
+                            (place / entry.name).unlink()
+                remove_empty(made)
             raise
 
 
 def _places(folder: Path) -> Iterator[Path]:
     yield folder
     yield from (folder.with_name(f"{folder.name}-{number}") for number in itertools.count(2))
-
-
-def _can_be_ours(folder: Path) -> bool:
-    """Whether nothing stands there, or what a diagnosis of this user may go on with."""
-    return not os.path.lexists(folder) or _why_not_ours(folder) is None
 
 
 def _why_not_ours(folder: Path) -> str | None:
@@ -146,15 +147,6 @@ def _ways_out(folder: Path) -> Iterator[str]:
     yield line if is_refused(line) else f"{line}    moves it aside"
 
 
-def _remove_made(folder: Path, made: list[Path]) -> None:
-    """Remove the folders that were made here, the outermost first in the list, with the files in the folder."""
-    with contextlib.suppress(OSError):
-        for entry in os.scandir(folder):
-            if entry.is_file(follow_symlinks=False):
-                (folder / entry.name).unlink()
-    remove_empty(made)
-
-
 def identity_of(question: DiagnosisQuestion, check: Check) -> dict[str, str]:
     """Everything that answers depend on, by names that a person understands: see ``JournalIdentity``."""
     samples = question.samples
@@ -209,7 +201,15 @@ class EvidenceFile:
             raise errors.UsageError(
                 f"{self.path} was not written by this user: what it says is not believed", next_steps=[_FRESH]
             )
-        self._require_same(tree["identity"])
+        before = tree["identity"]
+        names = sorted(name for name in {*before, *self._identity} if before.get(name) != self._identity.get(name))
+        if names:
+            differing = first_of(names, _MOST_NAMED)
+            raise errors.UsageError(
+                f"{self.path.parent} holds an interrupted diagnosis of something else: another {differing}",
+                kept="what it has found, as it is",
+                next_steps=[_FRESH, "--dir ANOTHER    keeps it"],
+            )
         try:
             self.known = KnownSteps(
                 from_json(KnownFacts, tree["facts"]),
@@ -219,16 +219,6 @@ class EvidenceFile:
             raise errors.UsageError(f"{self.path} is of another version: {error}", next_steps=[_FRESH]) from error
         self._require_unchanged(tree.get("files", {}))
         self.resumed = bool(self.known.steps)
-
-    def _require_same(self, before: Mapping[str, str]) -> None:
-        names = sorted(name for name in {*before, *self._identity} if before.get(name) != self._identity.get(name))
-        if names:
-            differing = first_of(names, _MOST_NAMED)
-            raise errors.UsageError(
-                f"{self.path.parent} holds an interrupted diagnosis of something else: another {differing}",
-                kept="what it has found, as it is",
-                next_steps=[_FRESH, "--dir ANOTHER    keeps it"],
-            )
 
     def _require_unchanged(self, before: Mapping[str, str | None]) -> None:
         now = _digests(self.path.parent, _files_of(self.known.steps))
@@ -352,7 +342,11 @@ def _value(hint: Any, value: Any) -> Any:
     if origin in (Union, types.UnionType):
         return _one_of(arguments, value)
     if origin is tuple:
-        return _tuple(arguments, value)
+        if not isinstance(value, list | tuple):
+            raise ValueError(f"no list: {value!r}")
+        if arguments[1:] == (Ellipsis,):
+            return tuple(_value(arguments[0], item) for item in value)
+        return tuple(_value(hint, item) for hint, item in zip(arguments, value, strict=True))
     if origin is Literal:
         return _require(value in arguments, value)
     if isinstance(hint, type) and is_dataclass(hint):
@@ -367,14 +361,6 @@ def _one_of(hints: tuple[Any, ...], value: Any) -> Any:
         return _require(type(None) in hints, value)
     (hint,) = (each for each in hints if each is not type(None))
     return _value(hint, value)
-
-
-def _tuple(hints: tuple[Any, ...], value: Any) -> tuple[Any, ...]:
-    if not isinstance(value, list | tuple):
-        raise ValueError(f"no list: {value!r}")
-    if hints[1:] == (Ellipsis,):
-        return tuple(_value(hints[0], item) for item in value)
-    return tuple(_value(hint, item) for hint, item in zip(hints, value, strict=True))
 
 
 def _require(holds: bool, value: Any) -> Any:

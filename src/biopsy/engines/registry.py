@@ -175,7 +175,10 @@ def _has_releases(name: str) -> bool:
 def find_class(name: str) -> type[Engine]:
     """The class of an engine. Raises UnknownEngine if there is none, EngineMissing if it cannot be loaded."""
     if name in BUILT_IN:
-        return _load_built_in(BUILT_IN[name])
+        reference = BUILT_IN[name]
+        module, _, attribute = reference.partition(":")
+        engine_class: type[Engine] = getattr(importlib.import_module(module), attribute)
+        return engine_class
     for entry_point in _plug_ins():
         if entry_point.name == name:
             return _load_plug_in(entry_point)
@@ -220,12 +223,6 @@ def _describe(name: str) -> Installed:
         return replace(about, problem=error.message)
     except Exception as error:  # whatever a package does wrong while it is imported
         return replace(about, problem=f"{type(error).__name__}: {error}")
-
-
-def _load_built_in(reference: str) -> type[Engine]:
-    module, _, attribute = reference.partition(":")
-    engine_class: type[Engine] = getattr(importlib.import_module(module), attribute)
-    return engine_class
 
 
 def _plug_ins() -> list[EntryPoint]:

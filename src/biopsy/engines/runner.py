@@ -105,7 +105,9 @@ def _fitting(name: str, value: Array, wanted: TensorType) -> Array:
             f"input {name!r} is {wanted} in the model, but the value given has shape {list(array.shape)}"
         )
     if wanted.elem == STRING:
-        return _as_text(name, array)
+        if is_text(array):
+            return array if array.dtype.kind == "U" else text(array)
+        raise errors.CannotCompare(f"input {name!r} is of strings, but the value given is {array.dtype}")
     target = _numpy_type(name, wanted)
     if array.dtype == target and array.dtype.isnative:
         return array
@@ -130,12 +132,6 @@ def _numpy_type(name: str, wanted: TensorType) -> np.dtype[Any]:
         raise errors.CannotCompare(f"input {name!r} has type {wanted.dtype}, which NumPy cannot hold here")
     dtype: np.dtype[Any] = np.dtype(extended)
     return dtype
-
-
-def _as_text(name: str, array: Array) -> Array:
-    if is_text(array):
-        return array if array.dtype.kind == "U" else text(array)
-    raise errors.CannotCompare(f"input {name!r} is of strings, but the value given is {array.dtype}")
 
 
 # Where the inputs of a run come from: given ones, completed or made up as the model asks for them.
@@ -267,7 +263,9 @@ def cast(name: str, array: Array, target: np.dtype[Any]) -> Array:
     with np.errstate(all="ignore"):
         # Widened, which loses nothing: ml_dtypes cannot cast int4 to uint4.
         values = widened(array) if is_extended(array.dtype) else array
-        there = values.real.astype(target) if _drops_imaginary(array, target) else values.astype(target)
+        there = (
+            values.real.astype(target) if (array.dtype.kind == "c" and target.kind != "c") else values.astype(target)
+        )
         lost = _beyond(array, there) if _may_round(array.dtype, target) else _changed(array, there)
     if lost.any():
         raise _refused(name, array, target, lost)
@@ -276,10 +274,6 @@ def cast(name: str, array: Array, target: np.dtype[Any]) -> Array:
 
 def _is_float(dtype: np.dtype[Any]) -> bool:
     return dtype.kind in "fc" or (is_extended(dtype) and "float" in dtype.name)
-
-
-def _drops_imaginary(array: Array, target: np.dtype[Any]) -> bool:
-    return array.dtype.kind == "c" and target.kind != "c"
 
 
 def _may_round(given: np.dtype[Any], target: np.dtype[Any]) -> bool:

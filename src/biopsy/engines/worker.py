@@ -81,7 +81,9 @@ class Worker:
                 self._settle_memory(model, feeds)
                 answer = self._ask({**request, **files, "wants": "outputs", "outputs": marked})
             self.remarks = tuple(answer["remarks"])
-            return _mapped(output)
+            from biopsy.tensors.files import read_results
+
+            return [dict(iteration.outputs) for iteration in read_results(output)[0].iterations]
         finally:
             _remove(output)
 
@@ -159,12 +161,6 @@ class Worker:
 def _remove(path: Path) -> None:
     with contextlib.suppress(OSError):
         path.unlink(missing_ok=True)
-
-
-def _mapped(path: Path) -> list[dict[str, Array]]:
-    from biopsy.tensors.files import read_results
-
-    return [dict(iteration.outputs) for iteration in read_results(path)[0].iterations]
 
 
 # The child's side

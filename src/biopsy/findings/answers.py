@@ -19,7 +19,7 @@ from biopsy.questions.builds.building import BuildFindings
 from biopsy.questions.builds.difference import Choice, ChoiceGroup, Difference
 from biopsy.questions.builds.flags import Flags
 from biopsy.questions.known_failures.lookup import KnownLookup
-from biopsy.questions.layers.findings import Engines, LayerFinding, LayerFindings, Suspect, TensorError, layers_tree
+from biopsy.questions.layers.findings import Engines, LayerFindings, Suspect, layers_tree
 from biopsy.questions.releases.findings import ReleaseFindings
 from biopsy.questions.transformations.findings import TransformationFindings
 from biopsy.questions.workarounds.result import Workarounds
@@ -96,13 +96,9 @@ def measured(found: LayerFindings) -> MeasuredErrors:
 
 def _ratios(found: LayerFindings, which: str) -> Iterator[tuple[int, float]]:
     for layer in found.layers:
-        error = _error(layer, which)
+        error = layer.introduced if which == "introduced" else layer.propagated
         if error is not None and not math.isnan(error.tolerance_ratio):
             yield layer.node.number, error.tolerance_ratio
-
-
-def _error(layer: LayerFinding, which: str) -> TensorError | None:
-    return layer.introduced if which == "introduced" else layer.propagated
 
 
 # The sections of a search for the setting that switches a failure off.

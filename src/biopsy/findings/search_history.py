@@ -47,7 +47,16 @@ class SearchHistory:
         elif isinstance(event, events.Abandoned):
             self._announced.pop(event.number, None)
         elif isinstance(event, events.StageDone):
-            self._pass_done(event)
+            before, after = (event.before, event.after) if isinstance(event, events.PassDone) else (None, None)
+            done = {
+                "stage": event.stage,
+                "before": before,
+                "after": after,
+                "checks": event.checks,
+                "seconds": round(event.seconds, 4),
+            }
+            if len(self._passes) < _MOST_PASSES:
+                self._passes.append(done)
         else:
             self._facts |= _facts_of(event)
 
@@ -67,18 +76,6 @@ class SearchHistory:
             "seconds": round(event.seconds, 4),
         }
         (self._first if len(self._first) < MOST_CHECKS // 2 else self._last).append(check)
-
-    def _pass_done(self, event: events.StageDone) -> None:
-        before, after = (event.before, event.after) if isinstance(event, events.PassDone) else (None, None)
-        done = {
-            "stage": event.stage,
-            "before": before,
-            "after": after,
-            "checks": event.checks,
-            "seconds": round(event.seconds, 4),
-        }
-        if len(self._passes) < _MOST_PASSES:
-            self._passes.append(done)
 
     @property
     def is_empty(self) -> bool:

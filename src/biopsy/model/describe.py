@@ -29,7 +29,7 @@ from biopsy.model.load import START, open_model, refused
 from biopsy.model.parts import DEEPEST_NESTING, Weight, name_of, read_sparse_weight, read_weight, string_in
 from biopsy.model.sources import source_of
 from biopsy.model.tensor_type import DTYPE_OF_ELEM, TensorType
-from biopsy.model.wire import BYTES, Buffer, FileChanged, fields, signed, text, varint_at
+from biopsy.model.wire import BYTES, FileChanged, fields, signed, text, varint_at
 from biopsy.text import count, printable, size_text
 
 _MOST_SHOWN = 20  # elements of a list
@@ -63,7 +63,10 @@ def guarded(lines: Iterator[str], source: Source, path: Path) -> Iterator[str]:
 
 def _model_lines(source: Source, path: Path) -> Iterator[str]:
     parts, graph = whole_model(source)
-    yield from _summary(path, graph, parts)
+    yield identity_line(path, graph, parts)
+    yield from _listed("inputs", graph.inputs, graph)
+    yield from _listed("outputs", graph.outputs, graph)
+    yield contents_line(graph, parts)
     if source.weights:
         yield from _weight_lines(source, graph, "")
     if source.layers:
@@ -71,13 +74,6 @@ def _model_lines(source: Source, path: Path) -> Iterator[str]:
             yield from ("", *_node_lines(source, number, span, [graph.types], "", 0))
         for span in parts.functions:
             yield from ("", *function_lines(source, span))
-
-
-def _summary(path: Path, graph: GraphParts, parts: ModelParts) -> Iterator[str]:
-    yield identity_line(path, graph, parts)
-    yield from _listed("inputs", graph.inputs, graph)
-    yield from _listed("outputs", graph.outputs, graph)
-    yield contents_line(graph, parts)
 
 
 def identity_line(path: Path, graph: GraphParts, parts: ModelParts) -> str:
@@ -268,25 +264,17 @@ def _element_texts(source: Source, number: int, kind: int, start: int, end: int)
     """The elements in one field of an AttributeProto: one, or several where numbers are packed."""
     buffer = source.buffer
     if number in {2, 7}:
-        return _floats(buffer, start, end)
+        return [f"{value:.7g}" for (value,) in struct.iter_unpack("<f", buffer[start:end])]
     if number in {3, 8}:
-        return _ints(buffer, kind, start, end)
+        if kind != BYTES:
+            return [str(signed(varint_at(buffer, start)))]
+        return [str(value) for value in varints(buffer, start, end)]
     if number in {4, 9}:
         return [_quoted(buffer[start : min(end, start + 4 * _LONGEST_TEXT)])]
     if number in {14, 15}:
         return [type_text(source, buffer[start:end], 0) or "?"]
     read = read_weight if number in {5, 10} else read_sparse_weight
     return [_weight_text(source, read(buffer, start, end))]
-
-
-def _floats(buffer: Buffer, start: int, end: int) -> list[str]:
-    return [f"{value:.7g}" for (value,) in struct.iter_unpack("<f", buffer[start:end])]
-
-
-def _ints(buffer: Buffer, kind: int, start: int, end: int) -> list[str]:
-    if kind != BYTES:
-        return [str(signed(varint_at(buffer, start)))]
-    return [str(value) for value in varints(buffer, start, end)]
 
 
 def _quoted(payload: bytes) -> str:
@@ -347,11 +335,6 @@ def _lines(source: Source, path: Path) -> Iterator[str]:
     if source.attrs and graph.doc:
         yield from _indented(["---- Docstring ----", graph.doc, ""])
     yield from _indented(list(_graph_lines(source, [graph], "Graph"))[: -1 if source.layers and graph.nodes else None])
-    yield from _additions(source, graph, parts)
-
-
-def _additions(source: Source, graph: GraphParts, parts: ModelParts) -> Iterator[str]:
-    """What the layout has no place for: initializers that are inputs too, and local functions."""
     both = [name for name in graph.inputs if name in graph.weight_names]
     if both:
         named = ", ".join(_name(name) for name in both)
@@ -507,7 +490,11 @@ def _plain_value(source: Source, name: str, span: Span, parts: Sequence[tuple[in
             found += [repr(value) for (value,) in struct.iter_unpack("<f", buffer[start:end])]
         elif number in {3, 8}:
             packed = kind == BYTES
-            found += map(str, graph_parts.varints(buffer, start, end)) if packed else [str(_integer(source, start))]
+            found += (
+                map(str, graph_parts.varints(buffer, start, end))
+                if packed
+                else [str(signed(varint_at(source.buffer, start)))]
+            )
         elif number in {4, 9}:
             found.append(source.text(start, end) if number == 4 else repr(text(buffer[start:end])))
     if kinds & {7, 8, 9}:
@@ -515,7 +502,3 @@ def _plain_value(source: Source, name: str, span: Span, parts: Sequence[tuple[in
     if 3 in kinds and name in _TYPE_ATTRIBUTES:
         return DTYPE_OF_ELEM.get(int(found[-1]), found[-1])
     return found[-1]
-
-
-def _integer(source: Source, start: int) -> int:
-    return signed(varint_at(source.buffer, start))

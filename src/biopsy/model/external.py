@@ -175,7 +175,13 @@ def require_safe(data: bytes, folder: Path, path: Path | None = None) -> None:
     for tensor in _referring(model):
         _require_place(tensor, folder)
     if may_name_engines:
-        _require_safe_engine_files(model, folder)
+        for node in walk.nodes(model):
+            if node.op_type == "EPContext":
+                attributes = {attribute.name: attribute for attribute in node.attribute}
+                embedded = attributes.get("embed_mode")
+                if embedded is not None and embedded.i == 0 and "ep_cache_context" in attributes:
+                    location = attributes["ep_cache_context"].s.decode("utf-8", "replace")
+                    resolve(folder, location, node.name or node.op_type)
 
 
 def _require_place(tensor: onnx.TensorProto, folder: Path) -> None:
@@ -199,17 +205,6 @@ def files_referred_to(data: bytes, folder: Path) -> list[Path]:
     if not may_refer(data):
         return []
     return sorted({resolve(folder, _said(tensor).location, tensor.name) for tensor in _referring(parse(data, None))})
-
-
-def _require_safe_engine_files(model: onnx.ModelProto, folder: Path) -> None:
-    """Raise ModelError if a node stands for what an engine has built and names a file for it that may not be read."""
-    for node in walk.nodes(model):
-        if node.op_type == "EPContext":
-            attributes = {attribute.name: attribute for attribute in node.attribute}
-            embedded = attributes.get("embed_mode")
-            if embedded is not None and embedded.i == 0 and "ep_cache_context" in attributes:
-                location = attributes["ep_cache_context"].s.decode("utf-8", "replace")
-                resolve(folder, location, node.name or node.op_type)
 
 
 def _referring(model: onnx.ModelProto) -> Iterator[onnx.TensorProto]:

@@ -228,7 +228,14 @@ def choose_outputs(data: bytes, choice: OutputChoice) -> bytes:
         names = [*(_every_tensor(index, data) if choice.names == ALL else _chosen(index, choice.names)), *names]
     elif not choice.operators:
         names = [index.names[tensor] for tensor in index.outputs]
-    excluded = _excluded(index, choice.without, names)
+    known = [name for name in dict.fromkeys(index.names) if name]
+    excluded: set[str] = set()
+    for word in choice.without:
+        matches = _meant(index, word, known)
+        if not matches and not may_lack_names():
+            steps = [*did_you_mean(word, names), f"the outputs are: {listed(names)}"]
+            raise errors.DoesNotFit(f"the model has no tensor {word!r} to leave out of its outputs", next_steps=steps)
+        excluded.update(matches)
     left = [name for name in dict.fromkeys(names) if name not in excluded]
     if not left:
         raise errors.DoesNotFit("no output is left", next_steps=[f"exclude fewer of them: {listed(names)}"])
@@ -265,22 +272,20 @@ def mark_outputs(data: bytes, wanted: MarkedOutputs) -> bytes:
     index = index_bytes(data)
     names = _every_tensor(index, data) if wanted == ALL else _chosen(index, wanted)
     declared = [_declaration(index, name) for name in names]
-    return _with_outputs(data, b"".join(string_field(_GRAPH_OUTPUT, info) for info in declared))
+    outputs = b"".join(string_field(_GRAPH_OUTPUT, info) for info in declared)
+    model: list[bytes] = []
+    graph: list[bytes] = []
+    for number, _, tag, start, end in fields(data):
+        if number != _MODEL_GRAPH:
+            model.append(data[tag:end])
+            continue
+        graph += [data[t:e] for inner, _, t, _, e in fields(data, start, end) if inner != _GRAPH_OUTPUT]
+    return b"".join([*model, string_field(_MODEL_GRAPH, b"".join([*graph, outputs]))])
 
 
 def _every_tensor(index: ModelIndex, data: bytes) -> list[str]:
     own = [index.names[tensor] for tensor in index.outputs]
-    computed = [index.names[tensor] for node in index.nodes if not _is_constant(node.op_type) for tensor in node.writes]
-    no_tensors = _no_tensors(index, data)
-    return list(dict.fromkeys([*own, *(name for name in computed if name not in no_tensors)]))
-
-
-def _is_constant(op_type: str) -> bool:
-    return op_type == "Constant"
-
-
-def _no_tensors(index: ModelIndex, data: bytes) -> set[str]:
-    """Names of sequences, optionals and maps. Types are inferred only if an operator that may give one is there."""
+    computed = [index.names[tensor] for node in index.nodes if node.op_type != "Constant" for tensor in node.writes]
     infos = {index.names[tensor]: info for tensor, info in index.infos.items()}
     suspects = {
         index.names[tensor]
@@ -291,7 +296,8 @@ def _no_tensors(index: ModelIndex, data: bytes) -> set[str]:
     if any(name not in infos for name in suspects):
         light = infer.without_weights(load.parse(data, None)).SerializeToString()
         infos = infer.infer_value_infos(light) | infos
-    return {name for name, info in infos.items() if parts.has_type(info) and parts.tensor_type(info) is None}
+    no_tensors = {name for name, info in infos.items() if parts.has_type(info) and parts.tensor_type(info) is None}
+    return list(dict.fromkeys([*own, *(name for name in computed if name not in no_tensors)]))
 
 
 def _chosen(index: ModelIndex, wanted: Sequence[str]) -> list[str]:
@@ -310,19 +316,6 @@ def _meant(index: ModelIndex, word: str, known: Iterable[str]) -> list[str]:
     return [word] if word in index.ids and word else [name for name in known if fnmatchcase(name, word)]
 
 
-def _excluded(index: ModelIndex, words: Sequence[str], outputs: Sequence[str]) -> set[str]:
-    """The tensors that are not to be among the outputs, whether they are or not."""
-    known = [name for name in dict.fromkeys(index.names) if name]
-    found: set[str] = set()
-    for word in words:
-        matches = _meant(index, word, known)
-        if not matches and not may_lack_names():
-            steps = [*did_you_mean(word, outputs), f"the outputs are: {listed(outputs)}"]
-            raise errors.DoesNotFit(f"the model has no tensor {word!r} to leave out of its outputs", next_steps=steps)
-        found.update(matches)
-    return found
-
-
 def _unknown(word: str, known: Sequence[str]) -> errors.DoesNotFit:
     return errors.DoesNotFit(
         f"the model has no tensor {word!r} to mark as an output",
@@ -333,15 +326,3 @@ def _unknown(word: str, known: Sequence[str]) -> errors.DoesNotFit:
 def _declaration(index: ModelIndex, name: str) -> bytes:
     tensor = index.ids[name]
     return index.infos.get(tensor) or parts.value_info(name, index.tensor_type(tensor))
-
-
-def _with_outputs(data: bytes, outputs: bytes) -> bytes:
-    """The model with all output fields of its graph replaced. The order of protobuf's fields has no meaning."""
-    model: list[bytes] = []
-    graph: list[bytes] = []
-    for number, _, tag, start, end in fields(data):
-        if number != _MODEL_GRAPH:
-            model.append(data[tag:end])
-            continue
-        graph += [data[t:e] for inner, _, t, _, e in fields(data, start, end) if inner != _GRAPH_OUTPUT]
-    return b"".join([*model, string_field(_MODEL_GRAPH, b"".join([*graph, outputs]))])

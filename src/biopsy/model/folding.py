@@ -44,7 +44,10 @@ class Folding:
 
     def may_be_computed(self, node: Any) -> bool | None:
         """For the optimizer: False for a node that stays, True for one that is computed, None for its own rules."""
-        if any(_is_missing(value) or _is_text(value) for value in (*node.inputs, *node.outputs)):
+        if any(
+            _is_missing(value) or (value is not None and value.dtype is not None and value.dtype.name == "STRING")
+            for value in (*node.inputs, *node.outputs)
+        ):
             return False
         if _may_be_computed(node) is False:
             return False
@@ -64,11 +67,6 @@ def _is_missing(value: Any) -> bool:
     """Whether this is a weight in a file that is not there."""
     path = getattr(value.const_value, "path", None) if value is not None else None
     return path is not None and not Path(path).is_file()
-
-
-def _is_text(value: Any) -> bool:
-    """Whether this is a tensor of strings, which onnx_ir cannot write."""
-    return value is not None and value.dtype is not None and value.dtype.name == "STRING"
 
 
 def _bytes_of(value: Any) -> int | None:
@@ -136,7 +134,7 @@ def fold_constants(model: onnx.ModelProto, folder: Path, how: Folding = Folding(
         external.load_into(function, folder)
     _require_each_computed_once(model)
     lost = _lost_by_folding(model)
-    names = _names_of_nodes(model)
+    names = {tuple(node.output): node.name for node in walk.nodes(model)}
     computed = {name for node in walk.nodes(model) for name in node.output}
     listed = {info.name: info.SerializeToString() for infos in _listings(model) for info in infos}
     budget = _Budget(how)
@@ -270,10 +268,6 @@ class _quiet:  # noqa: N801  (a context manager, named as it reads)
     def __exit__(self, *exc: object) -> None:
         for logger, level in zip(self._loggers, self._levels, strict=True):
             logger.setLevel(level)
-
-
-def _names_of_nodes(model: onnx.ModelProto) -> dict[tuple[str, ...], str]:
-    return {tuple(node.output): node.name for node in walk.nodes(model)}
 
 
 def _restore_names(model: onnx.ModelProto, names: Mapping[tuple[str, ...], str]) -> None:

@@ -52,10 +52,7 @@ def infer_value_infos(model_bytes_without_weights: bytes) -> dict[str, bytes]:
         model = onnx.ModelProto.FromString(model_bytes_without_weights)
     except DecodeError:
         return {}
-    return _infos(onnx_native.inferred(model).model.graph)
-
-
-def _infos(graph: onnx.GraphProto) -> dict[str, bytes]:
+    graph = onnx_native.inferred(model).model.graph
     from onnx import helper
 
     found = {
@@ -100,7 +97,11 @@ def without_weights(model: onnx.ModelProto) -> onnx.ModelProto:
     light.functions.extend(onnx_native.bounded_functions(model))
     graph = light.graph
     graph.name = model.graph.name or "graph"
-    _copy_nodes(graph, model.graph.node)
+    for node in model.graph.node:
+        if _is_light(node):
+            graph.node.append(node)
+        else:
+            _emptied(graph.node.add(), node)
     graph.input.extend(model.graph.input)
     graph.output.extend(model.graph.output)
     graph.value_info.extend(model.graph.value_info)
@@ -116,15 +117,6 @@ def without_weights(model: onnx.ModelProto) -> onnx.ModelProto:
 
 def _is_small(tensor: onnx.TensorProto) -> bool:
     return tensor.data_location == 0 and elements(tensor.dims) <= _MOST_ELEMENTS
-
-
-def _copy_nodes(graph: onnx.GraphProto, nodes: Iterable[onnx.NodeProto]) -> None:
-    """Copy nodes; one that holds large tensors is copied attribute by attribute, the tensors without values."""
-    for node in nodes:
-        if _is_light(node):
-            graph.node.append(node)
-        else:
-            _emptied(graph.node.add(), node)
 
 
 def _is_light(node: onnx.NodeProto) -> bool:
@@ -173,7 +165,15 @@ def judged_form(model: onnx.ModelProto, filled: Collection[str] = ()) -> onnx.Mo
     """
     light = without_weights(model)
     _drop_values(light, {*filled, *(weight.name for weight in model.graph.initializer if is_stripped(weight))})
-    _set_unknown_apart(light)
+    found = False
+    for node in walk.nodes(light):
+        if is_unknown(node):
+            node.domain = _UNKNOWN
+            found = True
+    if found:
+        light.opset_import.add(domain=_UNKNOWN, version=1)
+        for function in light.functions:
+            function.opset_import.add(domain=_UNKNOWN, version=1)
     return light
 
 
@@ -230,18 +230,6 @@ def has_unknown(light: onnx.ModelProto) -> bool:
     return any(
         (node.domain, node.op_type) not in own and not defs.has(node.op_type, node.domain) for node in walk.nodes(light)
     )
-
-
-def _set_unknown_apart(light: onnx.ModelProto) -> None:
-    found = False
-    for node in walk.nodes(light):
-        if is_unknown(node):
-            node.domain = _UNKNOWN
-            found = True
-    if found:
-        light.opset_import.add(domain=_UNKNOWN, version=1)
-        for function in light.functions:
-            function.opset_import.add(domain=_UNKNOWN, version=1)
 
 
 # Other shapes for the inputs of an indexed model, and what follows from them for what it declares.

@@ -43,7 +43,7 @@ def insert(model: onnx.ModelProto, new: NewNode, *, infers: bool = True) -> None
     from onnx import helper
 
     graph = model.graph
-    known = _tensors(graph)
+    known = _given(graph) | {name for node in graph.node for name in (*node.input, *node.output) if name}
     taken = walk.named(graph)
     for option, names in (("--inputs", new.inputs), ("--outputs", new.outputs)):
         _require_known(option, names, known)
@@ -89,10 +89,6 @@ def _require_single(graph: onnx.GraphProto, new: NewNode) -> None:
         raise errors.UsageError(f"--outputs: a node computes {twice!r} only once")
     if new.name and any(node.name == new.name for node in graph.node):
         raise errors.UsageError(f"--name: the model has a node {new.name!r} already: engines refuse a second one")
-
-
-def _tensors(graph: onnx.GraphProto) -> set[str]:
-    return _given(graph) | {name for node in graph.node for name in (*node.input, *node.output) if name}
 
 
 def _require_known(option: str, names: Sequence[str], known: Collection[str]) -> None:

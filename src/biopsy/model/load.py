@@ -131,19 +131,15 @@ def _recognized(start: bytes, file: str) -> tuple[str, str] | None:
     if start[4:8] == b"TFL3":
         return "it is a TensorFlow Lite model", "export it to ONNX, as with tf2onnx"
     if start.startswith(b"PK\x03\x04"):
-        return _zip(start, file)
+        first = start[30 : 30 + int.from_bytes(start[26:28], "little")]
+        if first.endswith((b"/data.pkl", b"/version", b"/.format_version", b"/byteorder")):
+            return "it is a PyTorch model", "export it with torch.onnx.export"
+        if first.endswith(b".npy"):
+            return "it is a file of tensors (.npz)", f"biopsy inspect data {file}"
+        return "it is a zip archive", f"unzip {file}"
     if start[8:10] == b'{"' and start[1:8].rstrip(b"\0") == start[1:8].rstrip(b"\0")[:3]:
         return "it is a file of tensors (safetensors): weights without a graph", f"biopsy inspect data {file}"
     return _text(start, file)
-
-
-def _zip(start: bytes, file: str) -> tuple[str, str]:
-    first = start[30 : 30 + int.from_bytes(start[26:28], "little")]
-    if first.endswith((b"/data.pkl", b"/version", b"/.format_version", b"/byteorder")):
-        return "it is a PyTorch model", "export it with torch.onnx.export"
-    if first.endswith(b".npy"):
-        return "it is a file of tensors (.npz)", f"biopsy inspect data {file}"
-    return "it is a zip archive", f"unzip {file}"
 
 
 def _text(start: bytes, file: str) -> tuple[str, str] | None:

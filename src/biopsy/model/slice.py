@@ -10,7 +10,7 @@ from functools import cached_property
 from itertools import chain
 
 from biopsy.model.index import ModelIndex
-from biopsy.model.parts import FunctionKey, Weight, value_info
+from biopsy.model.parts import FunctionKey, value_info
 from biopsy.model.tensor_type import TensorType
 from biopsy.model.wire import fields, head, raw, string_field, varint_field
 
@@ -257,15 +257,15 @@ def without_weights(index: ModelIndex) -> bytes:
 
     Inference on it takes a millisecond where the model with its weights takes half a second (ResNet-50).
     """
-    large = {tensor: weight for tensor, weight in index.weights.items() if _is_large(weight)}
+    large = {
+        tensor: weight
+        for tensor, weight in index.weights.items()
+        if (weight.external is not None or weight.end - weight.start > _INFERENCE_NEEDS)
+    }
     infos = {tensor: value_info(weight.name, weight.kind) for tensor, weight in large.items()}
     inputs = [*index.inputs, *(tensor for tensor in large if tensor not in index.inputs)]
     whole = Subset(index, tuple(range(len(index.nodes))))
     return candidate_bytes(whole, Boundary(infos=infos, frozen={}, inputs=inputs, dropped=frozenset(large)))
-
-
-def _is_large(weight: Weight) -> bool:
-    return weight.external is not None or weight.end - weight.start > _INFERENCE_NEEDS
 
 
 # A model of one Identity node: what a check should pass, and what an engine warms up with.

@@ -62,23 +62,18 @@ def group_name(sources: Sequence[NodeSource | None]) -> str:
     others = len(sources) - len(known)
     if others >= len(known):
         return ""
-    module = _common([source.scopes for source in known])
+    paths = [source.scopes for source in known]
+    module = ""
+    for names in zip(*paths, strict=False):
+        if len(set(names)) > 1:
+            break
+        module = names[0]
     models = {source.classes[0].rpartition(".")[2] if source.classes else "" for source in known}
     model = models.pop() if len(models) == 1 else ""
     where = f"module {module}" if module else f"class {model}" if model else ""
     operators = ", ".join(dict.fromkeys(source.operator for source in known if source.operator))
     name = ": ".join(filter(None, (where, operators)))
     return f"{name}, and {count(others, 'more node')}" if name and others else name
-
-
-def _common(paths: Sequence[Sequence[str]]) -> str:
-    """The innermost of what all paths begin with; "" if they have nothing in common."""
-    shared = ""
-    for names in zip(*paths, strict=False):
-        if len(set(names)) > 1:
-            break
-        shared = names[0]
-    return shared
 
 
 class _Counterparts:
@@ -95,7 +90,9 @@ class _Counterparts:
 
     def source(self, node: Node) -> NodeSource | None:
         """What the original says of a node, or of the one in whose place it stands; None if that is not one node."""
-        found = self._writers(node)
+        ids = (self._original.ids.get(self._index.names[tensor], -1) for tensor in node.writes)
+        numbers = (self._original.producer.get(tensor) for tensor in ids)
+        found = {number: self._original.nodes[number] for number in numbers if number is not None}
         named = self._named.get(node.name)
         if named is not None and _is_alike(node, named) and self._shares_an_input(node, named):
             found[named.number] = named
@@ -105,12 +102,6 @@ class _Counterparts:
         source = noted_source(self._original, there.number)
         is_same = _is_alike(node, there) and (node.name == there.name or not (node.name and there.name))
         return source if source is None or is_same else replace(source, stands_for=there.label)
-
-    def _writers(self, node: Node) -> dict[int, Node]:
-        """The nodes of the original that compute what a node computes here, by name."""
-        ids = (self._original.ids.get(self._index.names[tensor], -1) for tensor in node.writes)
-        numbers = (self._original.producer.get(tensor) for tensor in ids)
-        return {number: self._original.nodes[number] for number in numbers if number is not None}
 
     def _shares_an_input(self, node: Node, other: Node) -> bool:
         """Whether both read the same tensor at the same place; else an equal name may be chance."""

@@ -185,7 +185,14 @@ class Refilling:
 
     def values(self) -> bytes:
         """Normally distributed values, raw; the same each time for the same name, type and shape."""
-        values = _made_up(self.weight)
+        weight = self.weight
+        import numpy as np
+        from onnx import helper, numpy_helper
+
+        seed = hashlib.sha256(f"{weight.name}/{weight.data_type}/{list(weight.dims)}".encode()).digest()
+        dtype: np.dtype[np.generic] = helper.tensor_dtype_to_np_dtype(weight.data_type)
+        normal = np.random.default_rng(int.from_bytes(seed[:8], "big")).standard_normal(tuple(weight.dims), np.float32)
+        values = bytes(numpy_helper.from_array(np.asarray(normal.astype(dtype))).raw_data)
         return values if self.factor is None else pruned(self.factor, values)
 
 
@@ -222,17 +229,6 @@ def _require_possible(weight: onnx.TensorProto) -> None:
             f"tensor {weight.name!r} of shape {list(weight.dims)} would have {byte_size(weight)} bytes, more than"
             f" {_LARGEST_TENSOR}: its values are not made up"
         )
-
-
-def _made_up(weight: onnx.TensorProto) -> bytes:
-
-    import numpy as np
-    from onnx import helper, numpy_helper
-
-    seed = hashlib.sha256(f"{weight.name}/{weight.data_type}/{list(weight.dims)}".encode()).digest()
-    dtype: np.dtype[np.generic] = helper.tensor_dtype_to_np_dtype(weight.data_type)
-    normal = np.random.default_rng(int.from_bytes(seed[:8], "big")).standard_normal(tuple(weight.dims), np.float32)
-    return bytes(numpy_helper.from_array(np.asarray(normal.astype(dtype))).raw_data)
 
 
 # 2:4 sparsity: the weights that may have it, whether they have it, and values that do.

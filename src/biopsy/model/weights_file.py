@@ -71,7 +71,9 @@ def save_with_weights(
     put_inside(model, path, anew)
     sources: set[Path] = set()
     if path.parent.resolve() != source_folder.resolve():
-        _require_small(model, path)
+        total = model.ByteSize() + sum(byte_size(tensor) for tensor in external_tensors(model))
+        if total > MOST_INLINE and any(True for _ in external_tensors(model)):
+            raise _too_large(total, path)
         sources = {span_of(tensor, source_folder).path for tensor in external_tensors(model)}
         load_into(model, source_folder)
     with as_private_as(sources):
@@ -83,12 +85,6 @@ def serialized(model: onnx.ModelProto, path: Path) -> bytes:
     if model.ByteSize() > _LARGEST_MESSAGE:
         raise _too_large(model.ByteSize(), path)
     return bytes(model.SerializeToString())
-
-
-def _require_small(model: onnx.ModelProto, path: Path) -> None:
-    total = model.ByteSize() + sum(byte_size(tensor) for tensor in external_tensors(model))
-    if total > MOST_INLINE and any(True for _ in external_tensors(model)):
-        raise _too_large(total, path)
 
 
 def _too_large(total: int, path: Path) -> errors.UsageError:
@@ -120,12 +116,16 @@ def _save_beside(
     put_inside(model, path, [entry for entry in anew if id(entry[0]) not in kept])
     for tensor in [tensor for tensor in external_tensors(model) if id(tensor) not in kept]:
         load_values(tensor, span_of(tensor, folder))
-    sources = [(weight.name, other.get(id(weight)) or _source(weight, folder)) for weight in moved]
+    sources = [
+        (weight.name, other.get(id(weight)) or (span_of(weight, folder) if is_external(weight) else raw_values(weight)))
+        for weight in moved
+    ]
     offset = 0
     offsets = []
     for weight in moved:
         length = byte_size(weight)
-        offset = _aligned(offset, length)
+        step = _PAGE if length >= 1 << 16 else 64
+        offset = -(-offset // step) * step
         offsets.append(offset)
         _refer(weight, external, offset, length)
         offset += length
@@ -156,22 +156,12 @@ def _can_move(weight: onnx.TensorProto, threshold: int, anew: Collection[int]) -
     return large and (id(weight) in anew or not is_stripped(weight))
 
 
-def _source(weight: onnx.TensorProto, folder: Path) -> Span | bytes:
-    return span_of(weight, folder) if is_external(weight) else raw_values(weight)
-
-
 def _refer(weight: onnx.TensorProto, location: str, offset: int, length: int) -> None:
     clear_values(weight)
     weight.data_location = 1  # type: ignore[assignment]
     for key, value in (("location", location), ("offset", str(offset)), ("length", str(length))):
         entry = weight.external_data.add()
         entry.key, entry.value = key, value
-
-
-def _aligned(offset: int, length: int) -> int:
-    """Where a tensor may begin: large ones on a page, so that engines can map them, small ones on 64 bytes."""
-    step = _PAGE if length >= 1 << 16 else 64
-    return -(-offset // step) * step
 
 
 def _laid_out(sources: Iterable[tuple[str, Source]], offsets: Iterable[int]) -> Iterator[bytes]:

@@ -212,7 +212,33 @@ class _Watcher:
                 self._apart |= apart
                 if self._list is None:
                     self._list = _List()
-                self._start_shell(self._list)
+                import subprocess
+
+                if self._pipe is not None:
+                    os.close(self._pipe)
+                    self._pipe = None
+                reading, writing = os.pipe()
+                # If this process is a check itself, whoever ends it with all that carry its mark leaves the shell alone.
+                environment = {name: value for name, value in os.environ.items() if name != VERDICT_VARIABLE}
+                try:
+                    shell = subprocess.Popen(
+                        ["/bin/sh", "-c", _APART if self._apart else _SHELL, sys.executable, reaper.__file__],
+                        stdin=reading,
+                        stdout=self._list.descriptor,
+                        stderr=subprocess.DEVNULL,
+                        env=environment,
+                        start_new_session=True,
+                    )
+                except BaseException:
+                    os.close(writing)
+                    raise
+                finally:
+                    os.close(reading)
+                if self._apart:
+                    shell.wait()  # its child goes on
+                else:
+                    shell.returncode = 0  # nobody waits for it: it ends after us
+                self._pipe = writing
 
     def leave(self) -> None:
         """In a fork: the list is that of the parent, whose end the shell must see although the fork goes on."""
@@ -220,35 +246,6 @@ class _Watcher:
             if descriptor is not None:
                 os.close(descriptor)
         self._begin_anew()
-
-    def _start_shell(self, listed: _List) -> None:
-        import subprocess
-
-        if self._pipe is not None:
-            os.close(self._pipe)
-            self._pipe = None
-        reading, writing = os.pipe()
-        # If this process is a check itself, whoever ends it with all that carry its mark must not end the shell.
-        environment = {name: value for name, value in os.environ.items() if name != VERDICT_VARIABLE}
-        try:
-            shell = subprocess.Popen(
-                ["/bin/sh", "-c", _APART if self._apart else _SHELL, sys.executable, reaper.__file__],
-                stdin=reading,
-                stdout=listed.descriptor,
-                stderr=subprocess.DEVNULL,
-                env=environment,
-                start_new_session=True,
-            )
-        except BaseException:
-            os.close(writing)
-            raise
-        finally:
-            os.close(reading)
-        if self._apart:
-            shell.wait()  # its child goes on
-        else:
-            shell.returncode = 0  # nobody waits for it: it ends after us
-        self._pipe = writing
 
 
 _watcher = _Watcher()

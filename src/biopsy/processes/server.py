@@ -131,7 +131,9 @@ class _Child:
             with suppress(queue.Empty):
                 return self._next_answer(wait)
             if self._process.status() is not None:
-                return self._last_line()
+                with suppress(queue.Empty):
+                    return self._next_answer(_LAST_WAIT)
+                return b""
             if limits.seconds is not None and time.monotonic() >= started + limits.seconds:
                 raise self.end("time")
             if limits.memory is not None and taken_by_family(self._process.pid) > limits.memory:
@@ -142,12 +144,6 @@ class _Child:
         line = self._answers.get(timeout=seconds)
         self._room.release()
         return line
-
-    def _last_line(self) -> bytes:
-        """What it may have said before it died; a daemon of it may have its answers open."""
-        with suppress(queue.Empty):
-            return self._next_answer(_LAST_WAIT)
-        return b""
 
     def end(self, cause: Cause) -> ServerEndedError:
         """End it, whatever it does, and tell how it ended. One that has closed its answers is about to end itself."""

@@ -92,7 +92,18 @@ def run(task: Callable[[], int], limits: Limits = NO_LIMITS) -> int:
     finally:
         os.close(lifeline)
         _give_back(mask - received.signals, before)
-    return _end_as(ended, received, page)
+    status = os.waitstatus_to_exitcode(ended)
+    if received.reached and own_process.finished(page) is None and status == -signal.SIGKILL:
+        raise LimitReachedError(received.reached)
+    if received.killed and own_process.finished(page) is None and status == -signal.SIGKILL:
+        raise errors.Interrupted("interrupted")
+    if status < 0 and -status in received.signals:
+        _end_alike(-status)
+        return 128 - status
+    finished = own_process.finished(page)
+    if finished is not None:
+        return finished
+    raise _death(status, own_process.last_call(page))
 
 
 def _give_back(mask: set[int | signal.Signals], before: Any) -> None:
@@ -204,11 +215,6 @@ def _next_signal(watched: frozenset[signal.Signals], patience: float | None) -> 
     if hasattr(signal, "sigtimedwait"):
         arrival = signal.sigwaitinfo(watched) if patience is None else signal.sigtimedwait(watched, patience)
         return None if arrival is None else (signal.Signals(arrival.si_signo), arrival.si_code == _FROM_THE_KERNEL)
-    return _next_by_asking(watched, patience)
-
-
-def _next_by_asking(watched: frozenset[signal.Signals], patience: float | None) -> tuple[signal.Signals, bool] | None:
-    """As ``_next_signal``, where the system has no wait with an end: macOS."""
     if patience is not None:
         until = time.monotonic() + patience
         while not signal.sigpending() & watched:
@@ -216,22 +222,6 @@ def _next_by_asking(watched: frozenset[signal.Signals], patience: float | None) 
                 return None
             time.sleep(0.02)
     return signal.Signals(signal.sigwait(watched)), False
-
-
-def _end_as(ended: int, received: _Received, page: mmap.mmap) -> int:
-    """The status of a fork that has ended; raises, or ends this process, where there is none. See ``run``."""
-    status = os.waitstatus_to_exitcode(ended)
-    if received.reached and own_process.finished(page) is None and status == -signal.SIGKILL:
-        raise LimitReachedError(received.reached)
-    if received.killed and own_process.finished(page) is None and status == -signal.SIGKILL:
-        raise errors.Interrupted("interrupted")
-    if status < 0 and -status in received.signals:
-        _end_alike(-status)
-        return 128 - status
-    finished = own_process.finished(page)
-    if finished is not None:
-        return finished
-    raise _death(status, own_process.last_call(page))
 
 
 _FROM_SOMEBODY = {getattr(signal, name) for name in ("SIGTERM", "SIGHUP", "SIGINT") if hasattr(signal, name)}
@@ -320,7 +310,13 @@ def call_apart(work: Callable[[], Iterable[bytes]], limits: Limits) -> list[byte
             os.waitpid(child, 0)
         os.close(reading)
         os.close(lifeline)
-    answers = _parts(data)
+    answers, at = [], 0
+    while at + _HEAD <= len(data):
+        end = at + _HEAD + int.from_bytes(data[at : at + _HEAD], "little")
+        if end > len(data):
+            break
+        answers.append(data[at + _HEAD : end])
+        at = end
     if status != 0:
         raise EndedApartError(cause, status, answers)
     return answers
@@ -365,15 +361,3 @@ def _read(reading: int, child: int, limits: Limits) -> tuple[Cause, bytes]:
             return "time", bytes(data)
         if limits.memory is not None and taken_by(child) - before + len(data) > limits.memory:
             return "memory", bytes(data)
-
-
-def _parts(data: bytes) -> list[bytes]:
-    """The answers that came whole."""
-    found, at = [], 0
-    while at + _HEAD <= len(data):
-        end = at + _HEAD + int.from_bytes(data[at : at + _HEAD], "little")
-        if end > len(data):
-            break
-        found.append(data[at + _HEAD : end])
-        at = end
-    return found

@@ -127,7 +127,8 @@ class ForkServer:
 
         ``begun`` is told the generation of the fork: those of the same one have found the same loaded.
         """
-        self._wait_until_warm()
+        if not self.is_warm(max(0.0, self._warm_by - time.monotonic())):
+            raise ServerGoneError
         connection = self._free.get()
 
         def run(mark: str) -> Ended:
@@ -172,10 +173,6 @@ class ForkServer:
                 self.pid = int(answer.get("pid", self.pid))
                 self._warm = True
         return True
-
-    def _wait_until_warm(self) -> None:
-        if not self.is_warm(max(0.0, self._warm_by - time.monotonic())):
-            raise ServerGoneError
 
 
 class _Connection:

@@ -226,8 +226,21 @@ class _Watch:
     def until_the_end(self) -> Ended:
         while (status := self._running.status()) is None:
             self._wait()
-            self._decide()
-        self._read_what_is_left()
+            deadline = self._deadline
+            if deadline is not None and time.monotonic() >= deadline:
+                if self._cause == "itself":
+                    self._end_because("time")
+                elif not self._killed:
+                    self._kill()
+                else:
+                    raise StillRunningError(self._running.pid)
+            limit = self._limits().memory
+            if limit is not None and self._cause == "itself" and memory_of_session(self._running.pid) > limit:
+                self._end_because("memory")
+        before = self._kept.seen
+        with suppress(BlockingIOError):
+            while self._output is not None and self._kept.seen - before < _MOST_DRAINED:
+                self._read()
         return Ended(status, self._cause, self._kept.all())
 
     def _wait(self) -> None:
@@ -255,19 +268,6 @@ class _Watch:
             times.append(_LOOK_AT_STATUS)
         return min(times)
 
-    def _decide(self) -> None:
-        deadline = self._deadline
-        if deadline is not None and time.monotonic() >= deadline:
-            if self._cause == "itself":
-                self._end_because("time")
-            elif not self._killed:
-                self._kill()
-            else:
-                raise StillRunningError(self._running.pid)
-        limit = self._limits().memory
-        if limit is not None and self._cause == "itself" and memory_of_session(self._running.pid) > limit:
-            self._end_because("memory")
-
     def _end_because(self, cause: Cause) -> None:
         self._cause = cause
         if self._running.patient and cause != "memory":
@@ -287,12 +287,6 @@ class _Watch:
         self._kept.add(data)
         if not data:
             self._output = None  # everyone has closed it: it would be readable for ever
-
-    def _read_what_is_left(self) -> None:
-        before = self._kept.seen
-        with suppress(BlockingIOError):
-            while self._output is not None and self._kept.seen - before < _MOST_DRAINED:
-                self._read()
 
 
 def readable(descriptors: Sequence[int], seconds: float) -> set[int]:

@@ -320,17 +320,13 @@ def _mask_of(path: Path) -> int:
     with contextlib.suppress(OSError, ValueError):
         status = path.stat()
         if stat.S_ISREG(status.st_mode):
-            return _missing(status.st_mode)
+            mode = status.st_mode
+            return (
+                (~mode & 0o022)
+                | (0 if mode & stat.S_IRGRP else _GROUP)
+                | (0 if mode & stat.S_IROTH else _OTHERS)
+            )  # fmt: skip
     return 0
-
-
-def _missing(mode: int) -> int:
-    """The bits of a umask for what a file does not grant; who may not read it may do nothing."""
-    return (
-        (~mode & 0o022)
-        | (0 if mode & stat.S_IRGRP else _GROUP)
-        | (0 if mode & stat.S_IROTH else _OTHERS)
-    )  # fmt: skip
 
 
 def make_as_private_as_new(descriptor: int) -> None:

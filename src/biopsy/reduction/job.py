@@ -122,7 +122,16 @@ def run_job(
     (unless the job allows that), or the result written does not fail when it is checked again, Interrupted if it is
     stopped, with the best result by then written, and UsageError for a job that cannot be done.
     """
-    schedule = _schedule(job)
+    for path in (job.target.output, job.target.min_good, job.search.resume.save):
+        if path is not None:
+            require_writable(path)
+    require_distinct(job.search.files.artifacts.files, job.target.output)
+    if job.passes.anonymize and job.target.min_good is not None:
+        raise errors.UsageError(
+            f"--anonymize cannot be combined with --min-good: {job.target.min_good} would hold the original"
+        )
+    border = job.border
+    schedule = schedule_of(job.mode, job.passes, keep_inputs=border.keep_inputs, keep_outputs=border.keep_outputs)
     if tells_values:
         schedule = replace(schedule, afterwards=(*schedule.afterwards, FOUND_OUT))
     opened = override_input_shapes(index, job.input_shapes)
@@ -138,20 +147,6 @@ def run_job(
         search = CheckedSearch(task, oracle, task.result)
         stopped = run_resumable(search, _identity(index, check, job))
         return task.reduction(search.seconds, stopped)
-
-
-def _schedule(job: ReductionJob) -> Schedule:
-    """The passes to run. Raises UsageError for a job that cannot be done."""
-    for path in (job.target.output, job.target.min_good, job.search.resume.save):
-        if path is not None:
-            require_writable(path)
-    require_distinct(job.search.files.artifacts.files, job.target.output)
-    if job.passes.anonymize and job.target.min_good is not None:
-        raise errors.UsageError(
-            f"--anonymize cannot be combined with --min-good: {job.target.min_good} would hold the original"
-        )
-    border = job.border
-    return schedule_of(job.mode, job.passes, keep_inputs=border.keep_inputs, keep_outputs=border.keep_outputs)
 
 
 def _samples(index: ModelIndex, options: RecordingOptions, listener: events.Listener) -> Callable[[], Sequence[Feed]]:

@@ -62,7 +62,11 @@ def preflight(
     failure.reference = signature  # also where one is remembered: that one may be forged, and wider
     driver.check.expect(judged.evidence.seconds)
     driver.best = driver.problem.whole
-    driver.listener(events.OriginalFails(_described(signature, judged), judged.reason, judged.evidence.seconds))
+    driver.listener(
+        events.OriginalFails(
+            judged.reason if "matches" in judged.reason else str(signature), judged.reason, judged.evidence.seconds
+        )
+    )
     _warn(driver, judged)
     with oracle.budget.enforced():
         error = weigh_original(driver.oracle, trial, judged.evidence.verdict)
@@ -131,10 +135,6 @@ def _resumed_signature(driver: Driver) -> Signature | None:
             kept="the journal, as it is",
             next_steps=[FRESH],
         ) from error
-
-
-def _described(signature: Signature, judged: Judged) -> str:
-    return judged.reason if "matches" in judged.reason else str(signature)
 
 
 def _original_passes(driver: Driver, judged: Judged, tries: int, marked: Judged | None) -> errors.BiopsyError:
@@ -402,17 +402,12 @@ def doubt(original: Signature, result: Signature) -> list[str]:
 def telling_apart(original: Signature, other: Signature) -> str:
     """The options that tell two failures apart that have the same status."""
     match = "message" if same_failure(other, original, "auto") else "auto"
-    regex = _particular(original, other)
-    named = f"; --fail-regex {line_of([regex])} names the one you are after" if regex else ""
-    return f"--match {match} tells them apart{named}"
-
-
-def _particular(original: Signature, result: Signature) -> str:
-    """The longest piece of what the original says that the result does not say, as a regular expression; "" if none."""
     pieces = [piece.strip(" :;,.") for piece in re.split(r"(?<!\w)_(?!\w)", original.words.meaning)]
     usable = [
         piece
         for piece in pieces
-        if len(piece) >= _SHORTEST_HINT and piece in original.words.exact and piece not in result.words.exact
+        if len(piece) >= _SHORTEST_HINT and piece in original.words.exact and piece not in other.words.exact
     ]
-    return re.escape(max(usable, key=len)).replace("\\ ", " ") if usable else ""
+    regex = re.escape(max(usable, key=len)).replace("\\ ", " ") if usable else ""
+    named = f"; --fail-regex {line_of([regex])} names the one you are after" if regex else ""
+    return f"--match {match} tells them apart{named}"

@@ -106,7 +106,21 @@ class Problem:
         """
         if self._keep_inputs:
             kept = set(candidate.nodes)
-            self._drop_starved(kept, self.subset(candidate))
+            subset = self.subset(candidate)
+            producer = self.index.producer
+            readers: dict[int, list[int]] = {}
+            waiting = []
+            for node in subset.nodes:
+                for tensor in subset.reads_of(node):
+                    readers.setdefault(tensor, []).append(node)
+                    if producer.get(tensor, node) not in kept:
+                        waiting.append(node)
+            while waiting:
+                node = waiting.pop()
+                if node in kept:
+                    kept.discard(node)
+                    for tensor in self.index.node_writes[node]:
+                        waiting += readers.get(tensor, ())
             candidate = self._normalised(kept, candidate)
         candidate = self._completed(candidate)
         kept = set(candidate.nodes)
@@ -285,7 +299,11 @@ class Problem:
         """
         key = tensor, sample, turned
         if key not in self._frozen:
-            self._frozen[key] = self._turned(tensor, sample) if turned else self._constant(tensor, sample)
+            self._frozen[key] = (
+                (None if self.frozen(tensor, sample) is not None else self._recorded_constant(tensor, sample))
+                if turned
+                else self._constant(tensor, sample)
+            )
         return self._frozen[key]
 
     def freeze_vouched_only(self) -> None:
@@ -357,9 +375,6 @@ class Problem:
             return None
         return self._recorded_constant(tensor, sample)
 
-    def _turned(self, tensor: int, sample: int) -> bytes | None:
-        return None if self.frozen(tensor, sample) is not None else self._recorded_constant(tensor, sample)
-
     def _recorded_constant(self, tensor: int, sample: int) -> bytes | None:
         if not self._may_be_recorded(tensor):
             return None
@@ -378,23 +393,6 @@ class Problem:
         if self.recording.has_only_golden_values and self.index.names[tensor] not in self.recording:
             return False
         return not self._keep_inputs and (self._types.is_told(tensor) or self.frozen(tensor) is not None)
-
-    def _drop_starved(self, kept: set[int], subset: Subset) -> None:
-        """Remove nodes that read what is not computed any more, and nodes that read from those."""
-        producer = self.index.producer
-        readers: dict[int, list[int]] = {}
-        waiting = []
-        for node in subset.nodes:
-            for tensor in subset.reads_of(node):
-                readers.setdefault(tensor, []).append(node)
-                if producer.get(tensor, node) not in kept:
-                    waiting.append(node)
-        while waiting:
-            node = waiting.pop()
-            if node in kept:
-                kept.discard(node)
-                for tensor in self.index.node_writes[node]:
-                    waiting += readers.get(tensor, ())
 
     def _only_what_outputs_need(self, kept: set[int], subset: Subset) -> bool:
         """Keep what the original's outputs are computed from; False if one of them is computed no more."""

@@ -97,7 +97,16 @@ class ReductionTask:
             assert driver.best is not None
             self._vouching.begin()
             try:
-                driver.best = self._run_schedule(driver.best)
+                left = driver.best
+                for named in self._schedule.once:
+                    left = self._run_pass(named, left)
+                before = None
+                while self._schedule.repeated and left != before and left.size > 1:
+                    before = left
+                    for named in self._schedule.repeated:
+                        left = self._run_pass(named, left)
+                self._driver.oracle.abandon_all()  # what was begun for a pass that does not follow
+                driver.best = left
                 driver.oracle.beside.settle()
             except SearchInDoubtError as doubt:
                 self._begin_anew(doubt)
@@ -209,17 +218,6 @@ class ReductionTask:
         self._driver.start_over()
         self._driver.doubt()
         doubt.remedy()
-
-    def _run_schedule(self, left: Candidate) -> Candidate:
-        for named in self._schedule.once:
-            left = self._run_pass(named, left)
-        before = None
-        while self._schedule.repeated and left != before and left.size > 1:
-            before = left
-            for named in self._schedule.repeated:
-                left = self._run_pass(named, left)
-        self._driver.oracle.abandon_all()  # what was begun for a pass that does not follow
-        return left
 
     def _run_pass(self, named: NamedPass, left: Candidate) -> Candidate:
         then = self._schedule.foreseeable_after(named)

@@ -202,7 +202,12 @@ def schedule_of(
     Raises UsageError for unknown names, and for options that could not do what they say.
     """
     _require_known((*passes.skip, *passes.only))
-    _require_possible(mode, passes, keep_inputs=keep_inputs, keep_outputs=keep_outputs)
+    for option, asked in (("--simplify", passes.simplify), ("--anonymize", passes.anonymize)):
+        if asked and mode != "minimal":
+            raise errors.UsageError(f"{option} needs --mode=minimal, not {mode}", next_steps=["--mode=minimal"])
+    if passes.anonymize and (keep_inputs or keep_outputs):
+        kept = "--no-reduce-inputs" if keep_inputs else "--no-reduce-outputs"
+        raise errors.UsageError(f"--anonymize cannot be combined with {kept}, which keeps names of the original")
     once, repeated = _OF_MODE[mode]
     return Schedule(
         tuple(_BY_NAME[name] for name in once if passes.takes(_BY_NAME[name])),
@@ -224,16 +229,6 @@ _OF_MODE: dict[Mode, tuple[tuple[str, ...], tuple[str, ...]]] = {
     "linear": (("linear",), ()),
 }
 """The passes over nodes of each mode: those that run once, and those that are repeated."""
-
-
-def _require_possible(mode: Mode, passes: Passes, *, keep_inputs: bool, keep_outputs: bool) -> None:
-    """A file that is not simplified or anonymized, although that was asked for, must not look as if it were."""
-    for option, asked in (("--simplify", passes.simplify), ("--anonymize", passes.anonymize)):
-        if asked and mode != "minimal":
-            raise errors.UsageError(f"{option} needs --mode=minimal, not {mode}", next_steps=["--mode=minimal"])
-    if passes.anonymize and (keep_inputs or keep_outputs):
-        kept = "--no-reduce-inputs" if keep_inputs else "--no-reduce-outputs"
-        raise errors.UsageError(f"--anonymize cannot be combined with {kept}, which keeps names of the original")
 
 
 def _require_known(names: Iterable[str]) -> None:

@@ -55,7 +55,25 @@ def may_change_values(driver: Driver, values: Values, compares_recorded: bool | 
         return not compares_recorded
     if driver.reference is not None and is_no_comparison(driver.reference):
         return True
-    return _probe(driver)
+    try:
+        for candidate in islice(_candidates(driver), _MOST_CANDIDATES):
+            changed = _changed(driver, candidate)
+            description = "a part of the model that computes its outputs"
+            if not changed:
+                continue
+            judged = driver.judge_candidate(Proposal(candidate, description), VALUES)
+            if judged.outcome is Outcome.PASSES:
+                status = judged.evidence.status
+                return _passes_all(driver, chain(_with_changed_outputs(candidate, changed), _constants(driver)), status)
+        driver.listener(
+            events.Remark(
+                "values     kept: no passing candidate had all outputs of the original, to change their values"
+            )
+        )
+        return False
+    except errors.ModelError as error:  # a protobuf object cannot hold every model that bytes can
+        driver.listener(events.Remark(f"values     kept: {error.summary}"))
+        return False
 
 
 def is_no_comparison(failure: Signature) -> bool:
@@ -71,30 +89,6 @@ def asks_whether_values_may_change(model: onnx.ModelProto) -> ChangeSearch:
 FOUND_OUT = NamedModelPass(
     name="values", summary="whether values may change, for who wants to know it", search=asks_whether_values_may_change
 )
-
-
-def _probe(driver: Driver) -> bool:
-    try:
-        return _passes_with_other_values(driver)
-    except errors.ModelError as error:  # a protobuf object cannot hold every model that bytes can
-        driver.listener(events.Remark(f"values     kept: {error.summary}"))
-        return False
-
-
-def _passes_with_other_values(driver: Driver) -> bool:
-    for candidate in islice(_candidates(driver), _MOST_CANDIDATES):
-        changed = _changed(driver, candidate)
-        description = "a part of the model that computes its outputs"
-        if not changed:
-            continue
-        judged = driver.judge_candidate(Proposal(candidate, description), VALUES)
-        if judged.outcome is Outcome.PASSES:
-            status = judged.evidence.status
-            return _passes_all(driver, chain(_with_changed_outputs(candidate, changed), _constants(driver)), status)
-    driver.listener(
-        events.Remark("values     kept: no passing candidate had all outputs of the original, to change their values")
-    )
-    return False
 
 
 def _constants(driver: Driver) -> Iterator[_Try]:

@@ -90,7 +90,8 @@ class Scouting(Generic[Item]):
         for place, run in enumerate(sorted(fresh, key=lambda run: -len(run.items))):
             count = min(len(run.items), left // (len(fresh) - place))
             if count > 1:
-                run.parts = _split(run.items, count)
+                borders = [number * len(run.items) // count for number in range(count + 1)]
+                run.parts = [Part(run.items[start:end]) for start, end in pairwise(borders)]
                 waiting += run.parts
                 left -= count
         return waiting[:most]
@@ -122,9 +123,3 @@ class Scouting(Generic[Item]):
     def came_true(self, *, right: bool) -> None:
         """Count a guess."""
         self._right, self._guesses = 0.9 * self._right + right, 0.9 * self._guesses + 1
-
-
-def _split(items: tuple[Item, ...], count: int) -> list[Part[Item]]:
-    """Some items in so many parts, as equal as can be."""
-    borders = [number * len(items) // count for number in range(count + 1)]
-    return [Part(items[start:end]) for start, end in pairwise(borders)]

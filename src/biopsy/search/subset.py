@@ -124,21 +124,16 @@ def least(
     """
     last: Answer | None = None
     while high - low > 1:
-        middle = _halving(low, high, likely)
+        half = (likely(low) + likely(high)) / 2
+        above = min(bisect_left(range(low + 1, high), half, key=likely) + low + 1, high - 1)
+        below = max(above - 1, low + 1)
+        middle = below if half - likely(below) <= likely(above) - half else above
         answer = yield map(propose, (middle,))  # made only if it is looked at: lookahead knows many an answer
         if answer is None:
             low = middle
         else:
             high, last = middle, answer
     return high, last
-
-
-def _halving(low: int, high: int, likely: Likelihood) -> int:
-    """The number between two others that best halves what is likely between them."""
-    half = (likely(low) + likely(high)) / 2
-    above = min(bisect_left(range(low + 1, high), half, key=likely) + low + 1, high - 1)
-    below = max(above - 1, low + 1)
-    return below if half - likely(below) <= likely(above) - half else above
 
 
 def near(taken: int, length: int) -> float:

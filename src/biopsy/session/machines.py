@@ -336,7 +336,10 @@ class OtherMachines:
                 if answer.is_stopped:
                     continue  # perhaps it was meant for the run before, which had just ended
                 _require_no_error(answer, portable)
-                return self._asked_of(answer, portable, machine.kind, lost)
+                if answer.evidence is None:
+                    return answer, portable
+                evidence = as_if_here(answer.evidence, our_paths(portable, answer.root))
+                return replace(answer, evidence=self._with_machine(evidence, machine.kind, lost)), portable
             except _LostInRunError as error:
                 lost.append(str(error))
             except MachineLostError as error:
@@ -360,15 +363,6 @@ class OtherMachines:
         with self._lock:
             self.received[machine.name] += answer.received
         return answer
-
-    def _asked_of(
-        self, answer: Answer, task: PortableTask, kind: MachineKind, lost: Sequence[str]
-    ) -> tuple[Answer, PortableTask]:
-        """An answer with our paths in what the check has left, and with the machine it ran on."""
-        if answer.evidence is None:
-            return answer, task
-        evidence = as_if_here(answer.evidence, our_paths(task, answer.root))
-        return replace(answer, evidence=self._with_machine(evidence, kind, lost)), task
 
     def _with_machine(self, evidence: Evidence, kind: MachineKind, lost: Sequence[str]) -> Evidence:
         """What a check has left, with the machine it ran on, and what is to be told of that one and those ``lost``."""

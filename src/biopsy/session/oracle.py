@@ -199,7 +199,12 @@ class Oracle:
                 break  # one more run of this is worth no more than what was begun ahead
             self.pool.make_room(kept=mine)
             mine.append(self.begin(trial, here=here))
-        return self._ended(mine[0], meanwhile)
+        run = mine[0]
+        evidence = self.pool.wait(run, self.budget.seconds_left, meanwhile)
+        if evidence is None:
+            self.pool.abandon_all()
+            raise self.budget.time_is_up()
+        return self.judged(run, evidence)
 
     def begin(self, trial: Trial, *, here: bool = False) -> PendingRun:
         """Begin a run on a model, for which there must be room; ``here``: it ends before this returns."""
@@ -227,36 +232,20 @@ class Oracle:
             return False
         return trial.stage is LOOK or (trial.stage.is_iteration and trial.size <= _FEW)
 
-    def _ended(self, run: PendingRun, meanwhile: Callable[[], object] | None) -> Judged:
-        """Wait for a run, and tell of it."""
-        evidence = self.pool.wait(run, self.budget.seconds_left, meanwhile)
-        if evidence is None:
-            self.pool.abandon_all()
-            raise self.budget.time_is_up()
-        return self.judged(run, evidence)
-
     def judged(self, run: PendingRun, evidence: Evidence) -> Judged:
         """What a run that has ended says, counted and told. Raises CheckError if the check could not be run.
 
         Raises CheckChanged if it is another check by now: nobody knows which one has answered.
         """
-        self._require_same_program()
-        if evidence.remark:
-            self.listener(events.Remark(evidence.remark))
-        judged = self.failure.judge(evidence)
-        self.tally.outcomes[judged.outcome] += 1
-        self._tell(run, judged, evidence)
-        return judged
-
-    def _require_same_program(self) -> None:
-        """Raise CheckChanged if somebody has edited the check. One that changes itself is run cold from now on."""
         changing = self._program.after_run()
         if changing:
             names = " and ".join(path.name for path in changing)
             self.listener(events.Remark(f"checks     run cold: each run changes {names}, so edits go unnoticed"))
             self.pool.use(self.check.cold())
-
-    def _tell(self, run: PendingRun, judged: Judged, evidence: Evidence) -> None:
+        if evidence.remark:
+            self.listener(events.Remark(evidence.remark))
+        judged = self.failure.judge(evidence)
+        self.tally.outcomes[judged.outcome] += 1
         trial, outcome = run.trial, judged.outcome
         if outcome is self._advances and trial.stage.is_iteration and not trial.is_kept:
             self.left = trial.size
@@ -278,6 +267,7 @@ class Oracle:
                 next_steps=[f"run it by hand: {self.check.line(self._model or run.slot.path)}"],
             )
         self._iterations.after(run.slot, outcome)
+        return judged
 
 
 # The memory of a search: every run of the check on every model, so that no question is asked twice.

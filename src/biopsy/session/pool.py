@@ -113,7 +113,7 @@ class Pool:
 
     def slot(self, trial: Trial, iteration: int = 0) -> Slot:
         """The number and place of the next run."""
-        self._free_ended()
+        self._ending = [run for run in self._ending if not run.future.done()]
         check = trial.check or self.check
         place = self._places.free({run.slot.place for run in (*self.pending, *self._ending)})
         files = self._places.files(place, check.names_file)
@@ -227,10 +227,6 @@ class Pool:
     def _begun(self, run: PendingRun) -> PendingRun:
         self.pending.append(run)
         return run
-
-    def _free_ended(self) -> None:
-        """Let others have the places of runs that were abandoned and have ended."""
-        self._ending = [run for run in self._ending if not run.future.done()]
 
 
 # Where the files of runs stand that go on at the same time: under the user's own names, or numbered beside them.

@@ -177,7 +177,14 @@ def run_with_journal(
         return stopped
     except errors.Interrupted as stop:
         is_interrupted = True
-        kept = [*filter(None, [stop.kept]), *([_answers_in(journal)] if journal.count else [])]
+        kept = [
+            *filter(None, [stop.kept]),
+            *(
+                [f"{journal.count} answer{'' if journal.count == 1 else 's'} in {journal.path}"]
+                if journal.count
+                else []
+            ),
+        ]
         raise errors.Interrupted(stop.message, kept=", and ".join(kept) or None) from stop
     finally:
         try:
@@ -186,7 +193,3 @@ def run_with_journal(
             is_worth = journal.found or is_worth_resuming() or (is_interrupted and journal.count)
             if is_finished or not is_worth:
                 journal.remove()
-
-
-def _answers_in(journal: Journal) -> str:
-    return f"{journal.count} answer{'' if journal.count == 1 else 's'} in {journal.path}"

@@ -94,7 +94,18 @@ def _found(index: ModelIndex, wanted: Path, *, may_move: bool) -> Workspace:
     if not external:
         return Workspace(wanted, {})
     for tensor, place in external.items():
-        _require(index, tensor, place)
+        path = resolve(index.folder, place.location, index.names[tensor])
+        try:
+            size = path.stat().st_size
+        except OSError as error:
+            raise errors.ModelError(
+                f"the weight {index.names[tensor]!r} stands in {path}, which cannot be read: {error.strerror}",
+                next_steps=["give the folder of the weights by --external-data-dir"],
+            ) from error
+        if place.offset + (place.length or 0) > size:
+            raise errors.ModelError(
+                f"the weight {index.names[tensor]!r} should stand in {path}, but the file is too short"
+            )
     here = wanted.parent.resolve()
     if here == index.folder:
         return Workspace(wanted, {})
@@ -105,19 +116,6 @@ def _found(index: ModelIndex, wanted: Path, *, may_move: bool) -> Workspace:
         return Workspace(index.folder / f".{wanted.stem}.{os.urandom(4).hex()}{wanted.suffix}", {})
     copied = _copied(index, {place.location for place in external.values()}, here / f".{wanted.stem}.weights")
     return Workspace(wanted, _referred(index, external, PurePosixPath(copied.path.name)), copied)
-
-
-def _require(index: ModelIndex, tensor: int, place: ExternalPlace) -> None:
-    path = resolve(index.folder, place.location, index.names[tensor])
-    try:
-        size = path.stat().st_size
-    except OSError as error:
-        raise errors.ModelError(
-            f"the weight {index.names[tensor]!r} stands in {path}, which cannot be read: {error.strerror}",
-            next_steps=["give the folder of the weights by --external-data-dir"],
-        ) from error
-    if place.offset + (place.length or 0) > size:
-        raise errors.ModelError(f"the weight {index.names[tensor]!r} should stand in {path}, but the file is too short")
 
 
 def _referred(index: ModelIndex, external: dict[int, ExternalPlace], prefix: PurePosixPath) -> dict[int, bytes]:

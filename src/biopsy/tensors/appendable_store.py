@@ -181,7 +181,19 @@ class AppendableStore:
 
         Tensors of other runners stay in it without a name. The file is closed, and can be read on.
         """
-        header = self._header(results)
+        numbers = list(results)
+        packed = container.pack(Container("results", tuple(results.values())), safetensors_file.FORM)
+        entries: dict[str, Any] = {safetensors_file.METADATA: {safetensors_file.INDEX: packed.index}}
+        used = []
+        for key, (runner, iteration, name) in packed.places.items():
+            span = self._spans[numbers[runner], iteration, name]
+            assert span is not None
+            entries[key] = safetensors_file.described(packed.arrays[key], span.start)
+            used.append(span)
+        # The format allows no gaps: what has no name is described as bytes.
+        for number, (start, end) in enumerate(_gaps(used, self._end)):
+            entries[f"#unused{number}"] = {"dtype": "U8", "shape": [end - start], "data_offsets": [start, end]}
+        header = safetensors_file.header_text(entries)
         try:
             if len(header) <= self._room:
                 self._data.seek(0)
@@ -189,7 +201,9 @@ class AppendableStore:
                 self._data.flush()
                 os.fsync(self._data.fileno())
             else:
-                self._copy_behind(header)
+                self._data.seek(self._start)
+                values = iter(lambda: self._data.read(1 << 20), b"")
+                write_whole(self._data_path, chain([len(header).to_bytes(8, "little"), header], values))
             self._data_path.replace(self._path)
             self._lines.remove()
         except OSError as error:
@@ -261,27 +275,6 @@ class AppendableStore:
         self._data.flush()
         if self.stays:
             self._lines.begin({"recording": _FORM, "identity": dict(identity), "room": self._room})
-
-    def _header(self, results: Mapping[int, RunnerResult]) -> bytes:
-        numbers = list(results)
-        packed = container.pack(Container("results", tuple(results.values())), safetensors_file.FORM)
-        entries: dict[str, Any] = {safetensors_file.METADATA: {safetensors_file.INDEX: packed.index}}
-        used = []
-        for key, (runner, iteration, name) in packed.places.items():
-            span = self._spans[numbers[runner], iteration, name]
-            assert span is not None
-            entries[key] = safetensors_file.described(packed.arrays[key], span.start)
-            used.append(span)
-        # The format allows no gaps: what has no name is described as bytes.
-        for number, (start, end) in enumerate(_gaps(used, self._end)):
-            entries[f"#unused{number}"] = {"dtype": "U8", "shape": [end - start], "data_offsets": [start, end]}
-        return safetensors_file.header_text(entries)
-
-    def _copy_behind(self, header: bytes) -> None:
-        """Write the file anew behind a header for which no room was left: only shapes of a great many dimensions."""
-        self._data.seek(self._start)
-        values = iter(lambda: self._data.read(1 << 20), b"")
-        write_whole(self._data_path, chain([len(header).to_bytes(8, "little"), header], values))
 
 
 class _Views(Mapping[str, Array]):

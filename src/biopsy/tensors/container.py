@@ -116,7 +116,11 @@ def pack(container: Container, form: Form) -> Archive:
             places.update((key, (runner_number, number, name)) for name, key, _ in tensors)
             iterations.append({"runtime": iteration.runtime, "tensors": tensors})
         runners.append({"name": runner.runner, "iterations": iterations})
-    plain = single and container.kind == "feeds" and _says_nothing_new(runners[0]["iterations"][0]["tensors"])
+    plain = (
+        single
+        and container.kind == "feeds"
+        and all(name == key and dtype is None for name, key, dtype in runners[0]["iterations"][0]["tensors"])
+    )
     index = None if plain else json.dumps({"biopsy": VERSION, "kind": container.kind, "runners": runners})
     return Archive(arrays, index, places)
 
@@ -130,10 +134,6 @@ def _keyed(iteration: Iteration, prefix: str, form: Form) -> list[tuple[str, str
             key = f"{prefix}#{position}"
         keyed.append((name, key, None if form.holds_type(array) else stored_form(array)[1]))
     return keyed
-
-
-def _says_nothing_new(tensors: Any) -> bool:
-    return all(name == key and dtype is None for name, key, dtype in tensors)
 
 
 def unpack(index: str | bytes | None, keys: Collection[str], read: Read, runner: str) -> Container:

@@ -159,25 +159,20 @@ def _write(path: Path, kind: Kind, runners: Iterable[RunnerResult]) -> None:
     container = Container(kind, tuple(runners))
     with placed(f"cannot write {path}"):
         if writer is None:
-            _write_folder(path, container)
+            require_new_folder(path)
+            try:
+                with folders_of(path), temporary_folder(f".{path.name}.", path.parent) as temporary:
+                    made = temporary / "iterations"
+                    made.mkdir()
+                    for number, one in enumerate(_split(container)):
+                        write_whole(made / f"{number:010d}.json", polygraphy_json.parts(one, bare=True))
+                    if path.is_dir() and not path.is_symlink():
+                        path.rmdir()
+                    made.replace(path)
+            except OSError as error:
+                raise cannot_write(path, error) from error
         else:
             write_whole(path, writer(container))
-
-
-def _write_folder(folder: Path, container: Container) -> None:
-    """One JSON file per iteration, first in a folder beside it, so that a half-written one is never seen."""
-    require_new_folder(folder)
-    try:
-        with folders_of(folder), temporary_folder(f".{folder.name}.", folder.parent) as temporary:
-            made = temporary / "iterations"
-            made.mkdir()
-            for number, one in enumerate(_split(container)):
-                write_whole(made / f"{number:010d}.json", polygraphy_json.parts(one, bare=True))
-            if folder.is_dir() and not folder.is_symlink():
-                folder.rmdir()
-            made.replace(folder)
-    except OSError as error:
-        raise cannot_write(folder, error) from error
 
 
 def require_new_folder(folder: Path) -> None:

@@ -297,7 +297,7 @@ def differ(feeds: Sequence[Feed], others: Sequence[Feed]) -> bool:
 
 
 def _moved(value: Array, random: np.random.Generator, roundings: int) -> Array:
-    if not _is_float(value.dtype):
+    if value.dtype.name not in {"float16", "bfloat16", "float32", "float64"}:
         return value
     wide = widened(value).astype(np.float64) if is_extended(value.dtype) else value.astype(np.float64)
     step = roundings * _step(value.dtype)
@@ -306,10 +306,6 @@ def _moved(value: Array, random: np.random.Generator, roundings: int) -> Array:
         signs = np.where(wide == np.rint(wide), np.maximum(signs, 0), signs)
         found: Array = (wide * (1 + step * signs)).astype(value.dtype)
     return found
-
-
-def _is_float(dtype: np.dtype[Any]) -> bool:
-    return dtype.name in {"float16", "bfloat16", "float32", "float64"}
 
 
 def _step(dtype: np.dtype[Any]) -> float:

@@ -80,7 +80,14 @@ class Base64Tensor:
             except errors.DataError:
                 if b"\\" not in read(0, self.text.size):
                     raise
-            return by_array(_from_whole(read(0, self.text.size)))
+            text = read(0, self.text.size)
+            try:
+                data = _bytes(json.loads(b'"' + text + b'"'))
+            except json.JSONDecodeError as error:
+                raise _damaged(error.msg) from error
+            except UnicodeDecodeError as error:
+                raise _damaged("it is no UTF-8") from error
+            return by_array(npz.first_array(data) if data[:2] == b"PK" else npz.read_npy(io.BytesIO(data), len(data)))
 
 
 class _Decoding:
@@ -148,17 +155,6 @@ def _true_form(stored: TensorForm, dtype: str | None) -> TensorForm:
     if not types.is_extended(true) or stored.dtype.kind not in "iufc":
         raise errors.DataError(f"elements of type {stored.dtype} cannot stand for {true}")
     return TensorForm(true, stored.shape)
-
-
-def _from_whole(text: bytes) -> Array:
-    """The tensor of any text that Polygraphy has ever written, decoded at once."""
-    try:
-        data = _bytes(json.loads(b'"' + text + b'"'))
-    except json.JSONDecodeError as error:
-        raise _damaged(error.msg) from error
-    except UnicodeDecodeError as error:
-        raise _damaged("it is no UTF-8") from error
-    return npz.first_array(data) if data[:2] == b"PK" else npz.read_npy(io.BytesIO(data), len(data))
 
 
 def _bytes(text: str) -> bytes:
@@ -347,15 +343,15 @@ class Skeleton:
         try:
             return json.loads(self.text, object_hook=object_hook)
         except json.JSONDecodeError as error:
-            place = self._place_in_file(error.doc[: error.pos])
+            before = error.doc[: error.pos]
+            texts = list(self.left_out.items())
+            count = before.count(texts[0][0].partition(":")[0]) if texts else 0
+            place = len(before.encode("utf-8", "surrogatepass")) + sum(
+                text.size - len(mark) for mark, text in texts[:count]
+            )
             raise errors.DataError(f"it is no JSON file, or cut short: {error.msg}, at byte {place}") from error
         except (ValueError, RecursionError) as error:
             raise errors.DataError(f"it is no JSON file, or cut short: {error}") from error
-
-    def _place_in_file(self, before: str) -> int:
-        texts = list(self.left_out.items())
-        count = before.count(texts[0][0].partition(":")[0]) if texts else 0
-        return len(before.encode("utf-8", "surrogatepass")) + sum(text.size - len(mark) for mark, text in texts[:count])
 
 
 def skeleton_of(file: SteadyFile) -> Skeleton:
@@ -363,20 +359,17 @@ def skeleton_of(file: SteadyFile) -> Skeleton:
     with file.opened() as read:
         if not json.detect_encoding(read(0, min(4, file.size))).startswith("utf-8"):
             return Skeleton(read(0, file.size), {})
-        return _without_texts(file, _Sight(read, file.size))
-
-
-def _without_texts(file: SteadyFile, sight: _Sight) -> Skeleton:
-    nonce = os.urandom(16).hex()
-    kept: list[bytes] = []
-    left_out: dict[str, TextInFile] = {}
-    done = 0
-    for start, end in _texts(sight):
-        mark = f"{nonce}:{len(left_out)}"
-        left_out[mark] = TextInFile(file, start, end - start)
-        kept += sight.part(done, start), mark.encode("ascii")
-        done = end
-    return Skeleton(b"".join([*kept, sight.part(done, file.size)]), left_out)
+        sight = _Sight(read, file.size)
+        nonce = os.urandom(16).hex()
+        kept: list[bytes] = []
+        left_out: dict[str, TextInFile] = {}
+        done = 0
+        for start, end in _texts(sight):
+            mark = f"{nonce}:{len(left_out)}"
+            left_out[mark] = TextInFile(file, start, end - start)
+            kept += sight.part(done, start), mark.encode("ascii")
+            done = end
+        return Skeleton(b"".join([*kept, sight.part(done, file.size)]), left_out)
 
 
 def _texts(sight: _Sight) -> Iterator[tuple[int, int]]:
@@ -409,7 +402,9 @@ class _Sight:
     def find(self, what: bytes, at: int) -> int:
         """Where it stands next, from ``at`` on; -1 if it does not."""
         while at < self._size:
-            self._move_to(at)
+            if not self._start <= at < self._start + len(self._piece) - len(_KEY):
+                self._start = at
+                self._piece = self._read(at, min(_JSON_SKELETON_PIECE, self._size - at))
             place = self._piece.find(what, at - self._start)
             if place >= 0:
                 return self._start + place
@@ -425,9 +420,3 @@ class _Sight:
         if self._start <= start and end <= self._start + len(self._piece):
             return self._piece[start - self._start : end - self._start]
         return self._read(start, max(end - start, 0))
-
-    def _move_to(self, at: int) -> None:
-        """Have the piece hold what begins at ``at``, with enough behind it."""
-        if not self._start <= at < self._start + len(self._piece) - len(_KEY):
-            self._start = at
-            self._piece = self._read(at, min(_JSON_SKELETON_PIECE, self._size - at))

@@ -88,7 +88,9 @@ def storable(name: str, value: Any) -> Array:
     """
     array = np.asarray(value)
     if array.dtype.kind in "OT":
-        array = _stored_text(name, array)
+        if not all(isinstance(element, str | bytes) for element in array.flat):
+            raise errors.DataError(f"tensor {name!r} holds Python objects that are no strings: it cannot be saved")
+        array = text(array)
         if array.dtype.kind == "O":
             return np.asarray(array, order="C")
     dtype = array.dtype
@@ -99,12 +101,6 @@ def storable(name: str, value: Any) -> Array:
     if dtype.byteorder == ">" or (dtype.byteorder == "=" and sys.byteorder == "big"):
         array = array.astype(dtype.newbyteorder("<"))
     return np.asarray(array, order="C")
-
-
-def _stored_text(name: str, array: Array) -> Array:
-    if not all(isinstance(element, str | bytes) for element in array.flat):
-        raise errors.DataError(f"tensor {name!r} holds Python objects that are no strings: it cannot be saved")
-    return text(array)
 
 
 # Strings
@@ -127,13 +123,12 @@ def text(array: Array) -> Array:
     zeros at the end. Bytes that are no UTF-8 are escaped as PEP 383 has it.
     """
     strings = np.empty(array.shape, object)
-    strings.reshape(-1)[:] = [_string(one) for one in array.reshape(-1).tolist()]
+    strings.reshape(-1)[:] = [
+        (one.decode("utf-8", "surrogateescape") if isinstance(one, bytes) else str(one))
+        for one in array.reshape(-1).tolist()
+    ]
     ends = any(one.endswith("\0") for one in strings.flat)
     return strings if ends else strings.astype(np.str_)
-
-
-def _string(one: object) -> str:
-    return one.decode("utf-8", "surrogateescape") if isinstance(one, bytes) else str(one)
 
 
 def text_bytes(array: Array) -> Array:

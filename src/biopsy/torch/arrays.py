@@ -142,13 +142,9 @@ def outputs_of(onnx_program: Any, leaves: Sequence[Leaf]) -> dict[str, Leaf]:
     names = [value.name for value in onnx_program.model.graph.outputs]
     if len(specs) != len(leaves):
         raise errors.CannotCompare(f"the module gives {len(leaves)} values, and its exported program {len(specs)}")
-    given = [leaf for spec, leaf in zip(specs, leaves, strict=True) if not _is_constant(spec)]
+    given = [leaf for spec, leaf in zip(specs, leaves, strict=True) if type(spec.arg).__name__ != "ConstantArgument"]
     if len(given) != len(names):
         raise errors.CannotCompare(
             f"the module gives {len(given)} tensors, and the ONNX model has {len(names)} outputs"
         )
     return dict(zip(names, given, strict=True))
-
-
-def _is_constant(spec: Any) -> bool:
-    return type(spec.arg).__name__ == "ConstantArgument"

@@ -92,7 +92,12 @@ def called(function: Callable[..., Any], given: Arguments) -> list[Leaf]:
     fresh = given.copied()
     with imported().no_grad(), persons_code(), warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        return _own(leaves_of(function(*fresh.args, **fresh.kwargs)))
+        leaves = leaves_of(function(*fresh.args, **fresh.kwargs))
+        tensor = imported().Tensor
+        return [
+            Leaf(leaf.path, leaf.value.detach().clone() if isinstance(leaf.value, tensor) else leaf.value)
+            for leaf in leaves
+        ]
 
 
 def eager(module: Any, state: ModuleState, given: Arguments) -> list[Leaf]:
@@ -111,15 +116,6 @@ def said(error: BaseException) -> str:
     """An exception in one line: its type, and the first line of its message."""
     message = shortened(first_line(str(error)), _LONGEST)
     return f"{type(error).__name__}: {message}" if message else type(error).__name__
-
-
-def _own(leaves: list[Leaf]) -> list[Leaf]:
-    """The same values, tensors copied: an output may be a buffer, or an argument, that changes later."""
-    tensor = imported().Tensor
-    return [
-        Leaf(leaf.path, leaf.value.detach().clone() if isinstance(leaf.value, tensor) else leaf.value)
-        for leaf in leaves
-    ]
 
 
 # A module as it was: whatever running it changes is put back.

@@ -93,7 +93,13 @@ def diagnose(
     """
     require_seconds(run_timeout=run_timeout, max_time=max_time)
     require_evaluation(module)
-    _require_values(module, args, kwargs)
+    leaves, _ = imported("torch.utils._pytree").tree_flatten((args, kwargs))
+    for value in (*module.parameters(), *module.buffers(), *leaves):
+        if isinstance(value, imported().Tensor) and value.is_meta:
+            raise errors.UsageError(
+                "the module or an argument is on the device 'meta', where tensors have no values",
+                next_steps=["make them on the CPU"],
+            )
     create(suspect)
     tolerances, stats = asked_of_outputs(atol, rtol, "elemwise")
     question = ModuleQuestion(
@@ -135,17 +141,6 @@ def require_folder(folder: Path) -> None:
             f"the folder {folder} is not empty, and nothing is overwritten there", next_steps=["name a new folder"]
         )
     require_writable(folder / "a file")
-
-
-def _require_values(module: Any, args: Any, kwargs: Any) -> None:
-    """Raise UsageError for what has shapes and no values."""
-    leaves, _ = imported("torch.utils._pytree").tree_flatten((args, kwargs))
-    for value in (*module.parameters(), *module.buffers(), *leaves):
-        if isinstance(value, imported().Tensor) and value.is_meta:
-            raise errors.UsageError(
-                "the module or an argument is on the device 'meta', where tensors have no values",
-                next_steps=["make them on the CPU"],
-            )
 
 
 # The questions about a module, one after the other, until somebody is to blame: a verdict is what is left.
@@ -204,7 +199,15 @@ class Inquiry:
             engines.start(question.suspect)
             release = {question.suspect: engines.version(question.suspect)}
             try:
-                accusation = self._accused(engines)
+                first = Sample(given=self._question.given, expected=self._steps.ask("steady", self._steady))
+                program = self._steps.ask("capture", lambda: self._captured(first))
+                second = self._steps.ask("sizes", lambda: self._second(program))
+                samples = [first, *filter(None, [second])]
+                models = self._steps.ask(
+                    "export", lambda: self._exported(program, samples, "model", self._question.export)
+                )
+                number, suspected = self._steps.ask("engine", lambda: self._suspected(engines, models))
+                accusation = self._steps.ask("blame", lambda: self._blamed(engines, program, suspected, models[number]))
             except BlamedError as known:
                 accusation = known.accusation
             except TimeUpError:
@@ -240,15 +243,6 @@ class Inquiry:
             steps=self._steps,
             listener=self._listener,
         )
-
-    def _accused(self, engines: Evaluators) -> Accusation:
-        first = Sample(given=self._question.given, expected=self._steps.ask("steady", self._steady))
-        program = self._steps.ask("capture", lambda: self._captured(first))
-        second = self._steps.ask("sizes", lambda: self._second(program))
-        samples = [first, *filter(None, [second])]
-        models = self._steps.ask("export", lambda: self._exported(program, samples, "model", self._question.export))
-        number, suspected = self._steps.ask("engine", lambda: self._suspected(engines, models))
-        return self._steps.ask("blame", lambda: self._blamed(engines, program, suspected, models[number]))
 
     def _unfinished(self) -> Accusation:
         """What is known where the time was over before anybody could be accused."""

@@ -133,7 +133,11 @@ class Evaluators:
         except _CANNOT_RUN as error:
             return Evaluation(engine=engine, failure=first_line(error.message))
         found = difference(outputs, model.expected, self._asked)
-        rounding = self._rounding(model, outputs, found) if found is not None and found.may_be_rounding else None
+        rounding = (
+            self._explained(model, outputs, model.expected, found)
+            if found is not None and found.may_be_rounding
+            else None
+        )
         return Evaluation(engine=engine, outputs=outputs, difference=found, rounding=rounding)
 
     def agree(self, one: Evaluation, other: Evaluation, model: OnnxModel) -> bool:
@@ -157,9 +161,6 @@ class Evaluators:
         except errors.BiopsyError:
             self._left.require()  # it may have been ended by that, be it while it started
             raise
-
-    def _rounding(self, model: OnnxModel, outputs: Outputs, found: ModuleDifference) -> Rounding:
-        return self._explained(model, outputs, model.expected, found)
 
     def _explained(self, model: OnnxModel, actual: Outputs, expected: Outputs, found: ModuleDifference) -> Rounding:
         """Whether the roundings of plain float32 explain how two runs differ."""

@@ -126,7 +126,13 @@ def _tensors(nested: Any) -> list[Any]:
 def part_tensors(graph: Any, modules: Mapping[str, Any]) -> PartTensors:
     """Match the parts of a module, by name, to the tensors of a graph of ``onnx_ir``."""
     scopes = {node: _scopes(node) for node in graph}
-    tensors = [value for node in graph if node.op_type != "Constant" for value in node.outputs if _is_taken(value)]
+    tensors = [
+        value
+        for node in graph
+        if node.op_type != "Constant"
+        for value in node.outputs
+        if (bool(value.name) and (value.is_graph_output() or bool(value.uses())))
+    ]
     of_part: dict[str, Any] = {}
     doubts: dict[str, str] = {}
     for part, module in modules.items():
@@ -149,10 +155,6 @@ def _scopes(node: Any) -> tuple[str, ...] | None:
     if found is None and node.name and node.name.count("/") == 1:
         return ()  # the older exporter: in the module itself
     return None if found is None else found.scopes
-
-
-def _is_taken(value: Any) -> bool:
-    return bool(value.name) and (value.is_graph_output() or bool(value.uses()))
 
 
 def _leaving(part: str, module: Any, scopes: Mapping[Any, tuple[str, ...] | None]) -> Any:

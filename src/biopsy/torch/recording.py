@@ -328,7 +328,9 @@ class _ProgramNodes:
         producer = value.producer()
         text = _text(producer)
         if text is None:
-            return self._of_alias(producer)
+            if producer.op_type == "Identity" and producer.inputs[0].producer() is not None:
+                return self.of(producer.inputs[0])
+            return "its node does not say what it was translated from: an optimizer has made it"
         source = self._translated.get(text)
         if source is None:
             inner = "it is a step within a subgraph" if text in self._inner else None
@@ -339,12 +341,6 @@ class _ProgramNodes:
         if node in self._random:
             return f"it depends on random numbers, of {self._random[node]}"
         return node if (why := _mistyped(value, node)) is None else why
-
-    def _of_alias(self, producer: Any) -> Any:
-        """The optimizer gives a tensor that is two outputs a second name."""
-        if producer.op_type == "Identity" and producer.inputs[0].producer() is not None:
-            return self.of(producer.inputs[0])
-        return "its node does not say what it was translated from: an optimizer has made it"
 
 
 def _certain(nodes: Sequence[Any], texts: set[str]) -> dict[str, Any]:

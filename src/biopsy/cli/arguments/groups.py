@@ -114,7 +114,21 @@ def add_inputs(parser: argparse.ArgumentParser, *, saved: bool = True) -> None:
         group, "load inputs from these files, one after the other; tensors that the model does not take are ignored"
     )
     _add_draws(group, iterations=1, seed=1)
-    _add_shapes(group)
+    group.add_argument(
+        "--input-shapes",
+        "--inputs",
+        "--model-input-shapes",
+        "--model-inputs",
+        nargs="+",
+        metavar="NAME:[d0,d1,...]",
+        help="shapes of the random inputs, where the model leaves them open",
+    )
+    group.add_argument(
+        "--input-symbols",
+        nargs="+",
+        metavar="NAME=SIZE",
+        help="sizes of the open dimensions of random inputs, by their names in the model",
+    )
     if not saved:
         return
     group.add_argument(
@@ -170,24 +184,6 @@ def _add_draws(group: argparse._ArgumentGroup, iterations: int | None, seed: int
         nargs="+",
         metavar="[NAME:][lo,hi]",
         help="range of the random values, for all inputs or one of them (default: [0,1])",
-    )
-
-
-def _add_shapes(group: argparse._ArgumentGroup) -> None:
-    group.add_argument(
-        "--input-shapes",
-        "--inputs",
-        "--model-input-shapes",
-        "--model-inputs",
-        nargs="+",
-        metavar="NAME:[d0,d1,...]",
-        help="shapes of the random inputs, where the model leaves them open",
-    )
-    group.add_argument(
-        "--input-symbols",
-        nargs="+",
-        metavar="NAME=SIZE",
-        help="sizes of the open dimensions of random inputs, by their names in the model",
     )
 
 

@@ -85,34 +85,30 @@ def execute(args: argparse.Namespace, console: Console) -> int:
     from biopsy.torch.loading import surroundings
 
     with surroundings():
-        return _execute(args, console)
+        from biopsy.torch import exporting
+        from biopsy.torch.exporting import dynamic_shapes_of
+        from biopsy.torch.loading import named_call
+        from biopsy.torch.recording import record, require_safetensors
 
-
-def _execute(args: argparse.Namespace, console: Console) -> int:
-    from biopsy.torch import exporting
-    from biopsy.torch.exporting import dynamic_shapes_of
-    from biopsy.torch.loading import named_call
-    from biopsy.torch.recording import record, require_safetensors
-
-    shapes = comparing.parse_symbolic_shapes(args.dynamic_shapes, "--dynamic-shapes")
-    saved = _saved_model(args)
-    require_safetensors(args.output)
-    for path in (args.output, saved):
-        if path is not None:
-            require_writable(path)
-    _require_new_model(args)
-    module, given = named_call(args.factory, args.arguments)
-    dynamic_shapes = dynamic_shapes_of(module, given, shapes)
-    program = exporting.exported(module, given, dynamic_shapes=dynamic_shapes, optimize=not args.no_optimize)
-    model = program if args.model is None else exporting.of_file(args.model, program)
-    recording = record(model, given.args, args.output, given.kwargs)
-    if saved is not None:
-        exporting.save(program, saved)
-        console.say(f"{saved}: {count(sum(1 for _ in program.model.graph), 'node')}")
-    console.say(f"{recording}, and its inputs")
-    for reason, number in Counter(recording.refused.values()).most_common(_MOST_REASONS):
-        console.say(f"  {count(number, 'tensor')} without one: {reason}")
-    shown = args.model or saved
-    line = ["biopsy", "debug", "layers", str(shown), "--load-outputs", str(args.output), "--suspect", "onnxrt"]
-    say_advice(console, [Advice(line_of(line), "which layers ONNX Runtime, or another engine, computes otherwise")])
-    return 0
+        shapes = comparing.parse_symbolic_shapes(args.dynamic_shapes, "--dynamic-shapes")
+        saved = _saved_model(args)
+        require_safetensors(args.output)
+        for path in (args.output, saved):
+            if path is not None:
+                require_writable(path)
+        _require_new_model(args)
+        module, given = named_call(args.factory, args.arguments)
+        dynamic_shapes = dynamic_shapes_of(module, given, shapes)
+        program = exporting.exported(module, given, dynamic_shapes=dynamic_shapes, optimize=not args.no_optimize)
+        model = program if args.model is None else exporting.of_file(args.model, program)
+        recording = record(model, given.args, args.output, given.kwargs)
+        if saved is not None:
+            exporting.save(program, saved)
+            console.say(f"{saved}: {count(sum(1 for _ in program.model.graph), 'node')}")
+        console.say(f"{recording}, and its inputs")
+        for reason, number in Counter(recording.refused.values()).most_common(_MOST_REASONS):
+            console.say(f"  {count(number, 'tensor')} without one: {reason}")
+        shown = args.model or saved
+        line = ["biopsy", "debug", "layers", str(shown), "--load-outputs", str(args.output), "--suspect", "onnxrt"]
+        say_advice(console, [Advice(line_of(line), "which layers ONNX Runtime, or another engine, computes otherwise")])
+        return 0

@@ -90,29 +90,25 @@ def execute(args: argparse.Namespace, console: Console) -> int:
             "--jobs is how many builds --on makes at once: here they are made one at a time", next_steps=["--on ray"]
         )
     with other_machines.machines_of(args, console, _NOT_ELSEWHERE) as machines:
-        return _execute(args, console, engine_of(args), machines)
-
-
-def _execute(args: argparse.Namespace, console: Console, spec: EngineSpec, machines: OtherMachines | None) -> int:
-
-    report = report_file(args, console)
-    say_choice(args, spec, console)
-    plan = plan_of(args, spec)
-    checking.require_names(args, args.model)
-    tally, started = BuildTally(), time.monotonic()
-    with BuildProgress(console, args, plan) as progress:
-        interrupted = _is_interrupted(args, console, plan, machines, tally, progress)
-        seconds = time.monotonic() - started
-        doubt = inconclusive(tally.outcomes, "builds")
-        status = progress.ended(errors.Interrupted.status if interrupted else doubt.status if doubt else 0)
-        report.write(status, lambda: sections(plan, tally, seconds, progress))
-        recorded = advice.line_with(args.words, REST_OPTIONS, "build", ["--save-tactics", USUAL_RECORD])
-        say_result(console, plan, tally, seconds=seconds, recorded=recorded)
-    if interrupted:
-        raise errors.Interrupted("the build in progress is not counted")
-    if doubt is not None:
-        raise doubt
-    return 0
+        spec = engine_of(args)
+        report = report_file(args, console)
+        say_choice(args, spec, console)
+        plan = plan_of(args, spec)
+        checking.require_names(args, args.model)
+        tally, started = BuildTally(), time.monotonic()
+        with BuildProgress(console, args, plan) as progress:
+            interrupted = _is_interrupted(args, console, plan, machines, tally, progress)
+            seconds = time.monotonic() - started
+            doubt = inconclusive(tally.outcomes, "builds")
+            status = progress.ended(errors.Interrupted.status if interrupted else doubt.status if doubt else 0)
+            report.write(status, lambda: sections(plan, tally, seconds, progress))
+            recorded = advice.line_with(args.words, REST_OPTIONS, "build", ["--save-tactics", USUAL_RECORD])
+            say_result(console, plan, tally, seconds=seconds, recorded=recorded)
+        if interrupted:
+            raise errors.Interrupted("the build in progress is not counted")
+        if doubt is not None:
+            raise doubt
+        return 0
 
 
 def _is_interrupted(

@@ -117,7 +117,16 @@ def pack(packing: Packing, console: Console) -> None:
         settings=console.basis.text,
     )
     bundle = make_bundle(job)
-    _say(bundle, console)
+    told = [f"{name} ({size_text(bundle.members[name])})" for name in _SHOWN if name in bundle.members]
+    told += [name for name in bundle.members if name not in _SHOWN]
+    console.say(f"bundle   {bundle.path}, {size_text(bundle.size)}: {', '.join(told)}")
+    for remark in bundle.remarks:
+        console.warn(f"the bundle: {remark}")
+    if bundle.standing == "alone":
+        console.say("         reproduce.py was run without biopsy, and fails")
+    elif bundle.standing == "with biopsy":
+        why = f": without it there is no way to ask for {bundle.needs_biopsy}" if bundle.needs_biopsy else ""
+        console.warn(f"reproduce.py fails as it should, but only where biopsy is installed{why}")
     if packing.words is not None and own is not None and (own.load_inputs or own.load_outputs):
         console.warn("inputs.npz and expected.npz of the bundle hold numbers that come from your inputs")
     _require_reproduced(bundle)
@@ -153,20 +162,6 @@ def _beyond(own: argparse.Namespace) -> Sequence[str]:
 
 
 _SHOWN = ("model.onnx", "model.onnx.data", "inputs.npz", "expected.npz")
-
-
-def _say(bundle: Bundle, console: Console) -> None:
-
-    told = [f"{name} ({size_text(bundle.members[name])})" for name in _SHOWN if name in bundle.members]
-    told += [name for name in bundle.members if name not in _SHOWN]
-    console.say(f"bundle   {bundle.path}, {size_text(bundle.size)}: {', '.join(told)}")
-    for remark in bundle.remarks:
-        console.warn(f"the bundle: {remark}")
-    if bundle.standing == "alone":
-        console.say("         reproduce.py was run without biopsy, and fails")
-    elif bundle.standing == "with biopsy":
-        why = f": without it there is no way to ask for {bundle.needs_biopsy}" if bundle.needs_biopsy else ""
-        console.warn(f"reproduce.py fails as it should, but only where biopsy is installed{why}")
 
 
 def _require_reproduced(bundle: Bundle) -> None:

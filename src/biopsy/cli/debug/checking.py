@@ -235,7 +235,16 @@ def releases_installed(args: argparse.Namespace, console: Console) -> Iterator[N
     with ExitStack() as held:
         if isinstance(command, OwnRun):
             if packages or any(sign in word for word in command.words for sign in _SIGNS):
-                _tell_own_run(args, command, console, held)
+                from biopsy.engines.other_release.classes import variables_of
+
+                told = command.with_options(*_options(args)) if getattr(args, "packages", ()) else command
+                args.check = list(told.words)
+                engines = _installed(told, console)
+                contents = {label: _text(engine.imports.packages()) for label, engine in engines.items()}
+                args.environments = {f"environment of {label}": text for label, text in contents.items()}
+                held.enter_context(
+                    variables(variables_of(engines.values()))
+                )  # checks find the releases at once that we hold open
         elif packages and isinstance(command, OwnCommand):
             raise errors.UsageError(
                 f"--package {packages[0].text}: this check runs no engine",
@@ -244,18 +253,6 @@ def releases_installed(args: argparse.Namespace, console: Console) -> Iterator[N
         elif packages:
             _tell_foreign(args, packages, console, held)
         yield
-
-
-def _tell_own_run(args: argparse.Namespace, command: OwnRun, console: Console, held: ExitStack) -> None:
-    """Have a ``biopsy run`` take the releases, and install all that it names."""
-    from biopsy.engines.other_release.classes import variables_of
-
-    told = command.with_options(*_options(args)) if getattr(args, "packages", ()) else command
-    args.check = list(told.words)
-    engines = _installed(told, console)
-    contents = {label: _text(engine.imports.packages()) for label, engine in engines.items()}
-    args.environments = {f"environment of {label}": text for label, text in contents.items()}
-    held.enter_context(variables(variables_of(engines.values())))  # checks find the releases at once that we hold open
 
 
 def _options(args: argparse.Namespace) -> list[str]:

@@ -33,7 +33,6 @@ from biopsy.text import count, is_refused, line_of
 
 if TYPE_CHECKING:
     from biopsy.questions.builds.flags import Flags
-    from biopsy.session.machines import OtherMachines
 
 REST_OPTIONS = checks.REST_OPTIONS
 
@@ -86,30 +85,28 @@ def execute(args: argparse.Namespace, console: Console) -> int:
             "there is no command to run", next_steps=["--check biopsy run {} --onnxrt    at the end"]
         )
     with other_machines.machines_of(args, console) as machines:
-        return _execute(args, console, machines)
+        from biopsy.questions.builds.flags import find_switches
 
-
-def _execute(args: argparse.Namespace, console: Console, machines: OtherMachines | None) -> int:
-    from biopsy.questions.builds.flags import find_switches
-
-    report = report_file(args, console)
-    ModelInput(read_bytes(args.model), args.external_data_dir or args.model.parent, args.model)  # checks what it names
-    checking.require_names(args, args.model)
-    template = _template(args)
-    if not template.names_settings:
-        console.note("the check has no {engine} and no {settings}: it must read BIOPSY_ENGINE from its environment")
-    check = varied_check(template, checks.DEFAULT_CANDIDATE, args.check_timeout)
-    rules = checking.rules_of(args)
-    with FlagsProgress(console, args) as progress, report.also_of_errors():
-        try:
-            with checking.ended_politely():
-                progress.show_plan(template.spec)
-                found = find_switches(check, args.model, rules, progress, args.external_data_dir, machines)
-        finally:
-            check.close()
-        report.write(0, lambda: _sections(args, template, found, progress))
-        _say_result(console, args, template, found)
-    return 0
+        report = report_file(args, console)
+        ModelInput(
+            read_bytes(args.model), args.external_data_dir or args.model.parent, args.model
+        )  # checks what it names
+        checking.require_names(args, args.model)
+        template = _template(args)
+        if not template.names_settings:
+            console.note("the check has no {engine} and no {settings}: it must read BIOPSY_ENGINE from its environment")
+        check = varied_check(template, checks.DEFAULT_CANDIDATE, args.check_timeout)
+        rules = checking.rules_of(args)
+        with FlagsProgress(console, args) as progress, report.also_of_errors():
+            try:
+                with checking.ended_politely():
+                    progress.show_plan(template.spec)
+                    found = find_switches(check, args.model, rules, progress, args.external_data_dir, machines)
+            finally:
+                check.close()
+            report.write(0, lambda: _sections(args, template, found, progress))
+            _say_result(console, args, template, found)
+        return 0
 
 
 # Where a check names the engine
@@ -119,7 +116,9 @@ def _template(args: argparse.Namespace) -> CheckTemplate:
     """The check's words with ``{engine}`` in the place of the engine that is varied."""
     command = parse(args.check)
     is_own_run = isinstance(command, OwnRun)
-    if isinstance(command, OwnRun) and not _has_place(command.words):
+    if isinstance(command, OwnRun) and not any(
+        place in word for word in command.words for place in (ENGINE_PLACE, SETTINGS_PLACE)
+    ):
         return checking.own_template(command, args.engine)
     if args.engine is None:
         raise errors.UsageError(
@@ -127,11 +126,6 @@ def _template(args: argparse.Namespace) -> CheckTemplate:
             next_steps=["--engine onnxrt    and write {engine} in the check where it takes one"],
         )
     return CheckTemplate(command.words, parse_spec(args.engine), is_own_run=is_own_run)
-
-
-def _has_place(words: tuple[str, ...]) -> bool:
-
-    return any(place in word for word in words for place in (ENGINE_PLACE, SETTINGS_PLACE))
 
 
 # What is shown

@@ -19,7 +19,7 @@ from biopsy.model.load import require_file
 from biopsy.text import line_of
 
 if TYPE_CHECKING:
-    from biopsy.questions.known_failures.lookup import KnownLookup, KnownMatch, SeenFailure
+    from biopsy.questions.known_failures.lookup import KnownLookup, SeenFailure
 
 REST_OPTIONS = checks.REST_OPTIONS
 
@@ -90,7 +90,10 @@ def execute(args: argparse.Namespace, console: Console) -> int:
         report.write(0, lambda: _sections(args, found))
         _say(console, args, found)
     if target is not None:
-        _write(target, found, console)
+        from biopsy.questions.known_failures.lookup import entry_text, write_entry
+
+        write_entry(target, entry_text(found.fingerprint, found.seen))
+        console.say("", f"written to {target}: fill in its title, its issue and what avoids it")
     return 0
 
 
@@ -118,13 +121,6 @@ def _target(args: argparse.Namespace) -> Path | None:
     return new_file(args.add)
 
 
-def _write(path: Path, found: KnownLookup, console: Console) -> None:
-    from biopsy.questions.known_failures.lookup import entry_text, write_entry
-
-    write_entry(path, entry_text(found.fingerprint, found.seen))
-    console.say("", f"written to {path}: fill in its title, its issue and what avoids it")
-
-
 # What is shown
 
 
@@ -138,7 +134,9 @@ def _say(console: Console, args: argparse.Namespace, found: KnownLookup) -> None
     for number, match in enumerate(found.matches):
         if number:
             console.say("")
-        _say_match(console, found, match)
+        console.say(f"It {match.sentence}.")
+        for head, text in match.evidence(found.seen):
+            console.say(f"  {head:<{COLUMN}} {text}")
     if found.best is None:
         if found.matches:
             console.say("")
@@ -152,12 +150,6 @@ def _say(console: Console, args: argparse.Namespace, found: KnownLookup) -> None
 def _told(seen: SeenFailure) -> str:
     told = " · ".join(filter(None, (seen.engine, seen.release, seen.stage, seen.kind)))
     return told or "how is not known: --engine, or --check, says it"
-
-
-def _say_match(console: Console, found: KnownLookup, match: KnownMatch) -> None:
-    console.say(f"It {match.sentence}.")
-    for head, text in match.evidence(found.seen):
-        console.say(f"  {head:<{COLUMN}} {text}")
 
 
 def _advice(args: argparse.Namespace, found: KnownLookup) -> Iterator[Advice]:

@@ -97,7 +97,10 @@ def say_result(console: Console, findings: LayerFindings, args: argparse.Namespa
         console.warn(printable(remark))
     _say_whole(console, findings, args.suspect)
     _say_isolated(console, findings)
-    _say_unmeasured(console, findings)
+    if findings.unmeasured:
+        labels = {layer.node.number: printable(layer.node.label) for layer in findings.layers}
+        named = first_of([labels[number] for number in findings.unmeasured if number in labels], 4)
+        line(console, "unmeasured", f"no golden value comes after {named}")
     _say_table(console, findings, args.top)
     for layer in findings.layers:
         if layer.is_suspect and layer.piece is not None:
@@ -139,13 +142,6 @@ def _say_isolated(console: Console, findings: LayerFindings) -> None:
     if failing:
         text += f" · {len(failing)} cannot be run in isolation ({failing[0].kind})"
     line(console, "isolated", text)
-
-
-def _say_unmeasured(console: Console, findings: LayerFindings) -> None:
-    if findings.unmeasured:
-        labels = {layer.node.number: printable(layer.node.label) for layer in findings.layers}
-        named = first_of([labels[number] for number in findings.unmeasured if number in labels], 4)
-        line(console, "unmeasured", f"no golden value comes after {named}")
 
 
 # The table

@@ -214,12 +214,11 @@ def runtime_environment(path: Path) -> dict[str, Any]:
                 next_steps=["name each file that the check reads as a word of its own: they are sent by themselves"],
             )
         if name not in _FIELDS:
-            raise errors.UsageError(f"{path}: there is no field {printable(str(name))!r:.80}", next_steps=[_known()])
+            raise errors.UsageError(
+                f"{path}: there is no field {printable(str(name))!r:.80}",
+                next_steps=[f"the fields are {', '.join(_FIELDS)}"],
+            )
     return found
-
-
-def _known() -> str:
-    return f"the fields are {', '.join(_FIELDS)}"
 
 
 def _text(path: Path) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -17,7 +17,7 @@ from biopsy.cli.arguments import absent_options, checks, groups, types
 from biopsy.cli.arguments import engines as tensorrt
 from biopsy.cli.console import Console
 from biopsy.cli.debug import checking, other_machines
-from biopsy.cli.report import ReportFile, add_report, report_file
+from biopsy.cli.report import add_report, report_file
 from biopsy.engines.registry import EngineSpec, find_class, parse_spec
 from biopsy.model.index import ModelIndex, index_file
 from biopsy.questions.precision.mixed_models import Low, Precisions, mixed_models
@@ -98,16 +98,30 @@ def _execute(args: argparse.Namespace, console: Console, machines: OtherMachines
     try:
         index = index_file(args.model, args.external_data_dir)
         require_names_of_check(checking.own_run(args), index, args.load_inputs or ())
-        _warn_of_dropped_casts(args, console)
+        own = checking.own_run(args)
+        engines = (own.engines or ()) if own is not None else ()
+        if (
+            args.form == "emulate"
+            and args.low in (None, "fp16")
+            and any(each.startswith("openvino") for each in engines)
+        ):
+            console.warn(
+                "OpenVINO drops Casts to fp16 and back on a CPU, so little is rounded there: check with --onnxrt"
+            )
         _warn_of_check_without_reference(args, console)
         checking.note_on_check(check, args, console)
-        return _searched(
-            args,
-            console,
-            report,
-            index,
-            partial(_search, args, console, index, check, Parallelism(jobs=jobs, executor=machines)),
-        )
+        search = partial(_search, args, console, index, check, Parallelism(jobs=jobs, executor=machines))
+        from biopsy.cli.debug.precision_search import PrecisionReport, PrecisionSections, say_result
+
+        with PrecisionReport(
+            console, args.events, "all" if args.show_output else "none" if args.hide_fail_output else "ends"
+        ) as progress:
+            sections = PrecisionSections(args, index, progress.history, report)
+            with report.also_of_errors(sections.of_error):
+                result = search(sections, progress)
+            without = (result.stopped or "").split()[:1]
+            say_result(console, result, args.list, _same_line(args, without) if args.output is not None else None)
+            return progress.ended(errors.Interrupted.status if result.stopped else 0)
     except errors.Interrupted as stop:
         if stop.kept is None or args.output is None:
             raise
@@ -142,35 +156,8 @@ def _search(
         return run_job(index, lambda place: mixed_models(index, place, precisions, feeds), check, job, listener)
 
 
-def _searched(
-    args: argparse.Namespace,
-    console: Console,
-    report: ReportFile,
-    index: ModelIndex,
-    search: Callable[[PrecisionSections, events.Listener], PrecisionResult],
-) -> int:
-    """Search, write the report, show what was found; the exit status."""
-    from biopsy.cli.debug.precision_search import PrecisionReport, PrecisionSections, say_result
-
-    with PrecisionReport(console, args.events, _shown(args)) as progress:
-        sections = PrecisionSections(args, index, progress.history, report)
-        with report.also_of_errors(sections.of_error):
-            result = search(sections, progress)
-        without = (result.stopped or "").split()[:1]
-        say_result(console, result, args.list, _same_line(args, without) if args.output is not None else None)
-        return progress.ended(errors.Interrupted.status if result.stopped else 0)
-
-
 def _same_line(args: argparse.Namespace, without: Sequence[str] = ()) -> str:
     return advice.resume_line(args.words, REST_OPTIONS, without)
-
-
-def _warn_of_dropped_casts(args: argparse.Namespace, console: Console) -> None:
-    """Say so if the check runs an engine that optimizes emulated rounding away, as OpenVINO does on a CPU."""
-    own = checking.own_run(args)
-    engines = (own.engines or ()) if own is not None else ()
-    if args.form == "emulate" and args.low in (None, "fp16") and any(each.startswith("openvino") for each in engines):
-        console.warn("OpenVINO drops Casts to fp16 and back on a CPU, so little is rounded there: check with --onnxrt")
 
 
 def _warn_of_check_without_reference(args: argparse.Namespace, console: Console) -> None:
@@ -183,10 +170,6 @@ def _warn_of_check_without_reference(args: argparse.Namespace, console: Console)
         " inputs and outputs of the original (biopsy run MODEL --save-inputs --save-outputs), and have the check load"
         " them (--load-inputs --load-outputs)"
     )
-
-
-def _shown(args: argparse.Namespace) -> str:
-    return "all" if args.show_output else "none" if args.hide_fail_output else "ends"
 
 
 def _check(args: argparse.Namespace, jobs: int) -> Check:
@@ -403,7 +386,10 @@ def calibration_feeds(args: argparse.Namespace, index: ModelIndex, console: Cons
     None are needed, and none given, for other precisions.
     """
     if args.low != "int8":
-        _tell_unused(args, console)
+        sources = {"--load-inputs": args.load_inputs, "--data-loader-script": args.data_loader_script}
+        given = [*(option for option, value in sources.items() if value is not None), *groups.draws_given(args)]
+        if given:
+            console.warn(f"{', '.join(given)} has no effect without --int8: only calibration needs inputs")
         return ()
     from biopsy.cli.run.settings import draws_of, given_feeds, require_draws
     from biopsy.engines.runner import casts_told, in_declared_types
@@ -429,11 +415,3 @@ def calibration_feeds(args: argparse.Namespace, index: ModelIndex, console: Cons
         "Give typical ones with --load-inputs"
     )
     return random_samples(index, draws_of(args))
-
-
-def _tell_unused(args: argparse.Namespace, console: Console) -> None:
-    """Say which options on inputs have no effect, as nothing is calibrated."""
-    sources = {"--load-inputs": args.load_inputs, "--data-loader-script": args.data_loader_script}
-    given = [*(option for option, value in sources.items() if value is not None), *groups.draws_given(args)]
-    if given:
-        console.warn(f"{', '.join(given)} has no effect without --int8: only calibration needs inputs")

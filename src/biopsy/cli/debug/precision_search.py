@@ -165,8 +165,14 @@ def say_result(console: Console, result: PrecisionResult, names: Path | None, li
     """
     console.note("")
     _say_layers(console, result)
-    _say_form(console, result)
-    _say_weights(console, result)
+    if result.form is not None:
+        console.say(f"form   {result.low}, {_FORMS[result.form]}")
+    for range_loss in result.range_loss[:_MOST_SHOWN]:
+        parts = [f"{range_loss.saturated} too large for {result.low}"] if range_loss.saturated else []
+        parts += [f"{range_loss.vanished} become zero"] if range_loss.vanished else []
+        console.note(f"weight {range_loss.name!r}: of {count(range_loss.count, 'value')} {', '.join(parts)}")
+    if len(result.range_loss) > _MOST_SHOWN:
+        console.note(f"and {len(result.range_loss) - _MOST_SHOWN} weights more (--report lists all)")
     for reason, times in result.stays.items():
         console.note(f"{count(times, 'node')} left as in the model: {reason}")
     if result.passive:
@@ -186,11 +192,6 @@ _FORMS = {
     "native": "native (--native): low layers compute in their own low type",
 }
 """How the low precision got into the candidates, in words."""
-
-
-def _say_form(console: Console, result: PrecisionResult) -> None:
-    if result.form is not None:
-        console.say(f"form   {result.low}, {_FORMS[result.form]}")
 
 
 def _say_layers(console: Console, result: PrecisionResult) -> None:
@@ -229,15 +230,6 @@ def _passive_line(passive: Mapping[str, int]) -> str:
     total = sum(passive.values())
     lack = "has no precision of its own" if total == 1 else "have no precision of their own"
     return f"{count(total, 'node')} {lack}: {', '.join(told + more)}"
-
-
-def _say_weights(console: Console, result: PrecisionResult) -> None:
-    for range_loss in result.range_loss[:_MOST_SHOWN]:
-        parts = [f"{range_loss.saturated} too large for {result.low}"] if range_loss.saturated else []
-        parts += [f"{range_loss.vanished} become zero"] if range_loss.vanished else []
-        console.note(f"weight {range_loss.name!r}: of {count(range_loss.count, 'value')} {', '.join(parts)}")
-    if len(result.range_loss) > _MOST_SHOWN:
-        console.note(f"and {len(result.range_loss) - _MOST_SHOWN} weights more (--report lists all)")
 
 
 def _say_next(console: Console, result: PrecisionResult, names: Path | None) -> None:

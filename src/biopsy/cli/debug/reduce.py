@@ -5,7 +5,7 @@ search: the process of the checks starts first.
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import cache, partial
 from pathlib import Path
@@ -142,7 +142,9 @@ def _reduced(
     from biopsy.cli.debug.reduction_report import ReductionReport, Sections, advice_of, say_result
 
     words = bundling.words_to_hide(args)  # the result may take the place of the model
-    with ReductionReport(console, args.events, _shown(args)) as progress:
+    with ReductionReport(
+        console, args.events, "all" if args.show_output else "none" if args.hide_fail_output else "original"
+    ) as progress:
         sections = Sections(args, index, progress.history, wanted=report.path is not None or args.bundle is not None)
         with report.also_of_errors(sections.of_error):
             result = search(progress)
@@ -155,7 +157,19 @@ def _reduced(
         say_result(console, result, line, advice, variation)
         if args.bundle is not None:
             made = report.as_bytes(status, partial(told, args.bundle))
-            packing = _packing(args, result, words, made, console)
+            packing = bundling.Packing(
+                target=args.bundle,
+                original=args.model,
+                model=result.output,
+                check=CommandCheck(args.check, str(args.iter_artifact), args.check_timeout, args.check_memory),
+                rules=checking.rules_of(args),
+                own_run=checking.own_run(args),
+                inputs=result.inputs,
+                words=words,
+                reports={}
+                if words is not None
+                else bundling.reports_of(made, console),  # they tell of the whole original
+            )
             bundling.pack(replace(packing, found=_earlier(variation, progress.history)), console)
         return progress.ended(status, result.nodes)
 
@@ -167,23 +181,6 @@ def _earlier(variation: Variation | None, history: SearchHistory) -> EarlierFind
     return EarlierFindings(variation=sentence, how_often=history.how_often)
 
 
-def _packing(
-    args: argparse.Namespace, result: Reduction, words: Mapping[str, str] | None, report: bytes, console: Console
-) -> bundling.Packing:
-
-    return bundling.Packing(
-        target=args.bundle,
-        original=args.model,
-        model=result.output,
-        check=CommandCheck(args.check, str(args.iter_artifact), args.check_timeout, args.check_memory),
-        rules=checking.rules_of(args),
-        own_run=checking.own_run(args),
-        inputs=result.inputs,
-        words=words,
-        reports={} if words is not None else bundling.reports_of(report, console),  # they tell of the whole original
-    )
-
-
 def _index(args: argparse.Namespace) -> ModelIndex:
 
     return index_file(args.model, args.external_data_dir)
@@ -191,10 +188,6 @@ def _index(args: argparse.Namespace) -> ModelIndex:
 
 def _same_line(args: argparse.Namespace, without: Sequence[str] = ()) -> str:
     return resume_line(args.words, REST_OPTIONS, without)
-
-
-def _shown(args: argparse.Namespace) -> str:
-    return "all" if args.show_output else "none" if args.hide_fail_output else "original"
 
 
 # The options of ``biopsy debug reduce``.

@@ -125,13 +125,8 @@ def _samples(args: argparse.Namespace, own_run: argparse.Namespace | None) -> Ca
         # A file that is made anew for each candidate (--iter-inputs) is of another time, or not there yet.
         files = own_run.load_inputs
         if args.iter_inputs not in files and all(file.exists() for file in files):
-            return lambda: _read(files)
+            return lambda: [feed for file in files for feed in read_feeds(file)]
     return None
-
-
-def _read(files: Sequence[Path]) -> Sequence[Feed]:
-
-    return [feed for file in files for feed in read_feeds(file)]
 
 
 # ``--explain``: what may vary in the result of a reduction.

@@ -90,37 +90,32 @@ def execute(args: argparse.Namespace, console: Console) -> int:
     _require_sense(args)
     with other_machines.machines_of(args, console, _not_elsewhere(args)) as machines:
         args.jobs = (args.jobs or 1) if machines is None else other_machines.jobs_on(machines, args.jobs)
-        return _execute(args, console, machines)
+        report = report_file(args, console)
+        rules = checking.rules_of(args)
+        tally, artifacts = RunTally(rules.match), Artifacts(tuple(args.artifacts), args.art_dir)
+        started, interrupted = time.monotonic(), False
+        with RepeatProgress(console, args, machines) as progress:
+            try:
+                with checking.ended_politely():
+                    _run(args, rules, tally, artifacts, progress, machines)
+            except KeyboardInterrupt:
+                interrupted = True
+            seconds = time.monotonic() - started
+            doubt = inconclusive(tally.outcomes, "runs")
+            status = progress.ended(errors.Interrupted.status if interrupted else doubt.status if doubt else 0)
+            report.write(status, lambda: sections(args, tally, progress, interrupted=interrupted))
+            say_result(console, tally, args, seconds)
+        if interrupted:
+            raise errors.Interrupted("runs in progress were ended, and are not counted")
+        if doubt is not None:
+            raise doubt
+        return 0
 
 
 def _not_elsewhere(args: argparse.Namespace) -> dict[str, str]:
     """Options that cannot be combined with ``--on``, each with the reason."""
     unnamed = {} if _names_iteration_info(args) else {"--iter-info": "no word of the check names it, so it is not sent"}
     return {"--artifacts": other_machines.STAYS_THERE, **unnamed}
-
-
-def _execute(args: argparse.Namespace, console: Console, machines: OtherMachines | None) -> int:
-
-    report = report_file(args, console)
-    rules = checking.rules_of(args)
-    tally, artifacts = RunTally(rules.match), Artifacts(tuple(args.artifacts), args.art_dir)
-    started, interrupted = time.monotonic(), False
-    with RepeatProgress(console, args, machines) as progress:
-        try:
-            with checking.ended_politely():
-                _run(args, rules, tally, artifacts, progress, machines)
-        except KeyboardInterrupt:
-            interrupted = True
-        seconds = time.monotonic() - started
-        doubt = inconclusive(tally.outcomes, "runs")
-        status = progress.ended(errors.Interrupted.status if interrupted else doubt.status if doubt else 0)
-        report.write(status, lambda: sections(args, tally, progress, interrupted=interrupted))
-        say_result(console, tally, args, seconds)
-    if interrupted:
-        raise errors.Interrupted("runs in progress were ended, and are not counted")
-    if doubt is not None:
-        raise doubt
-    return 0
 
 
 def _require_sense(args: argparse.Namespace) -> None:
@@ -131,22 +126,17 @@ def _require_sense(args: argparse.Namespace) -> None:
     if own is not None and own.model.is_file():
         checking.require_names(args, own.model)
     if args.on is None and args.jobs is not None and args.jobs > 1:
-        _require_own_files(args)
+        unnamed = [] if _names_iteration_info(args) else ["--iter-info"]
+        shared = [*(["--artifacts"] if args.artifacts else []), *unnamed]
+        if shared:
+            why = f", which the check does not name as {args.iter_info}" if shared == ["--iter-info"] else ""
+            raise errors.UsageError(
+                f"with --jobs {args.jobs} several runs would share the files of {' and '.join(shared)}{why}",
+                next_steps=["leave --jobs out"],
+            )
     for path in (args.events, args.iter_info, args.save_debug_replay):
         if path is not None:
             require_writable(path)
-
-
-def _require_own_files(args: argparse.Namespace) -> None:
-    """Raise UsageError if runs at the same time would share a file: what is moved away, or what the check names not."""
-    unnamed = [] if _names_iteration_info(args) else ["--iter-info"]
-    shared = [*(["--artifacts"] if args.artifacts else []), *unnamed]
-    if shared:
-        why = f", which the check does not name as {args.iter_info}" if shared == ["--iter-info"] else ""
-        raise errors.UsageError(
-            f"with --jobs {args.jobs} several runs would share the files of {' and '.join(shared)}{why}",
-            next_steps=["leave --jobs out"],
-        )
 
 
 def _names_iteration_info(args: argparse.Namespace) -> bool:

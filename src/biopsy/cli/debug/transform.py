@@ -62,7 +62,14 @@ def execute(args: argparse.Namespace, console: Console) -> int:
     from biopsy.cli.debug.transform_report import TransformProgress, say_findings
     from biopsy.questions.transformations.find import find_transformation
 
-    _require_sense(args)
+    require_file(args.model)
+    if args.check and (args.engines or engines.settings_given(args)):
+        raise errors.UsageError("--check and an engine exclude each other: the check runs what it wants")
+    if args.control and "{out}" not in args.by:
+        raise errors.UsageError("--control is for a tool that is a command: known tools have their own way")
+    for path in (output_of(args), args.save_inputs):
+        if path is not None:
+            require_writable(path)
     tool = parse_tool(args.by)
     report = report_file(args, console)
     index = _index(args)
@@ -80,18 +87,6 @@ def execute(args: argparse.Namespace, console: Console) -> int:
         progress.ended(status, found.piece.nodes)
         say_findings(console, args, found)
     return status
-
-
-def _require_sense(args: argparse.Namespace) -> None:
-
-    require_file(args.model)
-    if args.check and (args.engines or engines.settings_given(args)):
-        raise errors.UsageError("--check and an engine exclude each other: the check runs what it wants")
-    if args.control and "{out}" not in args.by:
-        raise errors.UsageError("--control is for a tool that is a command: known tools have their own way")
-    for path in (output_of(args), args.save_inputs):
-        if path is not None:
-            require_writable(path)
 
 
 def _index(args: argparse.Namespace) -> ModelIndex:

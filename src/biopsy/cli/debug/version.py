@@ -36,7 +36,7 @@ from biopsy.text import count, did_you_mean, is_refused, line_of, printable, ser
 if TYPE_CHECKING:
     from biopsy.processes.environments.releases import Release
     from biopsy.questions.releases.find import ReleaseSearch
-    from biopsy.questions.releases.findings import ReleaseBorder, ReleaseFindings
+    from biopsy.questions.releases.findings import ReleaseFindings
     from biopsy.questions.releases.probe import ReleaseQuestion
     from biopsy.questions.releases.runs import ReleaseCheck, ReleaseRuns
     from biopsy.questions.releases.span import ReleaseSpan
@@ -144,23 +144,18 @@ def execute(args: argparse.Namespace, console: Console) -> int:
             "there is no command to run", next_steps=["--check biopsy run {} --reference --onnxrt    at the end"]
         )
     with other_machines.machines_of(args, console, _NOT_ELSEWHERE) as machines:
-        return _execute(args, console, machines)
-
-
-def _execute(args: argparse.Namespace, console: Console, machines: OtherMachines | None) -> int:
-
-    report = report_file(args, console)
-    question = question_of(args, console)
-    span = span_of_line(args, question)
-    with VersionProgress(console, args) as progress, checking.ended_politely():
-        progress.show_plan(question, span)
-        with _runs(args, machines, progress) as runs:
-            search = _search(args, console, question, span, progress, runs)
-            with report.also_of_errors(lambda: _sections(args, search.found, progress)):
-                found = _found(args, console, search)
-        report.write(0, lambda: _sections(args, found, progress))
-    say_result(console, args, found)
-    return 0
+        report = report_file(args, console)
+        question = question_of(args, console)
+        span = span_of_line(args, question)
+        with VersionProgress(console, args) as progress, checking.ended_politely():
+            progress.show_plan(question, span)
+            with _runs(args, machines, progress) as runs:
+                search = _search(args, console, question, span, progress, runs)
+                with report.also_of_errors(lambda: _sections(args, search.found, progress)):
+                    found = _found(args, console, search)
+            report.write(0, lambda: _sections(args, found, progress))
+        say_result(console, args, found)
+        return 0
 
 
 @contextmanager
@@ -267,7 +262,21 @@ def _check(args: argparse.Namespace) -> ReleaseCheck:
     named = engine_of(args.package)
     spec = parse_spec(args.engine) if args.engine else EngineSpec(named) if named else None
     if isinstance(command, OwnRun) and not has_place(words):
-        words, spec, yardstick = _own_run(args, command, spec)
+        run = checking.engines_of_run(command)
+        if spec is None or (not args.engine and spec.name not in {one.name for one in run}):
+            theirs = engines.distributions_of(run)
+            raise errors.UsageError(
+                f"the check is 'biopsy run', and no engine of it is the package {printable(args.package)}",
+                next_steps=[
+                    *did_you_mean(args.package, theirs, cutoff=engines.ALIKE),
+                    *(f"--package {name}" for name in theirs),
+                    "--check {python} check.py {}    any command that uses the package",
+                ],
+            )
+        template = checking.own_template(command, spec.text if args.engine else spec.name)
+        others = [one.text for one in run if one.name == template.spec.name]
+        others.remove(template.spec.text)
+        words, spec, yardstick = template.words, template.spec, ", ".join(others)
     return ReleaseCheck(
         package=args.package,
         words=words,
@@ -278,27 +287,6 @@ def _check(args: argparse.Namespace) -> ReleaseCheck:
         python_text=args.python,
         yardstick=yardstick,
     )
-
-
-def _own_run(
-    args: argparse.Namespace, command: OwnRun, spec: EngineSpec | None
-) -> tuple[tuple[str, ...], EngineSpec, str]:
-    """The words of a ``biopsy run`` with ``{engine}`` in them, that engine, and which others of the package stay."""
-    run = checking.engines_of_run(command)
-    if spec is None or (not args.engine and spec.name not in {one.name for one in run}):
-        theirs = engines.distributions_of(run)
-        raise errors.UsageError(
-            f"the check is 'biopsy run', and no engine of it is the package {printable(args.package)}",
-            next_steps=[
-                *did_you_mean(args.package, theirs, cutoff=engines.ALIKE),
-                *(f"--package {name}" for name in theirs),
-                "--check {python} check.py {}    any command that uses the package",
-            ],
-        )
-    template = checking.own_template(command, spec.text if args.engine else spec.name)
-    others = [one.text for one in run if one.name == template.spec.name]
-    others.remove(template.spec.text)
-    return template.words, template.spec, ", ".join(others)
 
 
 # What ``debug version`` shows while it works: a line for each release.
@@ -353,10 +341,14 @@ def say_result(console: Console, args: argparse.Namespace, found: ReleaseFinding
     """Show the answer."""
     console.note("")
     for border in found.borders:
-        _say_border(console, found, border)
+        verified = "" if border.verified else "   (not confirmed when asked again)"
+        console.say(f"{found.package}: {border.text}.{verified}")
+        fails, passes = (border.after, border.before) if border.broke else (border.before, border.after)
+        console.note(f"  passes  {_dated(passes)}", f"  fails   {_dated(fails)}", f"  notes   {border.notes}")
     if not found.borders:
         console.say(f"{found.text}.")
-        _say_undecided(console, found)
+        for one in [one for one in found.tried if one.side is None][:5]:
+            console.note(f"  {one.release.version}: {one.words}: {' '.join(one.reason.split())[:100]}")
     elif len(found.borders) > 1:
         console.say("It changed more than once; --all asks every release.")
     if found.doubt:
@@ -382,18 +374,6 @@ def advice_of(args: argparse.Namespace, found: ReleaseFindings) -> list[Advice]:
         line = line_of([*words, "--check", *args.check])
         return [] if is_refused(line) else [Advice(line, "what avoids it in the release that is installed")]
     return [Advice(line_of(["pip", "install", f"{found.package}{pin}"])) for pin in found.pins[:3]]
-
-
-def _say_border(console: Console, found: ReleaseFindings, border: ReleaseBorder) -> None:
-    verified = "" if border.verified else "   (not confirmed when asked again)"
-    console.say(f"{found.package}: {border.text}.{verified}")
-    fails, passes = (border.after, border.before) if border.broke else (border.before, border.after)
-    console.note(f"  passes  {_dated(passes)}", f"  fails   {_dated(fails)}", f"  notes   {border.notes}")
-
-
-def _say_undecided(console: Console, found: ReleaseFindings) -> None:
-    for one in [one for one in found.tried if one.side is None][:5]:
-        console.note(f"  {one.release.version}: {one.words}: {' '.join(one.reason.split())[:100]}")
 
 
 def _dated(release: Release) -> str:
@@ -440,7 +420,13 @@ def piece_of(
     piece = piece_file(args.model)
     if fed is None:
         return replace(question, model=piece)
-    return replace(question, model=piece, check=replace(check, words=_fed(check.words, fed)))
+    return replace(
+        question,
+        model=piece,
+        check=replace(
+            check, words=OwnRun(check.words).without_option(LOAD_INPUTS).with_options(LOAD_INPUTS[0], str(fed)).words
+        ),
+    )
 
 
 def _reduced(args: argparse.Namespace, console: Console, check: tuple[str, ...]) -> Path | None:
@@ -462,11 +448,6 @@ def _options(args: argparse.Namespace) -> list[str]:
     """The options that mean the same for ``debug reduce``."""
     shown = ["--hide-fail-output"] if args.hide_fail_output else ["--show-output"] if args.show_output else []
     return [word for option in given(args, _PASSED_ON) for word in option.words] + shown
-
-
-def _fed(words: tuple[str, ...], inputs: Path) -> tuple[str, ...]:
-    """The words of a ``biopsy run`` with the inputs of the piece."""
-    return OwnRun(words).without_option(LOAD_INPUTS).with_options(LOAD_INPUTS[0], str(inputs)).words
 
 
 def derived(args: argparse.Namespace) -> types.Derived:

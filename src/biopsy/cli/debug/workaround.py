@@ -50,7 +50,11 @@ def execute(args: argparse.Namespace, console: Console) -> int:
             found = find_workarounds(question, progress)
         status = _status(found)
         shown = [*enumerate(found.best, 1)]
-        lines = {number: _line(args, question, one) for number, one in shown if _can_be_shown(args, found, one)}
+        lines = {
+            number: _line(args, question, one)
+            for number, one in shown
+            if (not one.changes_model or (found.output is not None and one is found.patched))
+        }
         report.write(status, lambda: sections(found, question.index, progress, lines))
         say_result(console, found, question.index, lines)
         progress.ended(status)
@@ -66,11 +70,6 @@ def _status(found: Workarounds) -> int:
     if not found.tried:
         return errors.CheckError.status
     return 0 if found.found else 1
-
-
-def _can_be_shown(args: argparse.Namespace, found: Workarounds, one: VerifiedChange) -> bool:
-    """Whether a line shows a workaround: a patched model must have been written."""
-    return not one.changes_model or (found.output is not None and one is found.patched)
 
 
 def _line(args: argparse.Namespace, question: WorkaroundQuestion, one: VerifiedChange) -> str:
@@ -134,7 +133,16 @@ def add(parser: argparse.ArgumentParser) -> None:
     groups.add_inputs(parser, saved=False)
     _add_check(parser)
     group = parser.add_argument_group("limits")
-    _add_limits(group)
+    group.add_argument(
+        "--max-checks", type=types.positive, metavar="N", help="stop after N checks, with what was found by then"
+    )
+    group.add_argument(
+        "--max-time",
+        type=types.duration,
+        default=types.duration(DEFAULT_TIME),
+        metavar="TIME",
+        help=f"stop after this time (90s, 10m, 2h), with what was found by then (default: {DEFAULT_TIME})",
+    )
     checks.add_events(group)
     group = parser.add_argument_group("weights")
     groups.add_weights_folder(group)
@@ -192,16 +200,3 @@ def _add_check(parser: argparse.ArgumentParser) -> None:
     checks.add_rules(group, "how alike two failures must be to count as the same")
     checks.add_timeout(group, "20 times as long as the first, at least 60")
     checks.add_shown_output(group, "the first failure")
-
-
-def _add_limits(group: argparse._ArgumentGroup) -> None:
-    group.add_argument(
-        "--max-checks", type=types.positive, metavar="N", help="stop after N checks, with what was found by then"
-    )
-    group.add_argument(
-        "--max-time",
-        type=types.duration,
-        default=types.duration(DEFAULT_TIME),
-        metavar="TIME",
-        help=f"stop after this time (90s, 10m, 2h), with what was found by then (default: {DEFAULT_TIME})",
-    )

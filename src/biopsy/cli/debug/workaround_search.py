@@ -89,7 +89,17 @@ def _kinds(args: argparse.Namespace) -> tuple[Kind, ...]:
 def template_of(args: argparse.Namespace) -> CheckTemplate:
     """The words of the check with ``{engine}`` in the place of the engine that must be used. Raises UsageError."""
     if args.check is None:
-        return _comparison(args)
+        if args.engine is None:
+            raise errors.UsageError(
+                "which engine must be used?", next_steps=["--engine NAME", "biopsy doctor    lists them"]
+            )
+        spec = parse_spec(args.engine)
+        right = args.reference_engine or next(engine for engine in PLAIN if parse_spec(engine) != spec)
+        words = ["biopsy", "run", "{}", "--engine", right, "--engine", ENGINE_PLACE]
+        options = ("--load-inputs", *MAKING, "--input-symbols", "--external-data-dir", *LIMITS)
+        for option in given(args, options, MADE_BY_DEFAULT):
+            words += option.words
+        return CheckTemplate(tuple(words), spec, is_own_run=True)
     if not args.check:
         raise errors.UsageError("there is no command after --check", next_steps=["--check ./check.sh {} {engine}"])
     command = parse(args.check)
@@ -102,21 +112,6 @@ def template_of(args: argparse.Namespace) -> CheckTemplate:
             next_steps=["--engine onnxrt    and write {engine} in the check where it takes one"],
         )
     return CheckTemplate(command.words, parse_spec(args.engine), is_own_run=isinstance(command, OwnRun))
-
-
-def _comparison(args: argparse.Namespace) -> CheckTemplate:
-    """Of no check: a comparison of the engine with the one that is right."""
-    if args.engine is None:
-        raise errors.UsageError(
-            "which engine must be used?", next_steps=["--engine NAME", "biopsy doctor    lists them"]
-        )
-    spec = parse_spec(args.engine)
-    right = args.reference_engine or next(engine for engine in PLAIN if parse_spec(engine) != spec)
-    words = ["biopsy", "run", "{}", "--engine", right, "--engine", ENGINE_PLACE]
-    options = ("--load-inputs", *MAKING, "--input-symbols", "--external-data-dir", *LIMITS)
-    for option in given(args, options, MADE_BY_DEFAULT):
-        words += option.words
-    return CheckTemplate(tuple(words), spec, is_own_run=True)
 
 
 def _references(
@@ -195,7 +190,10 @@ def say_result(console: Console, found: Workarounds, index: ModelIndex, lines: M
     console.say(f"{count(len(found.best), 'workaround')}, right on {samples}, the cheapest first:")
     for number, one in enumerate(found.best, 1):
         _say_one(console, number, one, index)
-    _say_others(console, found)
+    others = [one.kind for one in found.found if not any(one is best for best in found.best)]
+    if others:
+        kinds = series([f"{others.count(kind)} {kind}" for kind in dict.fromkeys(others)])
+        console.note(f"{'also':<{COLUMN}} {kinds}, as above")
     if found.stopped:
         console.note(f"The search was stopped by {found.stopped}: others may exist.")
     patched = found.patched
@@ -218,13 +216,6 @@ def _say_tried(console: Console, found: Workarounds) -> None:
         texts = [one.text for one in refused if one.kind == kind]
         told = first_of(texts, _MOST_NAMED) if kind in ("setting", "release") else f"{len(texts)} tried"
         console.note(f"{'no help':<{COLUMN}} {kind}: {told}")
-
-
-def _say_others(console: Console, found: Workarounds) -> None:
-    others = [one.kind for one in found.found if not any(one is best for best in found.best)]
-    if others:
-        kinds = series([f"{others.count(kind)} {kind}" for kind in dict.fromkeys(others)])
-        console.note(f"{'also':<{COLUMN}} {kinds}, as above")
 
 
 def _say_one(console: Console, number: int, one: VerifiedChange, index: ModelIndex) -> None:

@@ -63,41 +63,38 @@ def derived_files(args: argparse.Namespace) -> types.Derived:
 def execute(args: argparse.Namespace, console: Console) -> int:
     """Diagnose the model; returns 0 if it does not fail, 1 if it does, and raises what ends with another status."""
     with ExitStack() as held:
-        return _executed(args, console, held)
+        from biopsy.cli.diagnose.question import question_of
+        from biopsy.diagnosis.diagnose import diagnose
+        from biopsy.diagnosis.report_tree import diagnosis_sections
+        from biopsy.diagnosis.workarounds import next_lines
 
-
-def _executed(args: argparse.Namespace, console: Console, held: ExitStack) -> int:
-    """The same; the folder is kept for this diagnosis until ``held`` is closed."""
-    from biopsy.cli.diagnose.question import question_of
-    from biopsy.diagnosis.diagnose import diagnose
-    from biopsy.diagnosis.report_tree import diagnosis_sections
-    from biopsy.diagnosis.workarounds import next_lines
-
-    bundling.require_target(args)
-    _require_sense(args)
-    shown = console.on_stderr() if args.json else console
-    report = report_file(args, shown)
-    question = question_of(args, shown, held)
-    with ended_politely(), DiagnosisProgress(shown, args.events) as progress, report.also_of_errors():
-        found = diagnose(question, progress)
-        status = progress.ended(_status(found))
-    say_result(shown, found, list(next_lines(found.facts, question)))
-    sections = partial(diagnosis_sections, found, question)
-    report.write(status, partial(sections, report.folder))
-    if report.path is not None:
-        shown.note(f"{'report':<{COLUMN}} {report.path}")
-    if args.json:
-        console.program_text(report.as_bytes(status, partial(sections, Path())).decode("ascii"))
-    if status == errors.Interrupted.status:
-        raise errors.Interrupted(
-            "what is known so far is said above",
-            kept=f"{found.folder}, with what was found",
-            resume=advice.resume_line(args.words, REST_OPTIONS),
-        )
-    _pack(args, found, question, partial(report.as_bytes, status, partial(sections, args.bundle)), shown)
-    if found.stopped is not None:
-        shown.note(f"resume     {advice.resume_line(args.words, REST_OPTIONS, ['--max-time'])}")
-    return status
+        bundling.require_target(args)
+        require_file(args.model)
+        if args.events is not None:
+            require_writable(args.events)
+        shown = console.on_stderr() if args.json else console
+        report = report_file(args, shown)
+        question = question_of(args, shown, held)
+        with ended_politely(), DiagnosisProgress(shown, args.events) as progress, report.also_of_errors():
+            found = diagnose(question, progress)
+            status = progress.ended(_status(found))
+        say_result(shown, found, list(next_lines(found.facts, question)))
+        sections = partial(diagnosis_sections, found, question)
+        report.write(status, partial(sections, report.folder))
+        if report.path is not None:
+            shown.note(f"{'report':<{COLUMN}} {report.path}")
+        if args.json:
+            console.program_text(report.as_bytes(status, partial(sections, Path())).decode("ascii"))
+        if status == errors.Interrupted.status:
+            raise errors.Interrupted(
+                "what is known so far is said above",
+                kept=f"{found.folder}, with what was found",
+                resume=advice.resume_line(args.words, REST_OPTIONS),
+            )
+        _pack(args, found, question, partial(report.as_bytes, status, partial(sections, args.bundle)), shown)
+        if found.stopped is not None:
+            shown.note(f"resume     {advice.resume_line(args.words, REST_OPTIONS, ['--max-time'])}")
+        return status
 
 
 def _pack(
@@ -119,13 +116,6 @@ def _status(found: Diagnosis) -> int:
     if found.stopped == PERSON or (found.stopped is not None and found.failed is None):
         return errors.Interrupted.status
     return {True: 1, False: 0, None: errors.CannotCompare.status}[found.failed]
-
-
-def _require_sense(args: argparse.Namespace) -> None:
-
-    require_file(args.model)
-    if args.events is not None:
-        require_writable(args.events)
 
 
 # What a diagnosis shows: a line for each question that is answered, one live line on a terminal, and the verdict.

@@ -39,7 +39,20 @@ def add(parser: argparse.ArgumentParser) -> None:
     comparing.add_tolerances(parser.add_argument_group("what counts as equal"))
     comparing.add_limits(parser)
     _add_check(parser)
-    _add_limits(parser)
+    group = parser.add_argument_group("time")
+    group.add_argument(
+        "--max-time",
+        type=types.duration,
+        default=types.duration(DEFAULT_TIME),
+        metavar="TIME",
+        help=f"stop after this time (90s, 10m, 2h), and say what is known by then (default: {DEFAULT_TIME})",
+    )
+    group.add_argument(
+        "--jobs",
+        type=types.positive,
+        metavar="N",
+        help="run N checks at once; the result is the same for any N (default: one per processor)",
+    )
     _add_more(parser)
     _add_evidence(parser)
     groups.add_weights_folder(parser)
@@ -56,23 +69,6 @@ def _add_check(parser: argparse.ArgumentParser) -> None:
     )
     checks.add_rules(group, "how alike two failures must be to count as the same")
     checks.add_keep_processes(group)
-
-
-def _add_limits(parser: argparse.ArgumentParser) -> None:
-    group = parser.add_argument_group("time")
-    group.add_argument(
-        "--max-time",
-        type=types.duration,
-        default=types.duration(DEFAULT_TIME),
-        metavar="TIME",
-        help=f"stop after this time (90s, 10m, 2h), and say what is known by then (default: {DEFAULT_TIME})",
-    )
-    group.add_argument(
-        "--jobs",
-        type=types.positive,
-        metavar="N",
-        help="run N checks at once; the result is the same for any N (default: one per processor)",
-    )
 
 
 def _add_more(parser: argparse.ArgumentParser) -> None:

@@ -34,7 +34,7 @@ def question_of(args: argparse.Namespace, console: Console, held: ExitStack) -> 
     """
     given, args = args, _with_engine(args)
     own_run = checking.own_run(args)
-    tool = _tool(args)
+    tool = None if args.by is None else parse_tool(args.by).text
     engines = _engines(args, own_run, console, is_placed=given is not args)
     index = index_file(args.model, args.external_data_dir)
     asked = own_run if own_run is not None else args
@@ -63,11 +63,6 @@ def question_of(args: argparse.Namespace, console: Console, held: ExitStack) -> 
         fresh=args.fresh,
         tool=tool,
     )
-
-
-def _tool(args: argparse.Namespace) -> str | None:
-    """The tool, by its words. Raises UsageError for one that there is not."""
-    return None if args.by is None else parse_tool(args.by).text
 
 
 def _with_engine(args: argparse.Namespace) -> argparse.Namespace:

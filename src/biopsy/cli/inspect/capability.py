@@ -10,7 +10,7 @@ from biopsy import errors
 from biopsy.checks import verdict
 from biopsy.cli.arguments import absent_options, engines, groups, types
 from biopsy.cli.console import Console
-from biopsy.engines.capability import ModelPart, Parts, Survey, file_names, survey
+from biopsy.engines.capability import Parts, Survey, file_names, survey
 from biopsy.engines.registry import EngineSpec, create, installed
 from biopsy.engines.worker import Worker
 from biopsy.model import load, weights_file
@@ -69,7 +69,11 @@ def execute(args: argparse.Namespace, console: Console) -> int:
         args.output = Path(_DEFAULT_FOLDER)
     index = index_file(args.model, args.external_data_dir)
     if args.output is not None:
-        _require_empty(args.output)
+        folder = args.output
+        if folder == Path(_DEFAULT_FOLDER) and folder.is_symlink():
+            raise errors.UsageError(f"{folder} is a symbolic link, and nobody has named it", next_steps=["-o ANOTHER"])
+        if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+            raise errors.UsageError(f"{folder} is not an empty folder, and nothing in it may be overwritten")
     parts = Parts(index)
     try:
         with (
@@ -129,17 +133,13 @@ def _show(found: Survey, engine: str, console: Console) -> None:
     for number, why in found.unknown.items():
         console.warn(printable(f"{nodes[number].label} could not be asked about alone: {why}"))
     if refused:
-        _show_parts(found, console)
-
-
-def _show_parts(found: Survey, console: Console) -> None:
-    parts = found.parts()
-    console.say(f"{count(len(parts), 'part')}:")
-    for part in parts[:_MOST_SHOWN]:
-        kind = "supported  " if part.supported else "unsupported"
-        console.say(f"  {kind}  {_span(found.index, part.nodes)}")
-    if len(parts) > _MOST_SHOWN:
-        console.say(f"  and {len(parts) - _MOST_SHOWN} more")
+        parts = found.parts()
+        console.say(f"{count(len(parts), 'part')}:")
+        for part in parts[:_MOST_SHOWN]:
+            kind = "supported  " if part.supported else "unsupported"
+            console.say(f"  {kind}  {_span(found.index, part.nodes)}")
+        if len(parts) > _MOST_SHOWN:
+            console.say(f"  and {len(parts) - _MOST_SHOWN} more")
 
 
 def _span(index: ModelIndex, nodes: Sequence[int]) -> str:
@@ -152,26 +152,14 @@ def _questions(found: Survey) -> str:
     return " and ".join(count(number, noun) for number, noun in each if number)
 
 
-def _require_empty(folder: Path) -> None:
-    if folder == Path(_DEFAULT_FOLDER) and folder.is_symlink():
-        raise errors.UsageError(f"{folder} is a symbolic link, and nobody has named it", next_steps=["-o ANOTHER"])
-    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
-        raise errors.UsageError(f"{folder} is not an empty folder, and nothing in it may be overwritten")
-
-
 def _write(folder: Path, found: Survey, parts: Parts, console: Console) -> None:
 
     folder.mkdir(parents=True, exist_ok=True)
     each = found.parts()
     for part, path in zip(each, file_names(each, folder), strict=True):
         try:
-            _write_one(part, path, parts)
+            made = load.parse(parts.bytes_of(part.nodes), None)
+            weights_file.save_with_weights(made, path, parts.index.folder, None)
         except errors.UsageError as error:
             console.warn(f"{path.name} is not written: {error.message}")
     console.note(f"{count(len(each), 'part')} in {folder}")
-
-
-def _write_one(part: ModelPart, path: Path, parts: Parts) -> None:
-
-    made = load.parse(parts.bytes_of(part.nodes), None)
-    weights_file.save_with_weights(made, path, parts.index.folder, None)

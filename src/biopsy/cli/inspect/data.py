@@ -109,7 +109,18 @@ def _tensor_lines(tensors: Mapping[str, Array], args: argparse.Namespace) -> Ite
         if args.histogram:
             yield from _histogram_lines(array)
         if args.show_values:
-            yield from _value_lines(array, args.num_items, args.line_width)
+            import numpy as np
+
+            from biopsy.tensors.types import widened
+
+            shortened: dict[str, Any] = (
+                {"threshold": sys.maxsize} if args.num_items < 0 else {"threshold": 0, "edgeitems": args.num_items}
+            )
+            text = np.array2string(
+                widened(array), max_line_width=sys.maxsize if args.line_width < 0 else args.line_width, **shortened
+            )
+            for line in text.splitlines():
+                yield f"      {line}"
         release(array)
 
 
@@ -128,14 +139,3 @@ def _histogram_lines(array: Array) -> Iterator[str]:
         # Something that is there is seen, however little it is.
         bar = "#" * max(round(BAR * members / most), 1 if members else 0)
         yield f"      {text:<{width}}  {members:>{digits}}  {bar}".rstrip()
-
-
-def _value_lines(array: Array, items: int, width: int) -> Iterator[str]:
-    import numpy as np
-
-    from biopsy.tensors.types import widened
-
-    shortened: dict[str, Any] = {"threshold": sys.maxsize} if items < 0 else {"threshold": 0, "edgeitems": items}
-    text = np.array2string(widened(array), max_line_width=sys.maxsize if width < 0 else width, **shortened)
-    for line in text.splitlines():
-        yield f"      {line}"

@@ -151,17 +151,20 @@ def _only_in_bad(found: Difference, *, whole: bool) -> Iterator[str]:
 def _summary_line(kind: str, value: str, places: list[str], *, whole: bool) -> str:
     from biopsy.questions.builds.difference import SETTINGS
 
-    value = value if whole else _short(value)
+    value = (
+        value
+        if whole
+        else (
+            value
+            if len(value) <= _LONGEST
+            else f"{value[:_LONGEST].rpartition(' ')[0] or value[:_LONGEST]} ... (--all)"
+        )
+    )
     named = [place for place in places if place]
     if not named:
         return f"    {value}" if kind in SETTINGS else f"    {kind} {value}"
     more = f" and {len(named) - _MOST_PLACES} more" if len(named) > _MOST_PLACES else ""
     return f"    {kind} {value}: {', '.join(named[:_MOST_PLACES])}{more}"
-
-
-def _short(value: str) -> str:
-    """The value, if it is long up to the last blank that is not too far."""
-    return value if len(value) <= _LONGEST else f"{value[:_LONGEST].rpartition(' ')[0] or value[:_LONGEST]} ... (--all)"
 
 
 def _group_lines(number: int, group: ChoiceGroup, *, whole: bool) -> Iterator[str]:
@@ -196,30 +199,27 @@ def verdict_lines(found: Difference) -> Iterator[str]:
         yield "The evidence does not decide: good and bad builds are alike in all that is recorded."
         yield _head("Next", "vary more: biopsy debug build MODEL --vary threads=1,2 --vary env.NAME=a,b ...")
     elif found.decided:
-        yield from _decided(found.decided)
+        groups = found.decided
+        from biopsy.questions.builds.difference import SETTINGS
+
+        best = groups[0]
+        told = best.told.text
+        together = best.told.kind == "settings"
+        if best.table.is_perfect:
+            has_it = "this explains it. Every bad build is so" if together else "every bad build has it"
+            yield f"{told}{': ' if together else ' explains it: '}{has_it}, and no good one."
+        else:
+            goes = f"{told}{':' if together else ''} goes with failing"
+            yield f"{goes}, but does not explain every outcome: {_counts(best.table)}."
+        others = len(best.choices) - 1
+        if others and best.told.kind in SETTINGS:
+            yield _head("", f"{others} choices of the engine come with it.")
+        elif others:
+            yield _head("", f"{others} other choices were made in the same builds, and may be the cause as well.")
+        if len(groups) > 1:
+            yield _head("", f"{len(groups) - 1} other groups are beyond chance too; they may only go with the first.")
     else:
         yield from _undecided(found)
-
-
-def _decided(groups: tuple[ChoiceGroup, ...]) -> Iterator[str]:
-    from biopsy.questions.builds.difference import SETTINGS
-
-    best = groups[0]
-    told = best.told.text
-    together = best.told.kind == "settings"
-    if best.table.is_perfect:
-        has_it = "this explains it. Every bad build is so" if together else "every bad build has it"
-        yield f"{told}{': ' if together else ' explains it: '}{has_it}, and no good one."
-    else:
-        goes = f"{told}{':' if together else ''} goes with failing"
-        yield f"{goes}, but does not explain every outcome: {_counts(best.table)}."
-    others = len(best.choices) - 1
-    if others and best.told.kind in SETTINGS:
-        yield _head("", f"{others} choices of the engine come with it.")
-    elif others:
-        yield _head("", f"{others} other choices were made in the same builds, and may be the cause as well.")
-    if len(groups) > 1:
-        yield _head("", f"{len(groups) - 1} other groups are beyond chance too; they may only go with the first.")
 
 
 def _undecided(found: Difference) -> Iterator[str]:

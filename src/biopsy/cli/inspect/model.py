@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 
 from biopsy import errors
@@ -14,7 +14,7 @@ from biopsy.cli.arguments.types import READ
 from biopsy.cli.console import Console
 from biopsy.cli.run.execution import is_built_model
 from biopsy.engines import registry
-from biopsy.engines.base import LayerRecord, ModelInput
+from biopsy.engines.base import ModelInput
 from biopsy.engines.registry import create
 from biopsy.model import load, sanitize
 from biopsy.model.describe import braced, describe, polygraphy_text, spelled
@@ -97,7 +97,21 @@ def execute(args: argparse.Namespace, console: Console) -> int:
     elif args.display_as == "trt":
         _show_network(args, "layers" in shown, console)
     else:
-        _show_onnx(args, shown, console)
+        folder = args.external_data_dir
+        facts = _facts(args.combine_tensor_info)
+        if args.mode is not None:
+            if facts:
+                raise errors.UsageError("--combine-tensor-info cannot be combined with --mode: use --show")
+
+            verdict.report_looking()
+            console.say(*describe(args.model, shown, folder).split("\n"))
+        else:
+            verdict.report_looking()
+            console.say(*polygraphy_text(args.model, shown, folder, facts))
+        if args.list_unbounded_dds:
+            model = load.parse(load.read_bytes(args.model), args.model)
+            console.say(f"[I] Found tensors with unbounded DDS: {sanitize.unbounded_shapes(model)}")
+        _warn_of_places(args.model, folder or args.model.parent, console)
     return 0
 
 
@@ -106,25 +120,6 @@ def _require_absent(given: Mapping[str, object], why: str) -> None:
     for option, value in given.items():
         if value:
             raise errors.UsageError(f"{option} {why}")
-
-
-def _show_onnx(args: argparse.Namespace, shown: Collection[str], console: Console) -> None:
-
-    folder = args.external_data_dir
-    facts = _facts(args.combine_tensor_info)
-    if args.mode is not None:
-        if facts:
-            raise errors.UsageError("--combine-tensor-info cannot be combined with --mode: use --show")
-
-        verdict.report_looking()
-        console.say(*describe(args.model, shown, folder).split("\n"))
-    else:
-        verdict.report_looking()
-        console.say(*polygraphy_text(args.model, shown, folder, facts))
-    if args.list_unbounded_dds:
-        model = load.parse(load.read_bytes(args.model), args.model)
-        console.say(f"[I] Found tensors with unbounded DDS: {sanitize.unbounded_shapes(model)}")
-    _warn_of_places(args.model, folder or args.model.parent, console)
 
 
 def _facts(path: Path | None) -> dict[str, str]:
@@ -199,14 +194,11 @@ def _show_built(args: argparse.Namespace, with_layers: bool, console: Console) -
         told = [" ".join(filter(None, (name, types.get(name, ""), facts.get(name, "")))) for name in names]
         console.say(f"    ---- {len(names)} Engine {title} ----", *(f"    {line}" for line in braced(told)), "")
     if with_layers:
-        _show_layers(session.layers(), console)
-
-
-def _show_layers(layers: Sequence[LayerRecord], console: Console) -> None:
-    console.say(f"    ---- {len(layers)} Layer(s) ----")
-    for number, layer in enumerate(layers):
-        traits = filter(None, (layer.implementation, layer.precision, layer.layout, ", ".join(layer.nodes)))
-        console.say(f"    Layer {number:<4} | {layer.name} [Op: {layer.kind}]  [{' · '.join(traits)}]")
+        layers = session.layers()
+        console.say(f"    ---- {len(layers)} Layer(s) ----")
+        for number, layer in enumerate(layers):
+            traits = filter(None, (layer.implementation, layer.precision, layer.layout, ", ".join(layer.nodes)))
+            console.say(f"    Layer {number:<4} | {layer.name} [Op: {layer.kind}]  [{' · '.join(traits)}]")
 
 
 _TITLES = {"trt": "TensorRT Engine", "openvino": "OpenVINO Model", "onnxrt": "ONNX Runtime Model"}

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING
 
 from biopsy.cli.arguments import types
 from biopsy.cli.console import COLUMN, Console
-from biopsy.engines.base import LayerRecord
 
 if TYPE_CHECKING:
     from biopsy.questions.builds.record import TacticRecord, TacticReplay
@@ -72,11 +71,7 @@ def _record_lines(record: TacticRecord, patterns: list[str] | None) -> Iterator[
     yield ""
     yield f"{len(layers)} of {len(record.layers)} layers" if record.layers else "the engine told no layers"
     for layer in layers:
-        yield from _layer_lines(layer)
-
-
-def _layer_lines(layer: LayerRecord) -> Iterator[str]:
-    yield f"Layer: {', '.join(layer.nodes) or f'({layer.kind}, put in by the engine)'}"
-    time = "" if layer.time_us is None else f"{layer.time_us:.4g} us"
-    known = (layer.kind, layer.implementation, layer.precision, layer.layout, layer.device, time)
-    yield f"    {' · '.join(filter(None, known))}"
+        yield f"Layer: {', '.join(layer.nodes) or f'({layer.kind}, put in by the engine)'}"
+        time = "" if layer.time_us is None else f"{layer.time_us:.4g} us"
+        known = (layer.kind, layer.implementation, layer.precision, layer.layout, layer.device, time)
+        yield f"    {' · '.join(filter(None, known))}"

@@ -135,20 +135,6 @@ def functions_of(args: argparse.Namespace, console: Console) -> Functions:
     from biopsy.comparison.runs import ComparisonFunction
     from biopsy.tensors.user_script import Postprocessing, UserScript
 
-    _require_possible(args)
-    compare = postprocess = None
-    if args.compare_func_script:
-        path, name = comparing.parse_script(args.compare_func_script, "compare_outputs")
-        compare = ComparisonFunction(UserScript(path, "comparison script", _COMPARE), name)
-        for dest in (dest for dest in _DECIDES_ALONE if getattr(args, dest)):
-            console.warn(f"--{dest.replace('_', '-')} has no effect: the function of {_COMPARE} decides alone")
-    if args.postprocess_func_script:
-        path, name = comparing.parse_script(args.postprocess_func_script, "postprocess_outputs")
-        postprocess = Postprocessing(UserScript(path, "postprocessing script", _POSTPROCESS), name)
-    return Functions(compare, postprocess)
-
-
-def _require_possible(args: argparse.Namespace) -> None:
     given = _COMPARE if args.compare_func_script else _POSTPROCESS
     if args.compare_with:
         raise errors.UsageError(
@@ -159,3 +145,13 @@ def _require_possible(args: argparse.Namespace) -> None:
         raise errors.UsageError(f"--build-only runs nothing, so that {given} has nothing to do")
     if args.postprocess_func_script and args.record_memory:
         raise errors.UsageError(f"{_POSTPROCESS} needs all outputs in memory: it goes without --record-memory")
+    compare = postprocess = None
+    if args.compare_func_script:
+        path, name = comparing.parse_script(args.compare_func_script, "compare_outputs")
+        compare = ComparisonFunction(UserScript(path, "comparison script", _COMPARE), name)
+        for dest in (dest for dest in _DECIDES_ALONE if getattr(args, dest)):
+            console.warn(f"--{dest.replace('_', '-')} has no effect: the function of {_COMPARE} decides alone")
+    if args.postprocess_func_script:
+        path, name = comparing.parse_script(args.postprocess_func_script, "postprocess_outputs")
+        postprocess = Postprocessing(UserScript(path, "postprocessing script", _POSTPROCESS), name)
+    return Functions(compare, postprocess)

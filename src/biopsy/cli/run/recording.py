@@ -89,7 +89,11 @@ class Recorder:
         told = _Told(engine, self._tolerances, self._console)
         try:
             earlier = record(
-                file, request, lambda names: self._batch(engine, names, feeds), told.finished, told.differs
+                file,
+                request,
+                lambda names: self._iterate(engine, mark_outputs(self._model.data, names), feeds),
+                told.finished,
+                told.differs,
             )
         except errors.EngineFailure:
             raise
@@ -145,9 +149,6 @@ class Recorder:
             "inputs": _digest(_parts(feeds)),
             "engines": "; ".join(f"{engine.label} {engine.version()}" for engine in self._engines),
         }
-
-    def _batch(self, engine: Engine, names: Sequence[str], feeds: Sequence[Feed]) -> Iterator[dict[str, Array]]:
-        return self._iterate(engine, mark_outputs(self._model.data, names), feeds)
 
     def _iterate(self, engine: Engine, data: bytes, feeds: Sequence[Feed]) -> Iterator[dict[str, Array]]:
         session = engine.build(ModelInput(data, self._model.folder))

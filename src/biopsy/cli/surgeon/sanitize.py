@@ -43,7 +43,16 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--cleanup", action="store_true", help="remove unused nodes, weights and functions")
     parser.add_argument("--toposort", action="store_true", help="sort the nodes so that each comes after its inputs")
     _add_outputs(parser)
-    _add_shape_inference(parser)
+    group = parser.add_argument_group("shape inference")
+    shapes = group.add_mutually_exclusive_group()
+    shapes.add_argument("--no-shape-inference", action="store_true", help="write no inferred types and shapes")
+    shapes.add_argument(
+        "--force-fallback-shape-inference",
+        action="store_true",
+        help="take types and shapes from a run of the model in onnxruntime; dynamic dimensions become fixed",
+    )
+    model_files.add_no_onnxruntime(group)
+    groups.add_fallback_inputs(group)
     _add_folding(parser)
 
 
@@ -74,19 +83,6 @@ def _add_outputs(parser: argparse.ArgumentParser) -> None:
         help="bound the sizes that the model computes from values, by a Min behind them, for engines that plan memory"
         " before; all sizes, or the tensor NAME; with --fold-constants, those that are left after it",
     )
-
-
-def _add_shape_inference(parser: argparse.ArgumentParser) -> None:
-    group = parser.add_argument_group("shape inference")
-    shapes = group.add_mutually_exclusive_group()
-    shapes.add_argument("--no-shape-inference", action="store_true", help="write no inferred types and shapes")
-    shapes.add_argument(
-        "--force-fallback-shape-inference",
-        action="store_true",
-        help="take types and shapes from a run of the model in onnxruntime; dynamic dimensions become fixed",
-    )
-    model_files.add_no_onnxruntime(group)
-    groups.add_fallback_inputs(group)
 
 
 def _add_folding(parser: argparse.ArgumentParser) -> None:
@@ -131,7 +127,16 @@ def execute(args: argparse.Namespace, console: Console) -> int:
     """Do what was asked in a fixed order, write, and tell what changed."""
     from biopsy.model import folding
 
-    _warn_of_idle_options(args, console)
+    given = {
+        "--num-passes": args.num_passes is not None,
+        "--partitioning": args.partitioning is not None,
+        "--no-fold-shapes": args.no_fold_shapes,
+        "--no-per-pass-shape-inference": args.no_per_pass_shape_inference,
+        "--fold-size-threshold": args.fold_size_threshold is not None,
+    }
+    model_files.warn_of_idle_options(args, console, runs=args.force_fallback_shape_inference)
+    for option in (option for option, is_given in given.items() if is_given and not args.fold_constants):
+        console.warn(f"{option} has no effect without --fold-constants")
     opened = model_files.opened(args)
     model = _with_outputs(opened, args).parsed()
     folder = opened.folder
@@ -167,20 +172,6 @@ def _at_fault(args: argparse.Namespace) -> list[str]:
         "leave out --fold-constants, or add --no-fold-shapes": args.fold_constants,
     }
     return [line for line, given in lines.items() if given]
-
-
-def _warn_of_idle_options(args: argparse.Namespace, console: Console) -> None:
-    """Options that say how constants are folded mean nothing where none are."""
-    given = {
-        "--num-passes": args.num_passes is not None,
-        "--partitioning": args.partitioning is not None,
-        "--no-fold-shapes": args.no_fold_shapes,
-        "--no-per-pass-shape-inference": args.no_per_pass_shape_inference,
-        "--fold-size-threshold": args.fold_size_threshold is not None,
-    }
-    model_files.warn_of_idle_options(args, console, runs=args.force_fallback_shape_inference)
-    for option in (option for option, is_given in given.items() if is_given and not args.fold_constants):
-        console.warn(f"{option} has no effect without --fold-constants")
 
 
 def _with_outputs(opened: model_files.Opened, args: argparse.Namespace) -> model_files.Opened:

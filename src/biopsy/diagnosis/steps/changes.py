@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -92,14 +92,10 @@ def _found(template: CheckTemplate, model: Path, weights: Path | None, context: 
     """What ``debug flags`` finds."""
     with contextlib.closing(varied_check(template, str(context.candidate))) as varied:
         found = find_switches(varied, model, context.question.judging.rules, context.bounded, weights)
-    _write(found, template, context)
-    return found
-
-
-def _write(found: Flags, template: CheckTemplate, context: StepContext) -> None:
     version = create(template.spec).version()
     tree = settings_tree(found, template.spec.text, version)
     write_whole(context.question.folder / REPORT, [as_json(plain(tree))])
+    return found
 
 
 def _record(found: Flags, engine: str, switches: Sequence[SwitchSeen]) -> SettingsSeen:
@@ -206,7 +202,14 @@ def _changes_answer(facts: KnownFacts, context: StepContext) -> StepAnswer:
     found = find_workarounds(_question(facts, failure, context), context.listener, settings)
     write_whole(question.folder / CHANGES_REPORT, [as_json(plain(workarounds_tree(found, question.index)))])
     engines = {change.text: switch.engine for change, switch in zip(settings, switches, strict=True)}
-    seen = _changes_record(found, engines)
+    rejected = {one.text: one.reason for one in found.tried if one.kind == "setting" and not one.right}
+    seen = ChangesSeen(
+        best=tuple(_seen(one, found) for one in found.best),
+        rejected=tuple((engines[text], reason) for text, reason in rejected.items() if text in engines),
+        tried=len(found.tried),
+        complete=found.stopped is None,
+        doubt="" if found.trust.confirmed_by else f"what is right is what {found.trust.reference} gives",
+    )
     ended = PERSON if found.interrupted else TIME if found.stopped is not None else None
     return StepAnswer(replace(facts, further=replace(facts.further, changes=seen)), _changes_line(seen), ended)
 
@@ -256,17 +259,6 @@ def _golden_results(failure: FailureSeen) -> Iterator[RunnerResult]:
     command = parse(failure.check)
     for path in command.golden_files if isinstance(command, OwnRun) else ():
         yield from read_results(path)
-
-
-def _changes_record(found: Workarounds, engines: Mapping[str, str]) -> ChangesSeen:
-    rejected = {one.text: one.reason for one in found.tried if one.kind == "setting" and not one.right}
-    return ChangesSeen(
-        best=tuple(_seen(one, found) for one in found.best),
-        rejected=tuple((engines[text], reason) for text, reason in rejected.items() if text in engines),
-        tried=len(found.tried),
-        complete=found.stopped is None,
-        doubt="" if found.trust.confirmed_by else f"what is right is what {found.trust.reference} gives",
-    )
 
 
 def _seen(change: VerifiedChange, found: Workarounds) -> ChangeSeen:

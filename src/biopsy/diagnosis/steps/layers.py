@@ -33,7 +33,7 @@ from biopsy.questions.layers.examination import Examination
 from biopsy.questions.layers.findings import LayerFindings, layers_tree
 from biopsy.questions.layers.question import question_about
 from biopsy.questions.precision.mixed_models import Precisions, mixed_models
-from biopsy.questions.precision.search import PrecisionJob, PrecisionResult, PrecisionTarget, precision_tree
+from biopsy.questions.precision.search import PrecisionJob, PrecisionTarget, precision_tree
 from biopsy.questions.precision.task import run_job
 from biopsy.session.checked_search import SearchOptions
 from biopsy.session.pool import Parallelism
@@ -266,7 +266,13 @@ def _precision_answer(facts: KnownFacts, context: StepContext) -> StepAnswer:
     except errors.HighPrecisionFails:
         seen = PrecisionSeen(low=low, passes=False)
         return StepAnswer(replace(facts, precision=seen), "no: it fails with every layer in float32 too")
-    seen = _record(found, low)
+    seen = PrecisionSeen(
+        low=low,
+        passes=True,
+        high=tuple(layer.label for layer in found.high),
+        layers=found.layers,
+        output=str(found.output),
+    )
     return StepAnswer(replace(facts, precision=seen), _line(seen))
 
 
@@ -286,16 +292,6 @@ def _job(context: StepContext) -> PrecisionJob:
             parallelism=Parallelism(jobs=question.effort.jobs),
             budget=Budget(seconds=context.seconds_left),
         ),
-    )
-
-
-def _record(found: PrecisionResult, low: str) -> PrecisionSeen:
-    return PrecisionSeen(
-        low=low,
-        passes=True,
-        high=tuple(layer.label for layer in found.high),
-        layers=found.layers,
-        output=str(found.output),
     )
 
 

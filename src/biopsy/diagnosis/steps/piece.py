@@ -64,34 +64,12 @@ def _answer(facts: KnownFacts, context: StepContext) -> StepAnswer:
     assert failure is not None
     context.begin_step(_SHARE)
     words = without_weights_folder(failure.check)
-    job = _job(words, failure, context)
-    context.cool()  # one warm process at a time
-    history = SearchHistory()
-    made = command_check(words, str(context.candidate), jobs=job.search.parallelism.jobs)
-    with limit_as_time_up(), contextlib.closing(made) as check:
-        found = run_job(context.question.index, check, job, events.both(history, context.listener))
-    write_whole(context.question.folder / REPORT, [as_json(search_tree(found, history, job.mode))])
-    piece = _record(found, masked=failure.masked)
-    return StepAnswer(_judged(replace(facts, piece=piece), context), _line(piece))
-
-
-def _judged(facts: KnownFacts, context: StepContext) -> KnownFacts:
-    """The facts with what float64 says of each engine in the piece, if they differ by more than rounding."""
-    failure, rounding, piece = facts.failure, facts.rounding, facts.piece
-    if failure is None or rounding is None or piece is None or not rounding.is_more:
-        return facts
-    with contextlib.suppress(TimeUpError, errors.CheckError):  # what the whole model has told stays
-        rounding = judged_in_piece(rounding, failure, context, piece)
-    return replace(facts, rounding=rounding, failure=accused(failure, rounding))
-
-
-def _job(words: Words, failure: FailureSeen, context: StepContext) -> ReductionJob:
     question, command = context.question, parse(words)
     files = command.input_files if isinstance(command, OwnRun) else list(question.samples.files)
     output = question.folder / PIECE
     fed = isinstance(command, OwnRun) and bool(command.input_files) and not command.golden_files
     jobs = question.effort.jobs if command.names_candidate(str(context.candidate)) else 1
-    return ReductionJob(
+    job = ReductionJob(
         target=Target(output),
         search=SearchOptions(
             rules=question.judging.rules,
@@ -110,6 +88,24 @@ def _job(words: Words, failure: FailureSeen, context: StepContext) -> ReductionJ
         command=command,
         feeds_recorded=fed and inputs_file(output).resolve() not in [file.resolve() for file in files],
     )
+    context.cool()  # one warm process at a time
+    history = SearchHistory()
+    made = command_check(words, str(context.candidate), jobs=job.search.parallelism.jobs)
+    with limit_as_time_up(), contextlib.closing(made) as check:
+        found = run_job(context.question.index, check, job, events.both(history, context.listener))
+    write_whole(context.question.folder / REPORT, [as_json(search_tree(found, history, job.mode))])
+    piece = _record(found, masked=failure.masked)
+    return StepAnswer(_judged(replace(facts, piece=piece), context), _line(piece))
+
+
+def _judged(facts: KnownFacts, context: StepContext) -> KnownFacts:
+    """The facts with what float64 says of each engine in the piece, if they differ by more than rounding."""
+    failure, rounding, piece = facts.failure, facts.rounding, facts.piece
+    if failure is None or rounding is None or piece is None or not rounding.is_more:
+        return facts
+    with contextlib.suppress(TimeUpError, errors.CheckError):  # what the whole model has told stays
+        rounding = judged_in_piece(rounding, failure, context, piece)
+    return replace(facts, rounding=rounding, failure=accused(failure, rounding))
 
 
 def _read(files: Sequence[Path]) -> Sequence[Feed]:

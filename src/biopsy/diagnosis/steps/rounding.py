@@ -24,7 +24,7 @@ from biopsy.diagnosis.workarounds import with_limits
 from biopsy.model.index import ModelIndex
 from biopsy.questions.precision.formats import BFLOAT16, FLOAT16
 from biopsy.tensors.files import read_feeds, read_results
-from biopsy.tensors.results import Array, Feed, RunnerResult
+from biopsy.tensors.results import Array, RunnerResult
 
 
 def low_precision(index: ModelIndex) -> Literal["fp16", "bf16"] | None:
@@ -297,10 +297,14 @@ def _rows(failure: FailureSeen, context: StepContext) -> str:
     if failure.trusted is None or failure.suspect is None or not isinstance(command, OwnRun) or not command.input_files:
         return ""
     feed = read_feeds(command.input_files[0])[0]
-    batch = _batch(feed)
+    sizes = {value.shape[0] if value.ndim else 0 for value in feed.values()}
+    batch = next(iter(sizes)) if len(sizes) == 1 and min(sizes) > 1 else None
     if batch is None:
         return ""
-    inputs = written(question.folder / "inputs_equal_rows", [_equal_rows(feed)])
+    inputs = written(
+        question.folder / "inputs_equal_rows",
+        [{name: np.ascontiguousarray(np.broadcast_to(value[:1], value.shape)) for name, value in feed.items()}],
+    )
     outputs = question.folder / "outputs_equal_rows.safetensors"
     words = question.original_words([failure.trusted, failure.suspect], "--save-outputs", str(outputs), files=[inputs])
     outputs.unlink(missing_ok=True)
@@ -311,17 +315,6 @@ def _rows(failure: FailureSeen, context: StepContext) -> str:
         return _unequal(read_results(outputs), failure, batch, context)
     except errors.DataError:
         return ""
-
-
-def _batch(feed: Feed) -> int | None:
-    """The size of the first dimension, if all inputs have the same one, and it is more than one."""
-    sizes = {value.shape[0] if value.ndim else 0 for value in feed.values()}
-    return next(iter(sizes)) if len(sizes) == 1 and min(sizes) > 1 else None
-
-
-def _equal_rows(feed: Feed) -> dict[str, Array]:
-
-    return {name: np.ascontiguousarray(np.broadcast_to(value[:1], value.shape)) for name, value in feed.items()}
 
 
 def _unequal(results: list[RunnerResult], failure: FailureSeen, batch: int, context: StepContext) -> str:

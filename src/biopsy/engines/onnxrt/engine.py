@@ -203,7 +203,11 @@ class OnnxRuntime(Engine):
         """The session options that this engine's options stand for; external weights are found in ``folder``."""
         options = ort.SessionOptions()
         options.log_severity_level = _SILENT
-        options.graph_optimization_level = _level(ort, self.options["optimization"])
+        word = self.options["optimization"]
+        found = getattr(ort.GraphOptimizationLevel, LEVELS[word], None)
+        if found is None:
+            raise errors.UsageError(f"onnxruntime {ort.__version__} has no optimization level {word!r}")
+        options.graph_optimization_level = found
         options.intra_op_num_threads = self.options["threads"]
         options.inter_op_num_threads = self.options["inter_threads"]
         if self.options["execution"] == "parallel":
@@ -283,7 +287,11 @@ class OnnxRuntimeSession(BuiltModel):
             if self._all_plain:
                 values = self._session.run(fetched, self._fed(feed), self._run_options)
             else:
-                values = self._run_with_any_type(fetched, feed)
+                fed = {name: self._to_value(name, value) for name, value in self._fed(feed).items()}
+                values = [
+                    self._from_value(value)
+                    for value in self._session.run_with_ort_values(fetched, fed, self._run_options)
+                ]
         except errors.EngineFailure:
             raise
         except UnicodeError as error:
@@ -298,10 +306,6 @@ class OnnxRuntimeSession(BuiltModel):
 
     def _fed(self, feed: Feed) -> dict[str, Any]:
         return {name: structured(feed, name, kind) for name, kind in self._inputs.items()}
-
-    def _run_with_any_type(self, fetched: list[str] | None, feed: Feed) -> list[Array | None]:
-        fed = {name: self._to_value(name, value) for name, value in self._fed(feed).items()}
-        return [self._from_value(value) for value in self._session.run_with_ort_values(fetched, fed, self._run_options)]
 
     def _to_value(self, name: str, array: Array) -> Any:
         declared = self._inputs[name]
@@ -333,13 +337,6 @@ class OnnxRuntimeSession(BuiltModel):
         return errors.EngineFailure(
             f"onnxruntime: {message}", engine=self._engine.name, stage="run", kind="UnsupportedType"
         )
-
-
-def _level(ort: Any, word: str) -> Any:
-    found = getattr(ort.GraphOptimizationLevel, LEVELS[word], None)
-    if found is None:
-        raise errors.UsageError(f"onnxruntime {ort.__version__} has no optimization level {word!r}")
-    return found
 
 
 def _stage(error: Exception) -> errors.Stage:

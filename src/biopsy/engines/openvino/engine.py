@@ -278,7 +278,11 @@ class OpenVinoSession(BuiltModel):
             return
         declared = {index.names[tensor]: index.tensor_type(tensor) for tensor in index.fed_inputs()}
         super().__init__(declared, [index.names[tensor] for tensor in index.outputs], tuple(remarks))
-        read = [index.names[tensor] for tensor in index.fed_inputs() if _is_read(index, tensor)]
+        read = [
+            index.names[tensor]
+            for tensor in index.fed_inputs()
+            if (tensor in index.consumers or tensor in index.outputs)
+        ]
         self._input_ports = matched(read, compiled.inputs)
         self._output_ports = matched(self._outputs, compiled.outputs)
 
@@ -352,11 +356,6 @@ def _within(folder: Path, work: Callable[[], Any], system: Any) -> Any:
         else:
             system.fchdir(before)
             system.close(before)
-
-
-def _is_read(index: ModelIndex, tensor: int) -> bool:
-    """Whether anything reads an input: OpenVINO drops those that nothing reads."""
-    return tensor in index.consumers or tensor in index.outputs
 
 
 _SAYS_NOTHING = (

@@ -144,21 +144,18 @@ def ignored_inputs(core: Any, index: ModelIndex, imports: Imports) -> list[str]:
         if what and not node.domain and node.inputs[place : place + 1] and node.inputs[place] >= 0:
             if node.op_type == "DFT" and index.opset < 20:
                 continue  # it was an attribute, and is read
-            if _ignores(core, node.op_type, imports):
+            operator = node.op_type
+            if (imports, operator) not in _ANSWERS:
+                read = core.read_model(_single(operator))
+                asked = {"asked"} & {name for port in read.inputs for name in port.get_names() if _is_used(read, port)}
+                _ANSWERS[imports, operator] = not asked
+            if _ANSWERS[imports, operator]:
                 name = index.names[node.inputs[place]]
                 found.append(f"OpenVINO ignores {what} of {node.label} (its input {name!r}): other engines do not")
     return found
 
 
 _ANSWERS: dict[tuple[Imports, str], bool] = {}
-
-
-def _ignores(core: Any, operator: str, imports: Imports) -> bool:
-    if (imports, operator) not in _ANSWERS:
-        read = core.read_model(_single(operator))
-        asked = {"asked"} & {name for port in read.inputs for name in port.get_names() if _is_used(read, port)}
-        _ANSWERS[imports, operator] = not asked
-    return _ANSWERS[imports, operator]
 
 
 def _is_used(read: Any, port: Any) -> bool:

@@ -337,18 +337,14 @@ def ended_like(status: int, where: str) -> errors.BiopsyError:
     Its class has the name of the signal, which engines take for the kind of a failure. ``where`` names the interpreter.
     """
     if VERDICT_VARIABLE in os.environ or own_process.is_watched():
-        _end(status)
+        if status >= 0:
+            os._exit(status)
+        with suppress(OSError, ValueError):
+            signal.signal(-status, signal.SIG_DFL)
+            os.kill(os.getpid(), -status)
+            time.sleep(0.1)  # it comes at once, unless this is the first process of a container
+        os._exit(128 - status)
     kind = signal_name(-status) if status < 0 else "ProcessEnded"
     how = kind if status < 0 else f"status {status}"
     made: type[errors.BiopsyError] = type(kind, (errors.BiopsyError,), {})
     return made(f"{where} ended with {how}")
-
-
-def _end(status: int) -> None:
-    if status >= 0:
-        os._exit(status)
-    with suppress(OSError, ValueError):
-        signal.signal(-status, signal.SIG_DFL)
-        os.kill(os.getpid(), -status)
-        time.sleep(0.1)  # it comes at once, unless this is the first process of a container
-    os._exit(128 - status)

@@ -14,7 +14,7 @@ from biopsy import errors
 from biopsy.engines.base import BuiltModel, Capabilities, Engine, ModelInput, Option, Session, switch
 from biopsy.engines.reference.wide import evaluator_class, single_inside, widened
 from biopsy.model import external, load, walk
-from biopsy.model.external import Span, is_external, span_of
+from biopsy.model.external import is_external, span_of
 from biopsy.model.index import ModelIndex, index_bytes
 from biopsy.model.tensor_type import BITS, DTYPE_OF_ELEM, ELEM_OF_DTYPE, OptionalType, TensorType, ValueType
 from biopsy.processes.reading import open_plain
@@ -91,7 +91,18 @@ class Reference(Engine):
         if not self.imports.is_here:
             self._require_types(index)
         try:
-            _give_loops_a_condition(proto)
+            places: list[onnx.GraphProto | onnx.FunctionProto] = [*walk.graphs(proto), *proto.functions]
+            for place in places:
+                number = 0
+                while number < len(place.node):
+                    node = place.node[number]
+                    if node.op_type == "Loop" and not any(node.input[1:2]):
+                        name = f"biopsy/always/{next(filter(None, node.output), number)}"
+                        place.node.insert(number, _true(name))
+                        node = place.node[number := number + 1]
+                        node.input.extend([""] * (2 - len(node.input)))
+                        node.input[1] = name
+                    number += 1
             stack_outputs(proto)
             evaluator = self._evaluator(proto)
             evaluator.rt_inits_.update(weights)
@@ -120,22 +131,6 @@ def _evaluator_class(wide: bool) -> Any:
     from onnx.reference import ReferenceEvaluator
 
     return ReferenceEvaluator
-
-
-def _give_loops_a_condition(proto: onnx.ModelProto) -> None:
-    """Write out the condition of a Loop that has none: that means true, but the evaluator of onnx takes it as false."""
-    places: list[onnx.GraphProto | onnx.FunctionProto] = [*walk.graphs(proto), *proto.functions]
-    for place in places:
-        number = 0
-        while number < len(place.node):
-            node = place.node[number]
-            if node.op_type == "Loop" and not any(node.input[1:2]):
-                name = f"biopsy/always/{next(filter(None, node.output), number)}"
-                place.node.insert(number, _true(name))
-                node = place.node[number := number + 1]
-                node.input.extend([""] * (2 - len(node.input)))
-                node.input[1] = name
-            number += 1
 
 
 def _true(name: str) -> onnx.NodeProto:
@@ -294,7 +289,16 @@ def taken_out(model: onnx.ModelProto, folder: Path) -> dict[str, Array]:
             continue
         span = span_of(tensor, folder)
         if span.path not in files:
-            files[span.path] = _mapped(tensor.name, span)
+            try:
+                with open_plain(span.path) as stream:
+                    mapped = mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_COPY)
+            except (OSError, ValueError) as error:
+                raise errors.ModelError(
+                    f"the weights of tensor {tensor.name!r} cannot be read from {span.path}: {error}"
+                ) from error
+            if span.offset + span.length > len(mapped):
+                raise errors.ModelError(f"{span.path} became shorter while tensor {tensor.name!r} was read")
+            files[span.path] = mapped
         count = span.length // dtype.itemsize
         found[tensor.name] = np.frombuffer(files[span.path], dtype, count, span.offset).reshape(tuple(tensor.dims))
     for number, tensor in reversed(list(enumerate(model.graph.initializer))):
@@ -311,14 +315,3 @@ def _dtype(elem: int) -> np.dtype[np.generic] | None:
         return None
     dtype: np.dtype[np.generic] = np.dtype(helper.tensor_dtype_to_np_dtype(elem))
     return dtype if 8 * dtype.itemsize == BITS[elem] else None
-
-
-def _mapped(tensor: str, span: Span) -> mmap.mmap:
-    try:
-        with open_plain(span.path) as stream:
-            mapped = mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_COPY)
-    except (OSError, ValueError) as error:
-        raise errors.ModelError(f"the weights of tensor {tensor!r} cannot be read from {span.path}: {error}") from error
-    if span.offset + span.length > len(mapped):
-        raise errors.ModelError(f"{span.path} became shorter while tensor {tensor!r} was read")
-    return mapped

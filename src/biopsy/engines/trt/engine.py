@@ -91,7 +91,11 @@ class TensorRt(Engine):
         require_gpu(f"{path} is an engine of TensorRT: reading it")
         engine = deserialized(package, plan)
         names = [engine.get_tensor_name(number) for number in range(engine.num_io_tensors)]
-        inputs = {name: _type_of(engine, name) for name in names if _is_input(package, engine, name)}
+        inputs = {
+            name: _type_of(engine, name)
+            for name in names
+            if bool(engine.get_tensor_mode(name) == package.module.TensorIOMode.INPUT)
+        }
         outputs = tuple(name for name in names if name not in inputs)
         return TensorRtSession(package, plan, inputs, outputs, [], engine)
 
@@ -176,7 +180,7 @@ class TensorRt(Engine):
         if not dynamic:
             return remarks
         types = {port.name: _declared(index, port) for port in dynamic}
-        profiles = profiles_of(types, self.options, model, _guesses(types))
+        profiles = profiles_of(types, self.options, model, resolve_shapes(types, {}))
         for spans in profiles:
             profile = builder.create_optimization_profile()
             for port in dynamic:
@@ -296,11 +300,6 @@ def _declared(index: ModelIndex, port: Any) -> TensorType:
     return found or TensorType(1, tuple(None if dim < 0 else dim for dim in port.shape))
 
 
-def _guesses(types: Mapping[str, TensorType]) -> dict[str, tuple[int, ...]]:
-
-    return resolve_shapes(types, {})
-
-
 def _type_remarks(package: Package, network: Any, index: ModelIndex) -> list[str]:
     """Inputs and outputs that TensorRT has in another type than the model."""
     inputs = [network.get_input(number) for number in range(network.num_inputs)]
@@ -327,10 +326,6 @@ def deserialized(package: Package, plan: memoryview) -> Any:
         message = f"{package.name} {package.version} cannot read this engine: {why}"
         raise errors.EngineFailure(message, engine=TensorRt.name, stage="load", kind=failure.kind)
     return engine
-
-
-def _is_input(package: Package, engine: Any, name: str) -> bool:
-    return bool(engine.get_tensor_mode(name) == package.module.TensorIOMode.INPUT)
 
 
 def _type_of(engine: Any, name: str) -> TensorType | None:

@@ -53,10 +53,14 @@ def words_of_machine(model: Path) -> dict[str, str]:
 
 def disclosures(archive: Path, words: Mapping[str, str]) -> list[str]:
     """What of the words stands in a bundle, each with its member; member names and archives inside count too."""
-    wanted = {word.encode("utf-8", "surrogateescape"): (word, what) for word, what in words.items() if _tells(word)}
+    wanted = {
+        word.encode("utf-8", "surrogateescape"): (word, what)
+        for word, what in words.items()
+        if (len(word) >= _SHORTEST and os.sep != word)
+    }
     if not wanted:
         return []
-    patterns = {word: _pattern(word) for word in wanted}
+    patterns = {word: re.compile(rb"(?<![A-Za-z0-9_])" + re.escape(word) + rb"(?![A-Za-z0-9_])") for word in wanted}
     found: dict[str, None] = {}
     for member, data in _members(archive):
         shortest = _SHORTEST_AMONG_BYTES if member.endswith(_BYTES) else _SHORTEST
@@ -65,16 +69,6 @@ def disclosures(archive: Path, words: Mapping[str, str]) -> list[str]:
                 text, what = wanted[word]
                 found[f"{member} holds {text!r}, {what}"] = None
     return list(found)
-
-
-def _tells(word: str) -> bool:
-    """Whether finding a word says anything."""
-    return len(word) >= _SHORTEST and os.sep != word
-
-
-def _pattern(word: bytes) -> re.Pattern[bytes]:
-    """The word, where it is no part of a longer one."""
-    return re.compile(rb"(?<![A-Za-z0-9_])" + re.escape(word) + rb"(?![A-Za-z0-9_])")
 
 
 def _members(archive: Path | io.BytesIO, above: str = "") -> Iterator[tuple[str, bytes]]:

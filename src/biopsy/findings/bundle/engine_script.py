@@ -20,7 +20,7 @@ from biopsy.findings.bundle.job import RunQuestion
 from biopsy.findings.bundle.literals import Literal
 from biopsy.findings.bundle.script import Script
 from biopsy.model.index import ModelIndex
-from biopsy.model.tensor_type import STRING, TensorType, ValueType
+from biopsy.model.tensor_type import STRING, TensorType
 from biopsy.tensors.generate import resolve_shapes
 from biopsy.tensors.results import Array
 from biopsy.tensors.types import dtype_named, is_extended
@@ -63,7 +63,22 @@ class EngineScript:
                 raise OnlyBiopsyError("running what TensorRT has built")
             return self._comparison() if failure.kind == "comparison" else self._non_finite()
         if failure.kind == "engine failure":
-            return self._engine_failure(call)
+            constants: dict[str, Literal] = {"KIND": self.failure.name, "SAID": self.failure.message}
+            if self.failure.stage != "run":
+                work = [f"return expect_failure(lambda: {_LOAD}, None, kind=KIND, said=SAID)"]
+                return ("engine_failure",), constants, work
+            if not call.runs:
+                raise OnlyBiopsyError("running what TensorRT has built")
+            work = [
+                f"feeds = {_INPUTS}",
+                "return expect_failure(",
+                f"    lambda: {_LOAD},",
+                "    lambda model: [run(model, feed, OUTPUTS) for feed in feeds],",
+                "    kind=KIND,",
+                "    said=SAID,",
+                ")",
+            ]
+            return ("values", "engine_failure"), {**self._fed, **constants}, work
         if failure.kind in ("crash", "timeout"):
             return self._child(call)
         raise OnlyBiopsyError("a comparison that is not known")
@@ -75,7 +90,12 @@ class EngineScript:
     @property
     def _fed(self) -> dict[str, Literal]:
         for tensor in (*self.index.fed_inputs(), *self.index.outputs):
-            _require_plain(self.index.names[tensor], self.index.value_type(tensor))
+            name = self.index.names[tensor]
+            kind = self.index.value_type(tensor)
+            if kind is not None and not isinstance(kind, TensorType):
+                raise OnlyBiopsyError(f"{name!r}, which is no tensor")
+            if kind is not None and kind.elem != STRING and is_extended(dtype_named(kind.dtype)):
+                raise OnlyBiopsyError(f"{name!r}, whose type {kind.dtype} is not one of NumPy's own")
         return {"OUTPUTS": self._outputs, "INPUTS": list(self.inputs)}
 
     def _comparison(self) -> tuple[Sequence[str], Mapping[str, Literal], Sequence[str]]:
@@ -84,7 +104,9 @@ class EngineScript:
         limits: dict[str, dict[str, Literal]] = {}
         for sample in self.failure.expected:
             for name, value in sample.items():
-                limits[name] = _limits(name, self._asked_of(name), value)
+                limits[name] = _limits(
+                    name, asked_of(name, self.question.tolerances, self.question.stats, self.question.limits), value
+                )
         if not limits:
             raise OnlyBiopsyError("a comparison of outputs that are missing")
         plain = all(set(asked) == {"atol", "rtol"} for asked in limits.values())
@@ -99,30 +121,9 @@ class EngineScript:
             limits = {name: _by_measures(asked) for name, asked in limits.items()}
         return parts, {**self._fed, "EXPECTED": list(self.expected), "LIMITS": limits}, work
 
-    def _asked_of(self, name: str) -> Criteria:
-        return asked_of(name, self.question.tolerances, self.question.stats, self.question.limits)
-
     def _non_finite(self) -> tuple[Sequence[str], Mapping[str, Literal], Sequence[str]]:
         work = [f"model = {_LOAD}", f"return find_non_finite(lambda feed: run(model, feed, OUTPUTS), {_INPUTS})"]
         return ("values", "non_finite"), self._fed, work
-
-    def _engine_failure(self, call: ScriptedEngine) -> tuple[Sequence[str], Mapping[str, Literal], Sequence[str]]:
-        constants: dict[str, Literal] = {"KIND": self.failure.name, "SAID": self.failure.message}
-        if self.failure.stage != "run":
-            work = [f"return expect_failure(lambda: {_LOAD}, None, kind=KIND, said=SAID)"]
-            return ("engine_failure",), constants, work
-        if not call.runs:
-            raise OnlyBiopsyError("running what TensorRT has built")
-        work = [
-            f"feeds = {_INPUTS}",
-            "return expect_failure(",
-            f"    lambda: {_LOAD},",
-            "    lambda model: [run(model, feed, OUTPUTS) for feed in feeds],",
-            "    kind=KIND,",
-            "    said=SAID,",
-            ")",
-        ]
-        return ("values", "engine_failure"), {**self._fed, **constants}, work
 
     def _child(self, call: ScriptedEngine) -> tuple[Sequence[str], Mapping[str, Literal], Sequence[str]]:
         constants: dict[str, Literal] = {"ENDS_BY": self.failure.name, "SECONDS": self.seconds}
@@ -162,14 +163,6 @@ def _by_measures(asked: Mapping[str, Literal]) -> dict[str, Literal]:
     """The same for the part of a script that knows other measures too."""
     others = {key: value for key, value in asked.items() if key not in {"atol", "rtol"}}
     return {"elements": [asked["atol"], asked["rtol"]], **others} if "atol" in asked else others
-
-
-def _require_plain(name: str, kind: ValueType | None) -> None:
-    """Raise OnlyBiopsyError for values that NumPy's own files and types cannot hold."""
-    if kind is not None and not isinstance(kind, TensorType):
-        raise OnlyBiopsyError(f"{name!r}, which is no tensor")
-    if kind is not None and kind.elem != STRING and is_extended(dtype_named(kind.dtype)):
-        raise OnlyBiopsyError(f"{name!r}, whose type {kind.dtype} is not one of NumPy's own")
 
 
 # How a script calls an engine: the part of the script that does it, and the settings it is given.

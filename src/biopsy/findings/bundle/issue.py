@@ -387,7 +387,18 @@ def _of_values(question: RunQuestion, observation: Observation) -> ObservedFailu
     found = ObservedFailure(kind="comparison", title=_line(title), engine=engine, stage="compare", name=said.kind)
     for against, expected in _expected(question, observation, place):
         if question.beyond or not _same(question, actual, expected):
-            return _with_values(found, actual, expected, against)
+            pairs = list(zip(actual.iterations, expected.iterations, strict=False))
+            kept = [_sliced(one, other) for one, other in pairs]
+            return ObservedFailure(
+                kind=found.kind,
+                title=found.title,
+                engine=found.engine,
+                stage=found.stage,
+                name=found.name,
+                actual=[dict(one.outputs) for one, _ in pairs],
+                expected=kept,
+                against=against,
+            )
     return found
 
 
@@ -412,21 +423,6 @@ def _same(question: RunQuestion, actual: RunnerResult, expected: RunnerResult) -
         return compare_runs(actual, expected, *limits, limits=question.limits, detail="brief").passed
     except errors.CannotCompare:
         return True
-
-
-def _with_values(found: ObservedFailure, actual: RunnerResult, expected: RunnerResult, against: str) -> ObservedFailure:
-    pairs = list(zip(actual.iterations, expected.iterations, strict=False))
-    kept = [_sliced(one, other) for one, other in pairs]
-    return ObservedFailure(
-        kind=found.kind,
-        title=found.title,
-        engine=found.engine,
-        stage=found.stage,
-        name=found.name,
-        actual=[dict(one.outputs) for one, _ in pairs],
-        expected=kept,
-        against=against,
-    )
 
 
 def _sliced(actual: Iteration, expected: Iteration) -> dict[str, Array]:

@@ -14,7 +14,7 @@ from biopsy import errors
 from biopsy.checks.command import ARBITER, CommandCheck
 from biopsy.checks.command_line import LOAD_INPUTS, LOAD_OUTPUTS, OwnRun
 from biopsy.checks.judge import Rules, judge
-from biopsy.checks.outcome import Evidence, Judged, Outcome
+from biopsy.checks.outcome import Evidence, Outcome
 from biopsy.comparison.tolerance import MetricLimits, Stats, Tolerances
 from biopsy.engines.base import Engine
 from biopsy.model.extract import OutputChoice
@@ -124,7 +124,12 @@ def observe(job: BundleJob, model: Path, scratch: Path) -> Observation:
         evidence = _without_folder(check.run(model), model.parent)
         judged = judge(evidence, job.rules, None)
         if judged.outcome is Outcome.REPRODUCES:
-            return _observed(judged, run, kept)
+            told = Observation(evidence=judged.evidence, reason=judged.reason, runs=run)
+            if kept is None:
+                return told
+            feeds = read_feeds(kept.inputs) if kept.inputs.exists() else []
+            found = read_results(kept.outputs) if kept.outputs.exists() else []
+            return replace(told, feeds=feeds, results={_place(result, at): result for at, result in enumerate(found)})
         if judged.outcome is Outcome.INFRASTRUCTURE:
             break
     raise errors.CheckError(
@@ -182,15 +187,6 @@ def _watched(job: BundleJob, scratch: Path) -> tuple[CommandCheck, _Kept | None]
         kept = _Kept(scratch / "fed.safetensors", scratch / "given.safetensors")
         own = own.with_options("--save-inputs", str(kept.inputs), "--save-outputs", str(kept.outputs), ARBITER)
     return CommandCheck(own.words, default_name, timeout, memory), kept
-
-
-def _observed(judged: Judged, runs: int, kept: _Kept | None) -> Observation:
-    told = Observation(evidence=judged.evidence, reason=judged.reason, runs=runs)
-    if kept is None:
-        return told
-    feeds = read_feeds(kept.inputs) if kept.inputs.exists() else []
-    found = read_results(kept.outputs) if kept.outputs.exists() else []
-    return replace(told, feeds=feeds, results={_place(result, at): result for at, result in enumerate(found)})
 
 
 def _place(result: RunnerResult, otherwise: int) -> int:

@@ -64,12 +64,11 @@ def write_archive(path: Path, members: Iterable[Path]) -> None:
             info = zipfile.ZipInfo(member.name, _DATE)
             info.external_attr, info.create_system = _FILE_MODE, 3
             info.compress_type = zipfile.ZIP_DEFLATED
-            with member.open("rb") as source, stream.open(info, "w", force_zip64=_is_large(member)) as packed:
+            with (
+                member.open("rb") as source,
+                stream.open(info, "w", force_zip64=member.stat().st_size >= zipfile.ZIP64_LIMIT) as packed,
+            ):
                 shutil.copyfileobj(source, packed, _AT_ONCE)
-
-
-def _is_large(member: Path) -> bool:
-    return member.stat().st_size >= zipfile.ZIP64_LIMIT
 
 
 def publish(target: Path, archive: Path, members: Sequence[Path]) -> None:

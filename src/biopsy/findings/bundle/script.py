@@ -84,14 +84,9 @@ def _imports(body: Sequence[ast.stmt]) -> Iterator[str]:
     for node in body:
         ours = isinstance(node, ast.ImportFrom) and str(node.module).startswith("biopsy")
         if isinstance(node, ast.Import | ast.ImportFrom) and not ours:
-            yield from _merged(node)
-
-
-def _merged(node: ast.Import | ast.ImportFrom) -> Iterator[str]:
-    """One line for each name, so that two parts may import the same."""
-    for alias in node.names:
-        name = ast.unparse(alias)
-        yield f"import {name}" if isinstance(node, ast.Import) else f"from {node.module} import {name}"
+            for alias in node.names:
+                name = ast.unparse(alias)
+                yield f"import {name}" if isinstance(node, ast.Import) else f"from {node.module} import {name}"
 
 
 # The script of a failure that a command shows: it runs the command on the model, with copies of the files it names.
@@ -151,7 +146,11 @@ def copied_files(command: CommandLine, default_name: str) -> CopiedFiles:
             continue
         if data is None:
             continue
-        name = _free_name(path.name, contents)
+        free, number = path.name, 1
+        while free in contents or free in OWN_MEMBERS:
+            number += 1
+            free = f"{number}-{path.name}"
+        name = free
         names[path] = Path(name)
         contents[name] = data
     return CopiedFiles(names=names, contents=contents, left_out=left_out)
@@ -175,14 +174,6 @@ def _content(path: Path) -> bytes | None:
     return None if data[:4] == b"\x7fELF" else data
 
 
-def _free_name(name: str, taken: Mapping[str, bytes]) -> str:
-    free, number = name, 1
-    while free in taken or free in OWN_MEMBERS:
-        number += 1
-        free = f"{number}-{name}"
-    return free
-
-
 @dataclass(frozen=True, kw_only=True)
 class CommandScript:
     """What such a script is made of. ``why`` says why there is no shorter one; "" where the check is no run of ours."""
@@ -201,10 +192,23 @@ class CommandScript:
         parts = ["ends", "command"]
         if self.rules.decide_alone:
             parts.append("command_rules")
-            constants["RULES"] = self._rules()
+            rules = self.rules
+            found: dict[str, Literal] = {
+                "fail_codes": sorted(rules.fail_codes),
+                "ignored_codes": sorted(rules.ignored_codes),
+                "patterns": [regex.pattern for regex in rules.fail_regexes],
+            }
+            constants["RULES"] = {key: value for key, value in found.items() if value}
             work.append("return status_by_rules(ended, **RULES)")
         else:
-            constants["FAILURE"] = self._failure()
+            evidence = self.evidence
+            signature = signature_of(evidence)
+            said = {"stage": signature.stage, "kind": signature.kind}
+            constants["FAILURE"] = {
+                "status": _TIMEOUT if evidence.timed_out else evidence.status,
+                "raised": signature.raised[-1].kind.rpartition(".")[2] if signature.raised else "",
+                "verdict": {key: value for key, value in said.items() if value},
+            }
             work.append("return command_status(ended, **FAILURE)")
         return Script(title=f"{self.title}.", needs=self._needs(), parts=parts, constants=constants, work=work)
 
@@ -215,22 +219,3 @@ class CommandScript:
                 f"{self.why}."
             )
         return "It runs a command on the model: it needs what that command needs, and the files beside it."
-
-    def _failure(self) -> dict[str, Literal]:
-        evidence = self.evidence
-        signature = signature_of(evidence)
-        said = {"stage": signature.stage, "kind": signature.kind}
-        return {
-            "status": _TIMEOUT if evidence.timed_out else evidence.status,
-            "raised": signature.raised[-1].kind.rpartition(".")[2] if signature.raised else "",
-            "verdict": {key: value for key, value in said.items() if value},
-        }
-
-    def _rules(self) -> dict[str, Literal]:
-        rules = self.rules
-        found: dict[str, Literal] = {
-            "fail_codes": sorted(rules.fail_codes),
-            "ignored_codes": sorted(rules.ignored_codes),
-            "patterns": [regex.pattern for regex in rules.fail_regexes],
-        }
-        return {key: value for key, value in found.items() if value}

@@ -71,7 +71,7 @@ def page_of(report: Mapping[str, Any]) -> str:
     tree = Branch(report)
     first = top(tree)
     sections = [section for section in (make(tree) for make in _SECTIONS) if section is not None]
-    style, script = (_own(name) for name in ("page.css", "page.js"))
+    style, script = ((_TEMPLATES / name).read_text(encoding="utf-8") for name in ("page.css", "page.js"))
     names = {section.name for section in sections}
     return environment.get_template("page.jinja").render(
         title=_title(first),
@@ -120,10 +120,6 @@ def _whole(text: str) -> Any:
 
 def _title(first: Top) -> str:
     return cut(" · ".join(text for text in (first.headline.text, first.model, "biopsy") if text), 200)
-
-
-def _own(name: str) -> str:
-    return (_TEMPLATES / name).read_text(encoding="utf-8")
 
 
 def _unescaped(text: str) -> Any:

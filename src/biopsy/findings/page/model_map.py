@@ -149,7 +149,9 @@ def ribbon(name: str, title: str, nodes: Sequence[Bead], note: str = "") -> Draw
     lanes = [0] * columns
     for column, lane in cells:
         lanes[column] = max(lanes[column], lane + 1)
-    across = _columns_of_a_row(lanes)
+    shape = _SHAPE if len(lanes) < _LARGE else _SHAPE_OF_LARGE
+    mean = sum(lanes) / len(lanes) + 1
+    across = max(_FEWEST, math.ceil(math.sqrt(len(lanes) * mean * shape)))
     tops = _tops(lanes, across)
     places = [
         ((column % across) * _CELL + _CELL, tops[column // across] + lane * _CELL + _CELL) for column, lane in cells
@@ -203,13 +205,6 @@ def _fill(cells: list[tuple[int, int]], nodes: Sequence[Bead], members: Sequence
         lane = min((each for each in range(_LANES) if each not in taken), key=lambda each: (abs(each - wished), each))
         taken.add(lane)
         cells[place] = (column, lane)
-
-
-def _columns_of_a_row(lanes: Sequence[int]) -> int:
-    """How many columns stand in a row."""
-    shape = _SHAPE if len(lanes) < _LARGE else _SHAPE_OF_LARGE
-    mean = sum(lanes) / len(lanes) + 1
-    return max(_FEWEST, math.ceil(math.sqrt(len(lanes) * mean * shape)))
 
 
 def _tops(lanes: Sequence[int], across: int) -> list[int]:

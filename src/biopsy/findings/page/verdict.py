@@ -118,11 +118,9 @@ def _checks_made(report: Branch) -> int | None:
     search = report.part("search")
     if search is None:
         return None
-    return sum(_wholes(search.numbers_by_name("outcomes"))) or len(search.parts("checks"))
-
-
-def _wholes(numbers: dict[str, float]) -> list[int]:
-    return [int(number) for number in numbers.values() if abs(number) < 1e12]
+    return sum([int(number) for number in search.numbers_by_name("outcomes").values() if abs(number) < 1e12]) or len(
+        search.parts("checks")
+    )
 
 
 def _worst_ratio(report: Branch) -> float | None:

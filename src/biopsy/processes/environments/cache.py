@@ -16,10 +16,9 @@ import json
 import os
 import re
 import shutil
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any
 
 from biopsy import errors, text
 from biopsy.processes.own_files import InUseError, folder_of_user, make_private_folder, open_locked
@@ -151,7 +150,18 @@ class Cache:
     def record(self, key: str) -> Record | None:
         """What an environment holds; None if it is not there, or not whole."""
         try:
-            return _record(json.loads(read_plain(self.folder / key / _RECORD, _LARGEST_RECORD)))
+            tree = json.loads(read_plain(self.folder / key / _RECORD, _LARGEST_RECORD))
+            if tree["form"] != _FORM:
+                return None
+            return Record(
+                requirements=_texts(tree["requirements"]),
+                added=_texts(tree["added"]),
+                interpreter=str(tree["interpreter"]),
+                python=str(tree["python"]),
+                packages={str(name): str(version) for name, version in dict(tree["packages"]).items()},
+                bytes=int(tree["bytes"]),
+                seconds=float(tree["seconds"]),
+            )
         except (OSError, ValueError, TypeError, KeyError, RecursionError):
             return None
 
@@ -196,12 +206,14 @@ class Cache:
     def _keys(self) -> list[str]:
         """The folders that are ours: they are called as we call them, and have a lock beside them."""
         try:
-            return [path.name for path in self.folder.iterdir() if _OURS.fullmatch(path.name) and self._is_ours(path)]
+            return [
+                path.name
+                for path in self.folder.iterdir()
+                if _OURS.fullmatch(path.name)
+                and (path.is_dir() and not path.is_symlink() and self.lock(path.name).is_file())
+            ]
         except OSError:
             return []
-
-    def _is_ours(self, path: Path) -> bool:
-        return path.is_dir() and not path.is_symlink() and self.lock(path.name).is_file()
 
     def _entry(self, key: str) -> CachedEnvironment:
         record = self.record(key)
@@ -260,21 +272,6 @@ def _limit() -> int:
             f"BIOPSY_CACHE_LIMIT is no size: {printable(given)}", next_steps=["BIOPSY_CACHE_LIMIT=10GB"]
         )
     return limit
-
-
-def _record(tree: Mapping[str, Any]) -> Record | None:
-    """The record that ``Cache.finish`` has written. Raises TypeError or KeyError for anything else."""
-    if tree["form"] != _FORM:
-        return None
-    return Record(
-        requirements=_texts(tree["requirements"]),
-        added=_texts(tree["added"]),
-        interpreter=str(tree["interpreter"]),
-        python=str(tree["python"]),
-        packages={str(name): str(version) for name, version in dict(tree["packages"]).items()},
-        bytes=int(tree["bytes"]),
-        seconds=float(tree["seconds"]),
-    )
 
 
 def _texts(values: Iterable[object]) -> tuple[str, ...]:

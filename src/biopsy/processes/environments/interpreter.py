@@ -70,7 +70,19 @@ def interpreter_of(text: str | None = None) -> Interpreter:
     if text is None:
         return _described(Path(sys.executable))
     if re.fullmatch(r"\d+\.\d+(\.\d+)?", text):
-        return _of_version(text)
+        if tuple(map(int, text.split(".")[:2])) < _OLDEST:
+            raise errors.UsageError(f"Python {text} is too old: 3.8 is the oldest that can be used")
+        for path in dict.fromkeys(_candidates(text)):
+            try:
+                found = _described(path)
+            except errors.UsageError:  # a shim that leads nowhere
+                continue
+            if f"{found.version}.".startswith(f"{text}."):
+                return found
+        raise errors.UsageError(
+            f"there is no Python {text} on this machine",
+            next_steps=[f"uv python install {text}", "--python /path/to/python"],
+        )
     program = shutil.which(Path(text).expanduser())
     if program is None:
         raise errors.UsageError(
@@ -78,22 +90,6 @@ def interpreter_of(text: str | None = None) -> Interpreter:
             next_steps=["--python 3.11", "--python /path/to/python"],
         )
     return _described(Path(program))
-
-
-def _of_version(version: str) -> Interpreter:
-    if tuple(map(int, version.split(".")[:2])) < _OLDEST:
-        raise errors.UsageError(f"Python {version} is too old: 3.8 is the oldest that can be used")
-    for path in dict.fromkeys(_candidates(version)):
-        try:
-            found = _described(path)
-        except errors.UsageError:  # a shim that leads nowhere
-            continue
-        if f"{found.version}.".startswith(f"{version}."):
-            return found
-    raise errors.UsageError(
-        f"there is no Python {version} on this machine",
-        next_steps=[f"uv python install {version}", "--python /path/to/python"],
-    )
 
 
 def _candidates(version: str) -> Iterator[Path]:

@@ -314,17 +314,15 @@ def pairs(settings: Mapping[str, Mapping[str, Pattern]]) -> Iterator[Pair]:
     """
     for one, other in combinations(settings.values(), 2):
         for (left, a), (right, b) in product(one.items(), other.items()):
-            yield Pair(f"{left} and {right}", _both(a, b), (Test(b, a), Test(a, b)))
+            yield Pair(
+                f"{left} and {right}", tuple(x and y for x, y in zip(a, b, strict=True)), (Test(b, a), Test(a, b))
+            )
         if len(one) == len(other) == 2:
             (left, a), *_ = one.items()
             for right, b in other.items():
                 exclusive = tuple(x != y for x, y in zip(a, b, strict=True))
                 tests = Test(_not(b), a), Test(b, _not(a))
                 yield Pair(f"{left} or {right}, but not both", exclusive, tests)
-
-
-def _both(one: Sequence[bool], other: Sequence[bool]) -> Pattern:
-    return tuple(x and y for x, y in zip(one, other, strict=True))
 
 
 def _not(one: Sequence[bool]) -> Pattern:

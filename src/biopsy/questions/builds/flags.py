@@ -193,7 +193,17 @@ class SettingProbe:
 
     def begin(self) -> None:
         """See the failure, and how often it shows. Raises OriginalPasses, or CheckError if nothing can be said."""
-        first = self._first()
+        first = self.once(SettingChange(), "the engine as it is set")
+        if first.outcome in (Outcome.INFRASTRUCTURE, Outcome.INVALID):
+            raise errors.CheckError(
+                f"the check could not be run: {first.reason}",
+                next_steps=[f"run it by hand: {self._line}"],
+            )
+        if first.outcome is Outcome.REPRODUCES:
+            self.reference = signature_of(first.evidence)
+            self.found = replace(self.found, failure=first.reason)
+            self._check.expect(first.evidence.seconds)
+            self._listener(events.OriginalFails(str(self.reference), first.reason, first.evidence.seconds))
         as_it_is = SettingChange()
         rate = measured_rate(
             first, lambda why: self.once(as_it_is, why), expect=lambda runs: self.foresee([as_it_is], runs)
@@ -208,20 +218,6 @@ class SettingProbe:
         if rate.failed < rate.runs:
             self.needed = rate.needed
             self._listener(events.FlakyFailure(rate.failed, rate.runs, rate.needed, 0.99))
-
-    def _first(self) -> Judged:
-        judged = self.once(SettingChange(), "the engine as it is set")
-        if judged.outcome in (Outcome.INFRASTRUCTURE, Outcome.INVALID):
-            raise errors.CheckError(
-                f"the check could not be run: {judged.reason}",
-                next_steps=[f"run it by hand: {self._line}"],
-            )
-        if judged.outcome is Outcome.REPRODUCES:
-            self.reference = signature_of(judged.evidence)
-            self.found = replace(self.found, failure=judged.reason)
-            self._check.expect(judged.evidence.seconds)
-            self._listener(events.OriginalFails(str(self.reference), judged.reason, judged.evidence.seconds))
-        return judged
 
     @property
     def _line(self) -> str:

@@ -257,7 +257,21 @@ class Builder:
         }
         started = time.monotonic()
         ended = self._ended(request, order, stop)
-        return _built(order, ended, _read(self._report), time.monotonic() - started)
+        report = _read(self._report)
+        seconds = time.monotonic() - started
+        failure: errors.BiopsyError
+        if ended.cause == "itself" and "error" in report:
+            failure = from_json(report)
+        elif ended.cause != "itself" or ended.status < 0 or "layers" not in report:
+            failure = engine_death(order.engine, "build" if report else None, ended)
+        else:
+            layers = tuple(LayerRecord(**{**layer, "nodes": tuple(layer["nodes"])}) for layer in report["layers"])
+            return Built(
+                version=report["version"], seconds=report["seconds"], layers=layers, remarks=tuple(report["remarks"])
+            )
+        if not isinstance(failure, errors.EngineFailure):
+            raise failure
+        return Built(failure=failure, seconds=seconds)
 
     def _ended(self, request: Mapping[str, Any], order: Order, stop: Stop | None) -> Ended:
         """Build in a fork if that is possible; else, and if the warm process is lost, in a process of its own."""
@@ -293,19 +307,3 @@ def _read(report: Path) -> dict[str, Any]:
     except (OSError, ValueError):
         return {}
     return tree if isinstance(tree, dict) else {}
-
-
-def _built(order: Order, ended: Ended, report: Mapping[str, Any], seconds: float) -> Built:
-    failure: errors.BiopsyError
-    if ended.cause == "itself" and "error" in report:
-        failure = from_json(report)
-    elif ended.cause != "itself" or ended.status < 0 or "layers" not in report:
-        failure = engine_death(order.engine, "build" if report else None, ended)
-    else:
-        layers = tuple(LayerRecord(**{**layer, "nodes": tuple(layer["nodes"])}) for layer in report["layers"])
-        return Built(
-            version=report["version"], seconds=report["seconds"], layers=layers, remarks=tuple(report["remarks"])
-        )
-    if not isinstance(failure, errors.EngineFailure):
-        raise failure
-    return Built(failure=failure, seconds=seconds)

@@ -144,12 +144,10 @@ class Algorithm:
 
     def __str__(self) -> str:
         """As Polygraphy writes it."""
-        inputs, outputs = (_tuple_text(infos) for infos in (self.inputs, self.outputs))
+        inputs, outputs = (
+            f"({', '.join(map(str, infos))}{',' if len(infos) == 1 else ''})" for infos in (self.inputs, self.outputs)
+        )
         return f"(Implementation: {self.implementation}, Tactic: {self.tactic}) | Inputs: {inputs} | Outputs: {outputs}"
-
-
-def _tuple_text(infos: tuple[TensorInfo, ...]) -> str:
-    return f"({', '.join(map(str, infos))}{',' if len(infos) == 1 else ''})"
 
 
 @dataclass(frozen=True)

@@ -370,7 +370,19 @@ def value_in(text: str) -> Any:
 
     loader: Any = getattr(yaml, "CBaseLoader", yaml.BaseLoader)
     try:
-        _require_plain(yaml, yaml.parse(text, Loader=loader))
+        events = yaml.parse(text, Loader=loader)
+        depth = 0
+        for number, event in enumerate(events):
+            line = event.start_mark.line + 1
+            if number > _MOST_EVENTS:
+                raise ValueError(f"line {line}: it has more than {_MOST_EVENTS:,} parts")
+            if isinstance(event, yaml.AliasEvent) or getattr(event, "anchor", None) is not None:
+                raise ValueError(f"line {line}: anchors and aliases (& and *) are not allowed")
+            if getattr(event, "tag", None) is not None:
+                raise ValueError(f"line {line}: tags (!) are not allowed")
+            depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
+            if depth > _DEEPEST:
+                raise ValueError(f"line {line}: it is nested more than {_DEEPEST} deep")
         return yaml.load(text, Loader=_without_repeated_keys(loader))  # noqa: S506 -- BaseLoader makes texts alone
     except yaml.YAMLError as error:
         mark = getattr(error, "problem_mark", None)
@@ -378,21 +390,6 @@ def value_in(text: str) -> Any:
         raise ValueError(f"{where}{getattr(error, 'problem', None) or first_line(str(error))}") from error
     except RecursionError as error:
         raise ValueError("it is nested too deep") from error
-
-
-def _require_plain(yaml: Any, events: Any) -> None:
-    depth = 0
-    for number, event in enumerate(events):
-        line = event.start_mark.line + 1
-        if number > _MOST_EVENTS:
-            raise ValueError(f"line {line}: it has more than {_MOST_EVENTS:,} parts")
-        if isinstance(event, yaml.AliasEvent) or getattr(event, "anchor", None) is not None:
-            raise ValueError(f"line {line}: anchors and aliases (& and *) are not allowed")
-        if getattr(event, "tag", None) is not None:
-            raise ValueError(f"line {line}: tags (!) are not allowed")
-        depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
-        if depth > _DEEPEST:
-            raise ValueError(f"line {line}: it is nested more than {_DEEPEST} deep")
 
 
 def _without_repeated_keys(loader: Any) -> Any:

@@ -145,11 +145,9 @@ def fingerprint_of(pattern: Pattern) -> Fingerprint:
     text = text_of(pattern.reordered(order.places))
     counted = text if order.exact else order.counts
     mark = "-" if order.exact else "~"
-    return Fingerprint(text=text, digest=f"{FORM}{mark}{_digest(counted)}", exact=order.exact)
-
-
-def _digest(text: str) -> str:
-    return sha256(text.encode()).hexdigest()[:_DIGITS]
+    return Fingerprint(
+        text=text, digest=f"{FORM}{mark}{sha256(counted.encode()).hexdigest()[:_DIGITS]}", exact=order.exact
+    )
 
 
 # Text

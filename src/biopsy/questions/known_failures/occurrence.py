@@ -154,22 +154,18 @@ class _PatternSearch:
             return True
         source = self._known.vertices[wanted.source]
         if source.is_node:
-            return self._reads_node(match, wanted, there)
+            if not isinstance(there, Tensor) or there.slot != wanted.slot:
+                return False
+            place = match.place_of.get(wanted.source)
+            if place is not None:
+                return place == there.source
+            label = self._known.vertices[wanted.source].label
+            return self._piece.vertices[there.source].label == label
         if there == "none":
             return False
         if match.bound.setdefault(wanted.source, there) != there:
             return False
         return self._type_fits(match, reader, source, there)
-
-    def _reads_node(self, match: _Match, wanted: Tensor, there: Operand) -> bool:
-        """Whether what is read is made by the node in the place of the known one, or by one that is still free."""
-        if not isinstance(there, Tensor) or there.slot != wanted.slot:
-            return False
-        place = match.place_of.get(wanted.source)
-        if place is not None:
-            return place == there.source
-        label = self._known.vertices[wanted.source].label
-        return self._piece.vertices[there.source].label == label
 
     def _type_fits(self, match: _Match, reader: Vertex, source: Vertex, there: Operand) -> bool:
         wanted = source.label.partition(" ")[2]

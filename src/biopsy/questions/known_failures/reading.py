@@ -421,7 +421,9 @@ def attribute_text(attribute: onnx.AttributeProto, schema: onnx.defs.OpSchema | 
     if attribute.HasField("g") or attribute.graphs:
         return None
     if name in SIZES or name in VALUES:
-        return _type_of_value(attribute)
+        if attribute.type != attribute.TENSOR or attribute.t.data_type == attribute.t.FLOAT:
+            return None
+        return f"{word(attribute.name)}={element_type(attribute.t.data_type)}"
     if attribute.ref_attr_name:
         return f"{word(name)}=argument"
     if name in AXES:
@@ -429,13 +431,6 @@ def attribute_text(attribute: onnx.AttributeProto, schema: onnx.defs.OpSchema | 
     if _is_default(attribute, schema) or _is_neutral(attribute):
         return None
     return f"{word(name)}={_value(attribute)}"
-
-
-def _type_of_value(attribute: onnx.AttributeProto) -> str | None:
-    """Of a value that is a tensor its element type, which is that of what is made; float32 is the default."""
-    if attribute.type != attribute.TENSOR or attribute.t.data_type == attribute.t.FLOAT:
-        return None
-    return f"{word(attribute.name)}={element_type(attribute.t.data_type)}"
 
 
 def default_axes(node: onnx.NodeProto, schema: onnx.defs.OpSchema | None, rank: int | None) -> Iterable[str]:

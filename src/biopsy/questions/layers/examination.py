@@ -98,7 +98,18 @@ class Examination:
     ) -> None:
         question, listener = self._question, self._listener
         subgraphs = Subgraphs(self._index, recorded)
-        self._bridge(subgraphs)
+        self._bridges = bridges(subgraphs)
+        ends = with_ends(self._chosen, self._bridges, layers_of(self._index))
+        self._chosen = sorted({*self._chosen, *ends}, key=lambda node: node.number)
+        golden = subgraphs.recorded.golden
+        if golden is not None:
+            self._remarks += [self._misfit(name, why) for name, why in golden.misfits.items()]
+            lacking = [
+                name
+                for name in [self._index.names[tensor] for tensor in self._index.outputs]
+                if name not in subgraphs.recorded
+            ]
+            self._remarks += [f"output {name!r} has no golden value: it is not judged" for name in lacking]
         whole = self._parts.whole = WholeModel(question.model, recorded, suspect, question.judge)
         marked = self._parts.marked = MarkedTensors(whole, listener)
         whole.run()
@@ -110,26 +121,12 @@ class Examination:
         runs = SubgraphRuns(subgraphs, suspect, reference, rounding, listener, flaky=self._is_flaky)
         self._explain(GroupSearch(runs), whole, marked, isolated)
 
-    def _bridge(self, subgraphs: Subgraphs) -> None:
-        """Find out which layers have no value of their own, and where they are measured."""
-        self._bridges = bridges(subgraphs)
-        ends = with_ends(self._chosen, self._bridges, layers_of(self._index))
-        self._chosen = sorted({*self._chosen, *ends}, key=lambda node: node.number)
-        golden = subgraphs.recorded.golden
-        if golden is not None:
-            self._remarks += [self._misfit(name, why) for name, why in golden.misfits.items()]
-            lacking = [name for name in self._output_names() if name not in subgraphs.recorded]
-            self._remarks += [f"output {name!r} has no golden value: it is not judged" for name in lacking]
-
     def _misfit(self, name: str, why: str) -> str:
         """That a golden value does not fit: in which file, which node computes it, and where that comes from."""
         file = parse_spec(self._question.reference).settings.get("file", self._question.reference)
         node = layer_node(self._index, self._index.nodes[self._index.producer[self._index.ids[name]]])
         place = "" if node.source is None else f", {node.source.with_code}"
         return f"{file}: {misfit_text(name, why)} ({node.label}{place})"
-
-    def _output_names(self) -> list[str]:
-        return [self._index.names[tensor] for tensor in self._index.outputs]
 
     @property
     def _is_flaky(self) -> bool:

@@ -70,7 +70,15 @@ class Explanation:
 
     def run(self, limit: int) -> None:
         """Look everywhere; at most ``limit`` bytes of tensors are in memory at a time."""
-        self._look_through_windows(limit)
+        for size in _WINDOWS:
+            for window in self._search.windows(self._rest, size, limit):
+                nodes = set(window) - self._blamed
+                fault = self._runs.fault(nodes)
+                self._windows_are_wrong = self._windows_are_wrong or fault is not None
+                if self._is_done or fault is None or fault.error is None:
+                    continue
+                if fault.error.tolerance_ratio >= _JUMP or not self._is_explained():
+                    self._take(self._search.within(nodes, fault))
         self._marked.narrow(self._inner_names())
         self._explain()
 
@@ -120,18 +128,6 @@ class Explanation:
             return False
         left = self._runs.fault(self._rest)
         return left is None or (left.error is not None and left.error.tolerance_ratio < _JUMP)
-
-    def _look_through_windows(self, limit: int) -> None:
-        """Run few neighbours at a time: so a group is found too whose error nobody sees at the outputs."""
-        for size in _WINDOWS:
-            for window in self._search.windows(self._rest, size, limit):
-                nodes = set(window) - self._blamed
-                fault = self._runs.fault(nodes)
-                self._windows_are_wrong = self._windows_are_wrong or fault is not None
-                if self._is_done or fault is None or fault.error is None:
-                    continue
-                if fault.error.tolerance_ratio >= _JUMP or not self._is_explained():
-                    self._take(self._search.within(nodes, fault))
 
     def _inner_names(self) -> list[str]:
         """Tensors inside groups that are right when those are marked."""
@@ -322,14 +318,11 @@ class SubgraphFault:
         """Whether two subgraphs are wrong in the same way: both give wrong values, or fail with the same words."""
         if self.failure is None or other.failure is None:
             return self.failure is other.failure
-        return _same_failure(self.failure, other.failure)
-
-
-def _same_failure(left: Failure, right: Failure) -> bool:
-    """Whether two failures are the same one; of a signal, what the dying process printed does not matter."""
-    if (left.stage, left.kind) != (right.stage, right.kind):
-        return False
-    return left.kind.startswith("SIG") or message_of(left.message).means(message_of(right.message))
+        left = self.failure
+        right = other.failure
+        if (left.stage, left.kind) != (right.stage, right.kind):
+            return False
+        return left.kind.startswith("SIG") or message_of(left.message).means(message_of(right.message))
 
 
 class SubgraphRuns:

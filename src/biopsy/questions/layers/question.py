@@ -95,21 +95,17 @@ class Judge:
             outside = compared.measured.offending
             ratio = outside.error if outside is not None else _ratio(actual, expected, compared.tolerance)
         release(actual, expected)
-        return _tensor_error(name, sample, compared, ratio)
-
-
-def _tensor_error(name: str, sample: int, compared: OutputComparison, tolerance_ratio: float) -> TensorError:
-    measured = compared.measured
-    return TensorError(
-        tensor=name,
-        sample=sample,
-        passed=compared.passed,
-        reason=compared.reason,
-        absolute=math.inf if measured is None else measured.absolute.maximum,
-        relative=math.inf if measured is None else measured.relative.maximum,
-        tolerance_ratio=tolerance_ratio,
-        worst=None if measured is None else _offending(compared),
-    )
+        measured = compared.measured
+        return TensorError(
+            tensor=name,
+            sample=sample,
+            passed=compared.passed,
+            reason=compared.reason,
+            absolute=math.inf if measured is None else measured.absolute.maximum,
+            relative=math.inf if measured is None else measured.relative.maximum,
+            tolerance_ratio=ratio,
+            worst=None if measured is None else _offending(compared),
+        )
 
 
 def _offending(compared: OutputComparison) -> Element | None:

@@ -129,21 +129,18 @@ class ReferenceRecorder:
                     store.append((0, sample, name), feed[name])
             store.commit()
             remarks = _RecordingRemarks(self._reference.engine, self._judge, self._listener)
-            request = self._request(feeds, names)
+            limit = max(self._limit // max(len(feeds), 1), 1)
+            request = Request(
+                runner=0,
+                names=names,
+                sizes=self._sizes(feeds, names, limit),
+                own=[self._index.names[tensor] for tensor in self._index.outputs],
+                iterations=len(feeds),
+                limit=limit,
+            )
             record(store, request, lambda batch: self._run(batch, inputs), remarks.finished, remarks.differs)
             store.finish({0: results_of(store, [*fed, *names], 0, self._reference.engine, len(feeds))})
         return StoredValues(path)
-
-    def _request(self, feeds: Sequence[Feed], names: Sequence[str]) -> Request:
-        limit = max(self._limit // max(len(feeds), 1), 1)
-        return Request(
-            runner=0,
-            names=names,
-            sizes=self._sizes(feeds, names, limit),
-            own=[self._index.names[tensor] for tensor in self._index.outputs],
-            iterations=len(feeds),
-            limit=limit,
-        )
 
     def _outputs(self, inputs: Path) -> list[dict[str, Array]]:
         own = [self._index.names[tensor] for tensor in self._index.outputs]

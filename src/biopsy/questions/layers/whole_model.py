@@ -155,14 +155,12 @@ class MarkedTensors:
             return
         for name in names:
             if all(name in run for run in runs):
-                self._measure(name, [run[name] for run in runs])
+                values = [run[name] for run in runs]
+                if (lost := non_finite(values)) is not None:
+                    self.non_finite[name] = lost
+                self.propagated[name] = self._judge.error(name, values, self._recorded.expected(name))
         for name in shown:
             self._observe(name, runs, names)
-
-    def _measure(self, name: str, values: Sequence[Array]) -> None:
-        if (lost := non_finite(values)) is not None:
-            self.non_finite[name] = lost
-        self.propagated[name] = self._judge.error(name, values, self._recorded.expected(name))
 
     # Does observing change the result?
 

@@ -30,7 +30,7 @@ from biopsy.tensors.files import write_feeds
 from biopsy.tensors.results import Array, Feed
 
 if TYPE_CHECKING:
-    import onnx
+    pass
 
 
 def lint(
@@ -65,7 +65,9 @@ def lint(
     if not model.graph.node:
         report.add([LintEntry(level="warning", source=LOADER, message="ONNX model has no nodes")])
         return report
-    _ask_onnx(report, model, path, folder, timeout)
+    beside = folder.resolve() == path.parent.resolve()
+    whole = beside or next(external.external_tensors(model), None) is None
+    report.add(specification.entries(path, whole=whole, timeout=timeout))
     _ask_engine(report, indexed, engine, samples, others, timeout=timeout, memory=memory)
     named = {node for entry in report.entries for node in entry.nodes}
     sources = {node: noted_source(indexed, node) for node in sorted(named)}
@@ -75,13 +77,6 @@ def lint(
 
 def _loader(message: str) -> LintEntry:
     return LintEntry(level="exception", source=LOADER, message=message)
-
-
-def _ask_onnx(report: Report, model: onnx.ModelProto, path: Path, folder: Path, timeout: float | None) -> None:
-
-    beside = folder.resolve() == path.parent.resolve()
-    whole = beside or next(external.external_tensors(model), None) is None
-    report.add(specification.entries(path, whole=whole, timeout=timeout))
 
 
 def _ask_engine(

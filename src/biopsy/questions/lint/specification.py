@@ -113,12 +113,7 @@ def _each_node(light: onnx.ModelProto) -> Iterator[tuple[Any, ...]]:
             continue
         objection = onnx_native.inferred(frame.model_of(node, typed=True), strict=True).objection
         if objection is not None and _UNKNOWN_TYPE not in objection:
-            yield _found(INFERENCE, _without_head(objection), [number])
-
-
-def _without_head(message: str) -> str:
-    """What shape inference says, without where: that is known."""
-    return message.rpartition("InferenceError] ")[2] or message
+            yield _found(INFERENCE, objection.rpartition("InferenceError] ")[2] or objection, [number])
 
 
 class _Frame:

@@ -106,13 +106,6 @@ class _Caster:
         self.lowered = 0
 
     def cast(self, scope: _Scope) -> onnx.GraphProto:
-        self._enter(scope)
-        written = [self._node(scope, place, node) for place, node in enumerate(scope.planned.nodes)]
-        for info in scope.planned.proto.output:
-            self._as_in_the_model(scope, info.name)
-        return _joined(scope, written)
-
-    def _enter(self, scope: _Scope) -> None:
         proto, elems = scope.planned.proto, scope.planned.elems
         fed = dict.fromkeys(info.name for info in proto.input)
         stored = [*(weight.name for weight in proto.initializer), *(s.values.name for s in proto.sparse_initializer)]
@@ -123,6 +116,10 @@ class _Caster:
                 tensor = scope.tensors[weight.name]
                 tensor.is_weight = True
                 tensor.exact |= self._weights.exact(weight)
+        written = [self._node(scope, place, node) for place, node in enumerate(scope.planned.nodes)]
+        for info in scope.planned.proto.output:
+            self._as_in_the_model(scope, info.name)
+        return _joined(scope, written)
 
     def _define(self, scope: _Scope, place: int, name: str, elem: int) -> _Tensor | None:
         """A tensor whose home is the type that it has in the model; None if that is no floating-point type of ours."""
@@ -136,7 +133,12 @@ class _Caster:
         if node.part.role is Role.LAYER:
             return self._layer(scope, place, node)
         if node.part.role is Role.CARRIER:
-            return self._carrier(scope, place, node)
+            read = {node.proto.input[at]: scope.find(node.proto.input[at]) for at in node.part.inputs}
+            tensors = {name: tensor for name, tensor in read.items() if tensor is not None}
+            elem = self._common_type(node, tensors)
+            exact = frozenset.intersection(*(tensor.exact for tensor in tensors.values())) if tensors else frozenset()
+            names = {name: self._read(tensor, name, elem, None) for name, tensor in tensors.items()}
+            return self._written(scope, place, node, names, _Outputs(elem, exact=exact))
         return self._fixed(scope, place, node)
 
     # Nodes
@@ -151,14 +153,6 @@ class _Caster:
             if tensor is not None:
                 names[node.proto.input[at]] = self._read(tensor, node.proto.input[at], elem, rounds)
         return self._written(scope, place, node, names, _Outputs(elem, rounds))
-
-    def _carrier(self, scope: _Scope, place: int, node: PlannedNode) -> onnx.NodeProto:
-        read = {node.proto.input[at]: scope.find(node.proto.input[at]) for at in node.part.inputs}
-        tensors = {name: tensor for name, tensor in read.items() if tensor is not None}
-        elem = self._common_type(node, tensors)
-        exact = frozenset.intersection(*(tensor.exact for tensor in tensors.values())) if tensors else frozenset()
-        names = {name: self._read(tensor, name, elem, None) for name, tensor in tensors.items()}
-        return self._written(scope, place, node, names, _Outputs(elem, exact=exact))
 
     def _common_type(self, node: PlannedNode, tensors: Mapping[str, _Tensor]) -> int:
         """The type of all inputs if they agree; a weight agrees with any type that holds its values."""
@@ -261,7 +255,9 @@ class _Caster:
         made = self._name_of(tensor.scope, name, elem, tensor.elem)
         tensor.variants[elem] = made
         weight = (
-            self._weights.converted(tensor.scope.planned.proto, name, elem, made) if self._may_store(tensor) else None
+            self._weights.converted(tensor.scope.planned.proto, name, elem, made)
+            if (tensor.is_weight and tensor.place == -1 and self._form == "native" and tensor.scope.outer is None)
+            else None
         )
         if weight is not None:
             tensor.scope.converted[made] = weight
@@ -269,9 +265,6 @@ class _Caster:
             source = tensor.variants[tensor.home]
             tensor.scope.casts.setdefault(tensor.place, []).append(self._cast(source, made, elem))
         return made
-
-    def _may_store(self, tensor: _Tensor) -> bool:
-        return tensor.is_weight and tensor.place == -1 and self._form == "native" and tensor.scope.outer is None
 
     def _as_in_the_model(self, scope: _Scope, name: str) -> None:
         """See to it that a tensor stands under its own name with its own type."""

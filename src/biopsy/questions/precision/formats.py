@@ -311,7 +311,13 @@ class Weights:
             weight = next(weight for weight in graph.initializer if weight.name == name)
             if is_external(weight):
                 return None
-            self._converted[key] = _in_type(weight, next(values_of(weight, self._folder)), elem, new_name)
+            values = next(values_of(weight, self._folder))
+            import numpy as np
+
+            made = type(weight)(name=new_name, data_type=elem, dims=weight.dims)
+            with np.errstate(over="ignore", invalid="ignore"):
+                made.raw_data = values.astype(np.float32).astype(_dtype(elem)).tobytes()
+            self._converted[key] = made
         return self._converted[key]
 
 
@@ -344,15 +350,6 @@ def _holds(found: Format, values: np.ndarray[Any, Any]) -> bool:
     import numpy as np
 
     return bool(np.array_equal(rounded(values, found), values.astype(np.float32), equal_nan=True))
-
-
-def _in_type(weight: onnx.TensorProto, values: np.ndarray[Any, Any], elem: int, name: str) -> onnx.TensorProto:
-    import numpy as np
-
-    made = type(weight)(name=name, data_type=elem, dims=weight.dims)
-    with np.errstate(over="ignore", invalid="ignore"):
-        made.raw_data = values.astype(np.float32).astype(_dtype(elem)).tobytes()
-    return made
 
 
 def _dtype(elem: int) -> np.dtype[Any]:

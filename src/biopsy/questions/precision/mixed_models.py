@@ -112,7 +112,13 @@ class CastModels:
         self, model: onnx.ModelProto, low: Format, high: Format, form: Form, folder: Path, places: Mapping[str, bytes]
     ) -> None:
         """Raises UsageError if the model's opset has no Cast to one of the formats, or its form no nodes for them."""
-        _require_sense(low, high, form)
+        if low is high:
+            raise errors.UsageError(f"--precision {high} is no higher precision than {low}", next_steps=["-p float32"])
+        if form == "native" and low.name.startswith("fp8"):
+            raise errors.UsageError(
+                "no operator of ONNX computes in fp8, so there is no --native form of it",
+                next_steps=["--emulate", "--int8    quantizes with QuantizeLinear and DequantizeLinear"],
+            )
         self._low, self._high, self.form = low, high, form
         needed = frozenset({low.elem, high.elem} - {FP32.elem}) if form == "native" else frozenset({FLOAT16})
         self._plan: PrecisionPlan = plan_of(without_functions(model), needed)
@@ -162,16 +168,6 @@ class CastModels:
     def lowered(self, high: frozenset[int]) -> int:
         """How many nodes of the model give values of another type than in the model, those in bodies included."""
         return self._mixed(high).lowered
-
-
-def _require_sense(low: Format, high: Format, form: Form) -> None:
-    if low is high:
-        raise errors.UsageError(f"--precision {high} is no higher precision than {low}", next_steps=["-p float32"])
-    if form == "native" and low.name.startswith("fp8"):
-        raise errors.UsageError(
-            "no operator of ONNX computes in fp8, so there is no --native form of it",
-            next_steps=["--emulate", "--int8    quantizes with QuantizeLinear and DequantizeLinear"],
-        )
 
 
 def _require_casts(opset: int, *formats: Format) -> None:
@@ -243,12 +239,14 @@ class QuantizedModels:
         self._original = unchanged(model, places)
         load_into(model, folder)
         self._model = _with_names(without_functions(model))
-        self._quantized = _quantized_operators()
+        from onnxruntime.quantization.registry import QDQRegistry, QLinearOpsRegistry
+
+        self._quantized = frozenset({*QDQRegistry, *QLinearOpsRegistry})
         plan = plan_of(self._model)
         if plan.opset < _LEAST_OPSET:
             raise errors.UsageError(f"int8 needs opset {_LEAST_OPSET}, and the model has opset {plan.opset}")
         able = [layer for layer in plan.layers if layer.op_type in self._quantized and not layer.where]
-        self.layers: Sequence[Layer] = [_numbered(layer, number) for number, layer in enumerate(able)]
+        self.layers: Sequence[Layer] = [replace(layer, number=number) for number, layer in enumerate(able)]
         self.passive: Mapping[str, int] = plan.passive
         left = Counter(layer.op_type for layer in plan.layers if layer.op_type not in self._quantized)
         inside = sum(1 for layer in plan.layers if layer.where)
@@ -322,17 +320,6 @@ class QuantizedModels:
                     kind=type(error).__name__,
                     next_steps=["--load-inputs FILE    inputs that the model can be run with"],
                 ) from error
-
-
-def _numbered(layer: Layer, number: int) -> Layer:
-
-    return replace(layer, number=number)
-
-
-def _quantized_operators() -> frozenset[str]:
-    from onnxruntime.quantization.registry import QDQRegistry, QLinearOpsRegistry
-
-    return frozenset({*QDQRegistry, *QLinearOpsRegistry})
 
 
 def _with_names(model: onnx.ModelProto) -> onnx.ModelProto:

@@ -216,7 +216,12 @@ class PrecisionTask:
             self._set_best(self._all)
             self._rounds += 1
             return self._rounds == _MOST_ROUNDS
-        self._require_confirmed()
+        trial = self._best_trial(CONFIRM, "the result: so far only the journal says that it passes")
+        try:
+            require_confirmed(self._oracle, trial, Outcome.PASSES, "the result passes", "the journal, as it is")
+        except errors.CheckError:
+            self._set_best(self._all)  # what a person has just denied is not written
+            raise
         return True
 
     def undo(self, digest: bytes | None) -> bool:
@@ -293,14 +298,6 @@ class PrecisionTask:
                     self._flakiness.noticed_late(trial, done + 2)
                 return True
         return False
-
-    def _require_confirmed(self) -> None:
-        trial = self._best_trial(CONFIRM, "the result: so far only the journal says that it passes")
-        try:
-            require_confirmed(self._oracle, trial, Outcome.PASSES, "the result passes", "the journal, as it is")
-        except errors.CheckError:
-            self._set_best(self._all)  # what a person has just denied is not written
-            raise
 
     # The end
 

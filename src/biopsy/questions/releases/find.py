@@ -67,18 +67,14 @@ def search_of_engine(
     Raises UsageError for an engine without releases and a check without a place for it, CannotInstall if the package
     index does not answer, ModelError.
     """
-    package = _package_of(engine)
+    packages = find_class(engine.name).distributions
+    if not packages:
+        raise errors.UsageError(f"the engine {engine.name!r} is no package with releases")
+    package = packages[0]
     question = _question_of(FailingModel(model=model, check=check), engine, package, rules)
     of_whole = None if whole is None else _question_of(whole, engine, package, rules)
     options = ReleaseSearchOptions(whole=of_whole)
     return ReleaseSearch(question, span_of(package, releases(package), named), listener, options)
-
-
-def _package_of(engine: EngineSpec) -> str:
-    packages = find_class(engine.name).distributions
-    if not packages:
-        raise errors.UsageError(f"the engine {engine.name!r} is no package with releases")
-    return packages[0]
 
 
 def _question_of(asked: FailingModel, engine: EngineSpec, package: str, rules: Rules | None) -> ReleaseQuestion:
@@ -151,7 +147,13 @@ class ReleaseSearch:
         self._require_an_answer()
         self._require_a_check_that_may_pass()
         self._borders = tuple(self._verified(border) for border in self._row.borders())
-        self._require_a_border_that_holds()
+        if self._borders and not any(border.verified for border in self._borders):
+            of_whole = "" if self._options.whole is None else ": the whole model answers otherwise than the piece"
+            raise errors.CheckError(
+                f"no change between releases was confirmed when it was asked again{of_whole}",
+                details=[f"seen once: {border.text}" for border in self._borders],
+                next_steps=["--all    asks every release"] if self._options.whole is None else ["leave out --reduce"],
+            )
         self._doubt = self._blamed_on_the_yardstick()
         found = self.found
         self._listener(events.StageDone(stage=STAGE, checks=found.checks, seconds=time.monotonic() - started))
@@ -326,16 +328,6 @@ class ReleaseSearch:
             holds = self._verifying.ask(fails).side is True and self._verifying.ask(passes).side is False
         return replace(found, verified=holds)
 
-    def _require_a_border_that_holds(self) -> None:
-        """Raise CheckError if there are borders, and none is confirmed."""
-        if self._borders and not any(border.verified for border in self._borders):
-            of_whole = "" if self._options.whole is None else ": the whole model answers otherwise than the piece"
-            raise errors.CheckError(
-                f"no change between releases was confirmed when it was asked again{of_whole}",
-                details=[f"seen once: {border.text}" for border in self._borders],
-                next_steps=["--all    asks every release"] if self._options.whole is None else ["leave out --reduce"],
-            )
-
     def _blamed_on_the_yardstick(self) -> str:
         """What float64 says against the answer: that what fails is right, and what it is compared with is not."""
         failing = self._failing
@@ -386,18 +378,15 @@ class Confirmation:
         for border in self._row.borders():
             for place in (border.before, border.after):
                 if not self._is_confirmed(place):
-                    self._ask_side(place)
+                    one = self._tried[place]
+                    if one.side:
+                        found = self._probe.fail_again(one)
+                    else:
+                        found = self._probe.pass_again(one, max(_PASSES_AT_A_BORDER, self._probe.rate.needed))
+                    if found.side is one.side:
+                        self._confirmed[place] = self._probe.rate.needed
+                    self._know(place, found)
         return self._row.known != before or self._probe.rate.needed != needed
-
-    def _ask_side(self, place: int) -> None:
-        one = self._tried[place]
-        if one.side:
-            found = self._probe.fail_again(one)
-        else:
-            found = self._probe.pass_again(one, max(_PASSES_AT_A_BORDER, self._probe.rate.needed))
-        if found.side is one.side:
-            self._confirmed[place] = self._probe.rate.needed
-        self._know(place, found)
 
     def _know(self, place: int, found: TriedRelease) -> None:
         """Keep an answer. Of a release that now says neither of both, nobody can tell."""

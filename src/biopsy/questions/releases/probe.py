@@ -81,7 +81,26 @@ class ReleaseProbe:
         """
         try:
             with self._opened(release) as opened:
-                tried = self._asked(release, opened)
+                version = release.version
+                once = partial(self._once, opened, version)
+                judged, runs = once(""), 1
+                self.pythons[version] = str(opened.environment.python)
+                if judged.outcome is Outcome.REPRODUCES and not self.failure:
+                    runs = self._first_failure(judged, version, once)
+                if judged.outcome is Outcome.PASSES:
+                    self._runs.expect(self._run(version), self.rate.needed - runs)
+                while judged.outcome is Outcome.PASSES and runs < self.rate.needed:
+                    judged, runs = once("whether it passes every time"), runs + 1
+                environment = opened.environment
+                tried = TriedRelease(
+                    release=release,
+                    outcome=judged.outcome,
+                    reason=judged.reason,
+                    runs=runs,
+                    packages=environment.packages,
+                    added=environment.added,
+                    hint=judged.evidence.verdict.hint,
+                )
         except errors.CannotInstall as error:
             if error.concerns_all:  # to go on would be to say of every release what nobody knows
                 raise
@@ -173,28 +192,6 @@ class ReleaseProbe:
 
     def _expecting(self, version: str) -> Callable[[int], None]:
         return lambda times: self._runs.expect(self._run(version), times)
-
-    def _asked(self, release: Release, opened: OpenRelease) -> TriedRelease:
-        version = release.version
-        once = partial(self._once, opened, version)
-        judged, runs = once(""), 1
-        self.pythons[version] = str(opened.environment.python)
-        if judged.outcome is Outcome.REPRODUCES and not self.failure:
-            runs = self._first_failure(judged, version, once)
-        if judged.outcome is Outcome.PASSES:
-            self._runs.expect(self._run(version), self.rate.needed - runs)
-        while judged.outcome is Outcome.PASSES and runs < self.rate.needed:
-            judged, runs = once("whether it passes every time"), runs + 1
-        environment = opened.environment
-        return TriedRelease(
-            release=release,
-            outcome=judged.outcome,
-            reason=judged.reason,
-            runs=runs,
-            packages=environment.packages,
-            added=environment.added,
-            hint=judged.evidence.verdict.hint,
-        )
 
     def _first_failure(self, judged: Judged, version: str, once: Callable[[str], Judged]) -> int:
         """Take a failure for the one that is looked for, and see how often it shows; the number of runs."""
@@ -347,15 +344,11 @@ def _frames(raised: tuple[Raised, ...]) -> list[tuple[str, str]]:
 def _mean_the_same(one: Message, other: Message, operators: Collection[str]) -> bool:
     if bool(one.items) != bool(other.items) or (one.items and set(one.items).isdisjoint(other.items)):
         return False
-    named = [_named(message, operators) for message in (one, other)]
+    named = [(set(re.findall(r"\w+", message.exact)) & set(operators)) for message in (one, other)]
     if all(named) and named[0].isdisjoint(named[1]):
         return False
     said, expected = _words(one), _words(other)
     return said == expected or SequenceMatcher(None, said, expected, autojunk=False).ratio() >= _ALIKE
-
-
-def _named(message: Message, operators: Collection[str]) -> set[str]:
-    return set(re.findall(r"\w+", message.exact)) & set(operators)
 
 
 def _words(message: Message) -> list[str]:

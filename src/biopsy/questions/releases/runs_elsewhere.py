@@ -184,7 +184,20 @@ class ReleasePreparation:
                     return
                 environment = stack.enter_context(prepared(self.requirements, python=interpreter))
             except errors.CannotInstall as error:
-                yield Prepared(told={"failure": as_json(_named(error))}, is_ready=False)
+                yield Prepared(
+                    told={
+                        "failure": as_json(
+                            errors.CannotInstall(
+                                f"{platform.node()}: {error.summary}",
+                                kind=error.kind,
+                                details=error.details,
+                                kept=error.kept,
+                                next_steps=error.next_steps,
+                            )
+                        )
+                    },
+                    is_ready=False,
+                )
                 return
             python = environment.python
             if self.is_bare:
@@ -229,14 +242,3 @@ def _is_made(requirements: Sequence[str], interpreter: Interpreter, stop: Stop) 
     if raised:
         raise raised[0]
     return True
-
-
-def _named(error: errors.CannotInstall) -> errors.CannotInstall:
-    """The error with the name of this machine."""
-    return errors.CannotInstall(
-        f"{platform.node()}: {error.summary}",
-        kind=error.kind,
-        details=error.details,
-        kept=error.kept,
-        next_steps=error.next_steps,
-    )

@@ -106,7 +106,15 @@ class TransformationCheck(Check):
         source = self._scratch / f"whole-{next(self._numbers)}.onnx"
         try:
             if index.has_external_data:
-                _write_whole(candidate, index.weight_bytes, source)
+                import onnx
+
+                if index.weight_bytes > _MOST_BYTES:
+                    raise errors.CheckError(
+                        f"the weights of {candidate} are more than fits into one file of ONNX (2 GB), which tools are "
+                        "given here",
+                        next_steps=["biopsy surgeon extract    cuts out a part of it, to be asked about instead"],
+                    )
+                onnx.save(onnx.load(candidate), source)
             else:
                 copyfile(candidate, source)
             asked = self._asked
@@ -270,18 +278,6 @@ class CommandOfUser(TransformationCheck):
         return check.cold() if self._asked.cold else check
 
 
-def _write_whole(source: Path, weight_bytes: int, target: Path) -> None:
-    """Write a model with all its weights inside. Raises CheckError if it is too large for one file."""
-    import onnx
-
-    if weight_bytes > _MOST_BYTES:
-        raise errors.CheckError(
-            f"the weights of {source} are more than fits into one file of ONNX (2 GB), which tools are given here",
-            next_steps=["biopsy surgeon extract    cuts out a part of it, to be asked about instead"],
-        )
-    onnx.save(onnx.load(source), target)
-
-
 def _input(path: Path) -> ModelInput:
     return ModelInput(b"", path.parent, path)
 
@@ -365,7 +361,10 @@ class PassSearch:
         if not every or not self._fails(every):
             return PassFindings(all=tuple(every))
         alone = shortest(drive(minimal_subsets(every, _MOST_SETS), first_that(self._fails))[0])[0]
-        sets, complete = drive(minimal_subsets(_first(alone, every), _MOST_SETS), first_that(self._is_right_without))
+        sets, complete = drive(
+            minimal_subsets([*(name for name in every if name not in alone), *alone], _MOST_SETS),
+            first_that(self._is_right_without),
+        )
         without = shortest(sets)
         if not without:
             return PassFindings(all=tuple(every), alone=tuple(alone), complete=complete)
@@ -411,8 +410,3 @@ class PassSearch:
         rest = [name for name in self._passes_of(whole) if name not in without]
         judged = asking.judged(whole, rest, f"the whole model without {some_of(without, 3)}", cold=True)
         return judged.outcome, judged.reason
-
-
-def _first(names: Sequence[str], every: Sequence[str]) -> list[str]:
-    """All passes, those that do it alone last: searches look there first."""
-    return [*(name for name in every if name not in names), *names]

@@ -204,22 +204,18 @@ class _TransformationSearch:
                 f"{first_line(error.message)}",
                 next_steps=[f"biopsy diagnose {self._model}"],
             ) from error
-        self._require_numbers()
-        if not steady:
-            raise errors.CheckError(
-                f"{self._model} gives other values in each run of the same engine: nothing can be compared",
-                next_steps=["biopsy debug repeat    shows how it varies; is there a random operator?"],
-            )
-        return self._check.engine_version
-
-    def _require_numbers(self) -> None:
-        """Raise CheckError if no output has a finite number: NaN is like any NaN, and nothing could be told apart."""
         assert isinstance(self._check, EngineCheck)
         if self._check.is_mute(self._model):
             raise errors.CheckError(
                 f"{self._model} gives no finite number: nothing can be compared",
                 next_steps=["--load-inputs FILE    with inputs for which the outputs are numbers"],
             )
+        if not steady:
+            raise errors.CheckError(
+                f"{self._model} gives other values in each run of the same engine: nothing can be compared",
+                next_steps=["biopsy debug repeat    shows how it varies; is there a random operator?"],
+            )
+        return self._check.engine_version
 
     def _failure(self) -> tuple[Fault, Judged]:
         """The control, then the transformation."""

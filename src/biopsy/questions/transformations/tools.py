@@ -323,7 +323,8 @@ class OnnxScript(Tool):
             write_model(model, order.target)
             return
         off = set(left_out(self.passes(order.source), order))
-        _use_rules([rule for rule, name in zip(_rules(), _names_of_rules(), strict=True) if name not in off])
+        rules = [rule for rule, name in zip(_rules(), _names_of_rules(), strict=True) if name not in off]
+        vars(import_module("onnxscript.rewriter"))["_DEFAULT_REWRITE_RULES"] = tuple(rules)
         model = ir.serde.deserialize_model(onnx.load(order.source))
         folding = {"should_fold": lambda node: False} if _FOLDING in off else {}
         import_module(self.module).optimize_ir(model, inline=_INLINING not in off, **folding)
@@ -357,11 +358,6 @@ def _names_of_rules() -> list[str]:
 def _own_name(rule: Any) -> str:
     name = getattr(rule, "name", None)
     return name if isinstance(name, str) else ""
-
-
-def _use_rules(rules: list[Any]) -> None:
-    """Have the optimizer rewrite by these rules alone, in this process."""
-    vars(import_module("onnxscript.rewriter"))["_DEFAULT_REWRITE_RULES"] = tuple(rules)
 
 
 # ``onnxruntime.quantization.quantize_static``: its passes are the operators that it quantizes.

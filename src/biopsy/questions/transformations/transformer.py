@@ -189,7 +189,13 @@ class CommandTransformer(Transformer):
         if passes is not None and not passes and self._control:
             words = self._control
         elif passes is not None and not passes and not self._tells_passes:
-            return _saved_by_onnx(source, target)
+            import onnx
+
+            try:
+                onnx.save(onnx.load(source), target)
+            except Exception as error:  # what onnx raises at a model is what it says of it
+                return ToolFailure(type(error).__name__, str(error))
+            return None
         chosen = self._named if passes is None else passes
         places = {SOURCE: str(source), TARGET: str(target), PASSES: ",".join(chosen)}
         return self._ended([_filled(word, places) for word in words], target)
@@ -210,16 +216,6 @@ class CommandTransformer(Transformer):
 def _filled(word: str, places: Mapping[str, str]) -> str:
     """A word with what its places stand for; what a name puts there is no place again."""
     return re.sub("|".join(map(re.escape, places)), lambda found: places[found.group()], word)
-
-
-def _saved_by_onnx(source: Path, target: Path) -> ToolFailure | None:
-    import onnx
-
-    try:
-        onnx.save(onnx.load(source), target)
-    except Exception as error:  # what onnx raises at a model is what it says of it
-        return ToolFailure(type(error).__name__, str(error))
-    return None
 
 
 def _answer(told: Path, ended: Ended, name: str) -> dict[str, Any] | ToolFailure:

@@ -178,7 +178,10 @@ class EngineVerdicts:
         """What a model gives whose values are rounded as the tool may round them."""
         if self._rounds_to == "float32":
             return self._first_plain(before, feeds)
-        proto, given = parse(_data(before), before.path), read_feeds(feeds)
+        proto, given = (
+            parse(before.data or (b"" if before.path is None else before.path.read_bytes()), before.path),
+            read_feeds(feeds),
+        )
         every = [name for node in proto.graph.node for name in node.output if name]
         recorded = self._plain[0].run(before, feeds, every) if self._rounds_to == "int8" else []
         ranges = ranges_of([*recorded, *given])
@@ -227,10 +230,6 @@ def of_small_outputs(expected: RunnerResult) -> Tolerances:
 
 def _result(name: str, runs: Runs) -> RunnerResult:
     return RunnerResult(name, tuple(Iteration(run) for run in runs))
-
-
-def _data(model: ModelInput) -> bytes:
-    return model.data or (b"" if model.path is None else model.path.read_bytes())
 
 
 # What has become of the inputs and outputs of a model: whoever used it before must be able to use it now.

@@ -97,7 +97,7 @@ def _feature(
     given = next((entry for entry in node.attribute if entry.name == place.name), None)
     if given is not None and given.ref_attr_name:
         return None
-    default = _default(known)
+    default = _value(known.default_value) if known.default_value.name else None
     value = default if given is None else _value(given)
     if given is None and not isinstance(value, int):
         return None
@@ -115,10 +115,6 @@ def _feature(
     others = _other_values(place.name, value, default)
     changes = [Alternative(kind=kind, text=_shown(other), edit=place.set_to(other)) for kind, other in others]
     return Feature(what="attribute", name=name, present=_shown(value), alternatives=[*changes, *removal])
-
-
-def _default(known: onnx.defs.OpSchema.Attribute) -> Any:
-    return _value(known.default_value) if known.default_value.name else None
 
 
 def _value(entry: onnx.AttributeProto) -> Any:

@@ -68,7 +68,9 @@ def dtype_features(fed: FedModel, validity: Validity, bits: int) -> Iterator[Fea
     """The types of inputs and weights. ``bits``: none that is less exact is tried, but for one as exact as now."""
     told = _places(fed.model)
     for dtype in dict.fromkeys(told.values()):
-        others = [other for other in _OTHERS.get(dtype, ()) if _is_exact(dtype, other, bits)]
+        others = [
+            other for other in _OTHERS.get(dtype, ()) if (_BITS.get(other, EXACT) >= min(bits, _BITS.get(dtype, EXACT)))
+        ]
         places = [place for place, other in told.items() if other == dtype]
         anchors = [place for place in places if not place.is_cast][:_MOST_ANCHORS]
         if others and validity.is_strict:
@@ -79,10 +81,6 @@ def dtype_features(fed: FedModel, validity: Validity, bits: int) -> Iterator[Fea
 def _is_valid(fed: FedModel, validity: Validity, others: Sequence[str], group: Sequence[TypedPlace]) -> bool:
     made = (typed(group, other)(fed) for other in others)
     return any(one is not None and validity.told(one.model) is not None for one in made)
-
-
-def _is_exact(dtype: str, other: str, bits: int) -> bool:
-    return _BITS.get(other, EXACT) >= min(bits, _BITS.get(dtype, EXACT))
 
 
 def _feature(group: Sequence[TypedPlace], dtype: str, others: Sequence[str]) -> Feature:
@@ -192,16 +190,17 @@ def weight_features(fed: FedModel) -> Iterator[Feature]:
                 Alternative(kind=kind, text=text, edit=_weighed_otherwise([number], change))
                 for kind, text, change in changes_of(values)
             ]
-            yield Feature(what="weight", name=name or UNNAMED, present=_shown(values), alternatives=changes)
+            yield Feature(
+                what="weight",
+                name=name or UNNAMED,
+                present=f"{values.reshape(-1)[0]:g}" if values.size == 1 and values.dtype.kind == "f" else "",
+                alternatives=changes,
+            )
 
 
 def _varied(tensor: onnx.TensorProto) -> Array | None:
     values = None if is_external(tensor) else values_of(tensor)
     return values if values is not None and values.size and values.dtype.kind in "fiub" else None
-
-
-def _shown(values: Array) -> str:
-    return f"{values.reshape(-1)[0]:g}" if values.size == 1 and values.dtype.kind == "f" else ""
 
 
 def _together(numbers: list[int]) -> Feature:
@@ -267,7 +266,18 @@ def changes_of(values: Array) -> Iterator[tuple[str, str, Callable[[Array], Arra
         yield "all false", "all false", partial(_constant, value=0)
         return
     if values.size == 1:
-        yield from _changes_of_one(values)
+        value = values.reshape(-1)[0].item()
+        wanted = {
+            "zero": 0,
+            "halved": value / 2,
+            "negated": -value,
+            "another": _drawn(values, seed=1).reshape(-1)[0].item(),
+        }
+        wanted |= {"one": 1} if abs(value) > 1 else {}
+        for kind, other in wanted.items():
+            is_possible = values.dtype.kind == "f" or (isinstance(other, int) and _values_fits(other, values.dtype))
+            if other != value and is_possible:
+                yield kind, f"{other:g}", partial(_constant, value=other)
         return
     greatest = np.nanmax(np.where(np.isfinite(values), values, np.nan)) if values.dtype.kind == "f" else values.max()
     yield "random", "random in the same range", partial(_drawn, seed=1)
@@ -278,22 +288,6 @@ def changes_of(values: Array) -> Iterator[tuple[str, str, Callable[[Array], Arra
     if values.dtype.kind == "f":
         yield "halved", "halved", lambda values: (values / 2).astype(values.dtype)
         yield "negated", "negated", lambda values: -values
-
-
-def _changes_of_one(values: Array) -> Iterator[tuple[str, str, Callable[[Array], Array]]]:
-    """Changes of a single number."""
-    value = values.reshape(-1)[0].item()
-    wanted = {
-        "zero": 0,
-        "halved": value / 2,
-        "negated": -value,
-        "another": _drawn(values, seed=1).reshape(-1)[0].item(),
-    }
-    wanted |= {"one": 1} if abs(value) > 1 else {}
-    for kind, other in wanted.items():
-        is_possible = values.dtype.kind == "f" or (isinstance(other, int) and _values_fits(other, values.dtype))
-        if other != value and is_possible:
-            yield kind, f"{other:g}", partial(_constant, value=other)
 
 
 def _constant(values: Array, value: float) -> Array:

@@ -257,7 +257,9 @@ def role_of(model: onnx.ModelProto, name: str, axis: int) -> str:
         for place, read in enumerate(node.input):
             if read == name and (found := _by_operator(node, place, axis, rank)):
                 return found
-    return _by_place(axis, rank)
+    if rank == 1:
+        return "length"
+    return ("rows", "columns")[axis] if rank == 2 else f"axis {axis}"
 
 
 def sizes_called(roles: Iterable[str]) -> str:
@@ -282,12 +284,6 @@ def _by_operator(node: onnx.NodeProto, place: int, axis: int, rank: int) -> str:
     return ""
 
 
-def _by_place(axis: int, rank: int) -> str:
-    if rank == 1:
-        return "length"
-    return ("rows", "columns")[axis] if rank == 2 else f"axis {axis}"
-
-
 def _rank(model: onnx.ModelProto, name: str) -> int:
     for graph in walk.graphs(model):
         for weight in graph.initializer:
@@ -304,7 +300,12 @@ def _rank(model: onnx.ModelProto, name: str) -> int:
 
 def rank_features(fed: FedModel, validity: Validity) -> Iterator[Feature]:
     """Inputs with one dimension more in front, of size 1 or 2, or with one less."""
-    ranks = _ranks(fed.model)
+    weights = {weight.name for weight in fed.model.graph.initializer}
+    ranks = {
+        info.name: len(info.type.tensor_type.shape.dim)
+        for info in fed.model.graph.input
+        if info.name not in weights and info.type.tensor_type.HasField("shape")
+    }
     if not validity.is_strict:
         return
 
@@ -325,15 +326,6 @@ def rank_features(fed: FedModel, validity: Validity) -> Iterator[Feature]:
                 Alternative(kind="two more", text=f"{rank + 2} (the first of size 2)", edit=_twice_raised(group)),
             ],
         )
-
-
-def _ranks(model: onnx.ModelProto) -> dict[str, int]:
-    weights = {weight.name for weight in model.graph.initializer}
-    return {
-        info.name: len(info.type.tensor_type.shape.dim)
-        for info in model.graph.input
-        if info.name not in weights and info.type.tensor_type.HasField("shape")
-    }
 
 
 def _raised(group: Sequence[str], size: int) -> Edit:

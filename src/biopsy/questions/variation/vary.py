@@ -254,7 +254,21 @@ class VariationTask:
         try:
             with self._oracle.budget.enforced():
                 drive(varied(self._examinations), self._answered)
-                self._examine_joined_sizes()
+                assert self._laboratory is not None
+                alone = [
+                    one.feature for one in self._examinations if one.feature.what == "size" and claim_of(one) != "free"
+                ]
+                sizes = {one.numbers.present for one in alone if one.numbers is not None}
+                known = {one.name for one in alone}
+                joined = [
+                    ExaminedFeature(one)
+                    for one in joined_size_features(self._laboratory.base, sizes)
+                    if one.name not in known
+                ]
+                self._examinations += joined
+                drive(varied(joined), self._answered)
+                told = {one.feature.numbers.present for one in joined if one.feature.numbers and one.that("fails")}
+                self._examinations = [one for one in self._examinations if one in joined or not _is_in(one, told)]
                 self._found = replace(self._found, together=self._all_at_once())
         except BudgetSpentError:
             self._found = replace(self._found, complete=False)
@@ -278,20 +292,6 @@ class VariationTask:
         return False
 
     # Questions and answers
-
-    def _examine_joined_sizes(self) -> None:
-        """Change together what has the same size, where nothing can be said of one of them by itself."""
-        assert self._laboratory is not None
-        alone = [one.feature for one in self._examinations if one.feature.what == "size" and claim_of(one) != "free"]
-        sizes = {one.numbers.present for one in alone if one.numbers is not None}
-        known = {one.name for one in alone}
-        joined = [
-            ExaminedFeature(one) for one in joined_size_features(self._laboratory.base, sizes) if one.name not in known
-        ]
-        self._examinations += joined
-        drive(varied(joined), self._answered)
-        told = {one.feature.numbers.present for one in joined if one.feature.numbers and one.that("fails")}
-        self._examinations = [one for one in self._examinations if one in joined or not _is_in(one, told)]
 
     def _answered(self, tryings: Round[Trying]) -> Sequence[Answer]:
         """Have every change of a round checked, several at once where that is possible, and note each answer."""

@@ -251,14 +251,15 @@ def raised_precisions(model: onnx.ModelProto, nodes: Sequence[int]) -> list[Patc
     found = []
     for high in (FP32, FP64):
         able = _raisable(model, high)
-        chosen = [(place, able[name]) for place in nodes for name in _writes(model, place) if name in able]
+        chosen = [
+            (place, able[name])
+            for place in nodes
+            for name in [name for name in model.graph.node[place].output if name][:1]
+            if name in able
+        ]
         groups = [[each] for each in chosen] + ([chosen] if len(chosen) > 1 else [])
         found += [_patch(group, high) for group in groups]
     return sorted(found, key=lambda patch: len(patch.nodes))
-
-
-def _writes(model: onnx.ModelProto, place: int) -> list[str]:
-    return [name for name in model.graph.node[place].output if name][:1]
 
 
 def _raisable(model: onnx.ModelProto, high: Format) -> dict[str, Layer]:

@@ -290,15 +290,12 @@ class WorkaroundSearch:
         def holds(candidate: ChangeCandidate) -> bool:
             return self._holds(candidate, trials)
 
-        for some in (nodes, self._beside(nodes)):
+        for some in (nodes, neighbours(self._question.index, nodes)[:_MOST_NEIGHBOURS]):
             before = len(self._found)
             for candidate in candidates_of(kind, bench.model, some, holds):
                 self._verify(candidate, trials)
             if len(self._found) > before:
                 return
-
-    def _beside(self, nodes: Sequence[int]) -> Sequence[int]:
-        return neighbours(self._question.index, nodes)[:_MOST_NEIGHBOURS]
 
     def _places(self) -> tuple[int, ...]:
         """Where to look in the model, found and told once."""
@@ -414,7 +411,11 @@ def nodes_named(index: ModelIndex, words: Sequence[str]) -> tuple[int, ...]:
     """
     found: set[int] = set()
     for word in words:
-        meant = [node.number for node in index.nodes if any(_means(word, name) for name in _names(index, node))]
+        meant = [
+            node.number
+            for node in index.nodes
+            if any((word == name or fnmatchcase(name, word)) for name in _names(index, node))
+        ]
         if not meant:
             known = [name for node in index.nodes for name in _names(index, node)]
             raise errors.DoesNotFit(
@@ -423,10 +424,6 @@ def nodes_named(index: ModelIndex, words: Sequence[str]) -> tuple[int, ...]:
             )
         found.update(meant)
     return tuple(sorted(found))
-
-
-def _means(word: str, name: str) -> bool:
-    return word == name or fnmatchcase(name, word)
 
 
 def _names(index: ModelIndex, node: Node) -> Iterator[str]:

@@ -104,7 +104,20 @@ def side_by_side(before: Side, after: Side, timeout: float | None = None) -> Lat
         with _opened(before, timeout) as (old, seconds_before):
             if old is None:
                 return Latency(after=1000 * statistics.median(new.seconds(_runs(seconds))))
-            return _in_turn(old, new, _runs(max(seconds, seconds_before)))
+            runs = _runs(max(seconds, seconds_before))
+            befores: list[float] = []
+            afters: list[float] = []
+            try:
+                for number in range(ROUNDS):
+                    for watch, found in ((old, befores), (new, afters))[:: 1 if number % 2 else -1]:
+                        found.append(1000 * statistics.median(watch.seconds(runs)))
+            except (errors.BiopsyError, ServerEndedError):
+                return None
+            ratios = [after / max(before, 1e-9) for before, after in zip(befores, afters, strict=True)]
+            low, ratio, high = statistics.quantiles(ratios, n=4)
+            return Latency(
+                after=statistics.median(afters), before=statistics.median(befores), ratio=ratio, low=low, high=high
+            )
 
 
 def _runs(seconds: float) -> int:
@@ -125,20 +138,6 @@ def _opened(side: Side, timeout: float | None) -> Iterator[tuple[_Stopwatch | No
         yield watch, seconds
     finally:
         watch.close()
-
-
-def _in_turn(old: _Stopwatch, new: _Stopwatch, runs: int) -> Latency | None:
-    befores: list[float] = []
-    afters: list[float] = []
-    try:
-        for number in range(ROUNDS):
-            for watch, found in ((old, befores), (new, afters))[:: 1 if number % 2 else -1]:
-                found.append(1000 * statistics.median(watch.seconds(runs)))
-    except (errors.BiopsyError, ServerEndedError):
-        return None
-    ratios = [after / max(before, 1e-9) for before, after in zip(befores, afters, strict=True)]
-    low, ratio, high = statistics.quantiles(ratios, n=4)
-    return Latency(after=statistics.median(afters), before=statistics.median(befores), ratio=ratio, low=low, high=high)
 
 
 # The child's side

@@ -259,7 +259,15 @@ class BodyNodes:
         lost = {name for number in gone for name in body.node[number].output if name}
         for number in sorted(gone, reverse=True):
             del body.node[number]
-        self._connect_outputs(body, lost)
+        read = read_in(body)
+        ends = [name for node in body.node if not is_trivial(node) for name in node.output if name and name not in read]
+        for output in body.output:
+            if output.name in lost:
+                end = next((name for name in reversed(ends) if self._agree(name, output.name)), None)
+                if end is not None:
+                    ends.remove(end)
+                    rename(body.node, {end: output.name})
+                    lost.discard(output.name)
         drop_dead_nodes(body, is_trivial)
         self._feed(made, body, sorted(lost & read_in(body)))
         return made
@@ -288,18 +296,6 @@ class BodyNodes:
         if kind is None or kind.HasField("tensor_type"):
             return kind is not None and kind.tensor_type.HasField("shape")
         return opsets_of(self.model).get("", 1) >= _IDENTITY_OF_ANYTHING
-
-    def _connect_outputs(self, body: onnx.GraphProto, lost: set[str]) -> None:
-        """Outputs that were lost are given by new ends of the body, by the last one of the same type."""
-        read = read_in(body)
-        ends = [name for node in body.node if not is_trivial(node) for name in node.output if name and name not in read]
-        for output in body.output:
-            if output.name in lost:
-                end = next((name for name in reversed(ends) if self._agree(name, output.name)), None)
-                if end is not None:
-                    ends.remove(end)
-                    rename(body.node, {end: output.name})
-                    lost.discard(output.name)
 
     def _agree(self, one: str, other: str) -> bool:
         """Whether two tensors are of the same type as far as both are known, the element type at least."""

@@ -239,11 +239,11 @@ def unrefuted(current: onnx.ModelProto, changes: Iterable[Change]) -> Iterator[C
 def has_ranks(model: onnx.ModelProto) -> bool:
     """Whether every input and output that is a tensor has a type and a rank."""
     kinds = [info.type for info in (*model.graph.input, *model.graph.output)]
-    return all(kind.WhichOneof("value") not in {None, "tensor_type"} or _is_ranked(kind.tensor_type) for kind in kinds)
-
-
-def _is_ranked(kind: onnx.TypeProto.Tensor) -> bool:
-    return kind.elem_type != 0 and kind.HasField("shape")
+    return all(
+        kind.WhichOneof("value") not in {None, "tensor_type"}
+        or (kind.tensor_type.elem_type != 0 and kind.tensor_type.HasField("shape"))
+        for kind in kinds
+    )
 
 
 def tell_types_anew(model: onnx.ModelProto) -> None:

@@ -270,7 +270,11 @@ def _put(
     copies = [type(node).FromString(node.SerializeToString()) for node in kept]
     del graph.node[:]
     graph.node.extend(copies)
-    _take_weights(model, graph, inner)
+    graph.initializer.extend(inner.initializer)
+    graph.sparse_initializer.extend(inner.sparse_initializer)
+    graph.value_info.extend(inner.value_info)
+    for weight in inner.initializer:
+        _list_as_input(model, graph, weight.name)
     ours = {name for node in (*before, *inner.node, *after) for name in node.output}
     drop_dead_nodes(graph, lambda node: bool(ours.intersection(node.output)))
 
@@ -336,14 +340,6 @@ def _giving(
     name = fresh("axes", names_in(model))
     graph.initializer.append(helper.make_tensor(name, 7, [1], [axis]))
     return [helper.make_node("Unsqueeze", [source, name], [outside])]
-
-
-def _take_weights(model: onnx.ModelProto, graph: onnx.GraphProto, inner: onnx.GraphProto) -> None:
-    graph.initializer.extend(inner.initializer)
-    graph.sparse_initializer.extend(inner.sparse_initializer)
-    graph.value_info.extend(inner.value_info)
-    for weight in inner.initializer:
-        _list_as_input(model, graph, weight.name)
 
 
 # The search over nodes once more, on a model whose nodes have changed: those of a branch, a trip or a function.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -66,11 +66,10 @@ def names_left(model: onnx.ModelProto) -> Sequence[str]:
     for kind, which in traces(model, {name for _, name in neutral}):
         if which not in told or kind not in {"values", "texts", "integers"}:
             found[kind][which] = None
-    return [*weights_left(model), *(_remark(kind, which) for kind, which in found.items() if which)]
-
-
-def _remark(kind: str, which: Iterable[str]) -> str:
-    return f"anonymize {kind} {KINDS[kind]}: {', '.join(which)}"
+    return [
+        *weights_left(model),
+        *(f"anonymize {kind} {KINDS[kind]}: {', '.join(which)}" for kind, which in found.items() if which),
+    ]
 
 
 def _neutral_names(model: onnx.ModelProto) -> dict[Name, str]:
@@ -292,10 +291,10 @@ class _Walk:
 
     def message(self, message: Any, owner: _Owner | None) -> Iterator[Trace]:
         """Traces in a message and in all inside it."""
-        name = _name_of(message.DESCRIPTOR)
+        name = re.sub(r"^onnx\.", "", message.DESCRIPTOR.full_name)
         yield from _unknown_fields(message, name)
         if name == "NodeProto":
-            owner = _Owner(_label(message), schema_of(message, self._opsets))
+            owner = _Owner(message.name or message.op_type, schema_of(message, self._opsets))
             yield from self._operator(message, owner)
         elif name == "AttributeProto":
             yield from self._attribute(message, owner)
@@ -340,7 +339,17 @@ class _Walk:
         default = declared.default_value if declared is not None else None
         if default is not None and default.type and default == attribute:
             return
-        yield from _numbers_and_texts(attribute, label, declared is not None)
+        is_standard = declared is not None
+        choices = CHOICES.get(attribute.name, frozenset()) if is_standard else frozenset()
+        texts = [text for text in (attribute.s, *attribute.strings) if text.decode("utf-8", "replace") not in choices]
+        if not are_neutral(texts):
+            yield "texts", label
+        if not are_filled(attribute.floats) or (attribute.name in SCALARS and attribute.f != 1):
+            yield "values", label
+        elif attribute.f not in {0, 1}:
+            yield "numbers", label
+        if attribute.ints or attribute.i:
+            yield "integers", label
 
     def _annotation(self, note: onnx.TensorAnnotation) -> Iterator[Trace]:
         """Quantization parameters of a tensor: the keys are the standard's, the values are names of tensors."""
@@ -361,19 +370,6 @@ _TOLD_WITH_THEIR_MESSAGE = frozenset(
 )
 
 
-def _numbers_and_texts(attribute: onnx.AttributeProto, label: str, is_standard: bool) -> Iterator[Trace]:
-    choices = CHOICES.get(attribute.name, frozenset()) if is_standard else frozenset()
-    texts = [text for text in (attribute.s, *attribute.strings) if text.decode("utf-8", "replace") not in choices]
-    if not are_neutral(texts):
-        yield "texts", label
-    if not are_filled(attribute.floats) or (attribute.name in SCALARS and attribute.f != 1):
-        yield "values", label
-    elif attribute.f not in {0, 1}:
-        yield "numbers", label
-    if attribute.ints or attribute.i:
-        yield "integers", label
-
-
 def _values(tensor: onnx.TensorProto) -> Iterator[Trace]:
     if is_filled(tensor):
         return
@@ -389,14 +385,6 @@ def _unknown_fields(message: Any, name: str) -> Iterator[Trace]:
     unknown = UnknownFieldSet(message)
     for field in (unknown[place] for place in range(len(unknown))):
         yield "fields", f"{name}, field {field.field_number}, which this version of onnx does not know"
-
-
-def _name_of(descriptor: Any) -> str:
-    return re.sub(r"^onnx\.", "", descriptor.full_name)
-
-
-def _label(node: onnx.NodeProto) -> str:
-    return node.name or node.op_type
 
 
 def _shown(value: Any) -> str:

@@ -33,7 +33,12 @@ def outputs(model: onnx.ModelProto) -> ChangeSearch:
 
     An output that is all that its node is there for stays: to drop it would be to cut the node, which has been tried.
     """
-    alone = _what_nodes_are_there_for(model.graph)
+    read = {name for node in model.graph.node for name in walk.reads(node)}
+    alone = set()
+    for node in model.graph.node:
+        used = [name for name in node.output if name]
+        if len(used) == 1 and used[0] not in read:
+            alone.add(used[0])
     others = [info.name for info in model.graph.output if info.name not in alone]
 
     def propose(kept: Sequence[str]) -> Change:
@@ -44,17 +49,6 @@ def outputs(model: onnx.ModelProto) -> ChangeSearch:
         return Change(made, f"{len(made.graph.output)} of {len(model.graph.output)} outputs")
 
     yield from minimize_subset(others, propose, at_least_one=len(others) == len(model.graph.output))
-
-
-def _what_nodes_are_there_for(graph: onnx.GraphProto) -> set[str]:
-    """Outputs of nodes that give out one tensor, which no other node reads."""
-    read = {name for node in graph.node for name in walk.reads(node)}
-    found = set()
-    for node in graph.node:
-        used = [name for name in node.output if name]
-        if len(used) == 1 and used[0] not in read:
-            found.add(used[0])
-    return found
 
 
 # Inputs of the model that no node reads.

@@ -74,7 +74,15 @@ def _found_in(model: onnx.ModelProto) -> Iterator[Removal]:
         remove(cleaned)
         if cleaned != model:
             yield Removal(what, remove)
-    yield from _unused_weights(model)
+    used = _read_names(model)
+    unused: dict[str, None] = {}
+    for graph in walk.graphs(model):
+        unused.update((weight.name, None) for weight in graph.initializer if weight.name not in used)
+        unused.update(
+            (weight.values.name, None) for weight in graph.sparse_initializer if weight.values.name not in used
+        )
+    for name in unused:
+        yield Removal(f"the unused weight {name!r}", _dropping_weight(name))
     yield from _unused_functions(model)
     yield from _unused_operator_sets(model)
 
@@ -175,19 +183,6 @@ _KINDS: dict[str, Callable[[onnx.ModelProto], None]] = {
     "fields that onnx does not know": _drop_unknown_fields,
     "types of tensors that are not there": _drop_stale_types,
 }
-
-
-def _unused_weights(model: onnx.ModelProto) -> Iterator[Removal]:
-    """Initializers that nothing reads, of the graph and of bodies. IR 3 lists them among the inputs too."""
-    used = _read_names(model)
-    unused: dict[str, None] = {}
-    for graph in walk.graphs(model):
-        unused.update((weight.name, None) for weight in graph.initializer if weight.name not in used)
-        unused.update(
-            (weight.values.name, None) for weight in graph.sparse_initializer if weight.values.name not in used
-        )
-    for name in unused:
-        yield Removal(f"the unused weight {name!r}", _dropping_weight(name))
 
 
 def _read_names(model: onnx.ModelProto) -> set[str]:

@@ -32,7 +32,8 @@ def _gelu_as_operators(at: Site) -> str:
 
 def _erf_as_gelu(at: Site) -> str:
     factors = list(_factors(at, at.node.output[0], at.place))
-    x = _without_constant(at, factors, 0.5)
+    x = [name for name in factors if not _is_number(at, name, 0.5)]
+    at.require(len(x) == len(factors) - 1)
     at.require(len(x) == 2)
     for one, other in (x, reversed(x)):
         if at.scope.producers.get(other) is not None and _is_one_plus_erf(at, other, one):
@@ -51,12 +52,6 @@ def _factors(at: Site, name: str, anchor: int) -> Iterator[str]:
         return
     for each in at.maker(name, "Mul").inputs(2):
         yield from _factors(at, each, anchor)
-
-
-def _without_constant(at: Site, factors: list[str], value: float) -> list[str]:
-    rest = [name for name in factors if not _is_number(at, name, value)]
-    at.require(len(rest) == len(factors) - 1)
-    return rest
 
 
 def _is_number(at: Site, name: str, value: float) -> bool:

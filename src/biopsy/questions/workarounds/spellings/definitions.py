@@ -47,22 +47,16 @@ def _alone(at: Site) -> onnx.ModelProto:
         if name
     ]
     outputs = [helper.make_empty_tensor_value_info(name) for name in at.node.output if name]
-    node = _with_defaults(at)
-    opsets = [helper.make_opsetid(domain, version) for domain, version in at.scope.opsets.items()]
-    return helper.make_model(helper.make_graph([node], "alone", inputs, outputs), opset_imports=opsets)
-
-
-def _with_defaults(at: Site) -> onnx.NodeProto:
-    """The node with every attribute given that has a default: onnx does not fill them in where it puts a definition."""
-    made = type(at.node).FromString(at.node.SerializeToString())
-    found = walk.schema_of(made.op_type, at.opset, "")
+    node = type(at.node).FromString(at.node.SerializeToString())
+    found = walk.schema_of(node.op_type, at.opset, "")
     at.require(found is not None)
     assert found is not None
-    given = {each.name for each in made.attribute}
-    made.attribute.extend(
+    given = {each.name for each in node.attribute}
+    node.attribute.extend(
         each.default_value for name, each in found.attributes.items() if name not in given and each.default_value.name
     )
-    return made
+    opsets = [helper.make_opsetid(domain, version) for domain, version in at.scope.opsets.items()]
+    return helper.make_model(helper.make_graph([node], "alone", inputs, outputs), opset_imports=opsets)
 
 
 def _dims(at: Site, name: str) -> list[int | str | None] | None:

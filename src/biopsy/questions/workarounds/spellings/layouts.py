@@ -226,14 +226,6 @@ def _nearest_as_expand(at: Site) -> str:
     at.require(not at.attribute("axes", None) and at.attribute("antialias", 0) == 0)
     factors = [more // one for one, more in zip(dims, large, strict=True)]
     at.require(all(one * factor == more for one, factor, more in zip(dims, factors, large, strict=True)))
-    _require_even_steps(at, dims, factors)
-    split = [size for dim in dims for size in (dim, 1)]
-    spread = [size for dim, factor in zip(dims, factors, strict=True) for size in (dim, factor)]
-    return at.reshaped(at.new("Expand", at.reshaped(x, split), at.longs(spread)), large)
-
-
-def _require_even_steps(at: Site, dims: Sequence[int], factors: Sequence[int]) -> None:
-    """Require that element i of the result is element i // factor."""
     scales = at.scope.value_of(at.inputs(3)[2]) if at.opset >= 11 and at.inputs(3)[2] else None
     if at.opset < 11:
         scales = at.value(at.inputs(2)[1])
@@ -243,6 +235,9 @@ def _require_even_steps(at: Site, dims: Sequence[int], factors: Sequence[int]) -
     rounding = at.attribute("nearest_mode", "round_prefer_floor") if at.opset >= 11 else "floor"
     is_floor = way == "asymmetric" and rounding == "floor"
     at.require(is_floor or (way == "half_pixel" and rounding in {"round_prefer_floor", "round_prefer_ceil"}))
+    split = [size for dim in dims for size in (dim, 1)]
+    spread = [size for dim, factor in zip(dims, factors, strict=True) for size in (dim, factor)]
+    return at.reshaped(at.new("Expand", at.reshaped(x, split), at.longs(spread)), large)
 
 
 _FREE = "nothing"

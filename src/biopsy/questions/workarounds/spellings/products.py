@@ -214,14 +214,10 @@ def _kernel(at: Site) -> list[int]:
     return list(given) if given is not None else list(at.dims(at.node.input[1])[2:])
 
 
-def _channels_first(at: Site, bias: str) -> str:
-    return at.unsqueezed(bias, list(range(1, 1 + _spatial(at))))
-
-
 def _bias_as_add(at: Site) -> str:
     x, weight, bias = at.inputs(3)
     at.require(bool(bias))
-    return at.new("Add", at.copy([x, weight]), _channels_first(at, bias))
+    return at.new("Add", at.copy([x, weight]), at.unsqueezed(bias, list(range(1, 1 + _spatial(at)))))
 
 
 def _add_as_bias(at: Site) -> str:
@@ -231,21 +227,17 @@ def _add_as_bias(at: Site) -> str:
             continue
         made = at.maker(one, "Conv", "ConvTranspose")
         at.require(not made.inputs(3)[2])
-        return _with_bias(at, made, other)
+        channels, spatial = _output_channels(made), _spatial(made)
+        dims = at.dims(other)
+        at.require(dims[-spatial:] == (1,) * spatial and dims[: -spatial - 1] in {(), (1,)})
+        at.require(len(dims) > spatial and dims[-spatial - 1] == channels)
+        flat = at.reshaped(other, [channels])
+        copy = Site(at.scope, made.place)
+        found = copy.copy([*made.inputs(2), flat])
+        at.take(copy)
+        return found
     at.require(False)
     return ""
-
-
-def _with_bias(at: Site, made: Site, bias: str) -> str:
-    channels, spatial = _output_channels(made), _spatial(made)
-    dims = at.dims(bias)
-    at.require(dims[-spatial:] == (1,) * spatial and dims[: -spatial - 1] in {(), (1,)})
-    at.require(len(dims) > spatial and dims[-spatial - 1] == channels)
-    flat = at.reshaped(bias, [channels])
-    copy = Site(at.scope, made.place)
-    found = copy.copy([*made.inputs(2), flat])
-    at.take(copy)
-    return found
 
 
 def _output_channels(made: Site) -> int:

@@ -384,7 +384,11 @@ class Scope:
         for node in self.graph.node:
             if node.op_type == "Constant" and walk.operator(node)[0] == "" and node.output:
                 found.update((node.output[0], each.t) for each in node.attribute if each.name == "value")
-        return {name: each for name, each in found.items() if _is_small(each)}
+        return {
+            name: each
+            for name, each in found.items()
+            if (not is_external(each) and elements(each.dims) <= _MOST_ELEMENTS)
+        }
 
     def type_of(self, name: str) -> TensorType | None:
         """The type of a tensor, of this graph or one around it; None if it cannot be told."""
@@ -408,10 +412,6 @@ class Scope:
             for number, (graph, twin) in enumerate(graphs):
                 named = f"{ours.name}[{number}]"
                 yield named, Scope(model=self.model, graph=graph, told=twin, taken=self.taken, outer=self)
-
-
-def _is_small(weight: onnx.TensorProto) -> bool:
-    return not is_external(weight) and elements(weight.dims) <= _MOST_ELEMENTS
 
 
 def scope_of(model: onnx.ModelProto) -> Scope:
