@@ -6,9 +6,12 @@ Only the syntax is read; nothing is imported.
 from __future__ import annotations
 
 import ast
+import io
+import re
 import statistics
 import sys
-from collections import defaultdict
+import tokenize
+from collections import Counter, defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache
@@ -19,14 +22,34 @@ SOURCE = Path(__file__).parents[2] / "src"
 MANY_POSITIONAL = 7
 MANY_FIELDS = 4
 MANY_ATTRIBUTES = 12
-MANY_LINES = 500
+MANY_LINES = 600
+
+_NO_CODE = {
+    tokenize.COMMENT,
+    tokenize.NL,
+    tokenize.NEWLINE,
+    tokenize.INDENT,
+    tokenize.DEDENT,
+    tokenize.ENDMARKER,
+}
 
 
 @dataclass(frozen=True, kw_only=True)
 class Figures:
     """What is counted; ``places`` names each thing that is counted, by the name of its figure."""
 
+    code: int
+    """Lines of code proper: no docstring, comment, import or blank line."""
+    modules: int
     functions: int
+    used_once: int
+    """Private functions whose name occurs twice in the whole source: where it is defined, and once more."""
+    inner_imports: int
+    """Import statements that do not stand at the left margin."""
+    namespaces: int
+    """Functions that take an ``argparse.Namespace``."""
+    options: int
+    """Calls of ``add_argument`` in the source, which declare an option."""
     median: int
     """Lines of a function without its docstring, as are the next two."""
     percentile_90: int
@@ -41,7 +64,7 @@ class Figures:
     wide_classes: int
     """Classes of more than 12 attributes; fields of frozen records count, class constants do not."""
     long_modules: int
-    """Modules of more than 500 lines."""
+    """Modules of more than 600 lines."""
     generator_loops: int
     """Functions outside of ``search`` that drive a generator by hand."""
     child_protocols: int
@@ -55,8 +78,24 @@ def figures(source: Path = SOURCE) -> Figures:
         ".".join(path.relative_to(source).with_suffix("").parts): ast.parse(path.read_bytes())
         for path in sorted(source.rglob("*.py"))
     }
+    texts = [path.read_text(encoding="utf-8") for path in sorted(source.rglob("*.py"))]
+    names = Counter(word for text in texts for word in re.findall(r"\b_[a-z]\w+\b", text))
     lengths = {f"{module}.{name}": length for module, tree in trees.items() for name, length in _lengths(tree)}
     places = {
+        "used_once": [
+            f"{module}.{node.name}"
+            for module, tree in trees.items()
+            for node in _nodes(tree)
+            if isinstance(node, _Function) and re.match("_[a-z]", node.name) and names[node.name] == 2
+        ],
+        "inner_imports": [
+            f"{module}:{node.lineno}"
+            for module, tree in trees.items()
+            for node in _nodes(tree)
+            if isinstance(node, ast.Import | ast.ImportFrom) and node.col_offset
+        ],
+        "namespaces": [f"{module}.{name}" for module, tree in trees.items() for name in _takes_a_namespace(tree)],
+        "options": [f"{module}:{line}" for module, tree in trees.items() for line in _declarations(tree)],
         "positional_calls": [f"{module}:{line}" for module, tree in trees.items() for line in _positional_calls(tree)],
         "positional_records": [f"{m}.{name}" for m, tree in trees.items() for name in _positional_records(tree)],
         "class_names_twice": _class_names_twice(trees),
@@ -73,7 +112,9 @@ def figures(source: Path = SOURCE) -> Figures:
     }
     ordered = sorted(lengths.values())
     return Figures(
-        functions=len(ordered),
+        code=sum(map(_code_lines, texts)),
+        modules=len(trees),
+        functions=sum(isinstance(node, _Function) for tree in trees.values() for node in _nodes(tree)),
         median=int(statistics.median(ordered)),
         percentile_90=ordered[int(len(ordered) * 0.9)],
         longest=ordered[-1],
@@ -93,6 +134,38 @@ def _lines(path: Path) -> int:
 
 
 _Function = ast.FunctionDef | ast.AsyncFunctionDef
+
+
+def _code_lines(text: str) -> int:
+    outside: set[int] = set()
+    for node in ast.walk(ast.parse(text)):
+        if isinstance(node, ast.Module | ast.ClassDef | _Function):
+            first = node.body[0] if node.body else None
+            if (
+                isinstance(first, ast.Expr)
+                and isinstance(first.value, ast.Constant)
+                and isinstance(first.value.value, str)
+            ):
+                outside.update(range(first.lineno, (first.end_lineno or 0) + 1))
+        elif isinstance(node, ast.Import | ast.ImportFrom):
+            outside.update(range(node.lineno, (node.end_lineno or 0) + 1))
+    tokens = tokenize.generate_tokens(io.StringIO(text).readline)
+    lines = {line for each in tokens if each.type not in _NO_CODE for line in range(each.start[0], each.end[0] + 1)}
+    return len(lines - outside)
+
+
+def _takes_a_namespace(tree: ast.Module) -> Iterator[str]:
+    for node in _nodes(tree):
+        if isinstance(node, _Function):
+            parameters = [*node.args.posonlyargs, *node.args.args, *node.args.kwonlyargs]
+            if any(each.annotation is not None and "Namespace" in ast.unparse(each.annotation) for each in parameters):
+                yield node.name
+
+
+def _declarations(tree: ast.Module) -> Iterator[int]:
+    for node in _nodes(tree):
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr == "add_argument":
+            yield node.lineno
 
 
 def _lengths(tree: ast.Module) -> Iterator[tuple[str, int]]:

@@ -1,10 +1,22 @@
-"""What the source looks like does not get worse: see ``figures.py``, which prints what stands where with ``-v``."""
+"""The source does not grow, and does not fall into splinters: see ``figures.py``, which prints what stands where with
+``-v``, and ``journeys.py``.
+
+A limit falls when the figure does. One function may tell a story of 40 lines; what ruff finds too complex is too long.
+"""
 
 import pytest
 
 from architecture.figures import figures
+from architecture.journeys import Journey, reduction, run_with_golden_values
 
 LIMITS = {
+    "code": 64_500,
+    "modules": 417,
+    "functions": 6_813,
+    "used_once": 1_113,
+    "inner_imports": 700,
+    "namespaces": 298,
+    "options": 297,
     "percentile_90": 40,
     "positional_calls": 0,
     "positional_records": 8,
@@ -16,17 +28,32 @@ LIMITS = {
     "child_protocols": 3,
 }
 
+ROOM = {"code": 300, "modules": 5, "functions": 50, "used_once": 20, "inner_imports": 20, "options": 20}
+"""How far a figure may fall below its limit before the limit has to follow."""
+
 
 @pytest.fixture(scope="module")
-def found() -> dict[str, object]:
+def counted() -> dict[str, object]:
     return vars(figures())
 
 
 @pytest.mark.parametrize("name", LIMITS)
-def test_no_figure_is_above_its_limit(name: str, found: dict[str, object]) -> None:
-    assert found[name] <= LIMITS[name], found["places"].get(name)
+def test_no_figure_is_above_its_limit(name: str, counted: dict[str, object]) -> None:
+    assert counted[name] <= LIMITS[name], counted["places"].get(name)
 
 
 @pytest.mark.parametrize("name", sorted(LIMITS.keys() - {"percentile_90"}))
-def test_a_limit_follows_what_has_become_better(name: str, found: dict[str, object]) -> None:
-    assert found[name] >= LIMITS[name], "lower the limit"
+def test_a_limit_follows_what_has_become_better(name: str, counted: dict[str, object]) -> None:
+    assert counted[name] >= LIMITS[name] - ROOM.get(name, 0), "lower the limit"
+
+
+@pytest.mark.parametrize(
+    ("journey", "functions", "files"),
+    [(reduction, 860, 95), (run_with_golden_values, 365, 60)],
+)
+def test_a_journey_passes_through_no_more_of_the_source(
+    journey: Journey, functions: int, files: int, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    passed = journey(tmp_path_factory.mktemp("journey"))
+    assert len(passed) <= functions
+    assert len({file for file, _ in passed}) <= files
