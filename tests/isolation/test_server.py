@@ -4,17 +4,20 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import suppress
+from itertools import count
 from pathlib import Path
 
 import pytest
 
 from biopsy import errors
 from biopsy.processes import server as module
-from biopsy.processes.server import Server, ServerEndedError
+from biopsy.processes.server import Server, ServerEndedError, _Child
 from biopsy.processes.watch import Limits
 from support.command_line import is_alive, wait_until
+from support.instructions import before_instruction
 
 SOON = Limits(seconds=2)
 LONG_REQUEST = {"text": "x" * (4 << 20)}
@@ -71,6 +74,8 @@ def main():
     return 0
 """
 """A child of which it is up to the test what it says on its stdout."""
+
+INSTANT_ANSWER = r"""sys.stdout.buffer.write(b'{"answer": {}}\n'); sys.stdout.flush()"""
 
 
 @pytest.fixture
@@ -234,6 +239,34 @@ def test_an_interrupt_ends_the_child_and_its_answer_is_never_taken_for_another(
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120)
     assert done.stdout == "True\n", done.stderr
+
+
+def test_an_interrupt_at_any_instruction_of_taking_an_answer_leaves_nothing_locked(
+    child_module: Callable[[str], str],
+) -> None:
+    module, interrupted = child_module(RAW.replace("ANSWER", INSTANT_ANSWER)), []
+
+    def interrupt() -> None:
+        raise KeyboardInterrupt
+
+    def ask(instruction: int) -> None:
+        server = Server(module)
+        try:
+            with before_instruction(instruction, _Child._next_answer, interrupt):
+                server.ask({})
+        except KeyboardInterrupt:
+            interrupted.append(instruction)
+        assert server.ask({}) == {}
+        server.close()
+
+    for instruction in count():
+        thread = threading.Thread(target=ask, args=(instruction,), daemon=True)
+        thread.start()
+        thread.join(120)
+        assert not thread.is_alive(), f"it waits for ever after an interrupt before instruction {instruction}"
+        if instruction not in interrupted:
+            break
+    assert len(interrupted) > 10
 
 
 def test_a_child_ends_with_the_server_and_may_not_even_have_been_asked(server: Server) -> None:

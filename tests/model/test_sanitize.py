@@ -6,6 +6,7 @@ import sys
 from collections import Counter
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnx
@@ -440,3 +441,46 @@ def test_strings_stay_and_the_rest_is_folded() -> None:
     model = onnx.parser.parse_model(text)
     folding.fold_constants(model, Path())
     assert [node.op_type for node in model.graph.node] == ["Constant", "Concat", "Add"]
+
+
+def joining_one_constant(times: int) -> onnx.ModelProto:
+    """A Concat of a constant with itself, and a small sum of constants, to be computed beforehand."""
+    nodes = [
+        helper.make_node("Concat", ["w"] * times, ["c"], axis=0),
+        helper.make_node("Add", ["w", "w"], ["s"]),
+        helper.make_node("Add", ["c", "x"], ["d"]),
+        helper.make_node("Add", ["d", "s"], ["y"]),
+    ]
+    return model_of(nodes, [tensor("x", [times])], [tensor("y", [times])], [floats("w", 1)])
+
+
+def test_a_node_stays_of_which_the_optimizer_would_list_too_many_uses(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(folding, "_MOST_USES", 1000)
+    model = joining_one_constant(100)
+    assert folding.fold_constants(model, Path()).startswith("not every constant is folded: ")
+    assert operators(model) == ["Concat", "Add", "Add"]
+
+
+def test_with_very_many_inputs_of_nodes_folding_infers_no_shapes_and_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    model = joining_one_constant(100)
+    monkeypatch.setattr(folding, "_MOST_INFERRED", 50)
+    assert "the nodes have more than 50 inputs" in folding.fold_constants(model, Path())
+    assert operators(model) == ["Add", "Add"]
+
+
+def test_no_other_pass_begins_once_the_time_is_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    optimizer, ir = folding._load_onnxscript()
+    passes = 0
+
+    class Slow:
+        @staticmethod
+        def fold_constants(*args: object, **options: Any) -> object:
+            nonlocal passes
+            passes += 1
+            result = optimizer.fold_constants(*args, **options)
+            options["should_fold"].__self__._until = 0.0
+            return result
+
+    monkeypatch.setattr(folding, "_load_onnxscript", lambda: (Slow, ir))
+    assert folding.fold_constants(joining_one_constant(2), Path()).startswith("constants may be left: ")
+    assert passes == 1

@@ -134,7 +134,8 @@ def run_by_contract(session: Any, label: str, run: Callable[[Feed], Any], feed: 
     arrays = {name: _array(label, name, given[name]) for name in sorted(given, key=place.__getitem__)}
     if not session.gives_new_arrays:
         return {name: _copy(array) for name, array in arrays.items()}
-    return {name: _copy(array) if _is_input(array, fed) else array for name, array in arrays.items()}
+    begins = {_address(value) for value in fed.values() if hasattr(value, "__array_interface__")}
+    return {name: _copy(array) if _is_input(array, fed, begins) else array for name, array in arrays.items()}
 
 
 def require_session(made: Any, label: str, model: Any, able: Any) -> None:
@@ -215,11 +216,21 @@ def _array(label: str, name: str, value: Any) -> Array:
     return text(array)
 
 
-def _is_input(array: Array, fed: Feed) -> bool:
-    """Whether an output is an input as it was fed, whose values its owner may change. Such a view is read-only."""
+def _is_input(array: Array, fed: Feed, begins: set[int]) -> bool:
+    """Whether an output is an input as it was fed, whose values its owner may change. ``begins``: addresses of those.
+
+    Such a view is read-only, but for one that native code has made anew from where the input begins.
+    """
     import numpy as np
 
-    return not array.flags.writeable and any(np.may_share_memory(array, value) for value in fed.values())
+    if array.flags.writeable:
+        return _address(array) in begins
+    return any(np.may_share_memory(array, value) for value in fed.values())
+
+
+def _address(array: Array) -> int:
+    address: int = array.__array_interface__["data"][0]
+    return address
 
 
 def _copy(array: Array) -> Array:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import logging
 import time
+from collections import Counter
 from collections.abc import Iterator, Mapping, MutableSequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -44,9 +45,10 @@ class Folding:
 
     def may_be_computed(self, node: Any) -> bool | None:
         """For the optimizer: False for a node that stays, True for one that is computed, None for its own rules."""
+        tensors = {*node.inputs, *node.outputs}
         if any(
             _is_missing(value) or (value is not None and value.dtype is not None and value.dtype.name == "STRING")
-            for value in (*node.inputs, *node.outputs)
+            for value in tensors
         ):
             return False
         if _may_be_computed(node) is False:
@@ -82,6 +84,15 @@ MOST_FOLDED = 500_000_000
 MOST_SECONDS = 20.0
 """Seconds that folding computes for; what is left then stays as it is."""
 
+_MOST_USES = 1 << 22
+"""Uses of its inputs, counted for each input, of a node that is computed: the optimizer makes a list of them for each.
+
+Over a thousand inputs that are all one constant, which as many nodes use, are a billion.
+"""
+
+_MOST_INFERRED = 1 << 18
+"""Inputs of all nodes together up to which shapes are inferred in each pass: each input of each node takes 40 us."""
+
 
 class _Budget:
     """What folding may still compute. Results and time are counted over all passes."""
@@ -91,6 +102,7 @@ class _Budget:
         self._bytes = max(MOST_FOLDED, 2 * (how.threshold or 0))
         self._until = time.monotonic() + MOST_SECONDS
         self._has_refused = False
+        self._has_stopped = False
 
     def allows(self, node: Any) -> bool | None:
         """As ``Folding.may_be_computed``, as long as something is left."""
@@ -100,18 +112,34 @@ class _Budget:
         known = [_bytes_of(output) for output in node.outputs]
         given = sum(value.const_value.nbytes for value in node.inputs if value is not None)
         needed = sum(given if size is None else size for size in known)
-        if needed > self._bytes or time.monotonic() > self._until:
+        if needed > self._bytes or self.is_over() or _uses(node) > _MOST_USES:
             self._has_refused = True
             return False
         self._bytes -= needed
         return allowed
 
+    def is_over(self) -> bool:
+        """Whether the time is up, so that nothing more is computed."""
+        return time.monotonic() > self._until
+
+    def stops(self) -> bool:
+        """Whether there is to be no other pass: one over a large model takes its time even if it computes nothing."""
+        self._has_stopped = self.is_over()
+        return self._has_stopped
+
     def left_out(self) -> str:
         """A sentence on what was not computed, "" if everything was."""
-        if not self._has_refused:
+        if not self._has_refused and not self._has_stopped:
             return ""
         most = size_text(max(MOST_FOLDED, 2 * (self._how.threshold or 0)))
-        return f"not every constant is folded: folding may take {MOST_SECONDS:.0f} s, and compute {most} in all"
+        left = "not every constant is folded" if self._has_refused else "constants may be left"
+        return f"{left}: folding may take {MOST_SECONDS:.0f} s, and compute {most} in all"
+
+
+def _uses(node: Any) -> int:
+    """How many uses of values the optimizer lists once it has computed this node."""
+    times = Counter(value for value in node.inputs if value is not None)
+    return sum(number * len(value.uses()) for value, number in times.items())
 
 
 def fold_constants(model: onnx.ModelProto, folder: Path, how: Folding = Folding()) -> str:
@@ -121,8 +149,9 @@ def fold_constants(model: onnx.ModelProto, folder: Path, how: Folding = Folding(
     elements and weights of over 8,192 stay as they are, as do ConstantOfShape and (De)QuantizeLinear. What would have
     more than 16,777,216 elements, or an unknown number of them, is not even computed. With a threshold, it alone and
     the last rule decide. All results together may have ``MOST_FOLDED`` bytes, or twice the threshold if that is more,
-    and take ``MOST_SECONDS``; returns a sentence on what was left out so, or "". External data in ``folder`` is read
-    only where a small weight is folded. A node that cannot be computed stays, and the others are folded all the same.
+    and take ``MOST_SECONDS``, after which no other pass begins; returns a sentence on what was left out so, or "".
+    External data in ``folder`` is read only where a small weight is folded. A node that cannot be computed stays, and
+    the others are folded all the same.
 
     Raises BiopsyError if onnxscript is not installed, ModelError if it cannot read the model or its external data.
     """
@@ -133,6 +162,10 @@ def fold_constants(model: onnx.ModelProto, folder: Path, how: Folding = Folding(
     for function in model.functions:  # the optimizer would look for their data in the current folder
         external.load_into(function, folder)
     _require_each_computed_once(model)
+    few_inferred = ""
+    if how.infers and sum(len(node.input) for node in walk.nodes(model)) > _MOST_INFERRED:
+        how = replace(how, infers=False)
+        few_inferred = f"folding infers no shapes on its way: the nodes have more than {_MOST_INFERRED:,} inputs"
     lost = _lost_by_folding(model)
     names = {tuple(node.output): node.name for node in walk.nodes(model)}
     computed = {name for node in walk.nodes(model) for name in node.output}
@@ -144,7 +177,7 @@ def fold_constants(model: onnx.ModelProto, folder: Path, how: Folding = Folding(
         ir.external_data.set_base_dir(represented.graph, folder)
         with _quiet("onnxscript", "onnx_ir"):
             for _ in range(how.passes):
-                if not optimizer.fold_constants(represented, **_settings(how, budget)).modified:
+                if not optimizer.fold_constants(represented, **_settings(how, budget)).modified or budget.stops():
                     break
             folded = ir.to_proto(represented)
     except Exception as error:  # whatever a folded operator or the conversion raises
@@ -163,7 +196,7 @@ def fold_constants(model: onnx.ModelProto, folder: Path, how: Folding = Folding(
     weights = {weight.name for weight in walk.weights(model)} & computed  # those have their type themselves
     _restore_listings(model, {name: info for name, info in listed.items() if name not in weights})
     clean_up(model, functions=False)
-    return budget.left_out()
+    return "; ".join(filter(None, [budget.left_out(), few_inferred]))
 
 
 def _settings(how: Folding, budget: _Budget) -> dict[str, Any]:

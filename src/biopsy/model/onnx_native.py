@@ -7,8 +7,8 @@ decide what is handed to it: a node that would propagate a long tensor is taken 
 were inferred.
 
 - A model with an operator that is new to this process is inferred in a fork: onnx may crash on it. So is one whose
-  lengths only propagation itself can tell. Others, such as the candidates of a reduction, are inferred here, and could
-  crash this process.
+  lengths only propagation itself can tell, and one with a tensor whose bytes do not fit its shape. Others, such as the
+  candidates of a reduction, are inferred here, and could crash this process.
 - A fork may take ``MOST_SECONDS``, and a tenth of a millisecond for each node, and allocate ``MOST_MEMORY``.
 """
 
@@ -21,6 +21,7 @@ from functools import cache
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from biopsy.model import walk
+from biopsy.model.tensor_type import raw_size
 from biopsy.model.walk import unbounded
 from biopsy.processes import supervised
 from biopsy.processes.watch import Limits, signal_name
@@ -124,7 +125,8 @@ def _asked(judge: str, model: onnx.ModelProto, call: Callable[[], Iterator[Answe
     counted = Counter((node.domain, node.op_type) for node in walk.nodes(model))
     operators = set(counted)
     is_possible = supervised.is_apart_possible()
-    if survived[judge].issuperset(operators) or not is_possible:
+    is_familiar = survived[judge].issuperset(operators) and not any(map(_misfits, walk.tensors(model)))
+    if is_familiar or not is_possible:
         found: dict[str, Any] = {}
         for kind, value in call():
             if kind == "doubt":
@@ -138,6 +140,11 @@ def _asked(judge: str, model: onnx.ModelProto, call: Callable[[], Iterator[Answe
                 "left_out": "shape inference follows no values, since their lengths are not known beforehand",
             }
     return _asked_apart(judge, counted, model, call)
+
+
+def _misfits(tensor: onnx.TensorProto) -> bool:
+    """Whether a tensor holds other bytes than its shape asks for: onnx 1.19 writes beyond what it has made for them."""
+    return tensor.HasField("raw_data") and len(tensor.raw_data) != raw_size(tensor.data_type, tensor.dims)
 
 
 def _asked_apart(

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import atexit
 import contextlib
+import functools
 import os
 import signal
 import sys
@@ -223,6 +224,7 @@ def _of_the_machine() -> int:
     return _UNKNOWN
 
 
+@functools.cache  # a file, which who has many tensors would read for each
 def _of_the_container() -> int:
     with suppress(OSError, ValueError):  # no container, or no limit: "max"
         return int(Path("/sys/fs/cgroup/memory.max").read_text(encoding="ascii"))

@@ -96,8 +96,10 @@ class _Child:
         self._process = Process(words, stdin=pipe, stdout=pipe, stderr=pipe, environment=environment)
         stdin, stdout, stderr = self._process.streams
         self._requests: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()
-        self._answers: queue.SimpleQueue[bytes] = queue.SimpleQueue()  # an interrupt leaves a Queue without its lock
-        self._room = threading.Semaphore()  # for one answer that nobody has taken yet
+        # An interrupt leaves a Queue or a Semaphore locked: they are made of Python, in which it comes anywhere.
+        self._answers: queue.SimpleQueue[bytes] = queue.SimpleQueue()
+        self._room: queue.SimpleQueue[None] = queue.SimpleQueue()  # for one answer that nobody has taken yet
+        self._room.put(None)
         self._printed = KeptOutput(_KEPT)
         self._note: str | None = None
         self._threads = [
@@ -142,7 +144,7 @@ class _Child:
     def _next_answer(self, seconds: float) -> bytes:
         """Raises queue.Empty if none comes within so many seconds."""
         line = self._answers.get(timeout=seconds)
-        self._room.release()
+        self._room.put(None)
         return line
 
     def end(self, cause: Cause) -> ServerEndedError:
@@ -152,7 +154,7 @@ class _Child:
             status = self._process.kill()
             cause = "answer" if cause == "itself" else cause
         self._requests.put(None)
-        self._room.release()  # an interrupt may have kept who took an answer from saying so
+        self._room.put(None)  # an interrupt may have kept who took an answer from saying so
         until = time.monotonic() + _LAST_WAIT
         while any(thread.is_alive() for thread in self._threads) and time.monotonic() < until:
             with suppress(queue.Empty):
@@ -173,9 +175,9 @@ class _Child:
     def _read_answers(self, stream: IO[bytes]) -> None:
         with stream:
             while line := stream.readline(LONGEST_ANSWER):
-                self._room.acquire()
+                self._room.get()
                 self._answers.put(line)
-        self._room.acquire()
+        self._room.get()
         self._answers.put(b"")
 
     def _read_output(self, stream: IO[bytes]) -> None:
