@@ -22,7 +22,6 @@ from biopsy import errors
 from biopsy.cli.app import main
 from biopsy.engines import registry
 from biopsy.engines.base import ModelInput
-from biopsy.model import external
 from biopsy.model.index import index_file
 from biopsy.tensors.files import read_results
 from security.test_external_locations import PLACES, WAYS, in_function, in_initializer
