@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from biopsy.comparison.metrics import Bools, Floats, Index, at, differing, errors_between, numeric
+from biopsy.comparison.metrics import Floats, Index, at, differing, errors_between, numeric
 from biopsy.comparison.tolerance import TopK
 from biopsy.tensors.results import Array
 from biopsy.tensors.types import is_extended
@@ -21,27 +21,18 @@ from biopsy.tensors.types import is_extended
 
 def finite_pairs(actual: Array, expected: Array) -> tuple[Floats, Floats]:
     """Both tensors flat, in float64 (complex ones as pairs), without elements that are not finite on both sides."""
-    pairwise = "c" in (actual.dtype.kind, expected.dtype.kind)
-    left, right = _real(actual, pairwise), _real(expected, pairwise)
+    flat = _parts if "c" in (actual.dtype.kind, expected.dtype.kind) else numeric
+    left, right = (flat(side).reshape(-1).astype(np.float64, copy=False) for side in (actual, expected))
     both = np.isfinite(left) & np.isfinite(right)
     return (left, right) if both.all() else (left[both], right[both])
 
 
-def _real(array: Array, pairwise: bool) -> Floats:
-    values = _parts(array) if pairwise else numeric(array)
-    return values.reshape(-1).astype(np.float64, copy=False)
-
-
 def finite_errors(actual: Array, expected: Array) -> Floats:
     """The absolute errors, flat, of the elements that are finite on both sides; above 0 wherever the values differ."""
-    found = errors_between(actual, expected).absolute
-    both = _finite(actual) & _finite(expected)
-    return found if both.all() else found[both]
-
-
-def _finite(array: Array) -> Bools:
-    found: Bools = np.isfinite(numeric(array)).reshape(-1)
-    return found
+    between = errors_between(actual, expected).absolute
+    left, right = (np.isfinite(numeric(side)).reshape(-1) for side in (actual, expected))
+    both = left & right
+    return between if both.all() else between[both]
 
 
 def l2(actual: Array, expected: Array) -> float:
