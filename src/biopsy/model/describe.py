@@ -157,15 +157,9 @@ def _node_lines(
     yield f"{indent}     -> {', '.join(_with_type(name, scopes) for name in outputs)}"
     for attribute in attributes:
         yield from _attribute_lines(source, attribute, scopes, indent + "    ", depth)
-    if source.attrs and noted:
-        yield from _origin_lines(buffer[slice(*span)], indent + "    ")
-
-
-def _origin_lines(node: bytes, indent: str) -> Iterator[str]:
-    """Where in the code of its author a node comes from, if an exporter says so."""
-    found = source_of(node)
-    if found is not None:
-        yield f"{indent}from {short_name(printable(found.with_code))}"
+    origin = source_of(buffer[slice(*span)]) if source.attrs and noted else None
+    if origin is not None:
+        yield f"{indent}    from {short_name(printable(origin.with_code))}"
 
 
 def _attribute_lines(

@@ -60,7 +60,9 @@ def insert(model: onnx.ModelProto, new: NewNode, *, infers: bool = True) -> None
         elif name in fixed:
             raise errors.UsageError(f"--outputs: {name!r} is an input or a weight of the model: no node computes it")
         else:
-            _take_over(graph, name, taken)
+            for node in graph.node:  # its other outputs stay
+                if name in node.output:
+                    _rename(node.output, name, walk.free_name(f"{name}_replaced", taken))
             results.append(name)
     inputs = [sources[name] for name in new.inputs]
     node = helper.make_node(new.operator, inputs, results, name=new.name or None)
@@ -111,13 +113,6 @@ def _split(graph: onnx.GraphProto, name: str, taken: set[str], fixed: Collection
     for info in graph.output:
         info.name = other if info.name == name else info.name
     return name, other
-
-
-def _take_over(graph: onnx.GraphProto, name: str, taken: set[str]) -> None:
-    """Let no node compute a tensor: its other outputs stay."""
-    for node in graph.node:
-        if name in node.output:
-            _rename(node.output, name, walk.free_name(f"{name}_replaced", taken))
 
 
 def _rename_reads(node: onnx.NodeProto, old: str, new: str) -> None:

@@ -49,8 +49,10 @@ def freeze_inputs(model: onnx.ModelProto, shapes: Mapping[str, Shape]) -> Frozen
         for old, new in zip(declared.shape or (), shape, strict=False):
             if isinstance(old, str) and isinstance(new, int):
                 found.setdefault(old, set()).add(new)
-        resized |= _contradicts(declared.shape, shape)
-        ranked_anew |= declared.shape is None or len(declared.shape) != len(shape)
+            resized |= isinstance(old, int) and old != new
+        has_rank = declared.shape is not None and len(declared.shape) == len(shape)
+        resized |= declared.shape is not None and not has_rank
+        ranked_anew |= not has_rank
         inputs[name].ParseFromString(parts.value_info(name, TensorType(declared.elem, shape)))
     conflicts = tuple(sorted(symbol for symbol, sizes in found.items() if len(sizes) > 1))
     sizes = {symbol: next(iter(values)) for symbol, values in found.items() if len(values) == 1}
@@ -68,13 +70,6 @@ def _declared(inputs: Mapping[str, onnx.ValueInfoProto], name: str) -> TensorTyp
     if declared is None:
         raise errors.UsageError(f"the input {name!r} is no tensor: it has no shape to set")
     return declared
-
-
-def _contradicts(old: Shape | None, new: Shape) -> bool:
-    if old is None:
-        return False
-    pairs = zip(old, new, strict=False)
-    return len(old) != len(new) or any(isinstance(before, int) and before != after for before, after in pairs)
 
 
 def every_info(model: onnx.ModelProto) -> Iterator[onnx.ValueInfoProto]:
@@ -232,22 +227,18 @@ def endless(model: onnx.ModelProto) -> list[str]:
 def _require_order(nodes: Sequence[onnx.NodeProto]) -> list[int]:
     """The places of nodes in topological order. Raises ModelError, naming a node, if there is a cycle."""
     order = walk.sorted_places(nodes)
-    if len(order) < len(nodes):
-        raise _cycle(nodes, set(range(len(nodes))) - set(order))
-    return order
-
-
-def _cycle(nodes: Sequence[onnx.NodeProto], stuck: set[int]) -> errors.ModelError:
-    """Follow the stuck nodes backwards until one comes again: that one is on the cycle."""
+    if len(order) == len(nodes):
+        return order
+    stuck = set(range(len(nodes))) - set(order)
     producer = {name: place for place in sorted(stuck) for name in nodes[place].output if name}
     place = min(stuck)
     seen: set[int] = set()
-    while place not in seen:
+    while place not in seen:  # backwards, until a node comes again: that one is on the cycle
         seen.add(place)
         place = min(producer[name] for name in walk.reads(nodes[place]) if name in producer)
     node = nodes[place]
     label = printable(node.op_type) + (f" {node.name!r}" if node.name else f" that computes {list(node.output)}")
-    return errors.ModelError(f"the nodes cannot be sorted: {label} depends on its own result")
+    raise errors.ModelError(f"the nodes cannot be sorted: {label} depends on its own result")
 
 
 def count_operators(model: onnx.ModelProto) -> Counter[str]:

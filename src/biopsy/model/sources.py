@@ -236,21 +236,6 @@ def source_of(payload: bytes) -> NodeSource | None:
             key = string_in(payload, 1, start, end)
             if key in _READ:
                 entries[key] = string_in(payload, 2, start, end)[:_LONGEST]
-    return _of_metadata(entries) or _of_script(name, op_type, doc)
-
-
-def source_of_stack(stack: str, operator: str, classes: Sequence[str] = ()) -> NodeSource | None:
-    """What the stack trace of a node of PyTorch's programs says of it; None if it holds no frame."""
-    frames = list(_frames(stack[:_LONGEST]))
-    found = _at(NodeSource(by="pytorch", operator=operator, classes=tuple(classes)), frames)
-    return found if found.file is not None else None
-
-
-def _short(payload: bytes, start: int, end: int) -> str:
-    return text(payload[start : min(end, start + _LONGEST)])
-
-
-def _of_metadata(entries: dict[str, str]) -> NodeSource | None:
     frames = list(_frames(entries.get(_STACK, "")))
     scopes, classes = _modules(_items(entries.get(_SCOPES, ""))), _modules(_items(entries.get(_CLASSES, "")))
     by = "pytorch"
@@ -262,7 +247,18 @@ def _of_metadata(entries: dict[str, str]) -> NodeSource | None:
     target = _TARGET.search(entries.get(FX_NODE, ""))
     found = NodeSource(by=by, scopes=scopes, classes=classes, operator=target[1] if target is not None else None)
     found = _at(found, frames)
-    return found if found.file is not None or scopes or classes else None
+    return (found if found.file is not None or scopes or classes else None) or _of_script(name, op_type, doc)
+
+
+def source_of_stack(stack: str, operator: str, classes: Sequence[str] = ()) -> NodeSource | None:
+    """What the stack trace of a node of PyTorch's programs says of it; None if it holds no frame."""
+    frames = list(_frames(stack[:_LONGEST]))
+    found = _at(NodeSource(by="pytorch", operator=operator, classes=tuple(classes)), frames)
+    return found if found.file is not None else None
+
+
+def _short(payload: bytes, start: int, end: int) -> str:
+    return text(payload[start : min(end, start + _LONGEST)])
 
 
 def _of_script(name: str, op_type: str, doc: str) -> NodeSource | None:

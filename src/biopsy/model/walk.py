@@ -5,7 +5,7 @@ functions stand for.
 from __future__ import annotations
 
 import heapq
-from collections.abc import Iterable, Iterator, Mapping, MutableSequence, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, MutableSequence, Sequence
 from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -53,6 +53,30 @@ def nodes(model: onnx.ModelProto) -> Iterator[onnx.NodeProto]:
         yield from graph.node
     for function in model.functions:
         yield from function.node
+
+
+_HIDDEN = "biopsy.hidden."
+"""The domain of nodes that are hidden; theirs follows."""
+
+
+def hide(model: onnx.ModelProto, hidden: Collection[onnx.NodeProto]) -> None:
+    """Have nodes of a model be of operators that nobody knows, until ``show_again``."""
+    for node in hidden:
+        node.domain = f"{_HIDDEN}{node.domain}"
+    for domain in sorted({node.domain for node in hidden}):
+        model.opset_import.add(domain=domain, version=1)
+
+
+def show_again(model: onnx.ModelProto) -> None:
+    """Undo ``hide``, in the model or in one that was made of it."""
+    for node in nodes(model):
+        if node.domain.startswith(_HIDDEN):
+            node.domain = node.domain.removeprefix(_HIDDEN)
+            if not node.domain:
+                node.ClearField("domain")
+    for place in reversed(range(len(model.opset_import))):
+        if model.opset_import[place].domain.startswith(_HIDDEN):
+            del model.opset_import[place]
 
 
 def weights(model: onnx.ModelProto) -> Iterator[onnx.TensorProto]:

@@ -218,7 +218,7 @@ class _Watcher:
                     os.close(self._pipe)
                     self._pipe = None
                 reading, writing = os.pipe()
-                # If this process is a check itself, whoever ends it with all that carry its mark leaves the shell alone.
+                # If this process is a check, whoever ends it with all that carry its mark leaves the shell alone.
                 environment = {name: value for name, value in os.environ.items() if name != VERDICT_VARIABLE}
                 try:
                     shell = subprocess.Popen(

@@ -48,21 +48,6 @@ class ServerProcess(Protocol):
         """Free what stands for it here: it has ended, or nobody listens any more."""
 
 
-class StartsServer(Protocol):
-    """Starts the process that serves, by words, environment and descriptors. Raises CannotStartError."""
-
-    def __call__(
-        self,
-        words: Sequence[str],
-        *,
-        stdout: int,
-        stderr: int,
-        environment: Mapping[str, str],
-        descriptors: Sequence[int],
-    ) -> ServerProcess:
-        """The process, which is not waited for."""
-
-
 class ForkServer:
     """The asking end of a warm process, which is started at once by these words.
 
@@ -80,7 +65,7 @@ class ForkServer:
         environment: Mapping[str, str] | None = None,
         descriptors: Sequence[int] = (),
         stdout: int = subprocess.DEVNULL,
-        start: StartsServer = Process,
+        start: Callable[..., ServerProcess] = Process,
     ) -> None:
         """Raises ServerGoneError if it cannot be started, or if this platform has no fork."""
         if not hasattr(os, "fork"):
@@ -191,25 +176,20 @@ class _Connection:
             self._socket.sendall(data[sent:])
         except OSError as error:
             raise ServerGoneError from error
-        answer = self.promised(_SECONDS_TO_FORK)
-        given = (answer.get(name) for name in ("pid", "generation"))
-        numbers = [number for number in given if isinstance(number, int)]
-        if len(numbers) < 2:
+        try:
+            answer = self.answer(_SECONDS_TO_FORK)
+        except TimeoutError as error:  # something is wrong with the server
+            raise ServerGoneError from error
+        pid, generation = answer.get("pid"), answer.get("generation")
+        if not (isinstance(pid, int) and isinstance(generation, int)):
             raise ServerGoneError
-        return _Fork(*numbers, connection=self)
+        return _Fork(pid, generation, connection=self)
 
     def fileno(self) -> int:
         return self._socket.fileno()
 
     def close(self) -> None:
         self._socket.close()
-
-    def promised(self, timeout: float) -> dict[str, Any]:
-        """The next object, which comes in time unless something is wrong with the server. Raises ServerGoneError."""
-        try:
-            return self.answer(timeout)
-        except TimeoutError as error:
-            raise ServerGoneError from error
 
     def answer(self, timeout: float) -> dict[str, Any]:
         """The next object. Raises TimeoutError if it does not come in time, ServerGoneError if none will."""
@@ -362,10 +342,16 @@ class WaitingProcess:
         """
 
         def run(mark: str) -> Ended | None:
-            if not self._tell({**request, MARK: mark}):
-                self._command.end()
-                return None
-            return self._command.watched(limits, stop)
+            data = json.dumps({**request, MARK: mark}).encode() + b"\n"
+            try:
+                with os.fdopen(self._ours, "wb", buffering=0) as stream:
+                    is_told = self._command.process.status() is None and stream.write(data) == len(data)
+            except OSError:
+                is_told = False
+            if is_told:
+                return self._command.watched(limits, stop)
+            self._command.end()
+            return None
 
         return run_with_own_mark(run)
 
@@ -373,14 +359,6 @@ class WaitingProcess:
         """End it: it is not needed."""
         os.close(self._ours)
         self._command.end()
-
-    def _tell(self, request: Mapping[str, Any]) -> bool:
-        data = json.dumps(request).encode() + b"\n"
-        try:
-            with os.fdopen(self._ours, "wb", buffering=0) as told:
-                return self._command.process.status() is None and told.write(data) == len(data)
-        except OSError:
-            return False
 
 
 class ForkOfWaiting:

@@ -176,7 +176,22 @@ class _Draw:
             )
         self._dtype = np.dtype(np.str_) if elem == STRING else dtype_named(DTYPE_OF_ELEM[elem])
         _require_possible(name, shape, of_model=kind.is_static)
-        self._low, self._high = _bounds(name, self._dtype, elem, ranges)
+        low, high = ranges.get(name, ranges.get("", DEFAULT_RANGE))
+        if not (math.isfinite(low) and math.isfinite(high) and low <= high):
+            raise errors.UsageError(f"the range [{low:g},{high:g}] for input {name!r} is empty or has no end")
+        if elem in {BOOL, STRING}:
+            self._low, self._high = low, high
+        else:
+            least, most = _limits(self._dtype, elem)
+            if elem in INTEGERS:
+                low, high = math.trunc(low), math.trunc(high)
+            if name in ranges and not (least <= low and high <= most):
+                raise errors.UsageError(
+                    f"the range [{low:g},{high:g}] for input {name!r} does not fit its type {self._dtype.name}, "
+                    f"which holds {least:g} to {most:g}",
+                    next_steps=[option_line("--val-range", f"{name}:[{max(low, least):g},{min(high, most):g}]")],
+                )
+            self._low, self._high = min(max(low, least), most), min(max(high, least), most)
 
     def values(self, key: str) -> Array:
         """The values that belong to a key, in the input's type and shape."""
@@ -236,25 +251,6 @@ def _raw(key: str, count: int) -> Array:
     digest = hashlib.blake2b(key.encode("utf-8", "surrogatepass"), digest_size=16).digest()
     bits = np.random.PCG64(np.random.SeedSequence(int.from_bytes(digest, "little")))
     return np.asarray(bits.random_raw(count), dtype=np.uint64)
-
-
-def _bounds(name: str, dtype: np.dtype[Any], elem: int, ranges: Mapping[str, Range]) -> Range:
-    """The range to draw from, within what the type can hold."""
-    low, high = ranges.get(name, ranges.get("", DEFAULT_RANGE))
-    if not (math.isfinite(low) and math.isfinite(high) and low <= high):
-        raise errors.UsageError(f"the range [{low:g},{high:g}] for input {name!r} is empty or has no end")
-    if elem in {BOOL, STRING}:
-        return low, high
-    least, most = _limits(dtype, elem)
-    if elem in INTEGERS:
-        low, high = math.trunc(low), math.trunc(high)
-    if name in ranges and not (least <= low and high <= most):
-        raise errors.UsageError(
-            f"the range [{low:g},{high:g}] for input {name!r} does not fit its type {dtype.name}, "
-            f"which holds {least:g} to {most:g}",
-            next_steps=[option_line("--val-range", f"{name}:[{max(low, least):g},{min(high, most):g}]")],
-        )
-    return min(max(low, least), most), min(max(high, least), most)
 
 
 def _limits(dtype: np.dtype[Any], elem: int) -> Range:

@@ -39,23 +39,19 @@ class Base64Tensor:
 
     def array(self) -> Array:
         """The tensor, read-only. Raises DataError if the text is damaged, or its file has changed."""
-        return _in_true_type(
-            self._found(lambda stream: npz.read_npy(stream, stream.size), lambda array: array), self.dtype
-        )
+        array: Array = self.decoded(lambda npy: npz.read_npy(npy, npy.size), lambda whole: whole)
+        if self.dtype is None:
+            return array
+        if self.dtype.startswith(types.TERMINATED):
+            return types.true_form(array, self.dtype)
+        true = array.astype(_true_form(form_of_array(array), self.dtype).dtype)
+        true.flags.writeable = False
+        return true
 
     def form(self) -> TensorForm:
         """Type and shape, read off the first characters wherever that is possible. Raises DataError as ``array``."""
-        stored = self._found(lambda stream: npz.form(stream, stream.size), form_of_array)
+        stored = self.decoded(lambda stream: npz.form(stream, stream.size), form_of_array)
         return _true_form(stored, self.dtype)
-
-    @property
-    def may_be_copied(self) -> bool:
-        """Whether the text as it stands is what a file of ours would have for these numbers.
-
-        Raises DataError if its beginning is damaged, or its length does not match the shape.
-        """
-        self.form()
-        return self._found(lambda stream: npz.form(stream, stream.size).dtype.kind not in "US", lambda _: False)
 
     def copied(self) -> Iterator[bytes]:
         """The text as it stands, piece by piece. Raises DataError if a character in it is not of base64."""
@@ -68,7 +64,7 @@ class Base64Tensor:
                     raise _damaged("it holds other characters")
                 yield piece
 
-    def _found(self, by_stream: Callable[[_Decoding], _T], by_array: Callable[[Array], _T]) -> _T:
+    def decoded(self, by_stream: Callable[[_Decoding], _T], by_array: Callable[[Array], _T]) -> _T:
         """What the text is found to hold: read piece by piece, or at once if it is of a form that is no longer written.
 
         That is latin-1 or a .npz file; and some programs write a backslash before each slash.
@@ -134,16 +130,6 @@ def encoded(array: Array) -> Iterator[bytes]:
     yield pybase64.b64encode(header + data[:first])
     for offset in range(first, len(data), 3 * _PIECE):
         yield pybase64.b64encode(data[offset : offset + 3 * _PIECE])
-
-
-def _in_true_type(array: Array, dtype: str | None) -> Array:
-    if dtype is None:
-        return array
-    if dtype.startswith(types.TERMINATED):
-        return types.true_form(array, dtype)
-    true = array.astype(_true_form(form_of_array(array), dtype).dtype)
-    true.flags.writeable = False
-    return true
 
 
 def _true_form(stored: TensorForm, dtype: str | None) -> TensorForm:
@@ -238,7 +224,10 @@ class LazyTensors(_TensorsByName[Base64Tensor]):
         """The text of a tensor, if that may go into another file as it stands. Raises DataError as ``form`` does."""
         with placed(f"{self._place}: tensor {name!r}", UnreadableFileError):
             encoded = self.sources[name]
-            return Copy(self._copied(name), encoded.dtype) if encoded.may_be_copied else None
+            # Only if it is what a file of ours would have for these numbers: of the right length, and no text.
+            encoded.form()
+            is_ours = encoded.decoded(lambda npy: npz.form(npy, npy.size).dtype.kind not in "US", lambda _: False)
+            return Copy(self._copied(name), encoded.dtype) if is_ours else None
 
     def _copied(self, name: str) -> Iterator[bytes]:
         with placed(f"{self._place}: tensor {name!r}", UnreadableFileError):
@@ -285,7 +274,7 @@ _MOST_SPACE = 64
 LONG = 1024
 """Bytes of the shortest text that is left out."""
 
-_JSON_SKELETON_PIECE = 1 << 16
+_SKELETON_PIECE = 1 << 16
 
 
 class Text(Protocol):
@@ -404,7 +393,7 @@ class _Sight:
         while at < self._size:
             if not self._start <= at < self._start + len(self._piece) - len(_KEY):
                 self._start = at
-                self._piece = self._read(at, min(_JSON_SKELETON_PIECE, self._size - at))
+                self._piece = self._read(at, min(_SKELETON_PIECE, self._size - at))
             place = self._piece.find(what, at - self._start)
             if place >= 0:
                 return self._start + place

@@ -11,8 +11,6 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 from biopsy.text import count, html_table, printable, some_of
 
 if TYPE_CHECKING:
-    import mmap
-
     import numpy as np
     import numpy.typing as npt
 
@@ -124,21 +122,13 @@ def release(*arrays: Array) -> None:
     import numpy as np
 
     for array in arrays:
-        mapped = _mapped_file(array)
+        base: Any = array
+        while isinstance(base, np.ndarray):
+            base = base.base
+        mapped = base if isinstance(base, mmap.mmap) else None
         if mapped is None or not array.flags.c_contiguous or not hasattr(mmap, "MADV_DONTNEED"):
             continue
         begin = array.__array_interface__["data"][0] - np.frombuffer(mapped, np.uint8).__array_interface__["data"][0]
         first = begin - begin % mmap.PAGESIZE
         if array.nbytes:
             mapped.madvise(mmap.MADV_DONTNEED, first, begin + array.nbytes - first)
-
-
-def _mapped_file(array: Array) -> mmap.mmap | None:
-    import mmap
-
-    import numpy as np
-
-    base: Any = array
-    while isinstance(base, np.ndarray):
-        base = base.base
-    return base if isinstance(base, mmap.mmap) else None
