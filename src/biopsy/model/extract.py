@@ -11,7 +11,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Literal
 
 from biopsy import errors
-from biopsy.model import infer, load, parts
+from biopsy.model import infer, load, parts, walk
 from biopsy.model.index import ModelIndex, index_bytes
 from biopsy.model.known_names import listed, may_lack_names
 from biopsy.model.load import parse
@@ -169,10 +169,7 @@ class _TypeInfos:
 
 def _cut_off(model: onnx.ModelProto, given: set[str]) -> None:
     """Let inputs be what feeds their tensors: no initializer is their default, and no kept node writes them."""
-    weights = [weight for weight in model.graph.initializer if weight.name not in given]
-    if len(weights) < len(model.graph.initializer):
-        del model.graph.initializer[:]
-        model.graph.initializer.extend(weights)
+    walk.keep(model.graph.initializer, lambda weight: weight.name not in given)
     for node in model.graph.node:
         for place, name in enumerate(node.output):
             if name in given:

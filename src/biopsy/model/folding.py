@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from biopsy import errors
 from biopsy.model import external, tensor_type, walk
-from biopsy.model.sanitize import clean_up, every_info, keep
+from biopsy.model.sanitize import clean_up, every_info
 from biopsy.text import size_text
 
 if TYPE_CHECKING:
@@ -245,12 +245,9 @@ def _restore(model: onnx.ModelProto, names: Mapping[tuple[str, ...], str], liste
             node.ClearField("name")
     holders: list[Any] = [*walk.nodes(model), *walk.weights(model), *every_info(model)]
     for holder in holders:
-        kept = [entry for entry in holder.metadata_props if not entry.key.startswith("pkg.onnxscript.")]
-        if len(kept) < len(holder.metadata_props):
-            del holder.metadata_props[:]
-            holder.metadata_props.extend(kept)
+        walk.keep(holder.metadata_props, lambda entry: not entry.key.startswith("pkg.onnxscript."))
     for infos in _listings(model):
-        keep(infos, lambda info: info.name in listed)
+        walk.keep(infos, lambda info: info.name in listed)
         for info in infos:
             info.ParseFromString(listed[info.name])
 

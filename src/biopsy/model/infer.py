@@ -236,8 +236,13 @@ def override_input_shapes(
     sizes: dict[str, Dim] = {}
     contradicted = False
     for name, shape in shapes.items():
-        declared = _input_type(index, name, option)
-        index.infos[index.ids[name]] = parts.value_info(name, TensorType(declared.elem, shape))
+        tensor = index.ids.get(name)
+        if tensor is None or tensor not in index.inputs:
+            raise no_such_input(option, name, [index.names[known] for known in index.fed_inputs()])
+        declared = index.tensor_type(tensor)
+        if declared is None:
+            raise errors.DoesNotFit(f"{option}: the input {name!r} is no tensor: it has no shape to set")
+        index.infos[tensor] = parts.value_info(name, TensorType(declared.elem, shape))
         contradicted |= _bind(declared.shape, shape, sizes)
     stale = _shaped_by(index, [index.ids[name] for name in shapes])
     inferred = infer_value_infos(slice_without_weights(undeclared(index, stale)))
@@ -274,17 +279,6 @@ def undeclared(index: ModelIndex, tensors: Iterable[int]) -> ModelIndex:
         if kind is not None:
             infos[tensor] = parts.value_info(index.names[tensor], TensorType(kind.elem, None))
     return replace(index, infos=infos)
-
-
-def _input_type(index: ModelIndex, name: str, option: str) -> TensorType:
-    tensor = index.ids.get(name)
-    if tensor is None or tensor not in index.inputs:
-        known = [index.names[number] for number in index.fed_inputs()]
-        raise no_such_input(option, name, known)
-    declared = index.tensor_type(tensor)
-    if declared is None:
-        raise errors.DoesNotFit(f"{option}: the input {name!r} is no tensor: it has no shape to set")
-    return declared
 
 
 def _bind(declared: Shape | None, given: Shape, sizes: dict[str, Dim]) -> bool:

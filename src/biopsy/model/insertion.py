@@ -147,10 +147,7 @@ def _forget_types_behind(graph: onnx.GraphProto, names: Sequence[str]) -> set[st
         new = {name for node in readers.get(waiting.pop(), ()) for name in node.output if name} - behind
         behind |= new
         waiting += new
-    kept = [info for info in graph.value_info if info.name not in behind]
-    copies = [type(info).FromString(info.SerializeToString()) for info in kept]
-    del graph.value_info[:]
-    graph.value_info.extend(copies)
+    walk.keep(graph.value_info, lambda info: info.name not in behind)
     for info in graph.output:
         if info.name in behind and info.type.HasField("tensor_type"):
             info.type.tensor_type.ClearField("shape")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import os
 import re
 from functools import cache
@@ -12,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from biopsy import errors
 from biopsy.model.parts import string_in
 from biopsy.model.wire import BYTES, FileBuffer, fields, raw, string_field
+from biopsy.processes.reading import digest_of as digest_of
 from biopsy.processes.reading import files_meant, open_plain, read_whole
 from biopsy.text import line_of
 
@@ -263,12 +263,3 @@ def _strip(message: Any) -> None:
 
 
 # The identity of a model's file.
-
-
-def digest_of(path: Path) -> str:
-    """The SHA-256 of a file, as hexadecimal digits. It is read in pieces; weights in other files do not count."""
-    digest = hashlib.sha256()
-    with path.open("rb") as stream:
-        while block := stream.read(1 << 20):
-            digest.update(block)
-    return digest.hexdigest()

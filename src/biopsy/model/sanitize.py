@@ -7,7 +7,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, MutableSequence, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from biopsy import errors
 from biopsy.model import infer, parts, walk
@@ -152,7 +152,7 @@ def clean_up(model: onnx.ModelProto, *, functions: bool = True) -> None:
         _keep_used_tensors(graph)
     if functions and model.functions:
         used = walk.called(model)
-        keep(model.functions, lambda function: walk.function_key(function) in used)
+        walk.keep(model.functions, lambda function: walk.function_key(function) in used)
 
 
 def _annotations(graph: onnx.GraphProto) -> set[str]:
@@ -171,29 +171,19 @@ def _keep_needed_nodes(nodes: MutableSequence[onnx.NodeProto], wanted: set[str])
             for body in walk.bodies(listed[place]):
                 _keep_needed_nodes(body.node, {output.name for output in body.output})
             waiting += [producer[name] for name in walk.reads(listed[place]) if name in producer]
-    if len(needed) < len(listed):
-        _keep_places(nodes, needed)
-
-
-def _keep_places(items: MutableSequence[Any], places: set[int]) -> None:
-    for place in reversed(range(len(items))):
-        if place not in places:
-            del items[place]
-
-
-def keep(items: MutableSequence[Any], wanted: Callable[[Any], bool]) -> None:
-    """Drop the items that are not wanted."""
-    _keep_places(items, {place for place, item in enumerate(items) if wanted(item)})
+    for place in reversed(range(len(listed))):
+        if place not in needed:
+            del nodes[place]
 
 
 def _keep_used_tensors(graph: onnx.GraphProto) -> None:
     ends = {info.name for info in (*graph.input, *graph.output)}
     read = set().union(*(walk.reads(node) for node in graph.node)) | _annotations(graph) | ends
     written = {name for node in graph.node for name in node.output}
-    keep(graph.initializer, lambda weight: weight.name in read)
-    keep(graph.sparse_initializer, lambda weight: weight.values.name in read)
-    keep(graph.value_info, lambda info: info.name in read or info.name in written)
-    keep(graph.quantization_annotation, lambda note: note.tensor_name in read or note.tensor_name in written)
+    walk.keep(graph.initializer, lambda weight: weight.name in read)
+    walk.keep(graph.sparse_initializer, lambda weight: weight.values.name in read)
+    walk.keep(graph.value_info, lambda info: info.name in read or info.name in written)
+    walk.keep(graph.quantization_annotation, lambda note: note.tensor_name in read or note.tensor_name in written)
 
 
 def sort_nodes(model: onnx.ModelProto) -> None:

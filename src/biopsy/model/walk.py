@@ -5,10 +5,10 @@ functions stand for.
 from __future__ import annotations
 
 import heapq
-from collections.abc import Collection, Iterable, Iterator, Mapping, MutableSequence, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, MutableSequence, Sequence
 from itertools import chain
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from biopsy import errors
 from biopsy.model.parts import FunctionKey
@@ -55,6 +55,13 @@ def nodes(model: onnx.ModelProto) -> Iterator[onnx.NodeProto]:
         yield from function.node
 
 
+def keep(items: MutableSequence[Any], wanted: Callable[[Any], bool]) -> None:
+    """Drop the items of a repeated field that are not wanted; the others are not copied."""
+    for place in reversed(range(len(items))):
+        if not wanted(items[place]):
+            del items[place]
+
+
 _HIDDEN = "biopsy.hidden."
 """The domain of nodes that are hidden; theirs follows."""
 
@@ -74,9 +81,7 @@ def show_again(model: onnx.ModelProto) -> None:
             node.domain = node.domain.removeprefix(_HIDDEN)
             if not node.domain:
                 node.ClearField("domain")
-    for place in reversed(range(len(model.opset_import))):
-        if model.opset_import[place].domain.startswith(_HIDDEN):
-            del model.opset_import[place]
+    keep(model.opset_import, lambda opset: not opset.domain.startswith(_HIDDEN))
 
 
 def weights(model: onnx.ModelProto) -> Iterator[onnx.TensorProto]:

@@ -18,6 +18,7 @@ from pathlib import Path
 from biopsy import errors
 from biopsy.processes.cleanup import temporary_folder
 from biopsy.processes.own_files import InUseError, make_private_folder, open_locked
+from biopsy.processes.reading import digest_of as digest_of
 
 _CAN_LOCK = find_spec("fcntl") is not None
 
@@ -92,18 +93,9 @@ DEFAULT_LIMIT = 20_000_000_000
 """Bytes that all files may have together; those used longest ago go first."""
 
 _DIGEST = re.compile(r"[0-9a-f]{64}")
-_CHUNK = 1 << 20
+
 _PATIENCE = 600.0
 """Seconds that another process may take to receive a file."""
-
-
-def digest_of(path: Path) -> str:
-    """The SHA-256 of a file, as hexadecimal digits. Raises OSError."""
-    found = hashlib.sha256()
-    with path.open("rb") as stream:
-        while chunk := stream.read(_CHUNK):
-            found.update(chunk)
-    return found.hexdigest()
 
 
 def _is_copied(kept: Path, copy: Path, digest: str, size: int) -> bool:

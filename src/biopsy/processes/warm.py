@@ -92,8 +92,8 @@ class ForkServer:
             for _, their in pairs:
                 their.close()
         self.pid = self._process.pid
-        self._connections = [_Connection(ours) for ours, _ in pairs]
-        self._free: queue.SimpleQueue[_Connection] = queue.SimpleQueue()
+        self._connections = [Connection(ours) for ours, _ in pairs]
+        self._free: queue.SimpleQueue[Connection] = queue.SimpleQueue()
         for connection in self._connections:
             self._free.put(connection)
         self._warm_by = time.monotonic() + patience
@@ -118,9 +118,10 @@ class ForkServer:
 
         def run(mark: str) -> Ended:
             with Pipe() as pipe:
-                fork = connection.ask({**request, MARK: mark}, pipe.writing)
+                pid, generation = connection.ask({**request, MARK: mark}, pipe.writing)
+                fork = _Fork(pid, connection)
                 pipe.handed_on()
-                begun(fork.generation)
+                begun(generation)
                 try:
                     return attend(fork, pipe.reading, limits, stop)
                 finally:
@@ -160,35 +161,37 @@ class ForkServer:
         return True
 
 
-class _Connection:
-    """One of the sockets to a server."""
+class Connection:
+    """The asking end of a socket to a process that forks for each request, and tells of the fork's start and end."""
 
     def __init__(self, ours: socket.socket) -> None:
         self._socket = ours
         self._read = b""
 
-    def ask(self, request: Mapping[str, Any], output: int) -> _Fork:
-        """Have a fork begin that prints into ``output``."""
+    def ask(self, request: Mapping[str, Any], *descriptors: int) -> tuple[int, int]:
+        """Have a fork begin, which prints into the first of the descriptors: its number, and its generation.
+
+        Raises ServerGoneError.
+        """
         try:
             self._socket.settimeout(None)
             data = json.dumps(request).encode() + b"\n"
-            sent = socket.send_fds(self._socket, [data], [output])
+            sent = socket.send_fds(self._socket, [data], list(descriptors))
             self._socket.sendall(data[sent:])
-        except OSError as error:
-            raise ServerGoneError from error
-        try:
             answer = self.answer(_SECONDS_TO_FORK)
-        except TimeoutError as error:  # something is wrong with the server
+        except OSError as error:  # a timeout is one: something is wrong with the server
             raise ServerGoneError from error
         pid, generation = answer.get("pid"), answer.get("generation")
         if not (isinstance(pid, int) and isinstance(generation, int)):
             raise ServerGoneError
-        return _Fork(pid, generation, connection=self)
+        return pid, generation
 
     def fileno(self) -> int:
+        """Readable once there is an answer, or the server has gone."""
         return self._socket.fileno()
 
     def close(self) -> None:
+        """Tell the server that nobody listens any more."""
         self._socket.close()
 
     def answer(self, timeout: float) -> dict[str, Any]:
@@ -219,9 +222,8 @@ class _Fork:
 
     patient = False
 
-    def __init__(self, pid: int, generation: int, *, connection: _Connection) -> None:
+    def __init__(self, pid: int, connection: Connection) -> None:
         self.pid = pid
-        self.generation = generation
         self._connection = connection
         self._entry = cleanup.group(pid)
         cleanup.register(*self._entry)

@@ -325,30 +325,22 @@ def random_samples(index: ModelIndex, draws: Draws | None = None) -> list[Feed]:
     from biopsy.tensors.generate import generate_feeds
 
     draws = draws or Draws()
-
     kinds = {index.names[tensor]: index.tensor_type(tensor) for tensor in index.fed_inputs()}
     known = {name: kind for name, kind in kinds.items() if kind is not None and kind.shape is not None}
     if len(known) < len(kinds):
         return []
     require_known("--val-range", "input", draws.val_range, known)
-    return [
-        generate_feeds(
-            known,
-            iterations=1,
-            seed=draws.seed + number,
-            val_range=draws.val_range,
-            shapes=_sized(known, _SIZES[number % len(_SIZES)]),
-        )[0]
-        for number in range(max(draws.count, len(_SIZES)))
-    ]
-
-
-def _sized(kinds: dict[str, TensorType], size: int) -> dict[str, tuple[int, ...]]:
-    return {
-        name: tuple(dim if isinstance(dim, int) else size for dim in kind.shape)
-        for name, kind in kinds.items()
-        if kind.shape is not None and not kind.is_static
-    }
+    samples: list[Feed] = []
+    for number in range(max(draws.count, len(_SIZES))):
+        size = _SIZES[number % len(_SIZES)]
+        shapes = {
+            name: tuple(dim if isinstance(dim, int) else size for dim in kind.shape or ())
+            for name, kind in known.items()
+            if not kind.is_static
+        }
+        seed = draws.seed + number
+        samples += generate_feeds(known, iterations=1, seed=seed, val_range=draws.val_range, shapes=shapes)
+    return samples
 
 
 # Recorded values: what the tensors of a model are for each input sample, and what callers may ask about them.

@@ -8,7 +8,7 @@ import hashlib
 import math
 from collections.abc import Mapping, Sequence
 from types import MappingProxyType
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 import numpy as np
 
@@ -16,7 +16,7 @@ from biopsy import errors
 from biopsy.model.tensor_type import BOOL, DTYPE_OF_ELEM, FLOATS, INTEGERS, STRING, Shape, TensorType
 from biopsy.processes.own_process import memory
 from biopsy.tensors.results import Array, Feed
-from biopsy.tensors.types import dtype_named, is_extended, require_possible, widened
+from biopsy.tensors.types import dtype_named, number_info, require_possible, widened
 from biopsy.text import option_line
 
 Range: TypeAlias = tuple[float, float]
@@ -182,7 +182,8 @@ class _Draw:
         if elem in {BOOL, STRING}:
             self._low, self._high = low, high
         else:
-            least, most = _limits(self._dtype, elem)
+            info, number = number_info(self._dtype), int if elem in INTEGERS else float
+            least, most = number(info.min), number(info.max)
             if elem in INTEGERS:
                 low, high = math.trunc(low), math.trunc(high)
             if name in ranges and not (least <= low and high <= most):
@@ -253,21 +254,6 @@ def _raw(key: str, count: int) -> Array:
     return np.asarray(bits.random_raw(count), dtype=np.uint64)
 
 
-def _limits(dtype: np.dtype[Any], elem: int) -> Range:
-    """Least and greatest finite value of a type of numbers."""
-    if is_extended(dtype):
-        import ml_dtypes
-
-        untyped: Any = ml_dtypes
-        extended = untyped.iinfo(dtype) if elem in INTEGERS else untyped.finfo(dtype)
-        return float(extended.min), float(extended.max)
-    if elem in INTEGERS:
-        integers = np.iinfo(dtype)
-        return int(integers.min), int(integers.max)
-    floats = np.finfo(dtype)
-    return float(floats.min), float(floats.max)
-
-
 # Inputs that are some roundings off: how far an output moves with them is what rounding can do to it.
 
 
@@ -286,7 +272,7 @@ def roundings_off(feeds: Sequence[Feed], roundings: int = 1, seed: int = 0) -> l
 def differ(feeds: Sequence[Feed], others: Sequence[Feed]) -> bool:
     """Whether any value of two lists of feeds with the same names and shapes is another one."""
     return any(
-        not np.array_equal(_plain(value), _plain(other[name]))
+        not np.array_equal(widened(value), widened(other[name]))
         for feed, other in zip(feeds, others, strict=True)
         for name, value in feed.items()
     )
@@ -295,19 +281,11 @@ def differ(feeds: Sequence[Feed], others: Sequence[Feed]) -> bool:
 def _moved(value: Array, random: np.random.Generator, roundings: int) -> Array:
     if value.dtype.name not in {"float16", "bfloat16", "float32", "float64"}:
         return value
-    wide = widened(value).astype(np.float64) if is_extended(value.dtype) else value.astype(np.float64)
-    step = roundings * _step(value.dtype)
+    wide = widened(value).astype(np.float64)
+    # The distance from 1 to the next number, but that of float32 at most: what is wider is told by it.
+    step = roundings * max(float(number_info(value.dtype).eps), 2.0**-23)
     with np.errstate(invalid="ignore", over="ignore"):
         signs = random.choice((-1.0, 1.0), wide.shape)
         signs = np.where(wide == np.rint(wide), np.maximum(signs, 0), signs)
         found: Array = (wide * (1 + step * signs)).astype(value.dtype)
     return found
-
-
-def _step(dtype: np.dtype[Any]) -> float:
-    """The distance from 1 to the next number of a type, but that of float32 at most: what is wider is told by it."""
-    return 2.0**-7 if dtype.name == "bfloat16" else max(float(np.finfo(dtype).eps), 2.0**-23)
-
-
-def _plain(value: Array) -> Array:
-    return widened(value) if is_extended(value.dtype) else value

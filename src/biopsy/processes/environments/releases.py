@@ -74,31 +74,30 @@ def available(wanted: Sequence[WantedPackage], interpreter: Interpreter, sources
     ``releases`` does, or it was yanked. Where an index wants a password that only the installer knows to get, nothing
     is known here.
     """
-    return tuple(_available(each, interpreter, sources) for each in wanted)
-
-
-def _available(wanted: WantedPackage, interpreter: Interpreter, sources: Sources) -> str:
-    try:
-        wheels = wheels_of(wanted.name, sources)
-    except IndexRefuses:
-        return wanted.text
-    _require(wanted, wheels, interpreter)
-    version = pinned(wanted)
-    exact = [each for each in wheels if each.version == version and each.yanked is None and each.fits(interpreter)]
-    others = {each.version for each in wheels if version is not None and _is_build_of(each.version, version)}
-    if not exact or not others or "===" in wanted.text:
-        return wanted.text
-    excluded = [f"!={each}" for each in sorted(others)]
     from packaging.specifiers import SpecifierSet
 
-    requirement = copy(wanted.requirement)
-    requirement.specifier = requirement.specifier & SpecifierSet(",".join(excluded))
-    return str(requirement)
-
-
-def _is_build_of(version: Version, release: Version) -> bool:
-    """Whether a version is another build of a release: of the same number, with a name of its own."""
-    return release.local is None and version.local is not None and version.public == release.public
+    told = []
+    for each in wanted:
+        try:
+            wheels = wheels_of(each.name, sources)
+        except IndexRefuses:
+            told.append(each.text)
+            continue
+        _require(each, wheels, interpreter)
+        version, exact, others = pinned(each), False, set[Version]()
+        for wheel in wheels:
+            if version is None:
+                break
+            exact |= wheel.version == version and wheel.yanked is None and wheel.fits(interpreter)
+            if version.local is None and wheel.version.local is not None and wheel.version.public == version.public:
+                others.add(wheel.version)
+        if not exact or not others or "===" in each.text:
+            told.append(each.text)
+            continue
+        requirement = copy(each.requirement)
+        requirement.specifier &= SpecifierSet(",".join(f"!={other}" for other in sorted(others)))
+        told.append(str(requirement))
+    return tuple(told)
 
 
 def _require(wanted: WantedPackage, wheels: Sequence[Wheel], interpreter: Interpreter) -> None:
