@@ -352,7 +352,7 @@ def _classes(errors: PartErrors, floor: NoiseFloor) -> Iterator[WrongPart]:
 
 def _relative(errors: PartErrors, within: tuple[int, ...]) -> Floats:
     """What rounding does in each slice, relative to its values."""
-    theirs, sizes = (_noise_parts_rms(side, within) for side in (errors.theirs, errors.sizes))
+    theirs, sizes = (_rms_of_slices(side, within) for side in (errors.theirs, errors.sizes))
     with np.errstate(over="ignore"):
         found: Floats = np.divide(theirs, sizes, out=np.zeros_like(sizes), where=sizes > 0)
     return found
@@ -366,11 +366,11 @@ def _ratios(errors: PartErrors, within: tuple[int, ...], noise: float, wider: fl
     counted = np.count_nonzero(errors.sizes, axis=within, keepdims=True)
     most = np.count_nonzero(wrong, axis=within, keepdims=True) >= np.maximum(MOST * counted, LEAST * MOST)
     with np.errstate(over="ignore"):
-        found = _noise_parts_rms(errors.ours, within) / _noise_parts_rms(rounded, within)
+        found = _rms_of_slices(errors.ours, within) / _rms_of_slices(rounded, within)
     return np.where(most & (counted >= LEAST), found, 0)
 
 
-def _noise_parts_rms(values: Floats, within: tuple[int, ...]) -> Floats:
+def _rms_of_slices(values: Floats, within: tuple[int, ...]) -> Floats:
     """Root mean squares of slices, scaled by their greatest values so that no square overflows or vanishes."""
     highest = values.max(axis=within, keepdims=True)
     scale = np.where(highest > 0, highest, 1)

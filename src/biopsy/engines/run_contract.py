@@ -97,7 +97,7 @@ def _label_of_session(session: Any) -> str:
     return str(session.made_by or type(session).__name__)
 
 
-# What ``Session.run`` may do with its inputs and must give, held where every call of it is made (``call_records``).
+# What ``Session.run`` may do with its inputs and must give, held where every call of it is made (see above).
 #
 # A comparison is only worth something if each engine computes from the values that were given, and if what it gave is
 # still there when it is compared. Engines of others break that by mistake: they write into an array that the next

@@ -1,7 +1,7 @@
 """An engine in a process of its own, which runs one model after the other: a crash, a hang or a leak there costs this
 process nothing.
 
-Both sides stand here: what a request means. How it comes there is ``isolation.server``'s.
+Both sides stand here: what a request means. How it comes there is ``processes.server``'s.
 """
 
 from __future__ import annotations

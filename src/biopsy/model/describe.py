@@ -334,7 +334,7 @@ def _graph_lines(source: Source, scopes: Scopes, kind: str) -> Iterator[str]:
     yield f"---- {len(graph.nodes)} Node(s) ----"
     if source.layers:
         for number, span in enumerate(graph.nodes):
-            yield from _polygraphy_text_node_lines(source, number, span, scopes)
+            yield from _polygraphy_node(source, number, span, scopes)
             yield ""
 
 
@@ -390,7 +390,7 @@ def _indented(lines: Sequence[str], levels: int = 1) -> list[str]:
     return [_TAB * levels + line if line else "" for line in lines]
 
 
-def _polygraphy_text_node_lines(source: Source, number: int, span: Span, scopes: Scopes) -> Iterator[str]:
+def _polygraphy_node(source: Source, number: int, span: Span, scopes: Scopes) -> Iterator[str]:
     if len(scopes) > DEEPEST_NESTING:
         raise errors.ModelError(f"graphs are nested more than {DEEPEST_NESTING} deep")
     names: dict[int, list[str]] = {1: [], 2: []}
@@ -412,7 +412,7 @@ def _polygraphy_text_node_lines(source: Source, number: int, span: Span, scopes:
     if source.attrs and attributes:
         yield f"{_TAB}---- Attributes ----"
         for attribute in attributes:
-            yield from _polygraphy_text_attribute_lines(source, attribute, texts[3], scopes)
+            yield from _polygraphy_attribute(source, attribute, texts[3], scopes)
 
 
 def _ends(inputs: Sequence[str], outputs: Sequence[str]) -> list[str]:
@@ -424,7 +424,7 @@ def _ends(inputs: Sequence[str], outputs: Sequence[str]) -> list[str]:
     return _indented([*taken, f" -> {given[0]}", *(f"    {line}" for line in given[1:])])
 
 
-def _polygraphy_text_attribute_lines(source: Source, span: Span, node: str, scopes: Scopes) -> Iterator[str]:
+def _polygraphy_attribute(source: Source, span: Span, node: str, scopes: Scopes) -> Iterator[str]:
     name = source.string(1, span)
     head = f"{_TAB}{node}.{name} =" if node else f"{_TAB}{name} ="
     parts = [(number, kind, start, end) for number, kind, _, start, end in fields(source.buffer, *span)]

@@ -15,7 +15,6 @@ from biopsy.model.extract import ALL, mark_outputs
 from biopsy.model.known_names import listed, no_such_input
 from biopsy.model.tensor_type import Shape, TensorType
 from biopsy.model.walk import MOST_NODES_OF_ENGINES, unbounded
-from biopsy.model.walk import sort_nodes as walk_sort_nodes
 from biopsy.text import did_you_mean, printable
 
 if TYPE_CHECKING:
@@ -311,7 +310,7 @@ def unbounded_shapes(model: onnx.ModelProto) -> list[str]:
     """
     light = infer.without_weights(model)
     nodes = light.graph.node
-    walk_sort_nodes(nodes)
+    walk.sort_nodes(nodes)
     infos = infer.infer_value_infos(light.SerializeToString())
     known = {dim for value in model.graph.input for dim in _names(infos, value.name) or ()}
     constants = {weight.name for weight in model.graph.initializer} | {

@@ -262,7 +262,7 @@ _OTHERS = ("VIRTUAL_ENV", "CONDA_PREFIX")
 
 
 def undisturbed() -> dict[str, str | None]:
-    """Changes of the variables of a process, as ``isolation.process`` takes them, with which it uses its own packages.
+    """Changes of the variables of a process, as ``processes.process`` takes them, with which it uses its own packages.
 
     No module comes from PYTHONPATH, and what pip and uv are told is told by us; names and passwords for indexes stay.
     """

@@ -122,7 +122,7 @@ def _padding(read: SteadyFileRead, length: int) -> int:
 
 
 def encoded(array: Array) -> Iterator[bytes]:
-    """The base64 text of an array that ``dtypes.storable`` gave, piece by piece."""
+    """The base64 text of an array that ``types.storable`` gave, piece by piece."""
     import pybase64
 
     header, data = npz.encode(array)

@@ -195,7 +195,7 @@ class Stream(Protocol):
 
 
 def encode(array: Array) -> tuple[bytes, memoryview]:
-    """The header and the data of an array that ``dtypes.storable`` gave; together they are a whole .npy file.
+    """The header and the data of an array that ``types.storable`` gave; together they are a whole .npy file.
 
     Extended types are written as raw elements (``|V2``), which is what numpy does too: the reader must know the type.
     """

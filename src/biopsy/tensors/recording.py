@@ -13,8 +13,8 @@ from typing import Protocol, TypeAlias
 
 from biopsy import errors
 from biopsy.model import infer, load
-from biopsy.model import parts as value_info
 from biopsy.model.index import index_bytes
+from biopsy.model.parts import value_info
 from biopsy.model.tensor_type import DTYPE_OF_ELEM, ELEM_OF_DTYPE, STRING, TensorType, raw_size
 from biopsy.model.wire import fields, raw, string_field
 from biopsy.tensors.appendable_store import AppendableStore
@@ -245,7 +245,7 @@ def with_shapes_as_outputs(model: bytes, names: Sequence[str]) -> tuple[bytes, d
     for output, name in shape_of.items():
         ends = string_field(_NODE_INPUT, raw(name)) + string_field(_NODE_OUTPUT, raw(output))
         added.append(string_field(_NODE, ends + string_field(_OP_TYPE, b"Shape")))
-        added.append(string_field(_OUTPUT, value_info.value_info(output, TensorType(ELEM_OF_DTYPE["int64"], (None,)))))
+        added.append(string_field(_OUTPUT, value_info(output, TensorType(ELEM_OF_DTYPE["int64"], (None,)))))
     parts: list[bytes] = []
     for number, _, tag, start, end in fields(model):
         if number != _GRAPH:

@@ -218,11 +218,9 @@ def as_bytes(array: Array) -> memoryview:
 
 # Sequences, optional values and maps, as the tensors that they hold: one way to save, feed and compare all of them.
 #
-# =================  ===================================================================================== ``s[#]``
-# how many items the sequence ``s`` has, int64; its items are ``s[0]``, ``s[1]``, ... ``o[?]``           whether the
-# optional ``o`` has a value; the value itself is ``o``, if it is a tensor ``m[keys]``        the keys of the map
-# ``m`` in ascending order, and ``m[values]``, a tensor, theirs =================
-# =====================================================================================
+#     s[#]       how many items the sequence s has, int64; its items are s[0], s[1], ...
+#     o[?]       whether the optional o has a value; the value itself is o, if it is a tensor
+#     m[keys]    the keys of the map m in ascending order; m[values], a tensor, are theirs
 #
 # Where one holds another, names go on: ``o[?]``, ``o[#]``, ``o[0]`` is an optional sequence.
 

@@ -10,7 +10,7 @@ import numpy as np
 
 from biopsy import errors
 from biopsy.engines.base import BuiltModel, Capabilities, Engine, ModelInput, Session, indexed, require_ending
-from biopsy.engines.trt import settings as trt_package
+from biopsy.engines.trt import settings as trt_settings
 from biopsy.engines.trt.execution import Execution, gpu_names, numpy_name, require_gpu
 from biopsy.engines.trt.settings import OPTIONS, Package, Settings, ShapeRange, profiles_of, unknown_names
 from biopsy.model import load
@@ -30,7 +30,7 @@ _LARGEST_MESSAGE = (1 << 31) - 1
 class TensorRt(Engine):
     """TensorRT, whichever is installed."""
 
-    name = trt_package.ENGINE
+    name = trt_settings.ENGINE
     summary = "TensorRT, or TensorRT for RTX"
     package = "biopsy[tensorrt]"
     capabilities = Capabilities(saves=ENDINGS, saves_without_ending=True, wants_shapes=True)
@@ -40,7 +40,7 @@ class TensorRt(Engine):
     @classmethod
     def version(cls) -> str:
         """The version, and which package it is."""
-        package = trt_package.load()
+        package = trt_settings.load()
         return f"{package.version} ({package.name})"
 
     @classmethod
@@ -69,7 +69,7 @@ class TensorRt(Engine):
         plan = builder.build_serialized_network(network, config)
         del parser  # it has lent its weights to the network
         if plan is None:
-            failure = trt_package.build_failure(package)
+            failure = trt_settings.build_failure(package)
             if failure.kind == "CudaRuntime":
                 require_gpu(f"what was asked of {package.name} {package.version}")
             raise failure
@@ -112,7 +112,7 @@ class TensorRt(Engine):
         if parser.supports_model_v2(model.data, _path_for_weights(model)):
             return {}
         found: dict[int, str] = {}
-        for refusal in trt_package.refusals(parser):
+        for refusal in trt_settings.refusals(parser):
             number = _outer_number(index, refusal)
             if number is not None:
                 inside = f"{refusal.label}: " if refusal.outer else ""
@@ -130,7 +130,7 @@ class TensorRt(Engine):
         return lines
 
     def _package(self) -> Package:
-        package = trt_package.load(self.options["package"])
+        package = trt_settings.load(self.options["package"])
         register = getattr(package.module, "init_libnvinfer_plugins", None)
         if self.options["plugins"] and register is not None:
             register(package.logger, "")
@@ -149,7 +149,7 @@ class TensorRt(Engine):
             raise errors.EngineMissing(f"{package.name} {package.version} does not start: {error}") from error
         for library in self.options["plugins"]:
             if builder.get_plugin_registry().load_library(library) is None:
-                why = "; ".join(map(trt_package.plain_reason, package.errors_logged)) or "it does not say why"
+                why = "; ".join(map(trt_settings.plain_reason, package.errors_logged)) or "it does not say why"
                 raise errors.UsageError(f"{package.name} cannot load the plug-ins in {library}: {why}")
         return builder
 
@@ -164,7 +164,7 @@ class TensorRt(Engine):
             parsed = parser.parse(model.data, _path_for_weights(model))
         if not parsed:
             load.parse(model.data, model.path)  # raises ModelError if it is damaged: the engine is not to blame
-            raise trt_package.parse_failure(package, trt_package.refusals(parser))
+            raise trt_settings.parse_failure(package, trt_settings.refusals(parser))
         return network, parser
 
     def _set_shapes(
@@ -280,7 +280,7 @@ def _path_for_weights(model: ModelInput) -> str:
     return str(model.path if in_place else model.folder / "model.onnx")
 
 
-def _outer_number(index: ModelIndex, refusal: trt_package.Refusal) -> int | None:
+def _outer_number(index: ModelIndex, refusal: trt_settings.Refusal) -> int | None:
     """The node of the main graph that a refusal is about, by its place, or by the name of what it stands in."""
     if not refusal.outer:
         return refusal.number if 0 <= refusal.number < len(index.nodes) else None
@@ -321,7 +321,7 @@ def deserialized(package: Package, plan: memoryview) -> Any:
     package.logged.clear()
     engine = package.module.Runtime(package.logger).deserialize_cuda_engine(plan)
     if engine is None:
-        failure = trt_package.build_failure(package)
+        failure = trt_settings.build_failure(package)
         why = failure.message.partition(": ")[2]
         message = f"{package.name} {package.version} cannot read this engine: {why}"
         raise errors.EngineFailure(message, engine=TensorRt.name, stage="load", kind=failure.kind)

@@ -61,7 +61,7 @@ class Environment:
 
     @property
     def variables(self) -> dict[str, str | None]:
-        """Changes of the variables of a process that runs in it, as ``isolation.process`` takes them."""
+        """Changes of the variables of a process that runs in it, as ``processes.process`` takes them."""
         return undisturbed()
 
 
