@@ -22,7 +22,7 @@ from biopsy.processes.own_files import InUseError, open_locked, open_own, stands
 from biopsy.processes.writing import cannot_write, make_as_private_as_new, make_folders_of, write_whole
 from biopsy.tensors import container, safetensors_file, types
 from biopsy.tensors.container import Container
-from biopsy.tensors.results import Array, Iteration, RunnerResult
+from biopsy.tensors.results import Array, Iteration, RunnerResult, TensorsByName
 from biopsy.text import line_of
 
 Place: TypeAlias = tuple[int, int, str]
@@ -271,26 +271,20 @@ class AppendableStore:
             self._lines.begin({"recording": _FORM, "identity": dict(identity), "room": self._room})
 
 
-class _Views(Mapping[str, Array]):
+class _Views(TensorsByName[None]):
     """Tensors of a growing file by name; each is a view made when it is asked for."""
 
     def __init__(self, file: AppendableStore, runner: int, iteration: int, names: Sequence[str]) -> None:
+        super().__init__(dict.fromkeys(names))
         self._file = file
         self._place = runner, iteration
-        self._names = dict.fromkeys(names)
 
     def __getitem__(self, name: str) -> Array:
-        if name not in self._names:
+        if name not in self.sources:
             raise KeyError(name)
         array = self._file.array((*self._place, name))
         assert array is not None
         return array
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._names)
-
-    def __len__(self) -> int:
-        return len(self._names)
 
 
 def results_of(file: AppendableStore, names: Sequence[str], runner: int, label: str, iterations: int) -> RunnerResult:

@@ -14,7 +14,7 @@ import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any, Generic, NamedTuple, Protocol, TypeVar
+from typing import Any, NamedTuple, Protocol, TypeVar
 
 import numpy as np
 
@@ -170,8 +170,6 @@ def _damaged(why: str) -> errors.DataError:
 #
 # What has been decoded is not kept here: whoever holds an array has it, and is given the same one while it lives.
 
-_Source = TypeVar("_Source")
-
 
 class Copy(NamedTuple):
     """The base64 text of a tensor, piece by piece, and the name of its type if .npy has none."""
@@ -180,26 +178,7 @@ class Copy(NamedTuple):
     dtype: str | None
 
 
-class _TensorsByName(DescribedTensors, Generic[_Source]):
-    """Tensors by name, each of which something stands for until it is asked for."""
-
-    def __init__(self, sources: Mapping[str, _Source]) -> None:
-        self.sources = sources
-
-    def __contains__(self, name: object) -> bool:
-        return name in self.sources
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self.sources)
-
-    def __len__(self) -> int:
-        return len(self.sources)
-
-    def __repr__(self) -> str:
-        return f"<tensors {list(self.sources)}>"
-
-
-class LazyTensors(_TensorsByName[Base64Tensor]):
+class LazyTensors(DescribedTensors[Base64Tensor]):
     """Tensors that are base64 text. Who asks for one that is damaged gets a DataError that begins with ``place``."""
 
     def __init__(self, encoded: Mapping[str, Base64Tensor], place: str) -> None:
@@ -234,7 +213,7 @@ class LazyTensors(_TensorsByName[Base64Tensor]):
             yield from self.sources[name].copied()
 
 
-class ChosenTensors(_TensorsByName[Feed]):
+class ChosenTensors(DescribedTensors[Feed]):
     """Tensors each of which is taken from one of several mappings, when it is asked for."""
 
     @classmethod

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any, Generic, TypeAlias, TypeVar
 
 from biopsy.text import count, html_table, printable, some_of
 
@@ -19,6 +19,9 @@ Array: TypeAlias = "npt.NDArray[Any]"
 
 Feed: TypeAlias = "Mapping[str, Array]"
 """The inputs of one iteration: tensor name -> value."""
+
+
+_Source = TypeVar("_Source")
 
 
 @dataclass(frozen=True)
@@ -39,7 +42,26 @@ def form_of_array(array: Array) -> TensorForm:
     return TensorForm(array.dtype, array.shape)
 
 
-class DescribedTensors(Mapping[str, "Array"], ABC):
+class TensorsByName(Mapping[str, "Array"], Generic[_Source]):
+    """Tensors by name, each of which something stands for until it is asked for."""
+
+    def __init__(self, sources: Mapping[str, _Source]) -> None:
+        self.sources = sources
+
+    def __contains__(self, name: object) -> bool:
+        return name in self.sources
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.sources)
+
+    def __len__(self) -> int:
+        return len(self.sources)
+
+    def __repr__(self) -> str:
+        return f"<tensors {list(self.sources)}>"
+
+
+class DescribedTensors(TensorsByName[_Source], ABC):
     """Tensors by name whose types and shapes are known without their values, which are read when they are asked for."""
 
     @abstractmethod

@@ -61,7 +61,7 @@ class TensorRt(Engine):
         package.logged.clear()
         builder = self._builder(package)
         network, parser = self._parsed(package, settings, builder, model)
-        marked = _mark(network, index, self.options["outputs"], self.options["exclude_outputs"])
+        added, dropped = _mark(network, index, self.options["outputs"], self.options["exclude_outputs"])
         config = builder.create_builder_config()
         settings.apply_to_config(config)
         remarks = [*settings.remarks(), *self._set_shapes(builder, network, config, index, model)]
@@ -74,10 +74,18 @@ class TensorRt(Engine):
                 require_gpu(f"what was asked of {package.name} {package.version}")
             raise failure
         settings.keep_cache(config)
-        remarks += _type_remarks(package, network, index)
+        ports = [network.get_input(number) for number in range(network.num_inputs)]
+        ports += [network.get_output(number) for number in range(network.num_outputs)]
+        replaced = {}
+        for port in ports:
+            declared = index.tensor_type(index.ids[port.name]) if port.name in index.ids else None
+            used = numpy_name(port.dtype)
+            if declared is not None and declared.elem and used and declared.dtype != used:
+                replaced[declared.dtype] = used
+        remarks += [f"{package.name} computes the model's {name} tensors in {used}" for name, used in replaced.items()]
         inputs = {index.names[tensor]: index.tensor_type(tensor) for tensor in index.fed_inputs()}
         own = [index.names[tensor] for tensor in index.outputs]
-        outputs = tuple(name for name in own if name not in marked.dropped) + marked.added
+        outputs = (*(name for name in own if name not in dropped), *added)
         return TensorRtSession(package, memoryview(plan), inputs, outputs, remarks)
 
     def load(self, path: Path) -> Session:
@@ -210,22 +218,16 @@ def _in_words(spans: Mapping[str, ShapeRange]) -> str:
     return ", ".join(f"{name} from {list(span.least)} to {list(span.most)}" for name, span in spans.items())
 
 
-class _Marked:
-    """What marking tensors changed about a network's outputs."""
-
-    def __init__(self, added: Sequence[str] = (), dropped: Sequence[str] = ()) -> None:
-        self.added = tuple(added)
-        self.dropped = frozenset(dropped)
-
-
-def _mark(network: Any, index: ModelIndex, wanted: Sequence[str], unwanted: Sequence[str]) -> _Marked:
+def _mark(
+    network: Any, index: ModelIndex, wanted: Sequence[str], unwanted: Sequence[str]
+) -> tuple[Sequence[str], Sequence[str]]:
     """Mark tensors of the network; ``all`` adds every one that has a name in the model, others replace the outputs.
 
-    Then those ``unwanted`` are none. Raises DoesNotFit for a name that the network does not have, which may have been
-    in the original, and if no output is left.
+    Then those ``unwanted`` are none. Returns the outputs that were added and those dropped. Raises DoesNotFit
+    for a name that the network does not have, which may have been in the original, and if no output is left.
     """
     if not (wanted or unwanted):
-        return _Marked()
+        return (), ()
     layers = [network.get_layer(number) for number in range(network.num_layers)]
     tensors = {
         tensor.name: tensor
@@ -253,7 +255,7 @@ def _mark(network: Any, index: ModelIndex, wanted: Sequence[str], unwanted: Sequ
             network.unmark_output(tensor)
     for name in chosen:
         network.mark_output(tensors[name])
-    return _Marked(chosen, dropped)
+    return chosen, dropped
 
 
 def _without(
@@ -298,19 +300,6 @@ def _declared(index: ModelIndex, port: Any) -> TensorType:
         size = tuple(port.shape)
         return TensorType(7, (None,) * (size[0] if size and size[0] > 0 else 1))
     return found or TensorType(1, tuple(None if dim < 0 else dim for dim in port.shape))
-
-
-def _type_remarks(package: Package, network: Any, index: ModelIndex) -> list[str]:
-    """Inputs and outputs that TensorRT has in another type than the model."""
-    inputs = [network.get_input(number) for number in range(network.num_inputs)]
-    outputs = [network.get_output(number) for number in range(network.num_outputs)]
-    replaced = {}
-    for port in (*inputs, *outputs):
-        declared = index.tensor_type(index.ids[port.name]) if port.name in index.ids else None
-        used = numpy_name(port.dtype)
-        if declared is not None and declared.elem and used and declared.dtype != used:
-            replaced[declared.dtype] = used
-    return [f"{package.name} computes the model's {name} tensors in {used}" for name, used in replaced.items()]
 
 
 # Running: only on a GPU
