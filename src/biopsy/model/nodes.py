@@ -115,18 +115,13 @@ def _trains(node: Node, called: frozenset[FunctionKey], index: ModelIndex) -> bo
         if not weight.sparse and not weight.external and weight.end - weight.start < 200
     ]
     graph = onnx.GraphProto.FromString(index.node_spans[node.number])
-    nodes = _all(graph.node)
+    nodes = list(walk.nodes_within(graph.node))
     for key in called & index.functions.keys():
         (function,) = onnx.ModelProto.FromString(index.functions[key][0]).functions
-        nodes += _all(function.node)
+        nodes += walk.nodes_within(function.node)
     weights = [weight for body in walk.graphs_within(graph.node) for weight in body.initializer]
     known = {**_known(constants, scalars), **_known(nodes, weights)}
     return any(_is_random(each, known, index.opset) for each in nodes if walk.operator(each) == _DROPOUT)
-
-
-def _all(nodes: Iterable[onnx.NodeProto]) -> list[onnx.NodeProto]:
-    outer = list(nodes)
-    return [*outer, *(inner for body in walk.graphs_within(outer) for inner in body.node)]
 
 
 def _known(nodes: Iterable[onnx.NodeProto], weights: Iterable[onnx.TensorProto]) -> dict[str, bool]:

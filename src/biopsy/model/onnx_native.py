@@ -258,7 +258,7 @@ class _Propagation:
     """
 
     def __init__(self, model: onnx.ModelProto) -> None:
-        operators = {node.op_type for function in model.functions for node in _all_nodes(function.node)}
+        operators = {node.op_type for function in model.functions for node in walk.nodes_within(function.node)}
         self.is_needed = self.is_doubtful = not operators.isdisjoint(_propagating() | {"Shape"})
         self.unseen: list[onnx.NodeProto] = []
         self._longest = self._total = 0
@@ -310,10 +310,3 @@ def _lengths(graph: onnx.GraphProto) -> Iterator[tuple[str, tuple[int, int | Non
             yield info.name, (kind.elem_type, dims[0].dim_value if dims[0].HasField("dim_value") else None)
         else:
             yield info.name, (kind.elem_type, int(not dims))
-
-
-def _all_nodes(nodes: Iterable[onnx.NodeProto]) -> Iterator[onnx.NodeProto]:
-    for node in nodes:
-        yield node
-        for body in walk.bodies(node):
-            yield from _all_nodes(body.node)

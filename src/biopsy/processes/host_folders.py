@@ -17,7 +17,7 @@ from pathlib import Path
 
 from biopsy import errors
 from biopsy.processes.cleanup import temporary_folder
-from biopsy.processes.own_files import InUseError, make_private_folder, open_locked
+from biopsy.processes.own_files import InUseError, lock, make_private_folder, open_locked, stands_at
 from biopsy.processes.reading import digest_of as digest_of
 
 _CAN_LOCK = find_spec("fcntl") is not None
@@ -65,15 +65,13 @@ def _claimed(folder: Path) -> int | None:
     """A descriptor with which nobody else has the folder; None if somebody has, or if it is none of ours."""
     if not _CAN_LOCK:
         return os.open(os.devnull, os.O_RDONLY)
-    import fcntl
-
     descriptor = -1
     try:
         descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
         status = os.fstat(descriptor)
         if status.st_uid == os.geteuid() and stat.S_IMODE(status.st_mode) == 0o700:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            if os.path.samestat(folder.lstat(), status):
+            lock(descriptor)
+            if stands_at(folder, descriptor):
                 return descriptor
     except OSError:  # it is in use, has gone, or cannot be locked
         pass
