@@ -15,7 +15,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from biopsy.processes import cleanup
 from biopsy.processes.forks import CONNECTIONS_VARIABLE, FORK_VARIABLE, MARK, STATE_VARIABLE, UNMARKED
@@ -29,23 +29,6 @@ _SECONDS_TO_END = 5
 
 class ServerGoneError(Exception):
     """The server has ended, cannot serve, or says something that is no answer."""
-
-
-class ServerProcess(Protocol):
-    """What a ``ForkServer`` has of the process that serves."""
-
-    @property
-    def pid(self) -> int:
-        """Its number, as far as it is known before it is warm."""
-
-    def kill(self) -> object:
-        """End it, and wait for that."""
-
-    def wait(self, seconds: float) -> object:
-        """Wait until it has ended, at most so long."""
-
-    def close(self) -> None:
-        """Free what stands for it here: it has ended, or nobody listens any more."""
 
 
 class ForkServer:
@@ -65,7 +48,7 @@ class ForkServer:
         environment: Mapping[str, str] | None = None,
         descriptors: Sequence[int] = (),
         stdout: int = subprocess.DEVNULL,
-        start: Callable[..., ServerProcess] = Process,
+        start: Callable[..., Process | ForkOfWaiting] = Process,
     ) -> None:
         """Raises ServerGoneError if it cannot be started, or if this platform has no fork."""
         if not hasattr(os, "fork"):

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import Protocol
+from typing import TypeAlias
 
 from biopsy import errors, events
 from biopsy.engines.base import ModelInput
@@ -107,7 +107,7 @@ class Recording:
         pairs = zip(self._recorded.samples, more.samples, strict=True)
         self._recorded = ValuesInMemory([{**known, **added} for known, added in pairs])
 
-    # Recorded values: see the protocol
+    # Recorded values
 
     def __contains__(self, name: str, /) -> bool:
         return name in self._source(name)
@@ -345,30 +345,8 @@ def random_samples(index: ModelIndex, draws: Draws | None = None) -> list[Feed]:
 
 # Recorded values: what the tensors of a model are for each input sample, and what callers may ask about them.
 #
-# Whoever needs values, sizes or types of tensors asks through one protocol. The values are in memory, in a file on
-# disk, or nowhere.
-
-
-class RecordedValues(Protocol):
-    """Values of tensors by name, one per input sample in the order of the samples."""
-
-    @property
-    def count(self) -> int:
-        """How many samples there are."""
-
-    def __contains__(self, name: str, /) -> bool:
-        """Whether the tensor is recorded, which means in every sample."""
-
-    def values(self, name: str) -> list[Array] | None:
-        """The tensor's value in every sample, in order; None if it is not recorded."""
-
-    def tensor_type(self, name: str) -> TensorType | None:
-        """Type and shape of the tensor in all samples together, as ``type_of_forms`` gives them."""
-
-    def size(self, name: str) -> int:
-        """Bytes of the tensor's values in all samples; 0 if it is not recorded."""
-
-
+# Whoever needs values, sizes or types of tensors asks in one way. The values are in memory, in a file on disk, or
+# nowhere.
 class ValuesInMemory:
     """Recorded values as arrays, such as those that an engine has just given: ``samples`` has them by name."""
 
@@ -414,6 +392,10 @@ class NoValues(ValuesInMemory):
 
     def __init__(self) -> None:
         super().__init__(())
+
+
+RecordedValues: TypeAlias = Recording | ValuesInMemory
+"""Values of tensors by name, one per input sample in the order of the samples."""
 
 
 def type_of_forms(forms: Sequence[TensorForm]) -> TensorType | None:

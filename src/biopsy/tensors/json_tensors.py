@@ -14,7 +14,7 @@ import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any, NamedTuple, Protocol, TypeVar
+from typing import Any, NamedTuple, TypeAlias, TypeVar
 
 import numpy as np
 
@@ -256,17 +256,6 @@ LONG = 1024
 _SKELETON_PIECE = 1 << 16
 
 
-class Text(Protocol):
-    """A string of a JSON file as it stands there, between its quotes."""
-
-    @property
-    def size(self) -> int:
-        """Bytes."""
-
-    def opened(self) -> Any:
-        """A context with what reads it: (offset, number of bytes). Raises DataError if that cannot be any more."""
-
-
 @dataclass(frozen=True)
 class TextInFile:
     """A string that is left in its file, from byte ``start`` on."""
@@ -297,6 +286,10 @@ class TextInMemory:
     def opened(self) -> Iterator[SteadyFileRead]:
         """What reads it."""
         yield lambda offset, size: self.data[offset : offset + size]
+
+
+Text: TypeAlias = TextInFile | TextInMemory
+"""A string of a JSON file as it stands there, between its quotes; ``opened`` raises DataError if that has changed."""
 
 
 @dataclass(frozen=True)
