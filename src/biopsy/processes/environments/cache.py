@@ -201,13 +201,12 @@ class Cache:
 
         Ours are called as we call them, and have a lock beside them.
         """
-        entries = []
+        keys: list[str] = []
         with contextlib.suppress(OSError):
-            for path in list(self.folder.iterdir()):
+            for path in self.folder.iterdir():
                 is_ours = _OURS.fullmatch(path.name) and path.is_dir() and not path.is_symlink()
-                if is_ours and self.lock(path.name).is_file():
-                    entries.append(self._entry(path.name))
-        return sorted(entries, key=lambda entry: entry.used)
+                keys += [path.name] if is_ours and self.lock(path.name).is_file() else []
+        return sorted(map(self._entry, keys), key=lambda entry: entry.used)
 
     def _entry(self, key: str) -> CachedEnvironment:
         record = self.record(key)

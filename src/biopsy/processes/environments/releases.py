@@ -15,6 +15,10 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 from urllib.request import url2pathname
 
+from packaging.specifiers import InvalidSpecifier, SpecifierSet
+from packaging.utils import InvalidWheelFilename, parse_wheel_filename
+from packaging.version import Version
+
 from biopsy import errors
 from biopsy.processes.environments.interpreter import Interpreter, interpreter_of
 from biopsy.processes.environments.requirements import WantedPackage, normalized, pinned
@@ -23,7 +27,6 @@ from biopsy.processes.reading import read_plain
 from biopsy.text import first_line, first_of, printable, series, shortened
 
 if TYPE_CHECKING:
-    from packaging.version import Version
     from pypi_simple import DistributionPackage
 
 
@@ -74,8 +77,6 @@ def available(wanted: Sequence[WantedPackage], interpreter: Interpreter, sources
     ``releases`` does, or it was yanked. Where an index wants a password that only the installer knows to get, nothing
     is known here.
     """
-    from packaging.specifiers import SpecifierSet
-
     told = []
     for each in wanted:
         try:
@@ -191,8 +192,6 @@ class Wheel:
 
     def fits(self, interpreter: Interpreter) -> bool:
         """Whether an interpreter can use it."""
-        from packaging.specifiers import InvalidSpecifier, SpecifierSet
-
         if self.tags.isdisjoint(interpreter.tags):
             return False
         try:
@@ -240,8 +239,6 @@ def _places(sources: Sources) -> str:
 
 
 def _wheels(files: Iterable[DistributionPackage], name: str) -> Iterator[Wheel]:
-    from packaging.utils import InvalidWheelFilename, parse_wheel_filename
-
     for file in files:
         try:
             named, version, _, tags = parse_wheel_filename(file.filename)
