@@ -198,7 +198,16 @@ class _ModelInEngine:
         first, second = self._feeds(session)
         # As a class defines it: what is called in a session is held to the contract, and hides what is tried here.
         run = partial(unwrap(type(session).run), session)
-        if self._writes_into_inputs(run, first):
+        # It is lent arrays that it may write to: a native engine does so whatever their flags say.
+        lent = {name: value.copy() for name, value in first.items()}
+        arrays = dict(lent)
+        run(lent)
+        changed = [name for name, value in first.items() if not same_values(arrays[name], value)]
+        if changed:
+            self._trial.add("leaves its inputs as they are", f"it writes into {', '.join(changed)}")
+        elif lent.keys() != first.keys() or any(lent[name] is not arrays[name] for name in lent):
+            self._trial.add("leaves its inputs as they are", "it changes the dictionary of inputs")
+        if changed:
             return
         given = run_by_contract(session, self._engine.label, run, first)
         again = run_by_contract(session, self._engine.label, run, first)
@@ -224,18 +233,6 @@ class _ModelInEngine:
     def _feeds(self, session: Session) -> list[dict[str, Array]]:
         random = Inputs(iterations=2, val_range={"": (-1, 1)})
         return [checked_feed(feed, session.inputs) for feed in feeds_for(session.inputs, random).feeds]
-
-    def _writes_into_inputs(self, run: Callable[[Any], Any], feed: Mapping[str, Array]) -> bool:
-        """Whether an engine changes arrays that it may write to: as a native one does, whatever their flags say."""
-        lent = {name: value.copy() for name, value in feed.items()}
-        arrays = dict(lent)
-        run(lent)
-        changed = [name for name, value in feed.items() if not same_values(arrays[name], value)]
-        if changed:
-            self._trial.add("leaves its inputs as they are", f"it writes into {', '.join(changed)}")
-        elif lent.keys() != feed.keys() or any(lent[name] is not arrays[name] for name in lent):
-            self._trial.add("leaves its inputs as they are", "it changes the dictionary of inputs")
-        return bool(changed)
 
     def _require_new_arrays(self, run: Callable[[Any], Any], *feeds: Mapping[str, Array]) -> None:
         """What ``gives_new_arrays`` promises: the outputs of one run are there after the next."""

@@ -85,10 +85,10 @@ def test_the_list_holds_what_was_added_and_not_removed(changes: list[tuple[bool,
 
 def test_the_longest_path_fits_and_what_is_no_path_is_refused(watcher: cleanup._Watcher) -> None:
     longest = "/" + "\n" * 4094
-    watcher.add(("file", "18446744073709551615:18446744073709551615", longest, longest))
+    watcher.register("file", "18446744073709551615:18446744073709551615", longest, longest)
     for nonsense in ("/a\0/home", "x" * reaper.SLOT):
         with pytest.raises(OSError, match="no path is like this"):
-            watcher.add(("new", nonsense))
+            watcher.register("new", nonsense)
 
 
 def test_a_watcher_that_was_killed_is_replaced_and_the_new_one_knows_all(tmp_path: Path) -> None:

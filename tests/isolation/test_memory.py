@@ -19,6 +19,6 @@ def test_the_limit_of_a_container_is_read_once_for_any_number_of_inputs(monkeypa
         return really(path, *args, **kwargs)
 
     monkeypatch.setattr(Path, "read_text", counted)
-    module._of_the_container.cache_clear()
+    module._memory_of_the_container.cache_clear()
     generate_feeds({f"x{number}": TensorType(1, (1,)) for number in range(100)})
     assert len(read) == 1

@@ -127,7 +127,7 @@ def test_a_damaged_tensor_is_told_with_file_iteration_and_name(
 
 
 def test_more_values_than_the_shape_has_are_damage(tmp_path: Path) -> None:
-    header, data = json_tensors.npy.encode(BIG)
+    header, data = json_tensors.npz.encode(BIG)
     text = base64.b64encode(header + bytes(data) + bytes(4)).decode()
     (tmp_path / "f.json").write_text(json.dumps({"x": {"array": text, "polygraphy_class": "ndarray"}}))
     (feed,) = read_feeds(tmp_path / "f.json")
@@ -185,9 +185,9 @@ def short_texts(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Even short texts are left in the file, and read in small pieces."""
     monkeypatch.setattr(json_tensors, "LONG", 8)
     monkeypatch.setattr(json_tensors, "_PIECE", 100)
-    monkeypatch.setattr(json_tensors.npy, "_PIECE", 10)
-    monkeypatch.setattr(json_tensors.npy, "_BEGINNING", 140)
-    monkeypatch.setattr(json_tensors, "_PIECE", 16)
+    monkeypatch.setattr(json_tensors.npz, "_PIECE", 10)
+    monkeypatch.setattr(json_tensors.npz, "_BEGINNING", 140)
+    monkeypatch.setattr(json_tensors, "_SKELETON_PIECE", 16)
     return None
 
 

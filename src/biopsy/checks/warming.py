@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from biopsy.checks.command_line import OwnRun, parse
-from biopsy.processes.warm import ForkOfWaiting, ForkServer, ServerProcess, WaitingProcess
+from biopsy.processes.warm import ForkOfWaiting, ForkServer, WaitingProcess
 
 _ZYGOTE = "biopsy.cli.zygote"
 """It is named, not imported: the command line stands above this layer."""
@@ -46,7 +46,7 @@ def started(words: Sequence[str], jobs: int) -> Warming:
 
     def start(
         words: Sequence[str], *, environment: Mapping[str, str], descriptors: Sequence[int], **_: int
-    ) -> ServerProcess:
+    ) -> ForkOfWaiting:
         lifeline, theirs = socket.socketpair()
         try:
             cold = WaitingProcess(

@@ -26,7 +26,7 @@ Detail: TypeAlias = Literal["brief", "usual", "full"]
 
 @dataclass(frozen=True, kw_only=True)
 class ErrorSummary:
-    """The numbers of two tensors of one shape.
+    """The numbers of two tensors of one shape; by default those of equal ones.
 
     ``mismatching`` counts the elements outside the tolerances, whichever statistic decides; ``broken`` those of them
     where only one side is a finite number, or where infinities have other signs. ``passing_atol`` is the smallest atol
@@ -37,12 +37,12 @@ class ErrorSummary:
     """
 
     elements: int
-    mismatching: int
-    broken: int
-    absolute: ErrorStatistics
-    relative: ErrorStatistics
-    worst_absolute: Element | None
-    worst_relative: Element | None
+    mismatching: int = 0
+    broken: int = 0
+    absolute: ErrorStatistics = metrics.NO_ERROR
+    relative: ErrorStatistics = metrics.NO_ERROR
+    worst_absolute: Element | None = None
+    worst_relative: Element | None = None
     passing_atol: float | None
     passing_rtol: float | None
     offending: Element | None = None
@@ -140,8 +140,12 @@ def compare_output(
         measured = _measured(actual, expected, tolerance, asked, detail)
         judged = tuple(judge(name, actual, expected, limit) for limit in asked.limits)
         shown = figures(actual, expected) if detail == "full" else None
-        if not measured.broken:
-            _require_ranks(name, actual, judged)
+        has_no_rank = any(one.limit.metric == "indices" and one.ranks == 0 for one in judged)
+        if has_no_rank and actual.size and not measured.broken:  # that all of none fit says nothing
+            raise errors.DoesNotFit(
+                f"no index of output {name!r} of shape {list(actual.shape)} is compared: all may have moved so far",
+                next_steps=["--index-tolerance 0"],
+            )
         reason = _reason(measured, asked, tolerance, judged)
         pictured = differences_between(actual, expected) if reason and detail == "full" and actual.size else None
     is_described = reason is not None or detail != "brief"
@@ -170,22 +174,34 @@ def _dtype(array: Array) -> str:
     return "string" if is_text(array) else array.dtype.name
 
 
+def _measured_text(actual: Array, expected: Array) -> ErrorSummary:
+    differ = metrics.differing(actual, expected).reshape(-1).astype(np.float64)
+    counts = metrics.error_statistics(differ, DEFAULT_QUANTILE)
+    worst = metrics.worst(actual, expected, differ)
+    return ErrorSummary(
+        elements=differ.size,
+        mismatching=int(differ.sum()),
+        absolute=counts,
+        relative=counts,
+        worst_absolute=worst,
+        worst_relative=worst,
+        passing_atol=None,
+        passing_rtol=None,
+        offending=None if worst is None else replace(worst, error=math.inf),
+        differing=int(differ.sum()),
+    )
+
+
 def _measured(actual: Array, expected: Array, tolerance: Tolerance, asked: Criteria, detail: Detail) -> ErrorSummary:
     if detail == "brief" and asked.stat == "elemwise" and not asked.limits:  # only tolerances decide
         within = scan(actual, expected, tolerance)
         if within is not None and not within.identical:
-            elements = actual.size
-            worst = within.worst_absolute, within.worst_relative
             absolute, relative = (
-                ErrorStatistics(0.0, 0.0, 0.0, 0.0)
-                if one is None
-                else ErrorStatistics(one.error, math.nan, math.nan, math.nan)
-                for one in worst
+                metrics.NO_ERROR if worst is None else ErrorStatistics(worst.error, math.nan, math.nan, math.nan)
+                for worst in (within.worst_absolute, within.worst_relative)
             )
             return ErrorSummary(
-                elements=elements,
-                mismatching=0,
-                broken=0,
+                elements=actual.size,
                 absolute=absolute,
                 relative=relative,
                 worst_absolute=within.worst_absolute,
@@ -198,110 +214,70 @@ def _measured(actual: Array, expected: Array, tolerance: Tolerance, asked: Crite
         is_equal = within is not None
     else:
         is_equal = actual.dtype == expected.dtype and np.array_equal(actual, expected)
-    if is_equal:
-        return _measured_equal(actual.size, tolerance, asked.stat)
+    if is_equal:  # as most tensors are: nothing of their size is computed for them
+        passing = tolerance if asked.stat == "elemwise" else Tolerance(0.0, 0.0)
+        return ErrorSummary(elements=actual.size, passing_atol=passing.atol, passing_rtol=passing.rtol)
     return _measured_whole(actual, expected, tolerance, asked.stat, asked.quantile)
 
 
 def _measured_whole(actual: Array, expected: Array, tolerance: Tolerance, stat: Stat, quantile: float) -> ErrorSummary:
-    found = metrics.errors_between(actual, expected)
-    absolute = metrics.error_statistics(found.absolute, quantile)
-    relative = metrics.error_statistics(found.relative, quantile)
-    mismatching = int(metrics.outside(found, tolerance.atol, tolerance.rtol).sum())
-    passing_atol: float | None
-    passing_rtol: float | None
-    if stat == "elemwise" and not mismatching:
-        passing_atol, passing_rtol = tolerance.atol, tolerance.rtol
-    elif stat == "elemwise":
-        passing_atol = metrics.passing_atol(found, tolerance.atol, tolerance.rtol)
-        passing_rtol = metrics.passing_rtol(found, tolerance.atol, tolerance.rtol)
-    elif found.broken:
+    between = metrics.errors_between(actual, expected)
+    absolute = metrics.error_statistics(between.absolute, quantile)
+    relative = metrics.error_statistics(between.relative, quantile)
+    mismatching = int(metrics.outside(between, tolerance.atol, tolerance.rtol).sum())
+    passing_atol: float | None = tolerance.atol
+    passing_rtol: float | None = tolerance.rtol
+    if stat == "elemwise":
+        if mismatching:
+            passing_atol = metrics.passing_atol(between, tolerance.atol, tolerance.rtol)
+            passing_rtol = metrics.passing_rtol(between, tolerance.atol, tolerance.rtol)
+    elif between.broken:
         passing_atol = passing_rtol = None
     else:
         # A limit of 0 asks for equality, whatever the statistic: what differs needs one above it.
         least = metrics.LEAST if absolute.maximum > 0 else 0.0
-        passing_atol = metrics.rounded_up(max(_of(absolute, stat), least))
-        passing_rtol = metrics.rounded_up(max(_of(relative, stat), least))
-    finite = np.isfinite(found.magnitude)
+        passing_atol = metrics.rounded_up(max(absolute.of(stat), least))
+        passing_rtol = metrics.rounded_up(max(relative.of(stat), least))
+    offending = None
+    if mismatching:
+        # Of those that are farthest outside, as all are where nothing is allowed, the one with the greatest error.
+        times = metrics.shares(between, tolerance.atol, tolerance.rtol)
+        farthest = float(times.max())
+        offending = metrics.worst(actual, expected, np.where(times == farthest, between.absolute, 0))
+        offending = None if offending is None else replace(offending, error=farthest)
     return ErrorSummary(
-        elements=found.absolute.size,
+        elements=between.absolute.size,
         mismatching=mismatching,
-        broken=found.broken,
+        broken=between.broken,
         absolute=absolute,
         relative=relative,
-        worst_absolute=metrics.worst(actual, expected, found.absolute),
-        worst_relative=metrics.worst(actual, expected, found.relative),
+        worst_absolute=metrics.worst(actual, expected, between.absolute),
+        worst_relative=metrics.worst(actual, expected, between.relative),
         passing_atol=passing_atol,
         passing_rtol=passing_rtol,
-        offending=_offending(actual, expected, found, tolerance) if mismatching else None,
-        differing=int(np.count_nonzero(found.absolute)),
-        greatest=float(found.magnitude.max(initial=0, where=finite)),
+        offending=offending,
+        differing=int(np.count_nonzero(between.absolute)),
+        greatest=float(metrics.greatest_finite(between.magnitude)),
     )
-
-
-def _offending(actual: Array, expected: Array, found: metrics.Errors, tolerance: Tolerance) -> Element | None:
-    """Of those that are farthest outside, as all are where nothing is allowed, the one with the greatest error."""
-    times = metrics.shares(found, tolerance.atol, tolerance.rtol)
-    farthest = float(times.max())
-    one = metrics.worst(actual, expected, np.where(times == farthest, found.absolute, 0))
-    return None if one is None else replace(one, error=farthest)
-
-
-def _measured_equal(elements: int, tolerance: Tolerance, stat: Stat) -> ErrorSummary:
-    """What is measured of equal tensors. Most are: nothing of their size is computed for them."""
-    none = ErrorStatistics(0.0, 0.0, 0.0, 0.0)
-    passing_atol, passing_rtol = (tolerance.atol, tolerance.rtol) if stat == "elemwise" else (0.0, 0.0)
-    return ErrorSummary(
-        elements=elements,
-        mismatching=0,
-        broken=0,
-        absolute=none,
-        relative=none,
-        worst_absolute=None,
-        worst_relative=None,
-        passing_atol=passing_atol,
-        passing_rtol=passing_rtol,
-    )
-
-
-def _of(statistics: ErrorStatistics, stat: Stat) -> float:
-    by_name = {
-        "max": statistics.maximum,
-        "mean": statistics.mean,
-        "median": statistics.median,
-        "quantile": statistics.quantile,
-    }
-    return by_name[stat]
-
-
-def _require_ranks(name: str, actual: Array, judged: Sequence[JudgedLimit]) -> None:
-    """Raise DoesNotFit where indices are to be compared and none is looked at: that all of none fit says nothing."""
-    if actual.size and any(one.limit.metric == "indices" and one.ranks == 0 for one in judged):
-        raise errors.DoesNotFit(
-            f"no index of output {name!r} of shape {list(actual.shape)} is compared: all may have moved so far",
-            next_steps=["--index-tolerance 0"],
-        )
 
 
 def _reason(measured: ErrorSummary, asked: Criteria, tolerance: Tolerance, judged: Sequence[JudgedLimit]) -> str | None:
     if measured.broken:
         return f"{_elements(measured.broken, measured.elements)} NaN or infinite on one side only"
-    reasons = [_beyond_tolerance(measured, tolerance, asked.stat)] if asked.tolerances_decide else []
-    reasons += [_beyond_limit(one, measured) for one in judged]
+    beyond: str | None = None
+    if asked.stat == "elemwise":
+        if measured.mismatching:
+            beyond = f"{_elements(measured.mismatching, measured.elements)} outside the tolerances"
+    elif tolerance == Tolerance(0, 0) and measured.differing:
+        beyond = f"{_elements(measured.differing, measured.elements)} not equal, which tolerances of 0 ask for"
+    else:
+        absolute, relative = measured.absolute.of(asked.stat), measured.relative.of(asked.stat)
+        if not (absolute <= tolerance.atol or relative <= tolerance.rtol):
+            sizes = f"absolute {absolute:.3g}, relative {relative:.3g}"
+            beyond = f"{asked.stat} errors are outside the tolerances: {sizes}"
+    reasons = [beyond] if asked.tolerances_decide else []
+    reasons += [_beyond_limit(limit, measured) for limit in judged]
     return "; ".join(filter(None, reasons)) or None
-
-
-def _beyond_tolerance(measured: ErrorSummary, tolerance: Tolerance, stat: Stat) -> str | None:
-    if stat == "elemwise":
-        if measured.mismatching == 0:
-            return None
-        return f"{_elements(measured.mismatching, measured.elements)} outside the tolerances"
-    absolute, relative = _of(measured.absolute, stat), _of(measured.relative, stat)
-    if tolerance == Tolerance(0, 0) and measured.differing:
-        return f"{_elements(measured.differing, measured.elements)} not equal, which tolerances of 0 ask for"
-    if absolute <= tolerance.atol or relative <= tolerance.rtol:
-        return None
-    return f"{stat} errors are outside the tolerances: absolute {absolute:.3g}, relative {relative:.3g}"
 
 
 def _beyond_limit(one: JudgedLimit, measured: ErrorSummary) -> str | None:
@@ -317,27 +293,6 @@ def _beyond_limit(one: JudgedLimit, measured: ErrorSummary) -> str | None:
 
 def _elements(some: int, everything: int) -> str:
     return f"{some} of {everything} elements {'is' if some == 1 else 'are'}"
-
-
-def _measured_text(actual: Array, expected: Array) -> ErrorSummary:
-    differ = metrics.differing(actual, expected).reshape(-1).astype(np.float64)
-    counts = metrics.error_statistics(differ, DEFAULT_QUANTILE)
-    worst = metrics.worst(actual, expected, differ)
-    some = int(differ.sum())
-    offending = None if worst is None else replace(worst, error=math.inf)
-    return ErrorSummary(
-        elements=differ.size,
-        mismatching=some,
-        broken=0,
-        absolute=counts,
-        relative=counts,
-        worst_absolute=worst,
-        worst_relative=worst,
-        passing_atol=None,
-        passing_rtol=None,
-        offending=offending,
-        differing=some,
-    )
 
 
 # Holding the single figures of two tensors against their limits.

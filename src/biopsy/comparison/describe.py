@@ -9,7 +9,7 @@ from typing import Any
 
 from biopsy.comparison.compare import ErrorSummary, JudgedLimit, OutputComparison
 from biopsy.comparison.metrics import Element, NotFinite, Scalar, Statistics
-from biopsy.comparison.noise import Deviation, NoiseComparison, NoiseReport, explained_by
+from biopsy.comparison.noise import NoiseComparison, NoiseReport, explained_by
 from biopsy.comparison.runs import RunComparison
 from biopsy.comparison.tolerance import AT_LEAST, Tolerance
 from biopsy.text import option_line, printable
@@ -17,18 +17,39 @@ from biopsy.text import option_line, printable
 
 def report_lines(output: OutputComparison) -> list[str]:
     """The lines that tell of one output: one where it passes; the verdict, then indented details where it fails."""
-    what = f"{printable(output.name)}  {_dtypes(output)}{list(output.actual_shape)}"
+    dtypes = output.actual_dtype
+    if output.actual_dtype != output.expected_dtype:
+        dtypes += f" (expected {output.expected_dtype}) "
+    what = f"{printable(output.name)}  {dtypes}{list(output.actual_shape)}"
     if output.passed:
-        limits = "".join(f", {_limit_text(one)}" for one in output.judged)
+        limits = "".join(f", {_limit_text(limit)}" for limit in output.judged)
         return [f"{what}  passes: {_passing(output)}{limits}"]
     lines = [f"{what}  FAILS: {output.reason}"]
     if output.measured is not None:
         lines += _worst_lines(output.measured)
-        lines += _limit_lines(output)
+        for limit in output.judged:
+            lines.append(f"  {'limit' if limit.passed else 'LIMIT':<9} {_limit_text(limit)}")
+            if not limit.passed and limit.worst is not None:
+                lines[-1] += f", {'first' if limit.limit.metric == 'indices' else 'worst'} {_element(limit.worst)}"
         if output.tolerances_decide:
             lines += _tolerance_lines(output, output.measured)
-    lines += _statistics_lines(output)
+    if output.actual_statistics is not None or output.expected_statistics is not None:
+        lines.append(f"  actual    {statistics_text(output.actual_statistics)}")
+        lines.append(f"  expected  {statistics_text(output.expected_statistics)}")
     return lines
+
+
+def _tolerance_lines(output: OutputComparison, measured: ErrorSummary) -> list[str]:
+    if measured.worst_absolute is not None and isinstance(measured.worst_absolute.actual, (str, bytes)):
+        return []
+    given = f"atol {output.tolerance.atol:g}, rtol {output.tolerance.rtol:g}, {output.stat}"
+    if output.stat == "quantile":
+        given += f" {output.quantile:g}"
+    if output.tolerance == Tolerance(0, 0) and output.expected_dtype.startswith(("int", "uint", "bool")):
+        given += "; integers are compared exactly by default"
+    limits = [("atol", measured.passing_atol), ("rtol", measured.passing_rtol)]
+    options = [option_line(f"--{name}", f"{output.name}:{value:g}") for name, value in limits if value is not None]
+    return [f"  passes    with {' or '.join(options) or 'no tolerance'} (now: {given})"]
 
 
 def wide_tolerance(output: OutputComparison) -> str | None:
@@ -56,18 +77,13 @@ def noise_lines(output: NoiseComparison) -> list[str]:
         aside = f"; {output.aside} of its elements flip with a rounding of the inputs" if output.aside else ""
         return [f"{what}  rounding: {text}{aside}"]
     lines = [f"{what}  BUG: {output.reason} (at most {output.limit:g} is rounding)"]
-    lines += [
-        f"  {_deviation_text(title, side)}" for title, side in (("error", output.suspect), ("float32", output.plain))
-    ]
+    for title, side in (("error", output.suspect), ("float32", output.plain)):
+        where = "" if side.worst is None else f", {_element(side.worst)}"
+        lines.append(f"  {title:<9} rms {side.rms:.3g}, greatest {side.maximum:.3g}{where}")
     narrower = explained_by(output.ratio, output.dtype)
     if narrower is not None:
         lines.append(f"  an engine that computes in {narrower} may err as much by rounding")
     return lines
-
-
-def _deviation_text(title: str, side: Deviation) -> str:
-    where = "" if side.worst is None else f", {_element(side.worst)}"
-    return f"{title:<9} rms {side.rms:.3g}, greatest {side.maximum:.3g}{where}"
 
 
 def statistics_text(statistics: Statistics | None) -> str:
@@ -101,12 +117,6 @@ def number(value: Scalar) -> str:
 def index(place: tuple[int, ...]) -> str:
     """An index as Python writes it in brackets: ``[0, 17, 3]``; a scalar's is ``[]``."""
     return str(list(place))
-
-
-def _dtypes(output: OutputComparison) -> str:
-    if output.actual_dtype == output.expected_dtype:
-        return output.actual_dtype
-    return f"{output.actual_dtype} (expected {output.expected_dtype}) "
 
 
 def _passing(output: OutputComparison) -> str:
@@ -152,38 +162,6 @@ def _limit_text(one: JudgedLimit) -> str:
     unit = " dB" if limit.metric in ("psnr", "snr") else ""
     bound = "at least" if limit.metric in AT_LEAST else "at most"
     return f"{limit.metric} {one.value:.7g}{unit} ({bound} {limit.value:g})"
-
-
-def _limit_lines(output: OutputComparison) -> list[str]:
-    lines = []
-    for one in output.judged:
-        lines.append(f"  {'limit' if one.passed else 'LIMIT':<9} {_limit_text(one)}")
-        if not one.passed and one.worst is not None:
-            lines[-1] += f", {'first' if one.limit.metric == 'indices' else 'worst'} {_element(one.worst)}"
-    return lines
-
-
-def _tolerance_lines(output: OutputComparison, measured: ErrorSummary) -> list[str]:
-    if isinstance(measured.worst_absolute, Element) and isinstance(measured.worst_absolute.actual, (str, bytes)):
-        return []
-    given = f"atol {output.tolerance.atol:g}, rtol {output.tolerance.rtol:g}, {output.stat}"
-    if output.stat == "quantile":
-        given += f" {output.quantile:g}"
-    if output.tolerance == Tolerance(0, 0) and output.expected_dtype.startswith(("int", "uint", "bool")):
-        given += "; integers are compared exactly by default"
-    found = [("atol", measured.passing_atol), ("rtol", measured.passing_rtol)]
-    options = [option_line(f"--{name}", f"{output.name}:{value:g}") for name, value in found if value is not None]
-    passing = " or ".join(options) if options else "no tolerance"
-    return [f"  passes    with {passing} (now: {given})"]
-
-
-def _statistics_lines(output: OutputComparison) -> list[str]:
-    if output.actual_statistics is None and output.expected_statistics is None:
-        return []
-    return [
-        f"  actual    {statistics_text(output.actual_statistics)}",
-        f"  expected  {statistics_text(output.expected_statistics)}",
-    ]
 
 
 # Comparisons as JSON: the facts that ``describe`` puts into words. The schema: docs/reference/file-formats.md.
@@ -255,20 +233,17 @@ def noise_tree(report: NoiseReport) -> dict[str, Any]:
         "plain": report.plain,
         "exact": report.exact,
         "passed": report.passed,
-        "outputs": [_noise_output_tree(output) for output in report.outputs],
+        "outputs": [
+            {**plain(output), "passed": output.passed, "explained_by": explained_by(output.ratio, output.dtype)}
+            for output in report.outputs
+        ],
         "only_suspect": list(report.only_suspect),
     }
 
 
-def _noise_output_tree(output: NoiseComparison) -> dict[str, Any]:
-    tree: dict[str, Any] = plain(output)
-    return tree | {"passed": output.passed, "explained_by": explained_by(output.ratio, output.dtype)}
-
-
 def not_finite_tree(engine: str, found: NotFinite) -> dict[str, Any]:
     """An output that holds NaN or infinities."""
-    tree: dict[str, Any] = plain(found)
-    return {"engine": engine, **tree}
+    return {"engine": engine, **plain(found)}
 
 
 def plain(value: Any) -> Any:

@@ -5,7 +5,6 @@ the greatest errors.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -42,7 +41,8 @@ def scan(actual: Array, expected: Array, tolerance: Tolerance) -> ErrorScan | No
     greatest: Any = 0.0
     differing = looked_at = 0
     same = []
-    for start, left, right in _blocks(actual, expected):
+    for start in range(0, actual.size, BLOCK):
+        left, right = (side.reshape(-1)[start : start + BLOCK] for side in (actual, expected))
         if left.dtype == right.dtype and bool((left == right).all()):
             same.append(right)
             continue
@@ -65,13 +65,6 @@ def scan(actual: Array, expected: Array, tolerance: Tolerance) -> ErrorScan | No
         differing=differing,
         greatest=float(greatest),
     )
-
-
-def _blocks(actual: Array, expected: Array) -> Iterator[tuple[int, Array, Array]]:
-    """Where each begins, and what both sides have there, flat."""
-    left, right = actual.reshape(-1), expected.reshape(-1)
-    for start in range(0, left.size, BLOCK):
-        yield start, left[start : start + BLOCK], right[start : start + BLOCK]
 
 
 class _First(NamedTuple):
@@ -110,7 +103,7 @@ def _seen_closely(left: Array, right: Array, tolerance: Tolerance) -> _Seen | No
 
 def _seen_at_once(left: Array, right: Array, tolerance: Tolerance) -> _Seen | None:
     """What ``_seen_closely`` gives for finite floats of ordinary size, in half the time; None for any others."""
-    if not (_is_ordinary(left) and _is_ordinary(right)):
+    if not all(side.dtype.kind == "f" and side.dtype.itemsize <= 8 for side in (left, right)):
         return None
     with np.errstate(all="ignore"):
         errors, magnitude = left.astype(np.float64), right.astype(np.float64)
@@ -133,10 +126,6 @@ def _seen_at_once(left: Array, right: Array, tolerance: Tolerance) -> _Seen | No
     # Great enough that no quotient before it was rounded to 0, which would be an error all the same.
     is_sure = metrics.LEAST < relative.value < math.inf
     return _Seen(absolute, relative, greatest, differing) if is_sure else None
-
-
-def _is_ordinary(values: Array) -> bool:
-    return values.dtype.kind == "f" and values.dtype.itemsize <= 8
 
 
 class _Greatest:
@@ -241,15 +230,11 @@ def heat_of(absolute: Floats) -> Heat:
     flat = absolute.max(axis=others) if others else absolute
     grid = flat.reshape((1,) * (2 - flat.ndim) + flat.shape)
     for axis in (0, 1):
-        grid = np.maximum.reduceat(grid, _starts(grid.shape[axis]), axis=axis)
+        size = grid.shape[axis]
+        blocks = min(size, _MOST_BLOCKS)
+        grid = np.maximum.reduceat(grid, [block * size // blocks for block in range(blocks)], axis=axis)
     rows = tuple(tuple(map(float, row)) for row in grid)
     return Heat(rows=rows, axes=axes, shape=absolute.shape)
-
-
-def _starts(size: int) -> Sequence[int]:
-    """Where the blocks of an axis begin."""
-    blocks = min(size, _MOST_BLOCKS)
-    return [block * size // blocks for block in range(blocks)]
 
 
 def _worst(actual: Array, expected: Array, absolute: Floats) -> tuple[Element, ...]:

@@ -56,6 +56,14 @@ class ErrorStatistics:
     median: float
     quantile: float
 
+    def of(self, stat: str) -> float:
+        """The statistic that the tolerances name: "max", "mean", "median" or "quantile"."""
+        value: float = getattr(self, "maximum" if stat == "max" else stat)
+        return value
+
+
+NO_ERROR = ErrorStatistics(0.0, 0.0, 0.0, 0.0)
+
 
 @dataclass(frozen=True)
 class Element:
@@ -136,7 +144,13 @@ def statistics(array: Array) -> Statistics | None:
     low, high = int(flat.argmin()), int(flat.argmax())
     places = (low, high) if positions is None else (int(positions[low]), int(positions[high]))
     precise = flat.astype(_wide(flat.dtype), copy=False)
-    mean, std = _mean_and_std(precise)
+    largest = float(max(precise.max(), -precise.min()))
+    if largest < 1e150:
+        mean, std = float(precise.mean()), float(precise.std())
+    else:
+        # The squares, and even the sum, of great finite values would overflow.
+        scaled = precise / largest
+        mean, std = float(scaled.mean()) * largest, float(scaled.std()) * largest
     (median,) = quantiles(precise, 0.5)
     return Statistics(
         elements=values.size,
@@ -155,15 +169,6 @@ def statistics(array: Array) -> Statistics | None:
 def _wide(dtype: np.dtype[Any]) -> type[np.floating[Any]]:
     """The type to compute in: double, or what is more precise already."""
     return np.longdouble if dtype.kind == "f" and dtype.itemsize > 8 else np.float64
-
-
-def _mean_and_std(values: Floats) -> tuple[float, float]:
-    largest = float(max(values.max(), -values.min()))
-    if largest < 1e150:
-        return float(values.mean()), float(values.std())
-    # The squares, and even the sum, of great finite values would overflow.
-    scaled = values / largest
-    return float(scaled.mean()) * largest, float(scaled.std()) * largest
 
 
 def histogram(array: Array, bins: int = 10) -> list[tuple[float, float, int]]:
@@ -263,7 +268,9 @@ def errors_between(actual: Array, expected: Array) -> Errors:
     left, right = left.astype(wide), right.astype(wide)
     with np.errstate(invalid="ignore", over="ignore"):
         left -= right
-        absolute, magnitude = _size(left), _size(right)
+        absolute, magnitude = (
+            np.abs(side) if side.dtype.kind == "c" else np.abs(side, out=side) for side in (left, right)
+        )
     broken = 0
     if same is not None:
         absolute[same] = 0
@@ -277,11 +284,6 @@ def errors_between(actual: Array, expected: Array) -> Errors:
 
 LEAST = math.ulp(0.0)
 """The least number above 0: the error of what differs by less than can be told."""
-
-
-def _size(values: Array) -> Floats:
-    """Absolute values, in place where they are real."""
-    return np.abs(values) if values.dtype.kind == "c" else np.abs(values, out=values)
 
 
 def _common_wide(left: np.dtype[Any], right: np.dtype[Any]) -> type[np.inexact[Any]]:
@@ -298,12 +300,18 @@ def _integer_differences(left: Array, right: Array) -> Floats:
     if left.dtype.itemsize < 8 and right.dtype.itemsize < 8:
         return np.abs(left.astype(np.int64) - right.astype(np.int64)).astype(np.float64)
     if left.dtype.kind != right.dtype.kind:
-        if not (_is_below(left, 0) or _is_below(right, 0)):
+        if not any(side.dtype.kind == "i" and bool((side < 0).any()) for side in (left, right)):
             left, right = left.astype(np.uint64), right.astype(np.uint64)
         else:
             # A negative number and perhaps one above 2**63: only Python's integers hold both.
             exact: Array = np.abs(left.astype(object) - right.astype(object))
-            return np.array([_float_above(value) for value in exact.tolist()], np.float64)
+            return np.array(
+                [
+                    float(value) if float(value) >= value else math.nextafter(float(value), math.inf)
+                    for value in exact.tolist()
+                ],
+                np.float64,
+            )
     swap = left < right
     # In two's complement the difference of the greater and the smaller is right modulo 2**64, which it is below.
     great = np.where(swap, right, left).astype(np.int64 if left.dtype.kind == "i" else np.uint64).view(np.uint64)
@@ -313,16 +321,6 @@ def _integer_differences(left: Array, right: Array) -> Floats:
     held = np.where(found < 2.0**64, found, 0).astype(np.uint64)
     below = (held < values) & (found < 2.0**64)
     return np.where(below, np.nextafter(found, np.inf), found)
-
-
-def _float_above(value: int) -> float:
-    """The least float64 that is not below an integer."""
-    found = float(value)
-    return found if found >= value else math.nextafter(found, math.inf)
-
-
-def _is_below(array: Array, limit: int) -> bool:
-    return array.dtype.kind == "i" and bool((array < limit).any())
 
 
 def greatest_finite(magnitude: Floats) -> Any:
@@ -345,7 +343,7 @@ def error_statistics(values: Floats, quantile: float) -> ErrorStatistics:
     """Statistics of errors that are 0 or more and may be inf; all 0 for an empty tensor."""
     maximum = float(values.max(initial=0))
     if maximum == 0:
-        return ErrorStatistics(0.0, 0.0, 0.0, 0.0)
+        return NO_ERROR
     median, at_quantile = quantiles(values, 0.5, quantile)
     with np.errstate(over="ignore"):
         mean = max(float(values.mean()), LEAST)
@@ -447,12 +445,8 @@ class NotFinite:
     value: Scalar
 
 
-def not_finite(result: RunnerResult) -> list[NotFinite]:
+def not_finite(result: RunnerResult) -> Iterator[NotFinite]:
     """The outputs of a runner that hold NaN or infinities, in order."""
-    return list(_not_finite(result))
-
-
-def _not_finite(result: RunnerResult) -> Iterator[NotFinite]:
     for number, iteration in enumerate(result.iterations):
         for name, array in iteration.outputs.items():
             values = array if is_text(array) else numeric(array)

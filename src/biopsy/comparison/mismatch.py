@@ -291,7 +291,14 @@ def error_text(size: ErrorSize) -> str:
     worst = size.worst
     if worst.kind != "mismatch":
         return f"{worst.kind} of {worst.output!r}"
-    parts = [_element(worst)] if worst.error is not None else []
+    parts = []
+    if worst.error is not None:
+        values = (
+            f": {worst.actual:.7g}, expected {worst.expected:.7g}"
+            if worst.actual is not None and worst.expected is not None
+            else ""
+        )
+        parts.append(f"{worst.error:.3g} at {list(worst.index)} of {worst.output!r}{values}")
     if worst.times_tolerance is not None:
         parts.append(f"{worst.times_tolerance:.3g} times the tolerance")
     if worst.discrete:
@@ -302,9 +309,3 @@ def error_text(size: ErrorSize) -> str:
         parts.append(f"{size.rounding.times:.3g} times the error of plain float32")
     parts.append(f"{worst.wrong} of {worst.elements} elements")
     return " · ".join(parts)
-
-
-def _element(worst: Mismatch) -> str:
-    sides = worst.actual, worst.expected
-    values = "" if None in sides else f": {worst.actual:.7g}, expected {worst.expected:.7g}"
-    return f"{worst.error:.3g} at {list(worst.index)} of {worst.output!r}{values}"

@@ -12,12 +12,12 @@ from typing import Any
 import numpy as np
 
 from biopsy.comparison import metrics, similarity
-from biopsy.comparison.compare import OutputComparison
+from biopsy.comparison.compare import ErrorSummary, OutputComparison
 from biopsy.comparison.metrics import Bools, Errors, Floats
 from biopsy.comparison.mismatch import Kind, Mismatch, Rounding, most_telling
 from biopsy.comparison.noise import NoiseComparison, compare_noise
 from biopsy.comparison.runs import RunComparison
-from biopsy.tensors.results import Array, Feed, Iteration, RunnerResult, release
+from biopsy.tensors.results import Array, Iteration, RunnerResult, release
 from biopsy.tensors.types import is_text
 
 _FEW_VALUES = 256
@@ -30,9 +30,17 @@ _SAME_GRID = 1e-2
 
 def mismatches_of(output: OutputComparison, actual: Array, expected: Array) -> tuple[Mismatch, ...]:
     """How an output that fails differs: one mismatch for each kind, the one with numbers measured."""
-    return tuple(
-        _measured(output, actual, expected) if kind == "mismatch" else _named(output, kind) for kind in kinds_of(output)
-    )
+    measured, mismatches = output.measured, []
+    for kind in kinds_of(output):
+        if measured is None:
+            mismatches.append(Mismatch(output=output.name, kind=kind))
+        elif kind == "mismatch":
+            mismatches.append(_measured(output, measured, actual, expected))
+        else:
+            mismatches.append(
+                Mismatch(output=output.name, kind=kind, elements=measured.elements, wrong=measured.broken)
+            )
+    return tuple(mismatches)
 
 
 def kinds_of(output: OutputComparison) -> tuple[Kind, ...]:
@@ -94,16 +102,7 @@ def _is_whole(values: Array) -> bool:
     return bool(finite.any()) and float(np.abs(finite).max()) < 2.0**22
 
 
-def _named(output: OutputComparison, kind: Kind) -> Mismatch:
-    measured = output.measured
-    if measured is None:
-        return Mismatch(output=output.name, kind=kind)
-    return Mismatch(output=output.name, kind=kind, elements=measured.elements, wrong=measured.broken)
-
-
-def _measured(output: OutputComparison, actual: Array, expected: Array) -> Mismatch:
-    measured = output.measured
-    assert measured is not None
+def _measured(output: OutputComparison, measured: ErrorSummary, actual: Array, expected: Array) -> Mismatch:
     if is_text(actual):
         return Mismatch(output=output.name, elements=measured.elements, wrong=measured.mismatching, quantum=0.0)
     errors = metrics.errors_between(actual, expected)
@@ -111,44 +110,38 @@ def _measured(output: OutputComparison, actual: Array, expected: Array) -> Misma
     wrong = metrics.outside(errors, output.tolerance.atol, output.tolerance.rtol) & np.isfinite(errors.absolute)
     if not wrong.any():  # a limit of another figure is what fails
         wrong = finite > 0
+    left, right = metrics.numeric(actual).reshape(-1)[wrong], metrics.numeric(expected).reshape(-1)[wrong]
+    if left.dtype.kind == "c" or right.dtype.kind == "c":
+        left, right = np.abs(left), np.abs(right)
     worst = metrics.worst(actual, expected, finite)
     return Mismatch(
         output=output.name,
         elements=measured.elements,
         wrong=int(wrong.sum()),
-        above=_above(actual, expected, wrong),
+        above=int((left > right).sum()),
         error=None if worst is None else worst.error,
         index=() if worst is None else worst.index,
         actual=None if worst is None else _real(worst.actual),
         expected=None if worst is None else _real(worst.expected),
-        times_tolerance=_finite_or_none(_times_tolerance(output, errors, wrong)),
+        times_tolerance=_finite_or_none(_times_tolerance(output, measured, errors, wrong)),
         times_rounding=_times_rounding(actual, expected, errors, finite),
         quantum=common_quantum(actual, expected),
         passing_atol=measured.passing_atol,
     )
 
 
-def _above(actual: Array, expected: Array, wrong: Bools) -> int:
-    left, right = metrics.numeric(actual).reshape(-1)[wrong], metrics.numeric(expected).reshape(-1)[wrong]
-    if left.dtype.kind == "c" or right.dtype.kind == "c":
-        left, right = np.abs(left), np.abs(right)
-    return int((left > right).sum())
-
-
-def _times_tolerance(output: OutputComparison, errors: Errors, wrong: Bools) -> float:
+def _times_tolerance(output: OutputComparison, measured: ErrorSummary, errors: Errors, wrong: Bools) -> float:
     """The greatest quotient of what is measured and what is allowed, of all that decides; inf where nothing is."""
-    found = [_times_limit(one.limit.metric, one.value, one.limit.value) for one in output.judged if not one.passed]
-    measured, tolerance = output.measured, output.tolerance
-    assert measured is not None
+    times = [_times_limit(one.limit.metric, one.value, one.limit.value) for one in output.judged if not one.passed]
+    tolerance = output.tolerance
     if output.tolerances_decide and output.stat == "elemwise" and wrong.any():
         allowed = tolerance.atol + tolerance.rtol * errors.magnitude[wrong]
         with np.errstate(divide="ignore"):
-            found.append(float(np.divide(errors.absolute[wrong], allowed).max()))
+            times.append(float(np.divide(errors.absolute[wrong], allowed).max()))
     elif output.tolerances_decide and output.stat != "elemwise":
-        statistic = {"max": "maximum"}.get(output.stat, output.stat)
         sides = (measured.absolute, tolerance.atol), (measured.relative, tolerance.rtol)
-        found.append(min(_divided(getattr(side, statistic), limit) for side, limit in sides))
-    return max((one for one in found if not math.isnan(one)), default=math.inf)
+        times.append(min(_divided(side.of(output.stat), limit) for side, limit in sides))
+    return max((quotient for quotient in times if not math.isnan(quotient)), default=math.inf)
 
 
 def _times_limit(metric: str, value: float, limit: float) -> float:
@@ -164,16 +157,10 @@ def _divided(value: float, limit: float) -> float:
 
 
 def _times_rounding(actual: Array, expected: Array, errors: Errors, finite: Floats) -> float | None:
-    kinds = [
-        similarity.unit_roundoff(side.dtype)
-        for side in (actual, expected)
-        if (metrics.numeric(side).dtype.kind in "fc")
-    ]
-    magnitude = errors.magnitude[np.isfinite(errors.magnitude)]
-    greatest = float(magnitude.max(initial=0))
-    if not any(kinds) or greatest == 0:
-        return None
-    return _finite_or_none(float(finite.max(initial=0)) / (max(kinds) * greatest))
+    sides = [side for side in (actual, expected) if metrics.numeric(side).dtype.kind in "fc"]
+    roundoff = max((similarity.unit_roundoff(side.dtype) for side in sides), default=0.0)
+    rounding = roundoff * float(metrics.greatest_finite(errors.magnitude))
+    return _finite_or_none(float(finite.max(initial=0)) / rounding) if rounding else None
 
 
 def _finite_or_none(value: float) -> float | None:
@@ -233,7 +220,8 @@ def explained(
         return Rounding("unknown", reason="plain float32 or float64 gives nothing to judge by")
     missing = sorted({name for report in reports for name in report.only_suspect})
     sides = list(zip(*(report.outputs for report in reports), strict=True))
-    times = _times(max((min(max(one.ratio, other.ratio), apart.ratio) for one, other, apart in sides), default=0.0))
+    ratios = (min(max(one.ratio, other.ratio), apart.ratio) for one, other, apart in sides)
+    times = _finite_or_none(max(ratios, default=0.0))
     unexplained = [apart for one, other, apart in sides if not (apart.passed or (one.passed and other.passed))]
     if unexplained and not _turned_over(unexplained, actual, expected, exact, perturbed):
         return Rounding("bug", times)
@@ -249,29 +237,21 @@ def only(side: RunnerResult, names: Collection[str]) -> RunnerResult:
     return replace(side, iterations=tuple(kept))
 
 
-def _times(ratio: float) -> float | None:
-    return ratio if math.isfinite(ratio) else None
-
-
 def _difference(actual: RunnerResult, expected: RunnerResult, exact: RunnerResult) -> RunnerResult:
     """A run that errs by as much as the two sides differ."""
-    triples = zip(actual.iterations, expected.iterations, exact.iterations, strict=False)
-    return RunnerResult("the difference", tuple(Iteration(_moved(*(one.outputs for one in each))) for each in triples))
-
-
-def _moved(actual: Feed, expected: Feed, exact: Feed) -> dict[str, Array]:
-    found = {}
-    for name in actual:
-        sides = [one[name] for one in (actual, expected, exact) if name in one]
-        comparable = len(sides) == 3 and len({side.shape for side in sides}) == 1
-        if not comparable or any(is_text(side) for side in sides):
-            found[name] = actual[name]
-            continue
-        left, right, true = (metrics.numeric(side) for side in sides)
-        with np.errstate(invalid="ignore", over="ignore"):
-            apart = np.subtract(left, right, dtype=np.result_type(left, right, np.float64))
-            found[name] = true + np.where(np.isfinite(apart), apart, 0)
-    return found
+    iterations = []
+    for run in zip(actual.iterations, expected.iterations, exact.iterations, strict=False):
+        outputs = dict(run[0].outputs)
+        for name in outputs:
+            sides = [side.outputs[name] for side in run if name in side.outputs]
+            if len(sides) < 3 or len({side.shape for side in sides}) > 1 or any(map(is_text, sides)):
+                continue
+            left, right, true = map(metrics.numeric, sides)
+            with np.errstate(invalid="ignore", over="ignore"):
+                apart = np.subtract(left, right, dtype=np.result_type(left, right, np.float64))
+                outputs[name] = true + np.where(np.isfinite(apart), apart, 0)
+        iterations.append(Iteration(outputs))
+    return RunnerResult("the difference", tuple(iterations))
 
 
 def _turned_over(
@@ -282,16 +262,16 @@ def _turned_over(
     perturbed: Perturbed,
 ) -> bool:
     """Whether every difference is one that perturbed inputs make too."""
-    tracked = [
-        _Turning(*(one.iterations[output.iteration].outputs[output.name] for one in (actual, expected, exact)))
-        for output in unexplained
-    ]
-    if not all(one.comparable for one in tracked):
-        return False
+    turnings = []
+    for output in unexplained:
+        sides = [run.iterations[output.iteration].outputs[output.name] for run in (actual, expected, exact)]
+        if len({side.shape for side in sides}) > 1 or any(map(is_text, sides)):
+            return False
+        turnings.append(_Turning(*sides))
     for run in perturbed():
-        for output, one in zip(unexplained, tracked, strict=True):
-            one.see(run.iterations[output.iteration].outputs[output.name])
-        if all(one.explained for one in tracked):
+        for output, turning in zip(unexplained, turnings, strict=True):
+            turning.see(run.iterations[output.iteration].outputs[output.name])
+        if all(turning.explained for turning in turnings):
             return True
     return False
 
@@ -300,10 +280,6 @@ class _Turning:
     """One output: what differs between two sides, and what perturbed inputs have changed of it so far."""
 
     def __init__(self, actual: Array, expected: Array, exact: Array) -> None:
-        shapes = {actual.shape, expected.shape, exact.shape}
-        self.comparable = len(shapes) == 1 and not any(map(is_text, (actual, expected, exact)))
-        if not self.comparable:
-            return
         self._exact = exact
         self._apart = metrics.errors_between(actual, expected).absolute
         self._open = self._apart > 0

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Literal, TypeAlias
+from typing import Literal, TypeAlias
 
 import numpy as np
 
@@ -154,7 +154,8 @@ def judge_noise(
         differ = f"shapes differ: {list(suspect.shape)}, expected {list(exact.shape)}"
         return replace(comparison, verdict="bug", reason=differ, ratio=math.inf)
     if any(is_text(side) for side in (suspect, plain, exact)):
-        suspect, plain, exact = _as_numbers(suspect, plain, exact)
+        # Strings as 0 where they are the exact ones, else 1.
+        suspect, plain, exact = (metrics.differing(side, exact).astype(np.uint8) for side in (suspect, plain, exact))
     trusted = _trusted(plain, exact)
     if not trusted.any():
         why = "it has no elements" if not trusted.size else "plain float32 is NaN or infinite in all its elements"
@@ -166,7 +167,12 @@ def judge_noise(
     roundoff = similarity.unit_roundoff(plain.dtype)
     ratio, part = _ratio(ours, theirs, exact, trusted, roundoff), None
     if roundoff and 0 < ratio <= limit:
-        part = _wrong_part(found, exact, trusted, NoiseFloor(limit, roundoff, _smallest(plain.dtype)))
+        # Denormal numbers an engine may take as 0, but for float16, which needs them.
+        half = plain.dtype.name == "float16"
+        least = np.finfo("float16").smallest_subnormal if half else np.finfo("float32").tiny
+        sides = (*(np.where(trusted, side, 0) for side in found), _magnitudes(exact, trusted))
+        shaped = (side.astype(np.float64, copy=False).reshape(exact.shape) for side in sides)
+        part = wrong_part(PartErrors(*shaped), NoiseFloor(limit, roundoff, float(least)))
     ratio, where = (ratio, None) if part is None else (part.ratio, part.where)
     reason = _reason(ours, ratio, limit, where)
     verdict: Verdict = "rounding" if reason is None else "bug"
@@ -188,11 +194,6 @@ def _trusted(plain: Array, exact: Array) -> metrics.Bools:
         return finite
     same: metrics.Bools = (left == right) | (np.isnan(left) & np.isnan(right))
     return finite | same
-
-
-def _as_numbers(*sides: Array) -> Sequence[Array]:
-    """Strings as 0 where they are the exact ones (the last of ``sides``), else 1."""
-    return [metrics.differing(side, sides[-1]).astype(np.uint8) for side in sides]
 
 
 def _deviation(actual: Array, exact: Array, trusted: metrics.Bools, absolute: Floats) -> Deviation:
@@ -220,20 +221,6 @@ def _magnitudes(exact: Array, trusted: metrics.Bools) -> Floats:
     """Magnitudes of the exact values, flat; 0 where they are not to be judged, or not finite."""
     values = np.abs(metrics.numeric(exact)).reshape(-1).astype(np.float64)
     return np.where(trusted & np.isfinite(values), values, 0)
-
-
-def _wrong_part(
-    found: tuple[Floats, Floats], exact: Array, trusted: metrics.Bools, floor: NoiseFloor
-) -> WrongPart | None:
-    sides = (*(np.where(trusted, side, 0) for side in found), _magnitudes(exact, trusted))
-    ours, theirs, sizes = (side.astype(np.float64, copy=False).reshape(exact.shape) for side in sides)
-    return wrong_part(PartErrors(ours, theirs, sizes), floor)
-
-
-def _smallest(dtype: np.dtype[Any]) -> float:
-    """Below this an engine may take a number of a type as 0: denormal numbers, but for float16, which needs them."""
-    name = "float16" if dtype.name == "float16" else "float32"
-    return float(np.finfo(name).smallest_subnormal if name == "float16" else np.finfo(name).tiny)
 
 
 def _divided(error: float, noise: float) -> float:
@@ -365,7 +352,7 @@ def _classes(errors: PartErrors, floor: NoiseFloor) -> Iterator[WrongPart]:
 
 def _relative(errors: PartErrors, within: tuple[int, ...]) -> Floats:
     """What rounding does in each slice, relative to its values."""
-    theirs, sizes = (_noise_parts_rms(side, within) for side in (errors.theirs, errors.sizes))
+    theirs, sizes = (_rms_of_slices(side, within) for side in (errors.theirs, errors.sizes))
     with np.errstate(over="ignore"):
         found: Floats = np.divide(theirs, sizes, out=np.zeros_like(sizes), where=sizes > 0)
     return found
@@ -379,11 +366,11 @@ def _ratios(errors: PartErrors, within: tuple[int, ...], noise: float, wider: fl
     counted = np.count_nonzero(errors.sizes, axis=within, keepdims=True)
     most = np.count_nonzero(wrong, axis=within, keepdims=True) >= np.maximum(MOST * counted, LEAST * MOST)
     with np.errstate(over="ignore"):
-        found = _noise_parts_rms(errors.ours, within) / _noise_parts_rms(rounded, within)
+        found = _rms_of_slices(errors.ours, within) / _rms_of_slices(rounded, within)
     return np.where(most & (counted >= LEAST), found, 0)
 
 
-def _noise_parts_rms(values: Floats, within: tuple[int, ...]) -> Floats:
+def _rms_of_slices(values: Floats, within: tuple[int, ...]) -> Floats:
     """Root mean squares of slices, scaled by their greatest values so that no square overflows or vanishes."""
     highest = values.max(axis=within, keepdims=True)
     scale = np.where(highest > 0, highest, 1)
@@ -441,21 +428,14 @@ def closest(plain: RunnerResult, other: RunnerResult, exact: RunnerResult) -> Ru
     taken: set[str] = set()
     for left, right, true in zip(plain.iterations, other.iterations, exact.iterations, strict=False):
         outputs = dict(left.outputs)
-        for name, value in outputs.items():
-            if (
-                name in right.outputs
-                and name in true.outputs
-                and _is_closer(right.outputs[name], value, true.outputs[name])
-            ):
-                outputs[name] = right.outputs[name]
+        for name in outputs.keys() & right.outputs.keys() & true.outputs.keys():
+            first, second, exact_value = left.outputs[name], right.outputs[name], true.outputs[name]
+            is_bug = judge_noise("", 0, first, second, exact_value).verdict == "bug"
+            if is_bug and _roundings(first, exact_value) > ROUNDINGS:
+                outputs[name] = second
                 taken.add(other.runner)
         iterations.append(Iteration(outputs))
     return replace(plain, runner=" or ".join([plain.runner, *taken]), iterations=tuple(iterations))
-
-
-def _is_closer(one: Array, other: Array, exact: Array) -> bool:
-    """Whether the other is wrong by more than rounding, as the one has it."""
-    return judge_noise("", 0, other, one, exact).verdict == "bug" and _roundings(other, exact) > ROUNDINGS
 
 
 def _roundings(value: Array, exact: Array) -> float:

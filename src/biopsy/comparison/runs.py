@@ -146,13 +146,13 @@ def _compared(actual: RunnerResult, expected: RunnerResult, judge: _Judge, *, fa
     pairs = list(zip(actual.iterations, expected.iterations, strict=False))
     if not any(left.outputs.keys() & right.outputs.keys() for left, right in pairs):
         raise _nothing_in_common(actual, expected)
-    compared = []
+    compared: list[IterationComparison] = []
     complete = True
     for number, (left, right) in enumerate(pairs):
         outputs = []
-        for one in judge(left, right, [name for name in left.outputs if name in right.outputs]):
-            outputs.append(one)
-            if fail_fast and not one.passed:
+        for output in judge(left, right, [name for name in left.outputs if name in right.outputs]):
+            outputs.append(output)
+            if fail_fast and not output.passed:
                 complete = False
                 break
         only_left = tuple(name for name in left.outputs if name not in right.outputs)
@@ -169,17 +169,13 @@ def _compared(actual: RunnerResult, expected: RunnerResult, judge: _Judge, *, fa
         complete=complete,
     )
     if comparison.passed and not comparison.elements:
-        raise _only_empty(comparison)
+        empty = (output for iteration in compared for output in iteration.outputs)
+        some = first_of([f"{output.name!r} {output.actual_dtype}{list(output.actual_shape)}" for output in empty], 4)
+        raise errors.CannotCompare(
+            f"there is nothing to compare: {actual.runner} and {expected.runner} have only empty outputs, {some}",
+            next_steps=["give other inputs, with which the outputs have elements"],
+        )
     return comparison
-
-
-def _only_empty(found: RunComparison) -> errors.CannotCompare:
-    outputs = [output for iteration in found.iterations for output in iteration.outputs]
-    some = first_of([f"{one.name!r} {one.actual_dtype}{list(one.actual_shape)}" for one in outputs], 4)
-    return errors.CannotCompare(
-        f"there is nothing to compare: {found.actual} and {found.expected} have only empty outputs, {some}",
-        next_steps=["give other inputs, with which the outputs have elements"],
-    )
 
 
 def _nothing_in_common(actual: RunnerResult, expected: RunnerResult) -> errors.CannotCompare:

@@ -13,35 +13,26 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from biopsy.comparison.metrics import Bools, Floats, Index, at, differing, errors_between, numeric
+from biopsy.comparison.metrics import Floats, Index, at, differing, errors_between, numeric
 from biopsy.comparison.tolerance import TopK
 from biopsy.tensors.results import Array
-from biopsy.tensors.types import is_extended
+from biopsy.tensors.types import is_float, number_info
 
 
 def finite_pairs(actual: Array, expected: Array) -> tuple[Floats, Floats]:
     """Both tensors flat, in float64 (complex ones as pairs), without elements that are not finite on both sides."""
-    pairwise = "c" in (actual.dtype.kind, expected.dtype.kind)
-    left, right = _real(actual, pairwise), _real(expected, pairwise)
+    flat = _parts if "c" in (actual.dtype.kind, expected.dtype.kind) else numeric
+    left, right = (flat(side).reshape(-1).astype(np.float64, copy=False) for side in (actual, expected))
     both = np.isfinite(left) & np.isfinite(right)
     return (left, right) if both.all() else (left[both], right[both])
 
 
-def _real(array: Array, pairwise: bool) -> Floats:
-    values = _parts(array) if pairwise else numeric(array)
-    return values.reshape(-1).astype(np.float64, copy=False)
-
-
 def finite_errors(actual: Array, expected: Array) -> Floats:
     """The absolute errors, flat, of the elements that are finite on both sides; above 0 wherever the values differ."""
-    found = errors_between(actual, expected).absolute
-    both = _finite(actual) & _finite(expected)
-    return found if both.all() else found[both]
-
-
-def _finite(array: Array) -> Bools:
-    found: Bools = np.isfinite(numeric(array)).reshape(-1)
-    return found
+    between = errors_between(actual, expected).absolute
+    left, right = (np.isfinite(numeric(side)).reshape(-1) for side in (actual, expected))
+    both = left & right
+    return between if both.all() else between[both]
 
 
 def l2(actual: Array, expected: Array) -> float:
@@ -118,9 +109,9 @@ def ulps(actual: Array, expected: Array) -> Floats:
     if "c" in (actual.dtype.kind, expected.dtype.kind):
         worse: Floats = ulps(_parts(actual), _parts(expected)).reshape(-1, 2).max(axis=1)
         return worse
-    if not (_is_float(actual.dtype) and _is_float(expected.dtype)):
+    if not (is_float(actual.dtype) and is_float(expected.dtype)):
         return errors_between(actual, expected).absolute
-    dtype = min((actual.dtype, expected.dtype), key=_digits)
+    dtype = min((actual.dtype, expected.dtype), key=lambda dtype: int(number_info(dtype).nmant))
     with np.errstate(over="ignore"):
         left, right = (side.astype(dtype, copy=False).reshape(-1) for side in (actual, expected))
     (sizes, below), (others, others_below) = _ordinals(left), _ordinals(right)
@@ -142,34 +133,17 @@ def _parts(array: Array) -> Floats:
     return np.stack([values, np.zeros_like(values)], axis=-1).reshape(-1)
 
 
-def _is_float(dtype: np.dtype[Any]) -> bool:
-    return dtype.kind == "f" or (is_extended(dtype) and "float" in dtype.name)
-
-
-def _digits(dtype: np.dtype[Any]) -> int:
-    """Bits of precision of a floating type."""
-    if is_extended(dtype):
-        import ml_dtypes
-
-        return int(ml_dtypes.finfo(dtype).nmant)  # type: ignore[no-untyped-call]
-    return int(np.finfo(dtype).nmant)
-
-
 def unit_roundoff(dtype: np.dtype[Any]) -> float:
     """The greatest relative error of rounding to a floating type, such as 2**-24 for float32; 0 for other types."""
     kind = np.dtype(dtype.type(0).real.dtype) if dtype.kind == "c" else dtype
-    return 0.5 ** (_digits(kind) + 1) if _is_float(kind) else 0.0
+    return 0.5 ** (int(number_info(kind).nmant) + 1) if is_float(kind) else 0.0
 
 
 def _ordinals(values: Array) -> tuple[npt.NDArray[np.uint64], npt.NDArray[np.bool_]]:
     """The number of each element counted from 0, and whether it is below. What is wider than 8 bytes, as float64."""
     if values.dtype.itemsize > 8:
         values = values.astype(np.float64)
-    width = 8 * values.dtype.itemsize
-    if is_extended(values.dtype):
-        import ml_dtypes
-
-        width = int(ml_dtypes.finfo(values.dtype).bits)  # type: ignore[no-untyped-call]
+    width = int(number_info(values.dtype).bits)
     bits = values.view(f"u{values.dtype.itemsize}").astype(np.uint64)
     if "e8m0" in values.dtype.name:  # has no sign
         return bits, np.zeros(bits.shape, bool)

@@ -75,10 +75,6 @@ class Tolerances:
             self.rtol.get(name, self.rtol.get("", DEFAULT_TOLERANCE)),
         )
 
-    def for_integers(self, name: str) -> Tolerance:
-        """The tolerances of an output of integers or booleans."""
-        return Tolerance(self.atol.get(name, self.atol.get("", 0.0)), self.rtol.get(name, 0.0))
-
 
 @dataclass(frozen=True)
 class Stats:
@@ -177,7 +173,7 @@ def asked_of(name: str, tolerances: Tolerances, stats: Stats, limits: MetricLimi
             decide = not metrics or _speaks_of("", tolerances, stats)
     return Criteria(
         tolerance=tolerances.for_output(name),
-        integers=tolerances.for_integers(name),
+        integers=Tolerance(tolerances.atol.get(name, tolerances.atol.get("", 0.0)), tolerances.rtol.get(name, 0.0)),
         stat=stat,
         quantile=quantile,
         limits=tuple(limits.limit(metric, name) for metric in metrics),

@@ -7,7 +7,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, ClassVar, Protocol
+from typing import Any, ClassVar
 
 from biopsy import errors, events
 from biopsy.engines import run_contract
@@ -124,15 +124,18 @@ RELEASE_SETTINGS = ("release", "with", "python")
 """Settings of every engine that can be run from another release, besides its own options."""
 
 
-class Imports(Protocol):
-    """Gives modules: those that stand here, or objects that stand for them and do there what is done to them here."""
+class Imports:
+    """Gives the modules of the interpreter that runs this program.
 
-    @property
-    def is_here(self) -> bool:
-        """Whether modules are those of this interpreter."""
+    A subclass gives objects that stand for those of another interpreter, and do there what is done to them here.
+    """
+
+    is_here = True
+    """Whether modules are those of this interpreter."""
 
     def module(self, name: str) -> Any:
         """A module by its full name. Raises ImportError; elsewhere EngineMissing for a package that is not there."""
+        return importlib.import_module(name)
 
     def gathered(self, objects: Sequence[Any], *steps: str) -> list[Any]:
         """What stands at the end of some steps from each object of a package, all in one list.
@@ -140,12 +143,17 @@ class Imports(Protocol):
         A step is an attribute, or a method where ``()`` follows its name; what comes as a list is gone through. From
         another interpreter that is one answer, where a loop would be many.
         """
+        from biopsy.engines.other_release.wire import gathered
+
+        return gathered(objects, steps)
 
     def packages(self) -> Mapping[str, str]:
         """The versions of all packages that stand there, if that is elsewhere, as far as they are known."""
+        return {}
 
     def facts(self) -> Mapping[str, str]:
         """What stands there, if that is elsewhere: versions, of ``python`` and of packages; else nothing."""
+        return {}
 
     def install(self, listener: events.Listener) -> None:
         """Have the packages there, if that is elsewhere. Raises CannotInstall, UsageError."""
@@ -154,46 +162,10 @@ class Imports(Protocol):
         """End the interpreter, if that is another one, until something is asked of it again."""
 
     def warm(self) -> None:
-        """Have an interpreter that is warmed up from now on, until ``serve``."""
+        """Have another interpreter that is warmed up from now on, until ``serve``."""
 
     def serve(self, trial: Callable[[], None]) -> None:
         """Let each fork of this process have a fork of the warmed interpreter, if ``trial`` works in the first one."""
-
-
-class Here:
-    """The interpreter that runs this program."""
-
-    is_here = True
-
-    def module(self, name: str) -> Any:
-        """A module by its full name. Raises ImportError."""
-        return importlib.import_module(name)
-
-    def gathered(self, objects: Sequence[Any], *steps: str) -> list[Any]:
-        """What stands at the end of some steps from each object, all in one list."""
-        from biopsy.engines.other_release.wire import gathered
-
-        return gathered(objects, steps)
-
-    def packages(self) -> Mapping[str, str]:
-        """Nothing: it is no other interpreter."""
-        return {}
-
-    def facts(self) -> Mapping[str, str]:
-        """Nothing: it is no other interpreter."""
-        return {}
-
-    def install(self, listener: events.Listener) -> None:
-        """Do nothing: what is not here is missing."""
-
-    def close(self) -> None:
-        """Do nothing: this interpreter goes on."""
-
-    def warm(self) -> None:
-        """Do nothing: this process itself is warmed up."""
-
-    def serve(self, trial: Callable[[], None]) -> None:
-        """Do nothing: forks of this process have what it has."""
 
 
 # The contract of an engine.
@@ -228,20 +200,15 @@ class ModelInput:
         try:
             require_safe(self.data, self.folder, self.path)
         except errors.ModelError as error:
-            raise _of_model(error, self.path) from error
+            if self.path is None or str(self.path) in error.summary:
+                raise
+            text = f"the model {self.path}: {error.summary}"
+            steps = error.next_steps or (_LOOK,)
+            raise errors.ModelError(text, details=error.details, kept=error.kept, next_steps=steps) from error
         require_bounded(self.data, self.path)
 
 
 _LOOK = "are the files of its weights whole, and of this model? --external-data-dir FOLDER, if others stand elsewhere"
-
-
-def _of_model(error: errors.ModelError, path: Path | None) -> errors.ModelError:
-    """The error with the name of the model in front, where that is known and not told yet."""
-    if path is None or str(path) in error.summary:
-        return error
-    text = f"the model {path}: {error.summary}"
-    steps = error.next_steps or (_LOOK,)
-    return errors.ModelError(text, details=error.details, kept=error.kept, next_steps=steps)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -368,7 +335,7 @@ class Engine(ABC):
     distributions: ClassVar[tuple[str, ...]] = ()
     """Names on the package index of what its package comes from, the usual one first, if it can be run from another
     release than the one installed: it then uses nothing of the package but what ``imports`` gives."""
-    imports: ClassVar[Imports] = Here()
+    imports: ClassVar[Imports] = Imports()
     """Where its package is imported. For another release, the registry makes a subclass with other ones."""
     options_declared: ClassVar[tuple[Option, ...]] = ()
     capabilities: ClassVar[Capabilities] = Capabilities()

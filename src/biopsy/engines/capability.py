@@ -113,8 +113,7 @@ def survey(
     Raises what the engine raises, but for EngineFailure, which is the answer of a build.
     """
     search = _Search(Survey(index=index), asked, parts, listen)
-    search.ask_itself()
-    search.ask_by_building()
+    search.run()
     return search.found
 
 
@@ -133,31 +132,28 @@ class _Search:
     def _model(self, nodes: Sequence[int]) -> ModelInput:
         return ModelInput(self._parts.bytes_of(nodes), self.found.index.folder)
 
-    def ask_itself(self) -> None:
-        """Ask the engine, again without what it refuses, until it names nothing more."""
+    def run(self) -> None:
+        """Ask the engine, again without what it refuses, until it names nothing more; then build what is left."""
+        found, named = self.found, None
         while left := self._left:
             try:
                 named = self._asked.refusals(self._model(left))
             except (errors.EngineFailure, errors.UsageError):
-                return
+                break
             if named is not None:
                 self._count("queries")
             if not named:
-                return
-            self.found.refused |= {left[place]: reason for place, reason in named.items()}
-
-    def ask_by_building(self) -> None:
-        """Build what is left; what fails is built by halves."""
-        before = len(self.found.refused)
-        left = self._left
-        if left and self._search(left) and len(self.found.refused) > before and not self.found.together:
+                break
+            found.refused |= {left[place]: reason for place, reason in named.items()}
+        before = len(found.refused)
+        if left and self._search(left) and len(found.refused) > before and not found.together:
             rest = self._left
             reason = self._reason_against(rest) if rest else None
             if reason is not None and len(rest) > 1:
-                self.found.together.append(Together(rest, reason))
+                found.together.append(Together(rest, reason))
 
     def _search(self, nodes: tuple[int, ...]) -> bool:
-        """Whether something among these nodes is refused; it is then written down."""
+        """Whether something among these nodes is refused; it is then written down. What fails is built by halves."""
         reason = self._reason_against(nodes)
         if reason is None:
             return False

@@ -100,7 +100,9 @@ class Fake(Engine):
     def build(self, model: ModelInput) -> Session:
         """Build the model with its wrong layers; refuse it, or crash, if it has the layers for that."""
         faulty, faults = model, _Faults()
-        if self._is_on_today(model):
+        rate, seed = self.options["flaky"], self.options["seed"]
+        lot = random.Random(f"{seed} {zlib.crc32(model.data)}" if seed is not None else None)  # noqa: S311
+        if lot.random() < rate:
             proto = load.parse(model.data, model.path)
             if not any(output.name in self.options["unless_marked"] for output in proto.graph.output):
                 faults = self._faults(proto)
@@ -110,18 +112,12 @@ class Fake(Engine):
         with _in_its_name():
             return FakeSession(create(_INSIDE).build(faulty), self, faults)
 
-    def _is_on_today(self, model: ModelInput) -> bool:
-        """Whether there are faults in this build: by lot, or by the seed and the model."""
-        rate, seed = self.options["flaky"], self.options["seed"]
-        lot = random.Random(f"{seed} {zlib.crc32(model.data)}" if seed is not None else None)  # noqa: S311
-        return bool(lot.random() < rate)
-
     def _faults(self, proto: onnx.ModelProto) -> _Faults:
         """Which settings find their layers in the model, wherever those stand."""
         refused: dict[str, str] = {}
         crashing: dict[str, str] = {}
         unknown = []
-        places = list(_places(proto))
+        places: list[Any] = [*walk.graphs(proto), *proto.functions]
         for fault in (*_WRONG, "refuse", "crash"):
             for pattern, value in self.options[fault].items():
                 labels = [_label(node) for place in places for node in selected(place.node, pattern)]
@@ -151,12 +147,16 @@ class Fake(Engine):
         ]
         if not wrong:
             return model
-        types = _types(proto)
+        types = infer.infer_types(proto)
         for number_, (label, output, make, value) in enumerate(wrong):
             type_ = types.get(output, TensorType(1, None))
             if type_.elem in FLOATS:
                 seed = zlib.crc32(f"{self.options['seed'] or 0} {label}".encode()) % 1_000_000
-                _put_behind(proto.graph, output, f"{output}/right{number_}", make, (value, type_.elem, float(seed)))
+                right = f"{output}/right{number_}"
+                place, node = next((at, node) for at, node in enumerate(proto.graph.node) if output in node.output)
+                node.output[list(node.output).index(output)] = right
+                for offset, added in enumerate(make(right, output, value, type_.elem, float(seed)), 1):
+                    proto.graph.node.insert(place + offset, added)
         return ModelInput(proto.SerializeToString(), model.folder)
 
 
@@ -208,30 +208,11 @@ def _matches(node: onnx.NodeProto, pattern: str) -> bool:
         raise errors.UsageError(f"engine 'fake': {pattern!r} is no regular expression: {error}") from error
 
 
-def _places(proto: onnx.ModelProto) -> Iterator[Any]:
-    """Where nodes stand: graphs, their bodies, functions."""
-    yield from walk.graphs(proto)
-    yield from proto.functions
-
-
 def _label(node: onnx.NodeProto) -> str:
     return f"{node.op_type} {node.name or next(filter(None, node.output), '')!r}"
 
 
-def _types(proto: onnx.ModelProto) -> Mapping[str, TensorType]:
-
-    return infer.infer_types(proto)
-
-
 # Wrong layers: nodes that read the right value x and give the wrong one, y
-
-
-def _put_behind(graph: onnx.GraphProto, output: str, right: str, make: _Fault, how: tuple[float, int, float]) -> None:
-    """Let what a node computes be called ``right``, and a new node after it give ``output``."""
-    place, node = next((place, node) for place, node in enumerate(graph.node) if output in node.output)
-    node.output[list(node.output).index(output)] = right
-    for offset, made in enumerate(make(right, output, *how)):
-        graph.node.insert(place + 1 + offset, made)
 
 
 def _scaled(x: str, y: str, factor: float, elem: int, seed: float) -> list[onnx.NodeProto]:

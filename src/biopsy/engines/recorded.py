@@ -15,8 +15,8 @@ from biopsy.model import parts
 from biopsy.model.index import ModelIndex
 from biopsy.model.infer import infer_value_infos
 from biopsy.model.slice import without_weights
-from biopsy.model.tensor_type import ELEM_OF_DTYPE, FLOATS, Shape, TensorType
-from biopsy.tensors.results import Array, Feed, TensorForm, form_of, same_values
+from biopsy.model.tensor_type import ELEM_OF_DTYPE, FLOATS, TensorType
+from biopsy.tensors.results import Array, Feed, form_of, same_values
 
 _MOST_NAMED = 4
 
@@ -146,7 +146,11 @@ class _RecordedSession(BuiltModel):
             )
         fitting = [sample for sample in self._samples if all(_is_fed(feed[name], sample[name]) for name in known)]
         for name in self._outputs:
-            if not all(_is_same(fitting[0][name], other[name]) for other in fitting[1:]):
+            values = [sample[name] for sample in fitting]
+            if not all(
+                value.shape == values[0].shape and value.dtype == values[0].dtype and same_values(values[0], value)
+                for value in values[1:]
+            ):
                 raise errors.CannotCompare(
                     f"{len(fitting)} samples have the same inputs and other golden values of {name!r}: nobody can tell "
                     "which are right"
@@ -157,11 +161,6 @@ class _RecordedSession(BuiltModel):
             f"the golden values belong to other values of {', '.join(map(repr, known[:_MOST_NAMED]))} than are fed",
             next_steps=["--load-inputs FILE    the inputs that they were recorded with"],
         )
-
-
-def _is_same(one: Array, other: Array) -> bool:
-
-    return one.shape == other.shape and one.dtype == other.dtype and same_values(one, other)
 
 
 def _is_fed(fed: Array, golden: Array) -> bool:
@@ -202,11 +201,23 @@ class GoldenFit:
     def misfit(self, name: str) -> str | None:
         """What a tensor is in the first sample in which it does not fit, and in the model; None if it fits."""
         kind = self._types.get(name)
+        if kind is None:
+            return None
         for number, (sample, sizes) in enumerate(zip(self._samples, self._sizes, strict=True)):
-            form = form_of(sample, name)
-            if kind is not None and not (_fits_type(form, kind) and _fits_shape(form.shape, kind.shape, sizes)):
+            form, wanted = form_of(sample, name), _bound(kind, sizes)
+            given = ELEM_OF_DTYPE.get(str(form.dtype))
+            fits_type = not kind.elem or given is None or given == kind.elem
+            if not fits_type and given is not None and {given, kind.elem} <= FLOATS:
+                fits_type = _BITS.get(str(form.dtype), 8) > _BITS.get(kind.dtype, 8)
+            shape = wanted.shape
+            fits_shape = shape is None or (
+                len(form.shape) == len(shape)
+                and all(not isinstance(dim, int) or dim == size for dim, size in zip(shape, form.shape, strict=True))
+            )
+            if not (fits_type and fits_shape):
                 which = f"in sample {number} " if len(self._samples) > 1 else ""
-                return f"{which}it is {_form_text(form)}, and the model computes {_bound(kind, sizes)}"
+                given_text = f"{form.dtype}[{','.join(map(str, form.shape))}]"
+                return f"{which}it is {given_text}, and the model computes {wanted}"
         return None
 
     def _symbols(self, index: ModelIndex, sample: Feed) -> Mapping[str, int]:
@@ -222,28 +233,8 @@ class GoldenFit:
         return found
 
 
-def _fits_type(form: TensorForm, kind: TensorType) -> bool:
-    given = ELEM_OF_DTYPE.get(str(form.dtype))
-    if not kind.elem or given is None or given == kind.elem:
-        return True
-    return {given, kind.elem} <= FLOATS and _BITS.get(str(form.dtype), 8) > _BITS.get(kind.dtype, 8)
-
-
-def _fits_shape(shape: tuple[int, ...], wanted: Shape | None, sizes: Mapping[str, int]) -> bool:
-    if wanted is None:
-        return True
-    expected = [sizes.get(dim) if isinstance(dim, str) else dim for dim in wanted]
-    return len(shape) == len(expected) and all(
-        one is None or one == size for one, size in zip(expected, shape, strict=True)
-    )
-
-
 def _bound(kind: TensorType, sizes: Mapping[str, int]) -> TensorType:
     """The type with the sizes that are known."""
     shape = kind.shape
     known = None if shape is None else tuple(sizes.get(dim, dim) if isinstance(dim, str) else dim for dim in shape)
     return TensorType(kind.elem, known)
-
-
-def _form_text(form: TensorForm) -> str:
-    return f"{form.dtype}[{','.join(map(str, form.shape))}]"

@@ -232,15 +232,31 @@ def _plug_ins() -> list[EntryPoint]:
 
 
 def _load_plug_in(entry_point: EntryPoint) -> type[Engine]:
+    fault = None
     try:
-        loaded = entry_point.load()
+        loaded: Any = entry_point.load()
     except (Exception, SystemExit) as error:  # a plug-in may do anything
         raise _broken(entry_point, f"{type(error).__name__}: {error}") from error
-    fault = _fault_of(loaded)
+    if not (isinstance(loaded, type) and issubclass(loaded, Engine)):
+        raise _broken(entry_point, "it is no subclass of Engine")
+    named = ("name", "summary", "package")
+    missing = [*sorted(loaded.__abstractmethods__), *(name for name in named if not hasattr(loaded, name))]
+    declared: Any = loaded.options_declared
+    if missing:
+        fault = f"it lacks {', '.join(missing)}"
+    elif not isinstance(declared, tuple | list) or not all(isinstance(option, Option) for option in declared):
+        fault = "options_declared is no tuple of Option"
+    else:
+        stems = [option.stem for option in declared]
+        twice = sorted({stem for stem in stems if stems.count(stem) > 1})
+        if twice:
+            fault = f"it declares the option {', '.join(twice)} twice"
+        able: Any = loaded.capabilities
+        if not twice and not isinstance(able, Capabilities):
+            fault = "capabilities is no Capabilities"
     if fault is not None:
         raise _broken(entry_point, fault)
-    engine_class: type[Engine] = loaded
-    return engine_class
+    return loaded
 
 
 def _broken(entry_point: EntryPoint, fault: str) -> errors.EngineMissing:
@@ -248,32 +264,17 @@ def _broken(entry_point: EntryPoint, fault: str) -> errors.EngineMissing:
     return errors.EngineMissing(f"the plug-in of engine {entry_point.name!r} ({origin}) is broken: {fault}")
 
 
-def _fault_of(loaded: Any) -> str | None:
-    """What is wrong with the declarations of a plug-in; None if it can be used."""
-    if not (isinstance(loaded, type) and issubclass(loaded, Engine)):
-        return "it is no subclass of Engine"
-    missing = [*sorted(loaded.__abstractmethods__), *(name for name in _NAMED if not hasattr(loaded, name))]
-    if missing:
-        return f"it lacks {', '.join(missing)}"
-    declared: Any = loaded.options_declared
-    if not isinstance(declared, tuple | list) or not all(isinstance(option, Option) for option in declared):
-        return "options_declared is no tuple of Option"
-    stems = [option.stem for option in declared]
-    twice = sorted({stem for stem in stems if stems.count(stem) > 1})
-    if twice:
-        return f"it declares the option {', '.join(twice)} twice"
-    able: Any = loaded.capabilities
-    return None if isinstance(able, Capabilities) else "capabilities is no Capabilities"
-
-
-_NAMED = ("name", "summary", "package")
-
-
 def _parse_settings(spec: EngineSpec, declared: Sequence[Option]) -> dict[str, Any]:
     values: dict[str, Any] = {option.stem: {} if option.is_family else option.default for option in declared}
     for key, text in spec.settings.items():
         option = _find_option(spec, key, declared)
-        value = _parse_value(spec, key, option, text)
+        try:
+            value = option.value_of(text)
+        except ValueError as error:
+            written = key if text is None else f"{key}={text}"
+            raise errors.UsageError(
+                f"engine {spec.name!r}: {written}: {error}", next_steps=did_you_mean(text or "", option.choices)
+            ) from error
         if option.is_family:
             values[option.stem][key.partition(".")[2]] = value
         else:
@@ -290,16 +291,6 @@ def _find_option(spec: EngineSpec, key: str, declared: Sequence[Option]) -> Opti
         f"engine {spec.name!r} has no option {key!r}; its options: {', '.join(known) or 'none'}",
         next_steps=[*did_you_mean(key, known), f"biopsy doctor {spec.name}    explains them"],
     )
-
-
-def _parse_value(spec: EngineSpec, key: str, option: Option, text: str | None) -> Any:
-    try:
-        return option.value_of(text)
-    except ValueError as error:
-        written = key if text is None else f"{key}={text}"
-        raise errors.UsageError(
-            f"engine {spec.name!r}: {written}: {error}", next_steps=did_you_mean(text or "", option.choices)
-        ) from error
 
 
 # What a person calls an engine, in a sentence.

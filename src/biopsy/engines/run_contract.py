@@ -97,7 +97,7 @@ def _label_of_session(session: Any) -> str:
     return str(session.made_by or type(session).__name__)
 
 
-# What ``Session.run`` may do with its inputs and must give, held where every call of it is made (``call_records``).
+# What ``Session.run`` may do with its inputs and must give, held where every call of it is made (see above).
 #
 # A comparison is only worth something if each engine computes from the values that were given, and if what it gave is
 # still there when it is compared. Engines of others break that by mistake: they write into an array that the next
@@ -122,7 +122,10 @@ def run_by_contract(session: Any, label: str, run: Callable[[Feed], Any], feed: 
     except Exception as error:
         if is_ours(type(session)):
             raise
-        raise _unmapped(label, error) from error
+        text = f"engine {label!r} raised {type(error).__name__} and no EngineFailure while it ran the model: {error}"
+        writes = isinstance(error, ValueError) and "read-only" in str(error)
+        why = ["its inputs are read-only: an engine that changes them must copy them first"] if writes else []
+        raise errors.BiopsyError(text, details=why, next_steps=_steps(label)) from error
     if before:
         now = _checksums(feed)
         written = [name for name, checksum in before.items() if now[name] != checksum]
@@ -256,13 +259,6 @@ def _missing(label: str, stage: errors.Stage, missing: list[str], given: Any) ->
 
 def _broken(label: str, how: str) -> errors.BiopsyError:
     return errors.BiopsyError(f"engine {label!r} {how}", next_steps=_steps(label))
-
-
-def _unmapped(label: str, error: Exception) -> errors.BiopsyError:
-    text = f"engine {label!r} raised {type(error).__name__} and no EngineFailure while it ran the model: {error}"
-    writes = isinstance(error, ValueError) and "read-only" in str(error)
-    why = ["its inputs are read-only: an engine that changes them must copy them first"] if writes else []
-    return errors.BiopsyError(text, details=why, next_steps=_steps(label))
 
 
 def _steps(label: str) -> list[str]:

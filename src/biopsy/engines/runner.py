@@ -24,9 +24,11 @@ from biopsy.tensors.types import (
     dtype_named,
     has_value,
     is_extended,
+    is_float,
     is_text,
     item_of,
     marks,
+    number_info,
     parts,
     text,
     widened,
@@ -85,22 +87,21 @@ def checked_feed(feed: Feed, inputs: Mapping[str, ValueType | None], iteration: 
         if isinstance(type_, TensorType):
             fed[name] = _fitting(name, feed[name], type_)
         elif type_ is not None:
-            fed |= _fitting_parts(feed, name, type_, inputs)
+            wanted = parts(feed, name, type_)
+            twice = next((part for part in wanted if part != name and part in inputs), None)
+            if twice is not None:
+                raise errors.CannotCompare(f"two inputs are called {twice!r}: one is a tensor, one a part of {name!r}")
+            fed |= marks(feed, name, type_)
+            fed |= {part: _fitting(part, feed[part], kind) for part, kind in wanted.items()}
     return fed
 
 
-def _fitting_parts(feed: Feed, name: str, kind: ValueType, inputs: Collection[str]) -> dict[str, Array]:
-    """The tensors of a sequence, an optional or a map."""
-    wanted = parts(feed, name, kind)
-    twice = next((part for part in wanted if part != name and part in inputs), None)
-    if twice is not None:
-        raise errors.CannotCompare(f"two inputs are called {twice!r}: one is a tensor, one a part of {name!r}")
-    return marks(feed, name, kind) | {part: _fitting(part, feed[part], type_) for part, type_ in wanted.items()}
-
-
 def _fitting(name: str, value: Array, wanted: TensorType) -> Array:
-    array = np.asarray(value)
-    if not _shape_fits(array.shape, wanted):
+    array, shape = np.asarray(value), wanted.shape
+    if shape is not None and (
+        len(array.shape) != len(shape)
+        or any(isinstance(dim, int) and size != dim for size, dim in zip(array.shape, shape, strict=True))
+    ):
         raise errors.CannotCompare(
             f"input {name!r} is {wanted} in the model, but the value given has shape {list(array.shape)}"
         )
@@ -108,30 +109,13 @@ def _fitting(name: str, value: Array, wanted: TensorType) -> Array:
         if is_text(array):
             return array if array.dtype.kind == "U" else text(array)
         raise errors.CannotCompare(f"input {name!r} is of strings, but the value given is {array.dtype}")
-    target = _numpy_type(name, wanted)
+    try:
+        target = dtype_named(wanted.dtype)
+    except errors.DataError as error:
+        raise errors.CannotCompare(f"input {name!r} has type {wanted.dtype}, which NumPy cannot hold here") from error
     if array.dtype == target and array.dtype.isnative:
         return array
     return cast(name, array, target)
-
-
-def _shape_fits(shape: tuple[int, ...], wanted: TensorType) -> bool:
-    if wanted.shape is None:
-        return True
-    pairs = zip(shape, wanted.shape, strict=False)
-    return len(shape) == len(wanted.shape) and all(not isinstance(dim, int) or size == dim for size, dim in pairs)
-
-
-def _numpy_type(name: str, wanted: TensorType) -> np.dtype[Any]:
-    try:
-        return np.dtype(wanted.dtype)
-    except TypeError:
-        import ml_dtypes
-
-        extended = getattr(ml_dtypes, wanted.dtype, None)
-    if extended is None:
-        raise errors.CannotCompare(f"input {name!r} has type {wanted.dtype}, which NumPy cannot hold here")
-    dtype: np.dtype[Any] = np.dtype(extended)
-    return dtype
 
 
 # Where the inputs of a run come from: given ones, completed or made up as the model asks for them.
@@ -266,24 +250,23 @@ def cast(name: str, array: Array, target: np.dtype[Any]) -> Array:
         there = (
             values.real.astype(target) if (array.dtype.kind == "c" and target.kind != "c") else values.astype(target)
         )
-        lost = _beyond(array, there) if _may_round(array.dtype, target) else _changed(array, there)
+        lost = _beyond(array, there) if _may_round(array.dtype, target) else differing(there, array)
     if lost.any():
-        raise _refused(name, array, target, lost)
+        place = tuple(int(at) for at in np.argwhere(lost)[0])
+        where = f" at {list(place)}" if place else ""
+        value = f"{array[place]}{where} ({count(int(np.count_nonzero(lost)), 'such value')})"
+        raise errors.CannotCompare(
+            f"input {name!r} is {target} in the model, and the {array.dtype} values given {_why(array.dtype, target)}:"
+            f" {value}",
+            next_steps=[f"values.astype({str(target)!r}), where {name!r} is made, if that is what you mean"],
+        )
     return there
-
-
-def _is_float(dtype: np.dtype[Any]) -> bool:
-    return dtype.kind in "fc" or (is_extended(dtype) and "float" in dtype.name)
 
 
 def _may_round(given: np.dtype[Any], target: np.dtype[Any]) -> bool:
     """Whether both are floats. A complex number does not become a real one by rounding."""
-    return _is_float(given) and _is_float(target) and not (given.kind == "c" and target.kind != "c")
-
-
-def _changed(array: Array, there: Array) -> Any:
-
-    return differing(there, array)
+    is_given_float, is_target_float = (dtype.kind == "c" or is_float(dtype) for dtype in (given, target))
+    return is_given_float and is_target_float and not (given.kind == "c" and target.kind != "c")
 
 
 def _beyond(array: Array, there: Array) -> Any:
@@ -294,40 +277,20 @@ def _beyond(array: Array, there: Array) -> Any:
     lost |= np.isinf(before) != np.isinf(after)
     lost |= np.isinf(before) & np.isinf(after) & (before != after)
     # A type without infinities may give its largest value for all that is above.
-    return lost | (np.isfinite(before) & (np.abs(before) > _ROUNDED_DOWN * _largest(there.dtype)))
+    largest = float(number_info(there.dtype).max)
+    return lost | (np.isfinite(before) & (np.abs(before) > _ROUNDED_DOWN * largest))
 
 
 _ROUNDED_DOWN = 1.25
 """How far above the largest value of a type a number may be that is rounded to it: half a step of float4_e2m1fn."""
 
 
-def _largest(dtype: np.dtype[Any]) -> float:
-    if not is_extended(dtype):
-        return float(np.finfo(dtype).max)
-    import ml_dtypes
-
-    untyped: Any = ml_dtypes
-    return float(untyped.finfo(dtype).max)
-
-
 def _why(given: np.dtype[Any], target: np.dtype[Any]) -> str:
     if target.kind == "b":
         return "are not all 0 or 1"
-    if _is_float(target):
+    if target.kind == "c" or is_float(target):
         return f"are not all {'in its range' if _may_round(given, target) else 'numbers that it holds exactly'}"
     return "are not all whole numbers in its range"
-
-
-def _refused(name: str, array: Array, target: np.dtype[Any], lost: Any) -> errors.CannotCompare:
-    place = tuple(int(at) for at in np.argwhere(lost)[0])
-    why = _why(array.dtype, target)
-    where = f" at {list(place)}" if place else ""
-    value = array[place]
-    return errors.CannotCompare(
-        f"input {name!r} is {target} in the model, and the {array.dtype} values given {why}: {value}{where} "
-        f"({count(int(np.count_nonzero(lost)), 'such value')})",
-        next_steps=[f"values.astype({str(target)!r}), where {name!r} is made, if that is what you mean"],
-    )
 
 
 def casts(feeds: Iterable[Feed], fed: Iterable[Feed]) -> tuple[Cast, ...]:
@@ -357,20 +320,19 @@ def in_declared_types(
 
     Nothing is read that needs no cast. Raises CannotCompare as ``cast`` does.
     """
-    found: dict[Cast, None] = {}
-    return [_declared(feed, declared, found) for feed in feeds], tuple(found)
-
-
-def _declared(feed: Feed, declared: Callable[[str], ValueType | None], found: dict[Cast, None]) -> Feed:
-    other: dict[str, Array] = {}
-    for name in feed:
-        kind = declared(name)
-        if isinstance(kind, TensorType) and kind.elem in DTYPE_OF_ELEM and kind.elem != STRING:
-            wanted = dtype_named(kind.dtype)
-            if (change := _difference(name, form_of(feed, name), wanted)) is not None:
-                other[name] = cast(name, feed[name], wanted)
-                found[change] = None
-    return ChosenTensors.merged((feed, other)) if other else feed
+    changes: dict[Cast, None] = {}
+    typed: list[Feed] = []
+    for feed in feeds:
+        other: dict[str, Array] = {}
+        for name in feed:
+            kind = declared(name)
+            if isinstance(kind, TensorType) and kind.elem in DTYPE_OF_ELEM and kind.elem != STRING:
+                wanted = dtype_named(kind.dtype)
+                if (change := _difference(name, form_of(feed, name), wanted)) is not None:
+                    other[name] = cast(name, feed[name], wanted)
+                    changes[change] = None
+        typed.append(ChosenTensors.merged((feed, other)) if other else feed)
+    return typed, tuple(changes)
 
 
 # Made-up inputs that reach what the usual range does not: much of what is wrong shows below 0 and above 1 only.

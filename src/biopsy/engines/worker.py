@@ -1,7 +1,7 @@
 """An engine in a process of its own, which runs one model after the other: a crash, a hang or a leak there costs this
 process nothing.
 
-Both sides stand here: what a request means. How it comes there is ``isolation.server``'s.
+Both sides stand here: what a request means. How it comes there is ``processes.server``'s.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from biopsy.processes.server import Server, ServerEndedError
 from biopsy.processes.serving import Note, Request, Serving
 from biopsy.processes.watch import Limits, engine_death
 from biopsy.processes.writing import write_whole
-from biopsy.tensors.results import Array, release
+from biopsy.tensors.results import Array, Feed, release
 from biopsy.text import size_text
 
 TIMES_THE_MODEL = 64
@@ -176,39 +176,32 @@ def main() -> int:
 
 
 def _answer(spec: str, request: Request, note: Note) -> dict[str, Any]:
-    if request["wants"] == "version":
+    wants = request["wants"]
+    if wants == "version":
         return {"version": type(create(spec)).version()}
-    if request["wants"] == "outputs":
-        return _run(spec, request, note)
-    path = Path(request["model"])
-    model = ModelInput(read_bytes(path), Path(request["folder"]), path)
-    engine = create(spec)
-    engine.version()  # imports its package
-    note("build")
-    if request["wants"] == "refusals":
-        refusals = engine.refusals(model)
-        return {"refusals": None if refusals is None else dict(refusals)}
-    if request["wants"] == "tensors":
-        given = engine.tensors_given(model)
-        return {"tensors": None if given is None else {"sizes": dict(given.sizes), "refused": dict(given.refused)}}
-    engine.build(model)
-    return {}
-
-
-def _run(spec: str, request: Request, note: Note) -> dict[str, Any]:
     from biopsy.engines.runner import run_session
     from biopsy.tensors import files
 
     path = Path(request["model"])
     model = ModelInput(read_bytes(path), Path(request["folder"]), path)
-    if request["outputs"] is not None:
-        model = ModelInput(mark_outputs(model.data, request["outputs"]), model.folder)
+    feeds: Sequence[Feed] = ()
+    if wants == "outputs":
+        if request["outputs"] is not None:
+            model = ModelInput(mark_outputs(model.data, request["outputs"]), model.folder)
+        files.keep(Path(request["feeds"]))
+        feeds = files.read_feeds(Path(request["feeds"]))
     engine = create(spec)
-    files.keep(Path(request["feeds"]))
-    feeds = files.read_feeds(Path(request["feeds"]))
     engine.version()  # imports its package
     note("build")
+    if wants == "refusals":
+        refusals = engine.refusals(model)
+        return {"refusals": None if refusals is None else dict(refusals)}
+    if wants == "tensors":
+        given = engine.tensors_given(model)
+        return {"tensors": None if given is None else {"sizes": dict(given.sizes), "refused": dict(given.refused)}}
     session = engine.build(model)
+    if wants == "build":
+        return {}
     del model
     note("run")
     result = run_session(session, feeds, runner=engine.label)

@@ -90,7 +90,8 @@ def identity_line(path: Path, graph: GraphParts, parts: ModelParts) -> str:
 
 def contents_line(graph: GraphParts, parts: ModelParts) -> str:
     """How much is in the model."""
-    inside, outside = _weight_bytes(graph.weights)
+    outside = sum(bytes_of(weight) for weight in graph.weights if weight.external)
+    inside = sum(bytes_of(weight) for weight in graph.weights if not weight.external)
     return "holds      " + " · ".join(
         (
             count(len(graph.nodes), "node"),
@@ -108,18 +109,6 @@ def _listed(title: str, names: Sequence[str], graph: GraphParts) -> Iterator[str
         yield f"{title if place == 0 else '':<10} {_with_type(name, [graph.types])}{default}"
     if not names:
         yield f"{title:<10} none"
-
-
-def _weight_bytes(weights: Sequence[Weight]) -> tuple[int, int]:
-    """Bytes of weights inside the model and in other files."""
-    inside = outside = 0
-    for weight in weights:
-        size = bytes_of(weight)
-        if weight.external:
-            outside += size
-        else:
-            inside += size
-    return inside, outside
 
 
 def _with_type(name: str, scopes: Sequence[dict[str, str]]) -> str:
@@ -157,15 +146,9 @@ def _node_lines(
     yield f"{indent}     -> {', '.join(_with_type(name, scopes) for name in outputs)}"
     for attribute in attributes:
         yield from _attribute_lines(source, attribute, scopes, indent + "    ", depth)
-    if source.attrs and noted:
-        yield from _origin_lines(buffer[slice(*span)], indent + "    ")
-
-
-def _origin_lines(node: bytes, indent: str) -> Iterator[str]:
-    """Where in the code of its author a node comes from, if an exporter says so."""
-    found = source_of(node)
-    if found is not None:
-        yield f"{indent}from {short_name(printable(found.with_code))}"
+    origin = source_of(buffer[slice(*span)]) if source.attrs and noted else None
+    if origin is not None:
+        yield f"{indent}    from {short_name(printable(origin.with_code))}"
 
 
 def _attribute_lines(
@@ -173,32 +156,22 @@ def _attribute_lines(
 ) -> Iterator[str]:
     """``name = value`` where attributes are shown; bodies of If, Loop and Scan always, with their nodes."""
     name = source.string(1, span)
-    bodies = [
-        (start, end)
-        for number, kind, _, start, end in fields(source.buffer, *span)
-        if number in {6, 11} and kind == BYTES
-    ]
-    for body in bodies:
-        yield from _body_lines(source, name, body, scopes, indent, depth + 1)
+    parts = [(number, start, end) for number, kind, _, start, end in fields(source.buffer, *span) if kind == BYTES]
+    bodies = [(start, end) for number, start, end in parts if number in {6, 11}]
     if source.attrs and not bodies:
         yield f"{indent}{name} = {value_text(source, span)}"
-
-
-def _body_lines(
-    source: Source, name: str, span: Span, scopes: list[dict[str, str]], indent: str, depth: int
-) -> Iterator[str]:
-    if depth > DEEPEST_NESTING:
+    if bodies and depth >= DEEPEST_NESTING:
         raise errors.ModelError(f"graphs are nested more than {DEEPEST_NESTING} deep")
-    graph = GraphParts()
-    read_graph(source, span, graph)
-    inner = [*scopes, graph.types]
-    taken = ", ".join(_with_type(tensor, inner) for tensor in graph.inputs)
-    given = ", ".join(_with_type(tensor, inner) for tensor in graph.outputs)
-    yield f"{indent}{name} = graph {graph.name!r} ({taken}) -> {given}"
-    if source.weights:
-        yield from _weight_lines(source, graph, indent + "    ")
-    for number, node in enumerate(graph.nodes):
-        yield from _node_lines(source, number, node, inner, indent + "    ", depth)
+    for body in bodies:
+        graph = GraphParts()
+        read_graph(source, body, graph)
+        inner = [*scopes, graph.types]
+        taken, given = (", ".join(_with_type(end, inner) for end in ends) for ends in (graph.inputs, graph.outputs))
+        yield f"{indent}{name} = graph {graph.name!r} ({taken}) -> {given}"
+        if source.weights:
+            yield from _weight_lines(source, graph, indent + "    ")
+        for number, node in enumerate(graph.nodes):
+            yield from _node_lines(source, number, node, inner, indent + "    ", depth + 1)
 
 
 def function_lines(source: Source, span: Span) -> Iterator[str]:
@@ -314,23 +287,23 @@ def polygraphy_text(
 
 def spelled(kind: TensorType) -> str:
     """A type as Polygraphy writes it: ``[dtype=float32, shape=(1, 'N', -1)]``; no shape at all is ``None``."""
-    return f"[dtype={_dtype(kind)}, shape={_shape(kind)}]"
+    shape = None if kind.shape is None else tuple(-1 if dim is None else dim for dim in kind.shape)
+    return f"[dtype={_dtype(kind)}, shape={shape}]"
 
 
 def _dtype(kind: TensorType) -> str:
     return kind.dtype.replace("float8_", "float8")
 
 
-def _shape(kind: TensorType) -> str:
-    return "None" if kind.shape is None else str(tuple(-1 if dim is None else dim for dim in kind.shape))
-
-
 def _lines(source: Source, path: Path) -> Iterator[str]:
     parts, graph = whole_model(source)
     yield identity_line(path, graph, parts)
     yield contents_line(graph, parts)
+    versions = dict(parts.opsets)
+    others = ", ".join(f"'{domain}': {version}" for domain, version in versions.items() if domain)
+    more = f" | Other Opsets: {{{others}}}" if others else ""
     yield "[I] ==== ONNX Model ===="
-    yield f"{_TAB}{_title(graph, parts)}"
+    yield f"{_TAB}Name: {graph.name} | ONNX Opset: {versions.get('', 'unknown')}{more}"
     yield ""
     if source.attrs and graph.doc:
         yield from _indented(["---- Docstring ----", graph.doc, ""])
@@ -348,13 +321,6 @@ def _lines(source: Source, path: Path) -> Iterator[str]:
             yield from _indented(list(function_lines(source, span)))
 
 
-def _title(graph: GraphParts, parts: ModelParts) -> str:
-    versions = dict(parts.opsets)
-    others = ", ".join(f"'{domain}': {version}" for domain, version in versions.items() if domain)
-    opset = versions.get("", "unknown")
-    return f"Name: {graph.name} | ONNX Opset: {opset}" + (f" | Other Opsets: {{{others}}}" if others else "")
-
-
 def _graph_lines(source: Source, scopes: Scopes, kind: str) -> Iterator[str]:
     graph = scopes[-1]
     inputs = [name for name in graph.inputs if name not in graph.weight_names]
@@ -368,7 +334,7 @@ def _graph_lines(source: Source, scopes: Scopes, kind: str) -> Iterator[str]:
     yield f"---- {len(graph.nodes)} Node(s) ----"
     if source.layers:
         for number, span in enumerate(graph.nodes):
-            yield from _polygraphy_text_node_lines(source, number, span, scopes)
+            yield from _polygraphy_node(source, number, span, scopes)
             yield ""
 
 
@@ -424,7 +390,7 @@ def _indented(lines: Sequence[str], levels: int = 1) -> list[str]:
     return [_TAB * levels + line if line else "" for line in lines]
 
 
-def _polygraphy_text_node_lines(source: Source, number: int, span: Span, scopes: Scopes) -> Iterator[str]:
+def _polygraphy_node(source: Source, number: int, span: Span, scopes: Scopes) -> Iterator[str]:
     if len(scopes) > DEEPEST_NESTING:
         raise errors.ModelError(f"graphs are nested more than {DEEPEST_NESTING} deep")
     names: dict[int, list[str]] = {1: [], 2: []}
@@ -446,7 +412,7 @@ def _polygraphy_text_node_lines(source: Source, number: int, span: Span, scopes:
     if source.attrs and attributes:
         yield f"{_TAB}---- Attributes ----"
         for attribute in attributes:
-            yield from _polygraphy_text_attribute_lines(source, attribute, texts[3], scopes)
+            yield from _polygraphy_attribute(source, attribute, texts[3], scopes)
 
 
 def _ends(inputs: Sequence[str], outputs: Sequence[str]) -> list[str]:
@@ -458,7 +424,7 @@ def _ends(inputs: Sequence[str], outputs: Sequence[str]) -> list[str]:
     return _indented([*taken, f" -> {given[0]}", *(f"    {line}" for line in given[1:])])
 
 
-def _polygraphy_text_attribute_lines(source: Source, span: Span, node: str, scopes: Scopes) -> Iterator[str]:
+def _polygraphy_attribute(source: Source, span: Span, node: str, scopes: Scopes) -> Iterator[str]:
     name = source.string(1, span)
     head = f"{_TAB}{node}.{name} =" if node else f"{_TAB}{name} ="
     parts = [(number, kind, start, end) for number, kind, _, start, end in fields(source.buffer, *span)]

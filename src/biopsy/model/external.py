@@ -84,8 +84,9 @@ def resolve(folder: Path, location: str, tensor: str = "") -> Path:
             " weights; then --external-data-dir COPY"
         )
 
-    pure = PurePosixPath(location.replace("\\", "/"))
-    if not location or "\0" in location or _is_too_long(location):
+    pure, name = PurePosixPath(location.replace("\\", "/")), location.encode("utf-8", "surrogatepass")
+    is_too_long = len(name) > _LONGEST_PATH or any(len(part) > _LONGEST_NAME for part in name.split(b"/"))
+    if not location or "\0" in location or is_too_long:
         raise refused("that is no file name")
     if _IN_MEMORY.search(location):
         raise refused("engines take it for an address in their memory", _ASK)
@@ -103,11 +104,6 @@ def resolve(folder: Path, location: str, tensor: str = "") -> Path:
         raise refused("it is a hard link to a file that may stand outside the model's folder", copied(str(path)))
     is_read(path)
     return path
-
-
-def _is_too_long(location: str) -> bool:
-    name = location.encode("utf-8", "surrogatepass")
-    return len(name) > _LONGEST_PATH or any(len(part) > _LONGEST_NAME for part in name.split(b"/"))
 
 
 def may_be_shared(path: Path, root: Path) -> bool:

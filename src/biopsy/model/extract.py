@@ -11,7 +11,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Literal
 
 from biopsy import errors
-from biopsy.model import infer, load, parts
+from biopsy.model import infer, load, parts, walk
 from biopsy.model.index import ModelIndex, index_bytes
 from biopsy.model.known_names import listed, may_lack_names
 from biopsy.model.load import parse
@@ -68,7 +68,8 @@ def extract(
     ends = index.outputs if outputs is None else [_number(index, wanted.name) for wanted in _once(outputs)]
     nodes = _needed(index, ends, set(given))
     if inputs is None:
-        given = [tensor for tensor in given if tensor not in index.weights or _is_read(index, tensor, nodes, ends)]
+        read = {*ends, *(tensor for node in nodes for tensor in index.nodes[node].reads)}
+        given = [tensor for tensor in given if tensor not in index.weights or tensor in read]
     types = _TypeInfos(index, inference, [*(inputs or ()), *(outputs or ())])
     infos = {_number(index, wanted.name): types.of(wanted, "inputs") for wanted in inputs or ()}
     for wanted in outputs or ():
@@ -121,10 +122,6 @@ def _needed(index: ModelIndex, ends: Iterable[int], given: set[int]) -> set[int]
     return nodes
 
 
-def _is_read(index: ModelIndex, tensor: int, nodes: set[int], ends: Iterable[int]) -> bool:
-    return tensor in ends or any(number in nodes for number in index.consumers.get(tensor, ()))
-
-
 class _TypeInfos:
     """Types of tensors as ValueInfoProto; inference runs when the first one is asked for that needs it."""
 
@@ -142,14 +139,15 @@ class _TypeInfos:
         else:
             kinds = {name: index.tensor_type(tensor) for name, tensor in index.ids.items()}
             known = {name: parts.value_info(name, kind) for name, kind in kinds.items() if kind is not None}
-        missing = [one.name for one in self._wanted if how.runs_always or self._is_unknown(one, known)]
+        missing = []
+        for wanted in self._wanted:
+            info = known.get(wanted.name)
+            is_unknown = wanted.elem == "auto" and (info is None or not parts.has_type(info))
+            if how.runs_always or is_unknown:
+                missing.append(wanted.name)
         if how.run is None or not missing:
             return known
         return {**known, **{name: parts.value_info(name, kind) for name, kind in how.run(missing).items()}}
-
-    def _is_unknown(self, wanted: Wanted, known: Mapping[str, bytes]) -> bool:
-        info = known.get(wanted.name)
-        return wanted.elem == "auto" and (info is None or not parts.has_type(info))
 
     def of(self, wanted: Wanted, option: str) -> bytes:
         if wanted.shape != "auto" and wanted.elem != "auto":
@@ -171,10 +169,7 @@ class _TypeInfos:
 
 def _cut_off(model: onnx.ModelProto, given: set[str]) -> None:
     """Let inputs be what feeds their tensors: no initializer is their default, and no kept node writes them."""
-    weights = [weight for weight in model.graph.initializer if weight.name not in given]
-    if len(weights) < len(model.graph.initializer):
-        del model.graph.initializer[:]
-        model.graph.initializer.extend(weights)
+    walk.keep(model.graph.initializer, lambda weight: weight.name not in given)
     for node in model.graph.node:
         for place, name in enumerate(node.output):
             if name in given:
@@ -223,7 +218,20 @@ def choose_outputs(data: bytes, choice: OutputChoice) -> bytes:
     ModelError if the bytes are no model.
     """
     index = index_bytes(data)
-    names: list[str] = [*_written_by(index, choice.operators)]
+    names: list[str] = []
+    for operator in choice.operators:
+        written = [
+            index.names[tensor]
+            for node in index.nodes
+            if node.op_type.lower() == operator.lower()
+            for tensor in node.writes
+        ]
+        if not written:
+            raise errors.DoesNotFit(
+                f"the model has no {operator!r} whose outputs could be marked",
+                next_steps=did_you_mean(operator, sorted({node.op_type for node in index.nodes})),
+            )
+        names += written
     if choice.names is not None:
         names = [*(_every_tensor(index, data) if choice.names == ALL else _chosen(index, choice.names)), *names]
     elif not choice.operators:
@@ -242,24 +250,6 @@ def choose_outputs(data: bytes, choice: OutputChoice) -> bytes:
     return mark_outputs(data, left)
 
 
-def _written_by(index: ModelIndex, operators: Sequence[str]) -> list[str]:
-    found: list[str] = []
-    for operator in operators:
-        written = [
-            index.names[tensor]
-            for node in index.nodes
-            if node.op_type.lower() == operator.lower()
-            for tensor in node.writes
-        ]
-        if not written:
-            raise errors.DoesNotFit(
-                f"the model has no {operator!r} whose outputs could be marked",
-                next_steps=did_you_mean(operator, sorted({node.op_type for node in index.nodes})),
-            )
-        found += written
-    return found
-
-
 def mark_outputs(data: bytes, wanted: MarkedOutputs) -> bytes:
     """The serialized model ``data`` with other outputs.
 
@@ -271,8 +261,11 @@ def mark_outputs(data: bytes, wanted: MarkedOutputs) -> bytes:
     """
     index = index_bytes(data)
     names = _every_tensor(index, data) if wanted == ALL else _chosen(index, wanted)
-    declared = [_declaration(index, name) for name in names]
-    outputs = b"".join(string_field(_GRAPH_OUTPUT, info) for info in declared)
+    outputs = []
+    for name in names:
+        tensor = index.ids[name]
+        declared = index.infos.get(tensor) or parts.value_info(name, index.tensor_type(tensor))
+        outputs.append(string_field(_GRAPH_OUTPUT, declared))
     model: list[bytes] = []
     graph: list[bytes] = []
     for number, _, tag, start, end in fields(data):
@@ -280,7 +273,7 @@ def mark_outputs(data: bytes, wanted: MarkedOutputs) -> bytes:
             model.append(data[tag:end])
             continue
         graph += [data[t:e] for inner, _, t, _, e in fields(data, start, end) if inner != _GRAPH_OUTPUT]
-    return b"".join([*model, string_field(_MODEL_GRAPH, b"".join([*graph, outputs]))])
+    return b"".join([*model, string_field(_MODEL_GRAPH, b"".join([*graph, *outputs]))])
 
 
 def _every_tensor(index: ModelIndex, data: bytes) -> list[str]:
@@ -306,7 +299,13 @@ def _chosen(index: ModelIndex, wanted: Sequence[str]) -> list[str]:
     for word in wanted:
         matches = _meant(index, word, known)
         if not matches:
-            raise _unknown(word, known)
+            raise errors.DoesNotFit(
+                f"the model has no tensor {word!r} to mark as an output",
+                next_steps=[
+                    *did_you_mean(word, known),
+                    "biopsy inspect model MODEL --show layers    names its tensors",
+                ],
+            )
         found.update(dict.fromkeys(matches))
     return list(found)
 
@@ -314,15 +313,3 @@ def _chosen(index: ModelIndex, wanted: Sequence[str]) -> list[str]:
 def _meant(index: ModelIndex, word: str, known: Iterable[str]) -> list[str]:
     """The tensors of these that a name or pattern means."""
     return [word] if word in index.ids and word else [name for name in known if fnmatchcase(name, word)]
-
-
-def _unknown(word: str, known: Sequence[str]) -> errors.DoesNotFit:
-    return errors.DoesNotFit(
-        f"the model has no tensor {word!r} to mark as an output",
-        next_steps=[*did_you_mean(word, known), "biopsy inspect model MODEL --show layers    names its tensors"],
-    )
-
-
-def _declaration(index: ModelIndex, name: str) -> bytes:
-    tensor = index.ids[name]
-    return index.infos.get(tensor) or parts.value_info(name, index.tensor_type(tensor))

@@ -6,13 +6,14 @@ import logging
 import time
 from collections import Counter
 from collections.abc import Iterator, Mapping, MutableSequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from biopsy import errors
 from biopsy.model import external, tensor_type, walk
-from biopsy.model.sanitize import clean_up, every_info, keep
+from biopsy.model.sanitize import clean_up, every_info
 from biopsy.text import size_text
 
 if TYPE_CHECKING:
@@ -44,15 +45,19 @@ class Folding:
     ignores_weights: bool = False
 
     def may_be_computed(self, node: Any) -> bool | None:
-        """For the optimizer: False for a node that stays, True for one that is computed, None for its own rules."""
-        tensors = {*node.inputs, *node.outputs}
-        if any(
-            _is_missing(value) or (value is not None and value.dtype is not None and value.dtype.name == "STRING")
-            for value in tensors
-        ):
-            return False
-        if _may_be_computed(node) is False:
-            return False
+        """False for a node of onnx_ir's that stays, True for one that is computed, None for the optimizer's own rules.
+
+        What stays would fill the memory, or may; is made of weights in files that are not there; or holds strings.
+        """
+        for value in filter(None, {*node.inputs, *node.outputs}):
+            path = getattr(value.const_value, "path", None)
+            is_missing = path is not None and not Path(path).is_file()
+            if is_missing or (value.dtype is not None and value.dtype.name == "STRING"):
+                return False
+        for output in node.outputs:
+            known = output.shape is not None and all(isinstance(dim, int) for dim in output.shape)
+            if tensor_type.elements(output.shape) > _MOST_COMPUTED if known else node.op_type in _GROWING:
+                return False
         if self.threshold is None:
             return None
         sizes = [_bytes_of(output) for output in node.outputs]
@@ -63,12 +68,6 @@ class Folding:
 
 _KEPT = frozenset({"ConstantOfShape", "QuantizeLinear", "DequantizeLinear"})
 """What the optimizer leaves as it is by its own rules."""
-
-
-def _is_missing(value: Any) -> bool:
-    """Whether this is a weight in a file that is not there."""
-    path = getattr(value.const_value, "path", None) if value is not None else None
-    return path is not None and not Path(path).is_file()
 
 
 def _bytes_of(value: Any) -> int | None:
@@ -171,37 +170,40 @@ def fold_constants(model: onnx.ModelProto, folder: Path, how: Folding = Folding(
     computed = {name for node in walk.nodes(model) for name in node.output}
     listed = {info.name: info.SerializeToString() for infos in _listings(model) for info in infos}
     budget = _Budget(how)
+    hidden = _REWRITTEN if how.shapes else _REWRITTEN | _OF_SHAPES  # the optimizer is not to touch these
+    limits = {} if how.threshold is None else {"output_size_limit": _MOST_COMPUTED}
     try:
-        _hide(model, _REWRITTEN if how.shapes else _REWRITTEN | _OF_SHAPES)
+        walk.hide(
+            model,
+            [node for node in walk.nodes(model) if node.op_type in hidden and node.domain in {"", "ai.onnx"}],
+        )
         represented = ir.from_proto(model)
         ir.external_data.set_base_dir(represented.graph, folder)
         with _quiet("onnxscript", "onnx_ir"):
             for _ in range(how.passes):
-                if not optimizer.fold_constants(represented, **_settings(how, budget)).modified or budget.stops():
+                result = optimizer.fold_constants(
+                    represented, onnx_shape_inference=how.infers, should_fold=budget.allows, **limits
+                )
+                if not result.modified or budget.stops():
                     break
             folded = ir.to_proto(represented)
     except Exception as error:  # whatever a folded operator or the conversion raises
-        first = _first_cause(error)
+        first: BaseException = error  # the others say only in which part of the model
+        while first.__cause__ is not None:
+            first = first.__cause__
         raise errors.ModelError(f"constants cannot be folded: {type(first).__name__}: {first}") from error
     finally:
-        _show_again(model)
+        walk.show_again(model)
     folded.ClearField("opset_import")
     folded.graph.ClearField("input")
     folded.graph.ClearField("output")
     model.CopyFrom(folded)
     model.MergeFrom(lost)
-    _show_again(model)
-    _restore_names(model, names)
-    _drop_folding_notes(model)
+    walk.show_again(model)
     weights = {weight.name for weight in walk.weights(model)} & computed  # those have their type themselves
-    _restore_listings(model, {name: info for name, info in listed.items() if name not in weights})
+    _restore(model, names, {name: info for name, info in listed.items() if name not in weights})
     clean_up(model, functions=False)
     return "; ".join(filter(None, [budget.left_out(), few_inferred]))
-
-
-def _settings(how: Folding, budget: _Budget) -> dict[str, Any]:
-    limits = {} if how.threshold is None else {"output_size_limit": _MOST_COMPUTED}
-    return {"onnx_shape_inference": how.infers, "should_fold": budget.allows, **limits}
 
 
 _MOST_COMPUTED = 1 << 24
@@ -215,37 +217,6 @@ _GROWING = frozenset({
 """Operators whose results may be of any size, whatever is given to them."""
 
 
-def _may_be_computed(node: Any) -> bool | None:
-    """False for a node whose results would fill the memory, or may; None, which means the optimizer's own rules, else.
-
-    ``node`` is one of onnx_ir's, its types inferred.
-    """
-    for output in node.outputs:
-        known = output.shape is not None and all(isinstance(dim, int) for dim in output.shape)
-        if known and tensor_type.elements(output.shape) > _MOST_COMPUTED:
-            return False
-        if not known and node.op_type in _GROWING:
-            return False
-    return None
-
-
-def _hide(model: onnx.ModelProto, operators: frozenset[str]) -> None:
-    """Take operators that the optimizer is not to touch out of its sight, into a domain that it does not know."""
-    model.opset_import.add(domain=_HIDDEN, version=1)
-    for node in walk.nodes(model):
-        if node.op_type in operators and node.domain in {"", "ai.onnx"}:
-            node.domain = f"{_HIDDEN}{node.domain}"
-
-
-def _show_again(model: onnx.ModelProto) -> None:
-    for node in walk.nodes(model):
-        if node.domain == _HIDDEN:
-            node.ClearField("domain")
-        elif node.domain.startswith(_HIDDEN):
-            node.domain = node.domain.removeprefix(_HIDDEN)
-    keep(model.opset_import, lambda opset: opset.domain != _HIDDEN)
-
-
 def _require_each_computed_once(model: onnx.ModelProto) -> None:
     computed: set[str] = set()
     for node in model.graph.node:
@@ -253,13 +224,6 @@ def _require_each_computed_once(model: onnx.ModelProto) -> None:
             if name in computed:
                 raise errors.ModelError(f"constants cannot be folded: tensor {name!r} is defined twice")
             computed.add(name)
-
-
-def _first_cause(error: BaseException) -> BaseException:
-    """What the conversion met; what it raises says only in which part of the model."""
-    while error.__cause__ is not None:
-        error = error.__cause__
-    return error
 
 
 def _lost_by_folding(model: onnx.ModelProto) -> onnx.ModelProto:
@@ -287,40 +251,37 @@ def _load_onnxscript() -> tuple[Any, Any]:
     return optimizer, onnx_ir
 
 
-class _quiet:  # noqa: N801  (a context manager, named as it reads)
+@contextmanager
+def _quiet(*names: str) -> Iterator[None]:
     """Let named loggers say nothing below errors: what cannot be folded simply stays."""
-
-    def __init__(self, *names: str) -> None:
-        self._loggers = [logging.getLogger(name) for name in names]
-        self._levels = [logger.level for logger in self._loggers]
-
-    def __enter__(self) -> None:
-        for logger in self._loggers:
-            logger.setLevel(logging.ERROR)
-
-    def __exit__(self, *exc: object) -> None:
-        for logger, level in zip(self._loggers, self._levels, strict=True):
+    levels = {logging.getLogger(name): logging.getLogger(name).level for name in names}
+    for logger in levels:
+        logger.setLevel(logging.ERROR)
+    try:
+        yield
+    finally:
+        for logger, level in levels.items():
             logger.setLevel(level)
 
 
-def _restore_names(model: onnx.ModelProto, names: Mapping[tuple[str, ...], str]) -> None:
-    """The optimizer names nameless nodes; they get back what they had."""
+def _restore(model: onnx.ModelProto, names: Mapping[tuple[str, ...], str], listed: Mapping[str, bytes]) -> None:
+    """Undo what the optimizer does besides: nameless nodes have names, it leaves remarks, and lists what it inferred.
+
+    ``names`` are those of nodes by what they compute; ``listed`` is what the model said of its tensors.
+    """
     for node in walk.nodes(model):
         name = names.get(tuple(node.output), node.name)
         if name:
             node.name = name
         else:
             node.ClearField("name")
-
-
-def _drop_folding_notes(model: onnx.ModelProto) -> None:
-    """The optimizer's remarks on what it folded are no part of the user's model."""
     holders: list[Any] = [*walk.nodes(model), *walk.weights(model), *every_info(model)]
     for holder in holders:
-        kept = [entry for entry in holder.metadata_props if not entry.key.startswith("pkg.onnxscript.")]
-        if len(kept) < len(holder.metadata_props):
-            del holder.metadata_props[:]
-            holder.metadata_props.extend(kept)
+        walk.keep(holder.metadata_props, lambda entry: not entry.key.startswith("pkg.onnxscript."))
+    for infos in _listings(model):
+        walk.keep(infos, lambda info: info.name in listed)
+        for info in infos:
+            info.ParseFromString(listed[info.name])
 
 
 def _listings(model: onnx.ModelProto) -> Iterator[MutableSequence[onnx.ValueInfoProto]]:
@@ -329,11 +290,3 @@ def _listings(model: onnx.ModelProto) -> Iterator[MutableSequence[onnx.ValueInfo
         yield graph.value_info
     for function in model.functions:
         yield function.value_info
-
-
-def _restore_listings(model: onnx.ModelProto, listed: Mapping[str, bytes]) -> None:
-    """The optimizer lists whatever it inferred, whole or in part; what the model listed stays, as it was."""
-    for infos in _listings(model):
-        keep(infos, lambda info: info.name in listed)
-        for info in infos:
-            info.ParseFromString(listed[info.name])

@@ -21,7 +21,6 @@ from biopsy.processes.reading import open_plain
 from biopsy.text import printable, size_text
 
 if TYPE_CHECKING:
-    import numpy as np
     import numpy.typing as npt
 
 Span: TypeAlias = tuple[int, int]
@@ -93,17 +92,6 @@ def short_name(name: str) -> str:
 
 def whole_model(source: Source) -> tuple[ModelParts, GraphParts]:
     """The parts of a model and of its graph. Raises ModelError if it has none."""
-    parts = _model_parts(source)
-    if not parts.graphs:
-        raise errors.ModelError("it has no graph")
-    graph = GraphParts()
-    for span in parts.graphs:  # protobuf merges a message that stands there twice
-        read_graph(source, span, graph)
-    return parts, graph
-
-
-def _model_parts(source: Source) -> ModelParts:
-    """The model taken apart. Raises ModelError if it is damaged."""
     parts = ModelParts()
     for number, kind, _, start, end in fields(source.buffer):
         if number == 1 and kind == VARINT:
@@ -114,7 +102,12 @@ def _model_parts(source: Source) -> ModelParts:
             parts.opsets.append(_opset(source, (start, end)))
         elif kind == BYTES and number in {2, 3}:
             parts.producer[number - 2] = source.text(start, end)
-    return parts
+    if not parts.graphs:
+        raise errors.ModelError("it has no graph")
+    graph = GraphParts()
+    for span in parts.graphs:  # protobuf merges a message that stands there twice
+        read_graph(source, span, graph)
+    return parts, graph
 
 
 def _opset(source: Source, span: Span) -> tuple[str, int]:
@@ -359,7 +352,11 @@ def _array(buffer: Buffer, weight: Weight, payload: bytes | None) -> npt.NDArray
     if payload is None:
         return None
     if elem == _BFLOAT16:
-        return _from_bfloat16(payload)
+        # bfloat16 is the upper half of a float32.
+        import numpy as np
+
+        bits = np.frombuffer(payload[: len(payload) // 2 * 2], "<u2").astype(np.uint32) << 16
+        return bits.view(np.float32)
     form = _FORMATS.get(elem)
     whole = len(payload) - len(payload) % struct.calcsize(form) if form else 0
     return np.frombuffer(payload[:whole], np.dtype(form).newbyteorder("<")) if form else None
@@ -383,11 +380,3 @@ def values_as_numpy_shows_them(buffer: Buffer, weight: Weight, folder: Path) -> 
         return str(values.reshape(weight.kind.shape)).split("\n")  # type: ignore[arg-type]  # a weight's sizes are known
     except ValueError:  # bytes that are no whole numbers, sizes that are none
         return []
-
-
-def _from_bfloat16(payload: bytes) -> npt.NDArray[np.float32]:
-    """bfloat16 is the upper half of a float32."""
-    import numpy as np
-
-    bits = np.frombuffer(payload[: len(payload) // 2 * 2], "<u2").astype(np.uint32) << 16
-    return bits.view(np.float32)

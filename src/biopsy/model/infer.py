@@ -98,10 +98,8 @@ def without_weights(model: onnx.ModelProto) -> onnx.ModelProto:
     graph = light.graph
     graph.name = model.graph.name or "graph"
     for node in model.graph.node:
-        if _is_light(node):
-            graph.node.append(node)
-        else:
-            _emptied(graph.node.add(), node)
+        graph.node.append(node)
+        _empty_node(graph.node[-1])
     graph.input.extend(model.graph.input)
     graph.output.extend(model.graph.output)
     graph.value_info.extend(model.graph.value_info)
@@ -119,18 +117,11 @@ def _is_small(tensor: onnx.TensorProto) -> bool:
     return tensor.data_location == 0 and elements(tensor.dims) <= _MOST_ELEMENTS
 
 
-def _is_light(node: onnx.NodeProto) -> bool:
-    return all(not attribute.HasField("t") or _is_small(attribute.t) for attribute in node.attribute) and not any(
-        True for _ in walk.bodies(node)
-    )
-
-
-def _emptied(target: onnx.NodeProto, node: onnx.NodeProto) -> None:
-    target.CopyFrom(node)
-    for attribute in target.attribute:
+def _empty_node(node: onnx.NodeProto) -> None:
+    for attribute in node.attribute:
         if attribute.HasField("t"):
             _empty(attribute.t)
-    for body in walk.graphs_within([target]):
+    for body in walk.graphs_within([node]):
         for weight in body.initializer:
             _empty(weight)
         for inner in body.node:
@@ -163,14 +154,24 @@ def judged_form(model: onnx.ModelProto, filled: Collection[str] = ()) -> onnx.Mo
 
     ``filled`` names weights that will get their values later.
     """
+    from onnx import helper
+
     light = without_weights(model)
-    _drop_values(light, {*filled, *(weight.name for weight in model.graph.initializer if is_stripped(weight))})
-    found = False
-    for node in walk.nodes(light):
-        if is_unknown(node):
-            node.domain = _UNKNOWN
-            found = True
-    if found:
+    valueless = {*filled, *(weight.name for weight in model.graph.initializer if is_stripped(weight))}
+    kept = [weight for weight in light.graph.initializer if weight.name not in valueless]
+    if len(kept) < len(light.graph.initializer):
+        fed = {info.name for info in light.graph.input}
+        light.graph.input.extend(
+            helper.make_tensor_value_info(weight.name, weight.data_type, list(weight.dims))
+            for weight in light.graph.initializer
+            if weight.name in valueless - fed
+        )
+        del light.graph.initializer[:]
+        light.graph.initializer.extend(kept)
+    unknown = [node for node in walk.nodes(light) if is_unknown(node)]
+    for node in unknown:
+        node.domain = _UNKNOWN
+    if unknown:
         light.opset_import.add(domain=_UNKNOWN, version=1)
         for function in light.functions:
             function.opset_import.add(domain=_UNKNOWN, version=1)
@@ -194,25 +195,6 @@ def inference_objection(light: onnx.ModelProto) -> str | None:
 
 def _in_one_line(objection: str | None) -> str | None:
     return None if objection is None else " ".join(objection.split()).removeprefix(_HEAD)[:500]
-
-
-def _drop_values(light: onnx.ModelProto, names: set[str]) -> None:
-    """Make inputs of some initializers."""
-    from onnx import helper
-
-    graph = light.graph
-    gone = [weight for weight in graph.initializer if weight.name in names]
-    if not gone:
-        return
-    kept = [weight for weight in graph.initializer if weight.name not in names]
-    fed = {info.name for info in graph.input}
-    graph.input.extend(
-        helper.make_tensor_value_info(weight.name, weight.data_type, list(weight.dims))
-        for weight in gone
-        if weight.name not in fed
-    )
-    del graph.initializer[:]
-    graph.initializer.extend(kept)
 
 
 def is_unknown(node: onnx.NodeProto) -> bool:
@@ -254,8 +236,13 @@ def override_input_shapes(
     sizes: dict[str, Dim] = {}
     contradicted = False
     for name, shape in shapes.items():
-        declared = _input_type(index, name, option)
-        index.infos[index.ids[name]] = parts.value_info(name, TensorType(declared.elem, shape))
+        tensor = index.ids.get(name)
+        if tensor is None or tensor not in index.inputs:
+            raise no_such_input(option, name, [index.names[known] for known in index.fed_inputs()])
+        declared = index.tensor_type(tensor)
+        if declared is None:
+            raise errors.DoesNotFit(f"{option}: the input {name!r} is no tensor: it has no shape to set")
+        index.infos[tensor] = parts.value_info(name, TensorType(declared.elem, shape))
         contradicted |= _bind(declared.shape, shape, sizes)
     stale = _shaped_by(index, [index.ids[name] for name in shapes])
     inferred = infer_value_infos(slice_without_weights(undeclared(index, stale)))
@@ -292,17 +279,6 @@ def undeclared(index: ModelIndex, tensors: Iterable[int]) -> ModelIndex:
         if kind is not None:
             infos[tensor] = parts.value_info(index.names[tensor], TensorType(kind.elem, None))
     return replace(index, infos=infos)
-
-
-def _input_type(index: ModelIndex, name: str, option: str) -> TensorType:
-    tensor = index.ids.get(name)
-    if tensor is None or tensor not in index.inputs:
-        known = [index.names[number] for number in index.fed_inputs()]
-        raise no_such_input(option, name, known)
-    declared = index.tensor_type(tensor)
-    if declared is None:
-        raise errors.DoesNotFit(f"{option}: the input {name!r} is no tensor: it has no shape to set")
-    return declared
 
 
 def _bind(declared: Shape | None, given: Shape, sizes: dict[str, Dim]) -> bool:

@@ -60,7 +60,9 @@ def insert(model: onnx.ModelProto, new: NewNode, *, infers: bool = True) -> None
         elif name in fixed:
             raise errors.UsageError(f"--outputs: {name!r} is an input or a weight of the model: no node computes it")
         else:
-            _take_over(graph, name, taken)
+            for node in graph.node:  # its other outputs stay
+                if name in node.output:
+                    _rename(node.output, name, walk.free_name(f"{name}_replaced", taken))
             results.append(name)
     inputs = [sources[name] for name in new.inputs]
     node = helper.make_node(new.operator, inputs, results, name=new.name or None)
@@ -113,13 +115,6 @@ def _split(graph: onnx.GraphProto, name: str, taken: set[str], fixed: Collection
     return name, other
 
 
-def _take_over(graph: onnx.GraphProto, name: str, taken: set[str]) -> None:
-    """Let no node compute a tensor: its other outputs stay."""
-    for node in graph.node:
-        if name in node.output:
-            _rename(node.output, name, walk.free_name(f"{name}_replaced", taken))
-
-
 def _rename_reads(node: onnx.NodeProto, old: str, new: str) -> None:
     """Let a node read another tensor, its bodies too where they mean that of the graph around them."""
     _rename(node.input, old, new)
@@ -152,10 +147,7 @@ def _forget_types_behind(graph: onnx.GraphProto, names: Sequence[str]) -> set[st
         new = {name for node in readers.get(waiting.pop(), ()) for name in node.output if name} - behind
         behind |= new
         waiting += new
-    kept = [info for info in graph.value_info if info.name not in behind]
-    copies = [type(info).FromString(info.SerializeToString()) for info in kept]
-    del graph.value_info[:]
-    graph.value_info.extend(copies)
+    walk.keep(graph.value_info, lambda info: info.name not in behind)
     for info in graph.output:
         if info.name in behind and info.type.HasField("tensor_type"):
             info.type.tensor_type.ClearField("shape")

@@ -44,7 +44,9 @@ def require_known(
     unknown = [name for name in given if name and name not in known and f"{name.rpartition('[')[0]}[#]" not in known]
     if not unknown or may_lack_names():
         return
-    steps = [*did_you_mean(unknown[0], known), _all_of(what, known if shown is None else shown)]
+    shown = known if shown is None else shown
+    told = f"the names here: {listed(shown)}" if shown else f"there is no {what} at all"
+    steps = [*did_you_mean(unknown[0], known), told]
     raise errors.DoesNotFit(f"{option}: there is no {what} {unknown[0]!r}", next_steps=steps)
 
 
@@ -59,7 +61,3 @@ def no_such_input(option: str, name: str, inputs: Collection[str]) -> errors.Doe
 def listed(names: Collection[str], most: int = 5) -> str:
     """Names for a message, at most so many of them."""
     return first_of(list(map(repr, names)), most) or "nothing"
-
-
-def _all_of(what: str, known: Collection[str]) -> str:
-    return f"the names here: {listed(known)}" if known else f"there is no {what} at all"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import os
 import re
 from functools import cache
@@ -12,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from biopsy import errors
 from biopsy.model.parts import string_in
 from biopsy.model.wire import BYTES, FileBuffer, fields, raw, string_field
+from biopsy.processes.reading import digest_of as digest_of
 from biopsy.processes.reading import files_meant, open_plain, read_whole
 from biopsy.text import line_of
 
@@ -23,9 +23,10 @@ if TYPE_CHECKING:
 def require_file(path: Path, what: str = "model") -> Path:
     """The path, if a file stands there. Raises UsageError naming ``what`` otherwise."""
     if path.is_dir():
+        models = sorted(path.glob("*.onnx"))[:5] if what == "model" else []
         raise errors.UsageError(
             f"the {what} {path} is a directory, not a file",
-            next_steps=_models_in(path) if what == "model" else (),
+            next_steps=[f"models there: {', '.join(map(str, models))}"] if models else (),
         )
     if not path.exists():
         raise errors.UsageError(
@@ -37,11 +38,6 @@ def require_file(path: Path, what: str = "model") -> Path:
     if not path.is_file():
         raise errors.UsageError(f"the {what} {path} is a pipe or a device, not a file: it could be read only once")
     return path
-
-
-def _models_in(folder: Path) -> list[str]:
-    found = sorted(folder.glob("*.onnx"))[:5] if folder.is_dir() else []
-    return [f"models there: {', '.join(str(path) for path in found)}"] if found else []
 
 
 def read_bytes(path: Path) -> bytes:
@@ -211,12 +207,13 @@ def require_text(data: bytes, path: Path | None) -> None:
     except DecodeError as error:
         raise errors.ModelError(
             f"the model {path or 'in memory'} holds a name that is no text (UTF-8)",
-            next_steps=[] if path is None else [f"{_shown_by(path)}    shows it, its bytes escaped"],
+            next_steps=[]
+            if path is None
+            else [
+                line_of(["biopsy", "inspect", "model", str(path), "--show", "layers"])
+                + "    shows it, its bytes escaped"
+            ],
         ) from error
-
-
-def _shown_by(path: Path) -> str:
-    return line_of(["biopsy", "inspect", "model", str(path), "--show", "layers"])
 
 
 def _without_weights(data: bytes) -> bytes:
@@ -266,12 +263,3 @@ def _strip(message: Any) -> None:
 
 
 # The identity of a model's file.
-
-
-def digest_of(path: Path) -> str:
-    """The SHA-256 of a file, as hexadecimal digits. It is read in pieces; weights in other files do not count."""
-    digest = hashlib.sha256()
-    with path.open("rb") as stream:
-        while block := stream.read(1 << 20):
-            digest.update(block)
-    return digest.hexdigest()

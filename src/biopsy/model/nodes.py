@@ -28,24 +28,16 @@ def constant_of_node(index: ModelIndex, tensor: int) -> bytes | None:
     if producer is None or not is_constant_node(index, producer):
         return None
     span = index.node_spans[producer]
-    for _, _, _, start, end in fields(span):
-        for number, _, _, value, stop in fields(span, start, end):
-            if number == 5:
-                return _tensor_of_attribute(span, value, stop, index.names[tensor])
+    node = next(fields(span))
+    for number, _, _, start, end in fields(span, node[3], node[4]):
+        if number != 5:  # NodeProto.attribute
+            continue
+        for of_attribute, kind, _, value, stop in fields(span, start, end):
+            if of_attribute == 5 and kind == wire.BYTES:  # AttributeProto.t, under a new name, which is field 8
+                kept = [span[tag:to] for inner, _, tag, _, to in fields(span, value, stop) if inner != 8]
+                return b"".join((*kept, string_field(8, wire.raw(index.names[tensor]))))
+        return None
     return None
-
-
-def _tensor_of_attribute(span: bytes, start: int, end: int, name: str) -> bytes | None:
-    """AttributeProto.t (5) under a new name (TensorProto.name is 8)."""
-    for number, kind, _, value, stop in fields(span, start, end):
-        if number == 5 and kind == wire.BYTES:
-            kept = _without(span, value, stop, 8)
-            return b"".join((*kept, string_field(8, wire.raw(name))))
-    return None
-
-
-def _without(span: bytes, start: int, end: int, left_out: int) -> Iterable[bytes]:
-    return [span[tag:stop] for number, _, tag, _, stop in fields(span, start, end) if number != left_out]
 
 
 # Nodes whose results are random, and so another with every run and in every engine, whatever their seed says.
@@ -110,43 +102,26 @@ def _trains(node: Node, called: frozenset[FunctionKey], index: ModelIndex) -> bo
     """Whether a Dropout that a node is, or runs, is in training mode as far as anybody knows."""
     import onnx
 
+    producers = [index.producer[tensor] for tensor in node.reads if tensor in index.producer]
+    constants = [
+        constant
+        for number in producers
+        if index.nodes[number].op_type == "Constant"
+        for constant in onnx.GraphProto.FromString(index.node_spans[number]).node
+    ]
+    scalars = [
+        onnx.TensorProto.FromString(index.buffer[weight.start : weight.end])
+        for weight in (index.weights[tensor] for tensor in node.reads if tensor in index.weights)
+        if not weight.sparse and not weight.external and weight.end - weight.start < 200
+    ]
     graph = onnx.GraphProto.FromString(index.node_spans[node.number])
-    functions = [_function(index.functions[key][0]) for key in called if key in index.functions]
-    outer = _known(_producers(node, index), _weights(node, index))
-    nodes = [*_all(graph.node), *(inner for function in functions for inner in _all(function.node))]
+    nodes = list(walk.nodes_within(graph.node))
+    for key in called & index.functions.keys():
+        (function,) = onnx.ModelProto.FromString(index.functions[key][0]).functions
+        nodes += walk.nodes_within(function.node)
     weights = [weight for body in walk.graphs_within(graph.node) for weight in body.initializer]
-    known = {**outer, **_known(nodes, weights)}
+    known = {**_known(constants, scalars), **_known(nodes, weights)}
     return any(_is_random(each, known, index.opset) for each in nodes if walk.operator(each) == _DROPOUT)
-
-
-def _function(field: bytes) -> onnx.FunctionProto:
-    import onnx
-
-    (found,) = onnx.ModelProto.FromString(field).functions
-    return found
-
-
-def _all(nodes: Iterable[onnx.NodeProto]) -> list[onnx.NodeProto]:
-    outer = list(nodes)
-    return [*outer, *(inner for body in walk.graphs_within(outer) for inner in body.node)]
-
-
-def _producers(node: Node, index: ModelIndex) -> list[onnx.NodeProto]:
-    """The nodes that compute what a node reads, if they are constants."""
-    import onnx
-
-    numbers = [index.producer[tensor] for tensor in node.reads if tensor in index.producer]
-    spans = [index.node_spans[number] for number in numbers if index.nodes[number].op_type == "Constant"]
-    return [made for span in spans for made in onnx.GraphProto.FromString(span).node]
-
-
-def _weights(node: Node, index: ModelIndex) -> list[onnx.TensorProto]:
-    """The initializers that a node reads, if they hold one element."""
-    import onnx
-
-    held = [index.weights[tensor] for tensor in node.reads if tensor in index.weights]
-    small = [weight for weight in held if not weight.sparse and not weight.external and weight.end - weight.start < 200]
-    return [onnx.TensorProto.FromString(index.buffer[weight.start : weight.end]) for weight in small]
 
 
 def _known(nodes: Iterable[onnx.NodeProto], weights: Iterable[onnx.TensorProto]) -> dict[str, bool]:

@@ -44,7 +44,6 @@ MOST_MEMORY = 500_000_000
 
 _SECONDS_OF_A_NODE = 0.0001
 _SECONDS_OF_A_SLOW_JUDGE = 2.0  # besides those of the nodes, once a model of this process has reached the limit
-_HIDDEN = "biopsy.hidden."  # the domain of nodes that propagation is not to see; theirs follows
 
 survived: dict[str, set[tuple[str, str]]] = {"inference": set(), "checker": set()}
 """Operators, by domain and name, on which each of the two has not crashed in this process's forks."""
@@ -79,7 +78,12 @@ def inferred(model: onnx.ModelProto, *, strict: bool = False) -> Inferred:
     which onnx crashes is objected to as well. Functions that are too large to be written out stay unknown operators.
     Never raises: what cannot be inferred is missing.
     """
-    given = _without_endless_functions(model)
+    given, kept = model, bounded_functions(model)
+    if len(kept) < len(model.functions):
+        given = type(model)()
+        given.CopyFrom(model)
+        del given.functions[:]
+        given.functions.extend(kept)
     found = _asked("inference", given, lambda: _inference(given, strict))
     if found.get("left_out", "") not in ("", *_left_out) and len(_left_out) < _MOST_SENTENCES:
         _left_out.append(found["left_out"])
@@ -104,17 +108,6 @@ def bounded_functions(model: onnx.ModelProto) -> list[onnx.FunctionProto]:
     """The functions that inference can follow in time; a call of another one is then an operator it does not know."""
     endless = unbounded(model.functions)
     return [function for function in model.functions if walk.function_key(function) not in endless]
-
-
-def _without_endless_functions(model: onnx.ModelProto) -> onnx.ModelProto:
-    kept = bounded_functions(model)
-    if len(kept) == len(model.functions):
-        return model
-    copy = type(model)()
-    copy.CopyFrom(model)
-    del copy.functions[:]
-    copy.functions.extend(kept)
-    return copy
 
 
 # Where a call is made
@@ -217,11 +210,18 @@ def _inference(model: onnx.ModelProto, strict: bool) -> Iterator[Answer]:
     if strict and (sight.unseen or not sight.is_needed):
         objection = _called(model, strict=True, follows=False)[1]
     if sight.is_needed:
-        given = _hidden(told, sight.unseen) if sight.unseen else model
+        given = model
+        if sight.unseen:
+            walk.hide(told, sight.unseen)
+            given = type(model)()
+            given.CopyFrom(told)
+            walk.show_again(told)
         followed, further = _called(given, strict=strict, follows=True)
         objection = objection or further
         if followed is not None:
-            yield "model", _shown(followed) if sight.unseen else followed
+            if sight.unseen:
+                walk.show_again(followed)
+            yield "model", followed
         if sight.unseen:
             yield "left_out", sight.left_out
     if objection is not None:
@@ -237,32 +237,6 @@ def _called(model: onnx.ModelProto, *, strict: bool, follows: bool) -> tuple[onn
         return found, None
     except Exception as error:  # onnx raises whatever a schema's function raises
         return None, str(error)
-
-
-def _hidden(model: onnx.ModelProto, unseen: list[onnx.NodeProto]) -> onnx.ModelProto:
-    """A copy in which these nodes, which are the model's own, have operators that nobody knows."""
-    before = [node.domain for node in unseen]
-    for node in unseen:
-        node.domain = f"{_HIDDEN}{node.domain}"
-    copy = type(model)()
-    copy.CopyFrom(model)
-    for node, domain in zip(unseen, before, strict=True):
-        node.domain = domain
-    for domain in sorted({*before}):
-        copy.opset_import.add(domain=f"{_HIDDEN}{domain}", version=1)
-    return copy
-
-
-def _shown(model: onnx.ModelProto) -> onnx.ModelProto:
-    for node in walk.nodes(model):
-        if node.domain.startswith(_HIDDEN):
-            node.domain = node.domain.removeprefix(_HIDDEN)
-            if not node.domain:
-                node.ClearField("domain")
-    kept = [opset for opset in model.opset_import if not opset.domain.startswith(_HIDDEN)]
-    del model.opset_import[:]
-    model.opset_import.extend(kept)
-    return model
 
 
 # What propagation would see
@@ -291,7 +265,7 @@ class _Propagation:
     """
 
     def __init__(self, model: onnx.ModelProto) -> None:
-        operators = {node.op_type for function in model.functions for node in _all_nodes(function.node)}
+        operators = {node.op_type for function in model.functions for node in walk.nodes_within(function.node)}
         self.is_needed = self.is_doubtful = not operators.isdisjoint(_propagating() | {"Shape"})
         self.unseen: list[onnx.NodeProto] = []
         self._longest = self._total = 0
@@ -343,10 +317,3 @@ def _lengths(graph: onnx.GraphProto) -> Iterator[tuple[str, tuple[int, int | Non
             yield info.name, (kind.elem_type, dims[0].dim_value if dims[0].HasField("dim_value") else None)
         else:
             yield info.name, (kind.elem_type, int(not dims))
-
-
-def _all_nodes(nodes: Iterable[onnx.NodeProto]) -> Iterator[onnx.NodeProto]:
-    for node in nodes:
-        yield node
-        for body in walk.bodies(node):
-            yield from _all_nodes(body.node)

@@ -7,7 +7,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, MutableSequence, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from biopsy import errors
 from biopsy.model import infer, parts, walk
@@ -15,7 +15,6 @@ from biopsy.model.extract import ALL, mark_outputs
 from biopsy.model.known_names import listed, no_such_input
 from biopsy.model.tensor_type import Shape, TensorType
 from biopsy.model.walk import MOST_NODES_OF_ENGINES, unbounded
-from biopsy.model.walk import sort_nodes as walk_sort_nodes
 from biopsy.text import did_you_mean, printable
 
 if TYPE_CHECKING:
@@ -49,8 +48,10 @@ def freeze_inputs(model: onnx.ModelProto, shapes: Mapping[str, Shape]) -> Frozen
         for old, new in zip(declared.shape or (), shape, strict=False):
             if isinstance(old, str) and isinstance(new, int):
                 found.setdefault(old, set()).add(new)
-        resized |= _contradicts(declared.shape, shape)
-        ranked_anew |= declared.shape is None or len(declared.shape) != len(shape)
+            resized |= isinstance(old, int) and old != new
+        has_rank = declared.shape is not None and len(declared.shape) == len(shape)
+        resized |= declared.shape is not None and not has_rank
+        ranked_anew |= not has_rank
         inputs[name].ParseFromString(parts.value_info(name, TensorType(declared.elem, shape)))
     conflicts = tuple(sorted(symbol for symbol, sizes in found.items() if len(sizes) > 1))
     sizes = {symbol: next(iter(values)) for symbol, values in found.items() if len(values) == 1}
@@ -68,13 +69,6 @@ def _declared(inputs: Mapping[str, onnx.ValueInfoProto], name: str) -> TensorTyp
     if declared is None:
         raise errors.UsageError(f"the input {name!r} is no tensor: it has no shape to set")
     return declared
-
-
-def _contradicts(old: Shape | None, new: Shape) -> bool:
-    if old is None:
-        return False
-    pairs = zip(old, new, strict=False)
-    return len(old) != len(new) or any(isinstance(before, int) and before != after for before, after in pairs)
 
 
 def every_info(model: onnx.ModelProto) -> Iterator[onnx.ValueInfoProto]:
@@ -157,7 +151,7 @@ def clean_up(model: onnx.ModelProto, *, functions: bool = True) -> None:
         _keep_used_tensors(graph)
     if functions and model.functions:
         used = walk.called(model)
-        keep(model.functions, lambda function: walk.function_key(function) in used)
+        walk.keep(model.functions, lambda function: walk.function_key(function) in used)
 
 
 def _annotations(graph: onnx.GraphProto) -> set[str]:
@@ -176,29 +170,19 @@ def _keep_needed_nodes(nodes: MutableSequence[onnx.NodeProto], wanted: set[str])
             for body in walk.bodies(listed[place]):
                 _keep_needed_nodes(body.node, {output.name for output in body.output})
             waiting += [producer[name] for name in walk.reads(listed[place]) if name in producer]
-    if len(needed) < len(listed):
-        _keep_places(nodes, needed)
-
-
-def _keep_places(items: MutableSequence[Any], places: set[int]) -> None:
-    for place in reversed(range(len(items))):
-        if place not in places:
-            del items[place]
-
-
-def keep(items: MutableSequence[Any], wanted: Callable[[Any], bool]) -> None:
-    """Drop the items that are not wanted."""
-    _keep_places(items, {place for place, item in enumerate(items) if wanted(item)})
+    for place in reversed(range(len(listed))):
+        if place not in needed:
+            del nodes[place]
 
 
 def _keep_used_tensors(graph: onnx.GraphProto) -> None:
     ends = {info.name for info in (*graph.input, *graph.output)}
     read = set().union(*(walk.reads(node) for node in graph.node)) | _annotations(graph) | ends
     written = {name for node in graph.node for name in node.output}
-    keep(graph.initializer, lambda weight: weight.name in read)
-    keep(graph.sparse_initializer, lambda weight: weight.values.name in read)
-    keep(graph.value_info, lambda info: info.name in read or info.name in written)
-    keep(graph.quantization_annotation, lambda note: note.tensor_name in read or note.tensor_name in written)
+    walk.keep(graph.initializer, lambda weight: weight.name in read)
+    walk.keep(graph.sparse_initializer, lambda weight: weight.values.name in read)
+    walk.keep(graph.value_info, lambda info: info.name in read or info.name in written)
+    walk.keep(graph.quantization_annotation, lambda note: note.tensor_name in read or note.tensor_name in written)
 
 
 def sort_nodes(model: onnx.ModelProto) -> None:
@@ -232,22 +216,18 @@ def endless(model: onnx.ModelProto) -> list[str]:
 def _require_order(nodes: Sequence[onnx.NodeProto]) -> list[int]:
     """The places of nodes in topological order. Raises ModelError, naming a node, if there is a cycle."""
     order = walk.sorted_places(nodes)
-    if len(order) < len(nodes):
-        raise _cycle(nodes, set(range(len(nodes))) - set(order))
-    return order
-
-
-def _cycle(nodes: Sequence[onnx.NodeProto], stuck: set[int]) -> errors.ModelError:
-    """Follow the stuck nodes backwards until one comes again: that one is on the cycle."""
+    if len(order) == len(nodes):
+        return order
+    stuck = set(range(len(nodes))) - set(order)
     producer = {name: place for place in sorted(stuck) for name in nodes[place].output if name}
     place = min(stuck)
     seen: set[int] = set()
-    while place not in seen:
+    while place not in seen:  # backwards, until a node comes again: that one is on the cycle
         seen.add(place)
         place = min(producer[name] for name in walk.reads(nodes[place]) if name in producer)
     node = nodes[place]
     label = printable(node.op_type) + (f" {node.name!r}" if node.name else f" that computes {list(node.output)}")
-    return errors.ModelError(f"the nodes cannot be sorted: {label} depends on its own result")
+    raise errors.ModelError(f"the nodes cannot be sorted: {label} depends on its own result")
 
 
 def count_operators(model: onnx.ModelProto) -> Counter[str]:
@@ -330,7 +310,7 @@ def unbounded_shapes(model: onnx.ModelProto) -> list[str]:
     """
     light = infer.without_weights(model)
     nodes = light.graph.node
-    walk_sort_nodes(nodes)
+    walk.sort_nodes(nodes)
     infos = infer.infer_value_infos(light.SerializeToString())
     known = {dim for value in model.graph.input for dim in _names(infos, value.name) or ()}
     constants = {weight.name for weight in model.graph.initializer} | {

@@ -94,21 +94,18 @@ class _Counterparts:
         numbers = (self._original.producer.get(tensor) for tensor in ids)
         found = {number: self._original.nodes[number] for number in numbers if number is not None}
         named = self._named.get(node.name)
-        if named is not None and _is_alike(node, named) and self._shares_an_input(node, named):
-            found[named.number] = named
+        if named is not None and _is_alike(node, named):
+            pairs = zip(node.inputs, named.inputs, strict=False)
+            names = self._index.names, self._original.names
+            # One tensor that both read at the same place; else an equal name may be chance.
+            if any(here >= 0 and there >= 0 and names[0][here] == names[1][there] for here, there in pairs):
+                found[named.number] = named
         if len(found) != 1:
             return None
         (there,) = found.values()
         source = noted_source(self._original, there.number)
         is_same = _is_alike(node, there) and (node.name == there.name or not (node.name and there.name))
         return source if source is None or is_same else replace(source, stands_for=there.label)
-
-    def _shares_an_input(self, node: Node, other: Node) -> bool:
-        """Whether both read the same tensor at the same place; else an equal name may be chance."""
-        pairs = zip(node.inputs, other.inputs, strict=False)
-        return any(
-            here >= 0 and there >= 0 and self._index.names[here] == self._original.names[there] for here, there in pairs
-        )
 
 
 def _is_alike(one: Node, other: Node) -> bool:
@@ -120,12 +117,12 @@ def _is_alike(one: Node, other: Node) -> bool:
 # Conventions that are read, each with the name that ``NodeSource.by`` gives it:
 #
 # * ``pytorch``: torch.onnx.export since PyTorch 2.5 writes metadata of nodes. ``pkg.torch.onnx.stack_trace`` is a
-# stack   as Python shows it, the outermost frame first; it may end inside torch. ``pkg.torch.onnx.name_scopes`` and
-# ``pkg.torch.onnx.class_hierarchy`` are lists as Python writes them, from the outermost module to the operator.
-# ``pkg.torch.onnx.fx_node`` is the call that was translated. * ``namespace``: the metadata of that name alone,
-# ``name: class/name: class/...``, from the model to the operator. * ``torchscript``: the exporter before it names a
-# node ``/blocks.0/q/Gemm``, by its modules, and with ``verbose`` its   documentation is a stack of lines
-# ``FILE(LINE): FUNCTION``, the innermost frame first.
+#   stack as Python shows it, the outermost frame first; it may end inside torch. ``pkg.torch.onnx.name_scopes`` and
+#   ``pkg.torch.onnx.class_hierarchy`` are lists as Python writes them, from the outermost module to the operator.
+#   ``pkg.torch.onnx.fx_node`` is the call that was translated.
+# * ``namespace``: the metadata of that name alone, ``name: class/name: class/...``, from the model to the operator.
+# * ``torchscript``: the exporter before it names a node ``/blocks.0/q/Gemm``, by its modules, and with ``verbose`` its
+#   documentation is a stack of lines ``FILE(LINE): FUNCTION``, the innermost frame first.
 #
 # All of it is text of strangers: what does not look like one of these says nothing, and only so much is looked at.
 
@@ -236,21 +233,6 @@ def source_of(payload: bytes) -> NodeSource | None:
             key = string_in(payload, 1, start, end)
             if key in _READ:
                 entries[key] = string_in(payload, 2, start, end)[:_LONGEST]
-    return _of_metadata(entries) or _of_script(name, op_type, doc)
-
-
-def source_of_stack(stack: str, operator: str, classes: Sequence[str] = ()) -> NodeSource | None:
-    """What the stack trace of a node of PyTorch's programs says of it; None if it holds no frame."""
-    frames = list(_frames(stack[:_LONGEST]))
-    found = _at(NodeSource(by="pytorch", operator=operator, classes=tuple(classes)), frames)
-    return found if found.file is not None else None
-
-
-def _short(payload: bytes, start: int, end: int) -> str:
-    return text(payload[start : min(end, start + _LONGEST)])
-
-
-def _of_metadata(entries: dict[str, str]) -> NodeSource | None:
     frames = list(_frames(entries.get(_STACK, "")))
     scopes, classes = _modules(_items(entries.get(_SCOPES, ""))), _modules(_items(entries.get(_CLASSES, "")))
     by = "pytorch"
@@ -262,7 +244,18 @@ def _of_metadata(entries: dict[str, str]) -> NodeSource | None:
     target = _TARGET.search(entries.get(FX_NODE, ""))
     found = NodeSource(by=by, scopes=scopes, classes=classes, operator=target[1] if target is not None else None)
     found = _at(found, frames)
-    return found if found.file is not None or scopes or classes else None
+    return (found if found.file is not None or scopes or classes else None) or _of_script(name, op_type, doc)
+
+
+def source_of_stack(stack: str, operator: str, classes: Sequence[str] = ()) -> NodeSource | None:
+    """What the stack trace of a node of PyTorch's programs says of it; None if it holds no frame."""
+    frames = list(_frames(stack[:_LONGEST]))
+    found = _at(NodeSource(by="pytorch", operator=operator, classes=tuple(classes)), frames)
+    return found if found.file is not None else None
+
+
+def _short(payload: bytes, start: int, end: int) -> str:
+    return text(payload[start : min(end, start + _LONGEST)])
 
 
 def _of_script(name: str, op_type: str, doc: str) -> NodeSource | None:

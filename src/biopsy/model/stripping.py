@@ -77,11 +77,24 @@ def strip(model: onnx.ModelProto, folder: Path | None, excluded: Collection[str]
 
     Raises ModelError if a weight that has to be looked at is missing or damaged.
     """
-    candidates = _refittable(model.graph)
+    products = _GraphOfProducts(model.graph)
+    names = {name for node in model.graph.node for name in products.read_by(node)}
+    candidates = {
+        weight.name: weight for weight in model.graph.initializer if weight.name in names and not is_stripped(weight)
+    }
     chosen = [weight for name, weight in candidates.items() if name not in excluded]
     ids = {id(weight) for weight in chosen}
     fit = [factor for factor in factors(model) if id(factor.weight) in ids and factor.unfit is None]
-    sparse_ones = {factor.weight.name for factor in fit if _has_pattern(factor, folder)}
+    sparse_ones = set()
+    for factor in fit:
+        if folder is not None:
+            values = values_later(factor.weight, folder)()
+        elif is_external(factor.weight):
+            continue
+        else:
+            values = raw_values(factor.weight)
+        if is_sparse(factor, values):
+            sparse_ones.add(factor.weight.name)
     size = sum(byte_size(weight) for weight in chosen)
     for weight in chosen:
         clear_values(weight)
@@ -95,20 +108,6 @@ def strip(model: onnx.ModelProto, folder: Path | None, excluded: Collection[str]
         sparse=tuple(weight.name for weight in chosen if weight.name in sparse_ones),
         unused=tuple(sorted(set(excluded) - set(candidates) - {""})),
     )
-
-
-def _has_pattern(factor: Factor, folder: Path | None) -> bool:
-    weight = factor.weight
-    if folder is None:
-        return not is_external(weight) and is_sparse(factor, raw_values(weight))
-    return is_sparse(factor, values_later(weight, folder)())
-
-
-def _refittable(graph: onnx.GraphProto) -> dict[str, onnx.TensorProto]:
-    """The initializers of a graph that are stripped, by name, in their order in the file."""
-    products = _GraphOfProducts(graph)
-    names = {name for node in graph.node for name in products.read_by(node)}
-    return {weight.name: weight for weight in graph.initializer if weight.name in names and not is_stripped(weight)}
 
 
 class _GraphOfProducts:
@@ -142,16 +141,12 @@ class _GraphOfProducts:
         only_first = node.op_type in {"Slice", "QuantizeLinear"}
         inputs = node.input[:1] if only_first else node.input
         least = _LARGE if node.op_type in {"Gather", "Slice"} else 0 if node.op_type == "MatMul" or not known else 1
-        return [name for name in inputs if self._goes(name, least)]
-
-    def _goes(self, name: str, least: int) -> bool:
-        weight = self._weights.get(name)
-        return (
-            weight is not None
-            and weight.data_type in SIZED - {_UINT8}
-            and byte_size(weight) > 0
-            and elements(weight.dims or [1]) >= least
-        )
+        weights = (self._weights[name] for name in inputs if name in self._weights)
+        return [
+            weight.name
+            for weight in weights
+            if weight.data_type in SIZED - {_UINT8} and byte_size(weight) > 0 and elements(weight.dims or [1]) >= least
+        ]
 
     def _leads_to_product(self, node: onnx.NodeProto) -> bool:
         return any(place in _POSITIONS.get(other.op_type, ()) and _fits(other) for other, place in self._behind(node))

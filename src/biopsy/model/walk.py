@@ -5,10 +5,10 @@ functions stand for.
 from __future__ import annotations
 
 import heapq
-from collections.abc import Iterable, Iterator, Mapping, MutableSequence, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, MutableSequence, Sequence
 from itertools import chain
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from biopsy import errors
 from biopsy.model.parts import FunctionKey
@@ -35,6 +35,12 @@ def graphs_within(nodes: Iterable[onnx.NodeProto]) -> Iterator[onnx.GraphProto]:
             yield from graphs_within(body.node)
 
 
+def nodes_within(among: Iterable[onnx.NodeProto]) -> Iterator[onnx.NodeProto]:
+    """Some nodes, and all in the bodies below them."""
+    outer = list(among)
+    return chain(outer, chain.from_iterable(graph.node for graph in graphs_within(outer)))
+
+
 def graphs(model: onnx.ModelProto) -> Iterator[onnx.GraphProto]:
     """The model's graph, its training graphs, and every subgraph below them and below local functions."""
     roots = [model.graph]
@@ -53,6 +59,35 @@ def nodes(model: onnx.ModelProto) -> Iterator[onnx.NodeProto]:
         yield from graph.node
     for function in model.functions:
         yield from function.node
+
+
+def keep(items: MutableSequence[Any], wanted: Callable[[Any], bool]) -> None:
+    """Drop the items of a repeated field that are not wanted; the others are not copied."""
+    for place in reversed(range(len(items))):
+        if not wanted(items[place]):
+            del items[place]
+
+
+_HIDDEN = "biopsy.hidden."
+"""The domain of nodes that are hidden; theirs follows."""
+
+
+def hide(model: onnx.ModelProto, hidden: Collection[onnx.NodeProto]) -> None:
+    """Have nodes of a model be of operators that nobody knows, until ``show_again``."""
+    for node in hidden:
+        node.domain = f"{_HIDDEN}{node.domain}"
+    for domain in sorted({node.domain for node in hidden}):
+        model.opset_import.add(domain=domain, version=1)
+
+
+def show_again(model: onnx.ModelProto) -> None:
+    """Undo ``hide``, in the model or in one that was made of it."""
+    for node in nodes(model):
+        if node.domain.startswith(_HIDDEN):
+            node.domain = node.domain.removeprefix(_HIDDEN)
+            if not node.domain:
+                node.ClearField("domain")
+    keep(model.opset_import, lambda opset: not opset.domain.startswith(_HIDDEN))
 
 
 def weights(model: onnx.ModelProto) -> Iterator[onnx.TensorProto]:
@@ -162,20 +197,14 @@ def called(model: onnx.ModelProto) -> set[FunctionKey]:
 
 def called_by(among: Iterable[onnx.NodeProto], local: Mapping[FunctionKey, onnx.FunctionProto]) -> set[FunctionKey]:
     """The ``local`` functions that some nodes and their bodies call, directly or through other functions."""
-    waiting = [key for key in _operators(among) if key in local]
+    waiting = [key for key in {operator(node) for node in nodes_within(among)} if key in local]
     found: set[FunctionKey] = set()
     while waiting:
         key = waiting.pop()
         if key not in found:
             found.add(key)
-            waiting += [other for other in _operators(local[key].node) if other in local]
+            waiting += [other for other in {operator(node) for node in nodes_within(local[key].node)} if other in local]
     return found
-
-
-def _operators(among: Iterable[onnx.NodeProto]) -> set[FunctionKey]:
-    listed = list(among)
-    inner = chain.from_iterable(graph.node for graph in graphs_within(listed))
-    return {operator(node) for node in chain(listed, inner)}
 
 
 # The order of nodes in a graph: every node behind those that compute what it, or a body of it, reads.
@@ -263,7 +292,8 @@ def require_bounded(data: bytes, path: Path | None = None) -> None:
 
 def unbounded(functions: Iterable[onnx.FunctionProto], most: int = MOST_NODES) -> dict[FunctionKey, str]:
     """Why a function is not written out, for those that are not: they, or functions they call, are too large."""
-    calls = {function_key(function): _calls_operators(function) for function in functions}
+    # The operators of all nodes of a function, its bodies included, as often as they stand there.
+    calls = {function_key(function): [operator(node) for node in nodes_within(function.node)] for function in functions}
     sizes: dict[FunctionKey, float] = {}
     for root in calls:
         _measure(root, calls, sizes)
@@ -272,12 +302,6 @@ def unbounded(functions: Iterable[onnx.FunctionProto], most: int = MOST_NODES) -
         for key, size in sizes.items()
         if size > most
     }
-
-
-def _calls_operators(function: onnx.FunctionProto) -> list[FunctionKey]:
-    """The operators of all nodes of a function, its bodies included, as often as they stand there."""
-    inner = chain.from_iterable(graph.node for graph in graphs_within(function.node))
-    return [operator(node) for node in chain(function.node, inner)]
 
 
 def _measure(root: FunctionKey, calls: dict[FunctionKey, list[FunctionKey]], sizes: dict[FunctionKey, float]) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeAlias
 
@@ -111,27 +111,33 @@ def _save_beside(
 ) -> None:
     target = _require_own_file(model, path, folder, external)
     other = {id(weight): values for weight, values in anew}
-    moved = [weight for weight in walk.weights(model) if _can_move(weight, threshold, other)]
-    kept = {id(weight) for weight in moved}
-    put_inside(model, path, [entry for entry in anew if id(entry[0]) not in kept])
-    for tensor in [tensor for tensor in external_tensors(model) if id(tensor) not in kept]:
-        load_values(tensor, span_of(tensor, folder))
-    sources = [
-        (weight.name, other.get(id(weight)) or (span_of(weight, folder) if is_external(weight) else raw_values(weight)))
-        for weight in moved
+    moved = [
+        weight
+        for weight in walk.weights(model)
+        if weight.data_type in SIZED
+        and byte_size(weight) >= max(threshold, 1)
+        and (id(weight) in other or not is_stripped(weight))
     ]
-    offset = 0
-    offsets = []
+    moved_ids = {id(weight) for weight in moved}
+    put_inside(model, path, [entry for entry in anew if id(entry[0]) not in moved_ids])
+    for tensor in [tensor for tensor in external_tensors(model) if id(tensor) not in moved_ids]:
+        load_values(tensor, span_of(tensor, folder))
+    sources: list[tuple[str, int, Source]] = []
+    end = 0
     for weight in moved:
         length = byte_size(weight)
         step = _PAGE if length >= 1 << 16 else 64
-        offset = -(-offset // step) * step
-        offsets.append(offset)
-        _refer(weight, external, offset, length)
-        offset += length
+        offset = -(-end // step) * step
+        end = offset + length
+        stored = span_of(weight, folder) if is_external(weight) else raw_values(weight)
+        sources.append((weight.name, offset, other.get(id(weight)) or stored))
+        clear_values(weight)
+        weight.data_location = 1  # type: ignore[assignment]
+        for key, value in (("location", external), ("offset", str(offset)), ("length", str(length))):
+            weight.external_data.add(key=key, value=value)
     data = serialized(model, path)
-    with as_private_as(source.path for _, source in sources if isinstance(source, Span)):
-        write_whole(target, _laid_out(sources, offsets))
+    with as_private_as(source.path for _, _, source in sources if isinstance(source, Span)):
+        write_whole(target, _laid_out(sources))
         write_whole(path, [data])
 
 
@@ -151,33 +157,19 @@ def _require_own_file(model: onnx.ModelProto, path: Path, folder: Path, external
     return target
 
 
-def _can_move(weight: onnx.TensorProto, threshold: int, anew: Collection[int]) -> bool:
-    large = weight.data_type in SIZED and byte_size(weight) >= max(threshold, 1)
-    return large and (id(weight) in anew or not is_stripped(weight))
-
-
-def _refer(weight: onnx.TensorProto, location: str, offset: int, length: int) -> None:
-    clear_values(weight)
-    weight.data_location = 1  # type: ignore[assignment]
-    for key, value in (("location", location), ("offset", str(offset)), ("length", str(length))):
-        entry = weight.external_data.add()
-        entry.key, entry.value = key, value
-
-
-def _laid_out(sources: Iterable[tuple[str, Source]], offsets: Iterable[int]) -> Iterator[bytes]:
+def _laid_out(sources: Iterable[tuple[str, int, Source]]) -> Iterator[bytes]:
+    """The file of weights: each (name, offset, values) after the bytes that lie before its offset."""
     at = 0
-    for (name, source), offset in zip(sources, offsets, strict=True):
+    for name, offset, source in sources:
         yield bytes(offset - at)
         at = offset
-        for chunk in _parts(name, source):
-            yield chunk
-            at += len(chunk)
-
-
-def _parts(name: str, source: Source) -> Iterable[bytes]:
-    if isinstance(source, Span):
-        return chunks(name, source)
-    return (source,) if isinstance(source, bytes) else (source(),)
+        if isinstance(source, Span):
+            parts: Iterable[bytes] = chunks(name, source)
+        else:
+            parts = (source if isinstance(source, bytes) else source(),)
+        for part in parts:
+            yield part
+            at += len(part)
 
 
 def default_name(path: Path) -> str:

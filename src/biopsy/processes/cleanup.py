@@ -40,29 +40,6 @@ read -r entries <&1
 _APART = f"exec 3<&0; (\n{_SHELL}) <&3 3<&- &\n"
 
 
-def start(*, apart: bool = False) -> None:
-    """Start the shell now, if there is none. Raises OSError if it cannot be started.
-
-    ``apart``: as no child of ours, for a process whose end is arranged by somebody who ends its children first.
-    """
-    _watcher.start(apart=apart)
-
-
-def register(*entry: str) -> None:
-    """Put an entry on the list, see ``reaper.clean_up``. Raises OSError if nobody can watch, or there is no memory."""
-    _watcher.add(entry)
-
-
-def strike(*entry: str) -> None:
-    """Take it off the list, if it stands there."""
-    _watcher.remove(entry)
-
-
-def watches() -> bool:
-    """Whether there is a shell already that cleans up: a further entry then costs next to nothing."""
-    return _watcher.is_there()
-
-
 def group(leader: int) -> Entry:
     """The entry for the group of processes that this one leads, or will lead in a moment."""
     return "group", str(leader), reaper.beginning(leader)
@@ -74,7 +51,11 @@ def temporary_folder(prefix: str, parent: Path | None = None) -> Iterator[Path]:
 
     It stands in ``parent``, or where this system has such folders. Raises OSError if it cannot be made.
     """
-    folder = (_folder_of_the_system() if parent is None else parent.absolute()) / f"{prefix}{os.urandom(8).hex()}"
+    if parent is None:
+        import tempfile
+
+        parent = Path(tempfile.gettempdir())
+    folder = parent.absolute() / f"{prefix}{os.urandom(8).hex()}"
     entry = ("folder", "", str(folder))  # nobody could have known the name
     register(*entry)  # before there is one: who is killed in between leaves nothing
     _folders.add(str(folder))
@@ -91,12 +72,6 @@ def temporary_folder(prefix: str, parent: Path | None = None) -> Iterator[Path]:
 
 _folders: set[str] = set()
 """The temporary folders that there are: what stands in them goes with them."""
-
-
-def _folder_of_the_system() -> Path:
-    import tempfile
-
-    return Path(tempfile.gettempdir())
 
 
 class TransientFolder:
@@ -124,7 +99,15 @@ class _List:
 
     def __init__(self) -> None:
         """Raises OSError if there is no memory for it."""
-        self.descriptor = _nameless_file()
+        self.descriptor = -1
+        if hasattr(os, "memfd_create"):
+            with suppress(OSError):  # a sandbox may forbid it
+                self.descriptor = os.memfd_create("biopsy")
+        if self.descriptor < 0:
+            import tempfile
+
+            with tempfile.TemporaryFile() as file:
+                self.descriptor = os.dup(file.fileno())
         self._slots: dict[Entry, list[int]] = {}
         self._free: list[int] = []
         self._unused = itertools.count(1)
@@ -167,16 +150,6 @@ class _List:
             os.pwrite(self.descriptor, heading, 0)
 
 
-def _nameless_file() -> int:
-    if hasattr(os, "memfd_create"):
-        with suppress(OSError):  # a sandbox may forbid it
-            return os.memfd_create("biopsy")
-    import tempfile
-
-    with tempfile.TemporaryFile() as file:
-        return os.dup(file.fileno())
-
-
 class _Watcher:
     """The list, and the shell that waits for our end, which is started when there is something to put on the list."""
 
@@ -189,26 +162,35 @@ class _Watcher:
         self._apart = False
         self._lock = threading.RLock()
 
-    def is_there(self) -> bool:
-        """Whether the shell waits for our end. Nobody else reads from the pipe: it breaks if that was killed."""
+    def watches(self) -> bool:
+        """Whether there is a shell already that cleans up: a further entry then costs next to nothing.
+
+        Nobody else reads from the pipe: it breaks if the shell was killed.
+        """
         if self._pipe is None:
             return False
         poll = select.poll()
         poll.register(self._pipe, 0)
         return not poll.poll(0)
 
-    def add(self, entry: Entry) -> None:
+    def register(self, *entry: str) -> None:
+        """Put an entry on the list, see ``reaper.clean_up``. Raises OSError if nobody can watch, or without memory."""
         self.start()
         if self._list is not None:
             self._list.add(entry)
 
-    def remove(self, entry: Entry) -> None:
+    def strike(self, *entry: str) -> None:
+        """Take it off the list, if it stands there."""
         if self._list is not None:
             self._list.remove(entry)
 
     def start(self, *, apart: bool = False) -> None:
+        """Start the shell now, if there is none. Raises OSError if it cannot be started.
+
+        ``apart``: as no child of ours, for a process whose end is arranged by somebody who ends its children first.
+        """
         with self._lock:
-            if not self.is_there() and os.access("/bin/sh", os.X_OK):
+            if not self.watches() and os.access("/bin/sh", os.X_OK):
                 self._apart |= apart
                 if self._list is None:
                     self._list = _List()
@@ -218,7 +200,7 @@ class _Watcher:
                     os.close(self._pipe)
                     self._pipe = None
                 reading, writing = os.pipe()
-                # If this process is a check itself, whoever ends it with all that carry its mark spares the shell.
+                # If this process is a check, whoever ends it with all that carry its mark leaves the shell alone.
                 environment = {name: value for name, value in os.environ.items() if name != VERDICT_VARIABLE}
                 try:
                     shell = subprocess.Popen(
@@ -249,6 +231,7 @@ class _Watcher:
 
 
 _watcher = _Watcher()
+start, register, strike, watches = _watcher.start, _watcher.register, _watcher.strike, _watcher.watches
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_watcher.leave)
 

@@ -17,7 +17,8 @@ from pathlib import Path
 
 from biopsy import errors
 from biopsy.processes.cleanup import temporary_folder
-from biopsy.processes.own_files import InUseError, make_private_folder, open_locked
+from biopsy.processes.own_files import InUseError, lock, make_private_folder, open_locked, stands_at
+from biopsy.processes.reading import digest_of as digest_of
 
 _CAN_LOCK = find_spec("fcntl") is not None
 
@@ -64,15 +65,13 @@ def _claimed(folder: Path) -> int | None:
     """A descriptor with which nobody else has the folder; None if somebody has, or if it is none of ours."""
     if not _CAN_LOCK:
         return os.open(os.devnull, os.O_RDONLY)
-    import fcntl
-
     descriptor = -1
     try:
         descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
         status = os.fstat(descriptor)
         if status.st_uid == os.geteuid() and stat.S_IMODE(status.st_mode) == 0o700:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            if os.path.samestat(folder.lstat(), status):
+            lock(descriptor)
+            if stands_at(folder, descriptor):
                 return descriptor
     except OSError:  # it is in use, has gone, or cannot be locked
         pass
@@ -92,18 +91,9 @@ DEFAULT_LIMIT = 20_000_000_000
 """Bytes that all files may have together; those used longest ago go first."""
 
 _DIGEST = re.compile(r"[0-9a-f]{64}")
-_CHUNK = 1 << 20
+
 _PATIENCE = 600.0
 """Seconds that another process may take to receive a file."""
-
-
-def digest_of(path: Path) -> str:
-    """The SHA-256 of a file, as hexadecimal digits. Raises OSError."""
-    found = hashlib.sha256()
-    with path.open("rb") as stream:
-        while chunk := stream.read(_CHUNK):
-            found.update(chunk)
-    return found.hexdigest()
 
 
 def _is_copied(kept: Path, copy: Path, digest: str, size: int) -> bool:

@@ -201,24 +201,17 @@ def user_key() -> bytes | None:
         make_private_folder(path.parent)
         descriptor = open_locked(path, _PATIENCE)
         try:
-            return _made(descriptor) if os.fstat(descriptor).st_size == 0 else _read(descriptor)
+            status = os.fstat(descriptor)
+            if status.st_size > 0:
+                if has_modes() and status.st_mode & (stat.S_IRWXG | stat.S_IRWXO):
+                    return None
+                key = os.read(descriptor, _SIZE + 1)
+                return key if len(key) == _SIZE else None
+            key = os.urandom(_SIZE)  # who was killed before it was written has left an empty file, or none
+            if os.write(descriptor, key) == _SIZE:
+                os.fsync(descriptor)
+                return key
+            os.ftruncate(descriptor, 0)
         finally:
             os.close(descriptor)
     return None
-
-
-def _made(descriptor: int) -> bytes | None:
-    """A new key, in the file when this returns. One that was killed before leaves an empty file, or none."""
-    key = os.urandom(_SIZE)
-    if os.write(descriptor, key) != _SIZE:
-        os.ftruncate(descriptor, 0)
-        return None
-    os.fsync(descriptor)
-    return key
-
-
-def _read(descriptor: int) -> bytes | None:
-    if has_modes() and os.fstat(descriptor).st_mode & (stat.S_IRWXG | stat.S_IRWXO):
-        return None
-    key = os.read(descriptor, _SIZE + 1)
-    return key if len(key) == _SIZE else None

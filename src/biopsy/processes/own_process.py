@@ -17,6 +17,8 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 
+from biopsy.processes.reaper import processes, stat_of
+
 if TYPE_CHECKING:
     from mmap import mmap
 
@@ -187,7 +189,23 @@ _PAGE = os.sysconf("SC_PAGE_SIZE") if hasattr(os, "sysconf") else 4096
 
 def memory() -> int:
     """Bytes that this process may have at most: the machine's, its container's, or its own limit (``ulimit -v``)."""
-    return min(_of_the_machine(), _of_the_container(), _of_the_process())
+    limits = [_UNKNOWN]
+    with suppress(AttributeError, ValueError, OSError):  # not on this platform
+        limits.append(os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"))
+    limits.append(_memory_of_the_container())
+    with suppress(ImportError, OSError, ValueError):
+        import resource
+
+        soft, _ = resource.getrlimit(resource.RLIMIT_AS)
+        limits += [] if soft == resource.RLIM_INFINITY else [soft]
+    return min(limits)
+
+
+@functools.cache  # a file, which a model of many inputs would have read for each of them
+def _memory_of_the_container() -> int:
+    with suppress(OSError, ValueError):  # no container, or no limit: "max"
+        return int(Path("/sys/fs/cgroup/memory.max").read_text(encoding="ascii"))
+    return _UNKNOWN
 
 
 def processors() -> int:
@@ -206,38 +224,29 @@ def taken_by(pid: int) -> int:
     return 0
 
 
-def taken_by_family(pid: int) -> int:
-    """The same of a process and of those that it has started, and they; what forks share counts for each."""
-    total, waiting = 0, [pid]
+def taken_by_family(leader: int) -> int:
+    """The same of a process, of all in the session that it leads, and of all that they have started.
+
+    What forks share counts for each. Of the session is, too, who says by its name that it works for it: that was forked
+    by a warm process.
+    """
+    waiting = [leader]
+    with suppress(OSError, IndexError):
+        if int(stat_of(leader)[4]) == leader:
+            for pid in processes():
+                with suppress(OSError, IndexError):
+                    status = stat_of(pid)
+                    if int(status[4]) == leader or status[0] == b"for %d" % leader:
+                        waiting.append(pid)
+    family: set[int] = set()
     while waiting:
         each = waiting.pop()
-        total += taken_by(each)
-        with suppress(OSError, ValueError):  # it may end at any moment, as may each of its threads
-            for thread in Path(f"/proc/{each}/task").iterdir():
-                waiting += map(int, (thread / "children").read_bytes().split())
-    return total
-
-
-def _of_the_machine() -> int:
-    with suppress(AttributeError, ValueError, OSError):  # not on this platform
-        return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-    return _UNKNOWN
-
-
-@functools.cache  # a file, which who has many tensors would read for each
-def _of_the_container() -> int:
-    with suppress(OSError, ValueError):  # no container, or no limit: "max"
-        return int(Path("/sys/fs/cgroup/memory.max").read_text(encoding="ascii"))
-    return _UNKNOWN
-
-
-def _of_the_process() -> int:
-    with suppress(ImportError, OSError, ValueError):
-        import resource
-
-        soft, _ = resource.getrlimit(resource.RLIMIT_AS)
-        return _UNKNOWN if soft == resource.RLIM_INFINITY else soft
-    return _UNKNOWN
+        if each not in family:
+            family.add(each)
+            with suppress(OSError, ValueError):  # it may end at any moment, as may each of its threads
+                for thread in Path(f"/proc/{each}/task").iterdir():
+                    waiting += map(int, (thread / "children").read_bytes().split())
+    return sum(map(taken_by, family))
 
 
 # The call of an engine that this process made last, for whoever has to tell of its death: which engine, and for what.

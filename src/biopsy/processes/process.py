@@ -67,7 +67,7 @@ class Process:
                     stdin=stdin,
                     stdout=stdout,
                     stderr=stderr,
-                    env=_variables(changes),
+                    env={name: value for name, value in {**os.environ, **changes}.items() if value is not None},
                     pass_fds=descriptors,
                     start_new_session=True,
                 )
@@ -75,7 +75,7 @@ class Process:
             cleanup.strike("marked", mark)
             raise CannotStartError(error) from error
         self.pid = self._popen.pid
-        self._entry: tuple[str, ...] | None = cleanup.group(self.pid)
+        self._entry = cleanup.group(self.pid)
         cleanup.register(*self._entry)
         cleanup.strike("marked", mark)
         self._end: int | None = None
@@ -133,21 +133,15 @@ class Process:
             self._popen.kill()
         elif not (by_itself and keeps_processes()):
             end_group(self.pid)
-        self._strike()
+        cleanup.strike(*self._entry)
         return self._popen.wait()
-
-    def _strike(self) -> None:
-        if self._entry is not None:
-            cleanup.strike(*self._entry)
-            self._entry = None
 
     def close(self) -> None:
         """Free the descriptor of its end: it has ended, or nobody listens any more.
 
         One that still runs stays registered, and is killed when this process ends.
         """
-        if self.status() is not None:
-            self._strike()
+        self.status()  # which takes one that has ended off the list
         if self._end is not None:
             os.close(self._end)
             self._end = None
@@ -167,11 +161,6 @@ def _interruptible() -> Iterator[None]:
     finally:
         if is_blocked:
             signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
-
-
-def _variables(changes: Mapping[str, str | None]) -> dict[str, str]:
-    changed = {**os.environ, **changes}
-    return {name: value for name, value in changed.items() if value is not None}
 
 
 class PrintingProcess:
@@ -204,14 +193,12 @@ class PrintingProcess:
             return attend(self.process, self._pipe.reading, limits, stop, kept=kept)
         finally:
             self.process.wait(_LAST_WAIT)
-            self._close()
+            self.process.close()
+            self._pipe.close()
 
     def end(self) -> None:
         """Kill it, with what it has started in its group."""
         self.process.kill()
-        self._close()
-
-    def _close(self) -> None:
         self.process.close()
         self._pipe.close()
 
@@ -275,14 +262,13 @@ _OTHERS = ("VIRTUAL_ENV", "CONDA_PREFIX")
 
 
 def undisturbed() -> dict[str, str | None]:
-    """Changes of the variables of a process, as ``isolation.process`` takes them, with which it uses its own packages.
+    """Changes of the variables of a process, as ``processes.process`` takes them, with which it uses its own packages.
 
     No module comes from PYTHONPATH, and what pip and uv are told is told by us; names and passwords for indexes stay.
     """
-    return {name: None for name in os.environ if _disturbs(name)}
-
-
-def _disturbs(name: str) -> bool:
-    if name in _HARMLESS or (name.startswith("UV_INDEX_") and name.endswith(("_USERNAME", "_PASSWORD"))):
-        return False
-    return name.startswith(("PYTHON", "PIP_", "UV_")) or name in _OTHERS
+    changes: dict[str, str | None] = {}
+    for name in os.environ:
+        kept = name in _HARMLESS or (name.startswith("UV_INDEX_") and name.endswith(("_USERNAME", "_PASSWORD")))
+        if not kept and (name.startswith(("PYTHON", "PIP_", "UV_")) or name in _OTHERS):
+            changes[name] = None
+    return changes

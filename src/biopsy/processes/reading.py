@@ -5,6 +5,7 @@ that a wrong name may mean.
 from __future__ import annotations
 
 import errno
+import hashlib
 import io
 import os
 import select
@@ -123,6 +124,12 @@ def read_plain(path: Path, most: int, *, follow: bool = False) -> bytes:
     return data
 
 
+def digest_of(path: Path) -> str:
+    """The SHA-256 of a file, as hexadecimal digits; weights in other files do not count. Raises OSError."""
+    with path.open("rb") as stream:
+        return hashlib.file_digest(stream, "sha256").hexdigest()
+
+
 # Files that a person may have meant by a name that is none.
 
 _MOST_LOOKED_AT = 10_000
@@ -133,8 +140,15 @@ def files_meant(path: Path, suffixes: Collection[str], what: str) -> list[str]:
 
     ``what``: what such files are called, in the plural.
     """
-    if not path.parent.is_dir():
-        return _folders_meant(path)
+    folder = path.parent
+    if not folder.is_dir():
+        try:
+            with os.scandir(folder.parent) as entries:
+                names = [entry.name for entry in islice(entries, _MOST_LOOKED_AT) if entry.is_dir()]
+        except OSError:
+            return []
+        meant = [folder.parent / name / path.name for name in similar(folder.name, sorted(names), most=1, cutoff=0.6)]
+        return [*ask_for([str(file) for file in meant if file.exists()]), f"there is no folder {folder}"]
     near = similar_files(path, suffixes)
     if near:
         return ask_for([str(file) for file in near])
@@ -157,15 +171,3 @@ def _files(folder: Path, suffixes: Collection[str]) -> list[Path]:
         return []
     files = [folder / name for name in names if not name.startswith(".")]
     return [file for file in files if file.suffix.lower() in suffixes]
-
-
-def _folders_meant(path: Path) -> list[str]:
-    folder = path.parent
-    try:
-        with os.scandir(folder.parent) as entries:
-            names = [entry.name for entry in islice(entries, _MOST_LOOKED_AT) if entry.is_dir()]
-    except OSError:
-        return []
-    near = similar(folder.name, sorted(names), most=1, cutoff=0.6)
-    files = [folder.parent / name / path.name for name in near]
-    return [*ask_for([str(file) for file in files if file.exists()]), f"there is no folder {folder}"]

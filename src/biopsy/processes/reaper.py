@@ -131,13 +131,14 @@ def beginning(pid: int) -> str:
     Empty where /proc does not say, or if there is none.
     """
     with suppress(OSError, IndexError):
-        return os.fsdecode(_stat(pid)[19])
+        return os.fsdecode(stat_of(pid)[20])
     return ""
 
 
-def _stat(pid: int) -> list[bytes]:
-    """What /proc says behind the name of a process: its state, parent, group, session, ... Raises OSError."""
-    return _content(f"/proc/{pid}/stat").rpartition(b")")[2].split()
+def stat_of(pid: int) -> list[bytes]:
+    """What /proc says of a process: its name, state, parent, group, session, ... Raises OSError."""
+    before, _, after = _content(f"/proc/{pid}/stat").rpartition(b")")
+    return [before.partition(b"(")[2], *after.split()]
 
 
 def _content(path: str) -> bytes:
@@ -193,7 +194,7 @@ def _end_group(leader: int, begun: str) -> None:
         return
 
     def is_member(pid: int) -> bool:
-        state, _, group = _stat(pid)[:3]
+        state, _, group = stat_of(pid)[1:4]
         return int(group) == leader and state not in (b"Z", b"X")
 
     # As long as anybody is in the group, the number of the one that led it is given to nobody else.
@@ -219,9 +220,9 @@ def end_marked(marks: Iterable[str], among: Callable[[], Iterable[int]] = proces
 
 def _may_be_starting_a_program(pid: int) -> bool:
     """Whether a process without an environment may have one in a moment: it is young, and has memory."""
-    of_process = _stat(pid)
-    age = float(_content("/proc/uptime").split()[0]) - int(of_process[19]) / os.sysconf("SC_CLK_TCK")
-    return int(of_process[20]) > 0 and age < _YOUNG
+    of_process = stat_of(pid)
+    age = float(_content("/proc/uptime").split()[0]) - int(of_process[20]) / os.sysconf("SC_CLK_TCK")
+    return int(of_process[21]) > 0 and age < _YOUNG
 
 
 # Files and folders

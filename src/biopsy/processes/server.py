@@ -15,12 +15,13 @@ import threading
 import time
 from collections.abc import Mapping
 from contextlib import suppress
+from functools import partial
 from typing import IO, Any
 
 from biopsy.processes.own_process import own_python, taken_by_family
 from biopsy.processes.process import Process
 from biopsy.processes.serving import from_json
-from biopsy.processes.watch import LOOK_AT_MEMORY, Cause, Ended, KeptOutput, Limits
+from biopsy.processes.watch import Cause, Ended, KeptOutput, Limits
 
 LONGEST_ANSWER = 256 << 20
 """Bytes of the longest answer that is read."""
@@ -52,7 +53,8 @@ class Server:
 
     def start(self) -> None:
         """Start the process now, if there is none, and do not wait for it. Raises CannotStartError."""
-        self._started()
+        if self._child is None:
+            self._child = _Child(self._words, self._environment)
 
     def ask(self, request: Mapping[str, Any], limits: Limits | None = None) -> dict[str, Any]:
         """The answer to a request. Raises the error that the child raised instead, and CannotStartError.
@@ -62,9 +64,10 @@ class Server:
         Raises ServerEndedError if the child ends without an answer, reaches a limit, or answers something that is no
         answer; it has ended then.
         """
-        child = self._started()
+        self.start()
+        assert self._child is not None
         try:
-            answer = child.ask(request, limits or Limits())
+            answer = self._child.ask(request, limits or Limits())
         except ServerEndedError:
             self._child = None
             raise
@@ -81,11 +84,6 @@ class Server:
         child, self._child = self._child, None
         if child is not None:
             child.end("stop")
-
-    def _started(self) -> _Child:
-        if self._child is None:
-            self._child = _Child(self._words, self._environment)
-        return self._child
 
 
 class _Child:
@@ -127,19 +125,16 @@ class _Child:
     def _next_line(self, started: float, limits: Limits) -> bytes:
         """The next line of its answers, b"" after the last. Raises ServerEndedError if a limit is reached before."""
         while True:
-            wait = _LOOK if limits.memory is None else LOOK_AT_MEMORY
-            if limits.seconds is not None:
-                wait = min(wait, max(0.0, started + limits.seconds - time.monotonic()))
+            due = limits.until_due(started)
             with suppress(queue.Empty):
-                return self._next_answer(wait)
+                return self._next_answer(_LOOK if due is None else min(due, _LOOK))
             if self._process.status() is not None:
                 with suppress(queue.Empty):
                     return self._next_answer(_LAST_WAIT)
                 return b""
-            if limits.seconds is not None and time.monotonic() >= started + limits.seconds:
-                raise self.end("time")
-            if limits.memory is not None and taken_by_family(self._process.pid) > limits.memory:
-                raise self.end("memory")
+            cause = limits.reached(started, partial(taken_by_family, self._process.pid))
+            if cause is not None:
+                raise self.end(cause)
 
     def _next_answer(self, seconds: float) -> bytes:
         """Raises queue.Empty if none comes within so many seconds."""

@@ -121,11 +121,8 @@ def _nearest(error_class: type[errors.BiopsyError]) -> type[errors.BiopsyError]:
     """The class itself or the first above it that ``from_json`` can make."""
     for each in error_class.__mro__:
         stands_in_errors = getattr(errors, each.__name__, None) is each
-        if stands_in_errors and issubclass(each, errors.BiopsyError) and _can_be_made(each):
-            return each
+        if stands_in_errors and issubclass(each, errors.BiopsyError):
+            takes_only_what_all_take = each.__init__ is errors.BiopsyError.__init__
+            if takes_only_what_all_take or each in {errors.EngineFailure, errors.CannotInstall, errors.Interrupted}:
+                return each
     return errors.BiopsyError
-
-
-def _can_be_made(error_class: type[errors.BiopsyError]) -> bool:
-    takes_only_what_all_take = error_class.__init__ is errors.BiopsyError.__init__
-    return takes_only_what_all_take or error_class in {errors.EngineFailure, errors.CannotInstall, errors.Interrupted}

@@ -14,13 +14,14 @@ import time
 import warnings
 from collections.abc import Callable, Iterable
 from contextlib import suppress
+from functools import partial
 from typing import Any, NoReturn
 
 from biopsy import errors
 from biopsy.processes import own_process
 from biopsy.processes.forks import fork, sacrifice
 from biopsy.processes.own_process import Interrupts, leave, taken_by, taken_by_family
-from biopsy.processes.watch import LOOK_AT_MEMORY, Cause, Limits, signal_name
+from biopsy.processes.watch import Cause, Limits, signal_name
 
 _HANDED_ON = frozenset(
     getattr(signal, name)
@@ -83,10 +84,7 @@ def run(task: Callable[[], int], limits: Limits = NO_LIMITS) -> int:
         _give_back(mask, before)
         raise
     if child == 0:
-        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-        _take_interrupts_once()
-        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
-        _do(task, page)
+        _do(task, page, mask)
     try:
         ended, received = _watch(child, watched, limits)
     finally:
@@ -98,7 +96,11 @@ def run(task: Callable[[], int], limits: Limits = NO_LIMITS) -> int:
     if received.killed and own_process.finished(page) is None and status == -signal.SIGKILL:
         raise errors.Interrupted("interrupted")
     if status < 0 and -status in received.signals:
-        _end_alike(-status)
+        # End by the signal that has ended the task, so that whoever waits for this process sees just that.
+        with suppress(OSError, ValueError):
+            signal.signal(-status, signal.SIG_DFL)
+            os.kill(os.getpid(), -status)
+            time.sleep(0.1)  # it comes at once, unless this is the first process of a container, which signals spare
         return 128 - status
     finished = own_process.finished(page)
     if finished is not None:
@@ -112,11 +114,12 @@ def _give_back(mask: set[int | signal.Signals], before: Any) -> None:
     signal.signal(signal.SIGCHLD, before if before is not None else signal.SIG_DFL)
 
 
-# In the fork
-
-
-def _do(task: Callable[[], int], page: mmap.mmap) -> NoReturn:
-    """Do the task and end."""
+def _do(task: Callable[[], int], page: mmap.mmap, mask: set[int | signal.Signals]) -> NoReturn:
+    """In the fork: do the task and end."""
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+        Interrupts(_ONE_REQUEST).take_over([signal.SIGINT])  # but not again for what was the same request
+    signal.pthread_sigmask(signal.SIG_SETMASK, mask)
     status = 4
     try:
         own_process.share(page)
@@ -129,28 +132,19 @@ def _do(task: Callable[[], int], page: mmap.mmap) -> NoReturn:
         leave(status)
 
 
-def _take_interrupts_once() -> None:
-    """Have SIGINT interrupt the task as ever, but not again for what was the same request."""
-    if signal.getsignal(signal.SIGINT) is not signal.default_int_handler:
-        return
-    Interrupts(_ONE_REQUEST).take_over([signal.SIGINT])
-
-
-# In the process that waits
-
-
 def _watch(child: int, watched: frozenset[signal.Signals], limits: Limits) -> tuple[int, _Received]:
     """Wait for the end of the fork: its status as the system tells it, and what came here meanwhile."""
     received = _Received()
-    until = None if limits.seconds is None else time.monotonic() + limits.seconds
+    started = time.monotonic()
     while True:
         done, status = os.waitpid(child, os.WNOHANG)
         if done:
             received.signals |= {signal.Signals(number) for number in signal.sigpending()} & _HANDED_ON
             return status, received
-        arrival = _next_signal(watched, _wait(received, until, limits))
+        waits = () if received.killed else (received.patience(), limits.until_due(started))
+        arrival = _next_signal(watched, min((each for each in waits if each is not None), default=None))
         if arrival is None:
-            received.reached = received.reached or _reached(child, until, limits)
+            received.reached = received.reached or limits.reached(started, partial(taken_by_family, child))
             if received.patience() == 0 or (received.reached and not received.killed):
                 received.killed = True
                 received.interrupted_at = None
@@ -162,24 +156,6 @@ def _watch(child: int, watched: frozenset[signal.Signals], limits: Limits) -> tu
             if not meant_for_all:
                 with suppress(ProcessLookupError):
                     os.kill(child, number)
-
-
-def _wait(received: _Received, until: float | None, limits: Limits) -> float | None:
-    """Seconds until something is due."""
-    if received.killed:
-        return None
-    times = [received.patience(), None if until is None else max(0.0, until - time.monotonic())]
-    times.append(None if limits.memory is None else LOOK_AT_MEMORY)
-    return min((seconds for seconds in times if seconds is not None), default=None)
-
-
-def _reached(child: int, until: float | None, limits: Limits) -> Cause | None:
-    """The limit that the fork has reached."""
-    if until is not None and time.monotonic() >= until:
-        return "time"
-    if limits.memory is not None and taken_by_family(child) > limits.memory:
-        return "memory"
-    return None
 
 
 class _Received:
@@ -226,14 +202,6 @@ def _next_signal(watched: frozenset[signal.Signals], patience: float | None) -> 
 
 _FROM_SOMEBODY = {getattr(signal, name) for name in ("SIGTERM", "SIGHUP", "SIGINT") if hasattr(signal, name)}
 """No engine ends by these of itself: what they end says nothing about the model."""
-
-
-def _end_alike(number: int) -> None:
-    """End this process by the signal that has ended the task, so that whoever waits for it sees just that."""
-    with suppress(OSError, ValueError):
-        signal.signal(number, signal.SIG_DFL)
-        os.kill(os.getpid(), number)
-        time.sleep(0.1)  # it comes at once, unless this is the first process of a container, which signals spare
 
 
 def _death(status: int, last: own_process.LastCall | None) -> errors.BiopsyError:
@@ -346,18 +314,20 @@ def _work(work: Callable[[], Iterable[bytes]], writing: int) -> NoReturn:
 
 def _read(reading: int, child: int, limits: Limits) -> tuple[Cause, bytes]:
     """What the fork says until it ends or reaches a limit."""
-    until = None if limits.seconds is None else time.monotonic() + limits.seconds
-    before = taken_by(child)
+    started, before = time.monotonic(), taken_by(child)
     poll = select.poll()
     poll.register(reading, select.POLLIN)
     data = bytearray()
+
+    def grown() -> int:
+        return taken_by(child) - before + len(data)
+
     while True:
         if poll.poll(_LOOK_AT_MEMORY):
             more = os.read(reading, _AT_ONCE)
             if not more:
                 return "itself", bytes(data)
             data += more
-        if until is not None and time.monotonic() >= until:
-            return "time", bytes(data)
-        if limits.memory is not None and taken_by(child) - before + len(data) > limits.memory:
-            return "memory", bytes(data)
+        cause = limits.reached(started, grown)
+        if cause is not None:
+            return cause, bytes(data)

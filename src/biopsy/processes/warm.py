@@ -15,7 +15,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from biopsy.processes import cleanup
 from biopsy.processes.forks import CONNECTIONS_VARIABLE, FORK_VARIABLE, MARK, STATE_VARIABLE, UNMARKED
@@ -29,38 +29,6 @@ _SECONDS_TO_END = 5
 
 class ServerGoneError(Exception):
     """The server has ended, cannot serve, or says something that is no answer."""
-
-
-class ServerProcess(Protocol):
-    """What a ``ForkServer`` has of the process that serves."""
-
-    @property
-    def pid(self) -> int:
-        """Its number, as far as it is known before it is warm."""
-
-    def kill(self) -> object:
-        """End it, and wait for that."""
-
-    def wait(self, seconds: float) -> object:
-        """Wait until it has ended, at most so long."""
-
-    def close(self) -> None:
-        """Free what stands for it here: it has ended, or nobody listens any more."""
-
-
-class StartsServer(Protocol):
-    """Starts the process that serves, by words, environment and descriptors. Raises CannotStartError."""
-
-    def __call__(
-        self,
-        words: Sequence[str],
-        *,
-        stdout: int,
-        stderr: int,
-        environment: Mapping[str, str],
-        descriptors: Sequence[int],
-    ) -> ServerProcess:
-        """The process, which is not waited for."""
 
 
 class ForkServer:
@@ -80,7 +48,7 @@ class ForkServer:
         environment: Mapping[str, str] | None = None,
         descriptors: Sequence[int] = (),
         stdout: int = subprocess.DEVNULL,
-        start: StartsServer = Process,
+        start: Callable[..., Process | ForkOfWaiting] = Process,
     ) -> None:
         """Raises ServerGoneError if it cannot be started, or if this platform has no fork."""
         if not hasattr(os, "fork"):
@@ -107,8 +75,8 @@ class ForkServer:
             for _, their in pairs:
                 their.close()
         self.pid = self._process.pid
-        self._connections = [_Connection(ours) for ours, _ in pairs]
-        self._free: queue.SimpleQueue[_Connection] = queue.SimpleQueue()
+        self._connections = [Connection(ours) for ours, _ in pairs]
+        self._free: queue.SimpleQueue[Connection] = queue.SimpleQueue()
         for connection in self._connections:
             self._free.put(connection)
         self._warm_by = time.monotonic() + patience
@@ -133,9 +101,10 @@ class ForkServer:
 
         def run(mark: str) -> Ended:
             with Pipe() as pipe:
-                fork = connection.ask({**request, MARK: mark}, pipe.writing)
+                pid, generation = connection.ask({**request, MARK: mark}, pipe.writing)
+                fork = _Fork(pid, connection)
                 pipe.handed_on()
-                begun(fork.generation)
+                begun(generation)
                 try:
                     return attend(fork, pipe.reading, limits, stop)
                 finally:
@@ -175,41 +144,38 @@ class ForkServer:
         return True
 
 
-class _Connection:
-    """One of the sockets to a server."""
+class Connection:
+    """The asking end of a socket to a process that forks for each request, and tells of the fork's start and end."""
 
     def __init__(self, ours: socket.socket) -> None:
         self._socket = ours
         self._read = b""
 
-    def ask(self, request: Mapping[str, Any], output: int) -> _Fork:
-        """Have a fork begin that prints into ``output``."""
+    def ask(self, request: Mapping[str, Any], *descriptors: int) -> tuple[int, int]:
+        """Have a fork begin, which prints into the first of the descriptors: its number, and its generation.
+
+        Raises ServerGoneError.
+        """
         try:
             self._socket.settimeout(None)
             data = json.dumps(request).encode() + b"\n"
-            sent = socket.send_fds(self._socket, [data], [output])
+            sent = socket.send_fds(self._socket, [data], list(descriptors))
             self._socket.sendall(data[sent:])
-        except OSError as error:
+            answer = self.answer(_SECONDS_TO_FORK)
+        except OSError as error:  # a timeout is one: something is wrong with the server
             raise ServerGoneError from error
-        answer = self.promised(_SECONDS_TO_FORK)
-        given = (answer.get(name) for name in ("pid", "generation"))
-        numbers = [number for number in given if isinstance(number, int)]
-        if len(numbers) < 2:
+        pid, generation = answer.get("pid"), answer.get("generation")
+        if not (isinstance(pid, int) and isinstance(generation, int)):
             raise ServerGoneError
-        return _Fork(*numbers, connection=self)
+        return pid, generation
 
     def fileno(self) -> int:
+        """Readable once there is an answer, or the server has gone."""
         return self._socket.fileno()
 
     def close(self) -> None:
+        """Tell the server that nobody listens any more."""
         self._socket.close()
-
-    def promised(self, timeout: float) -> dict[str, Any]:
-        """The next object, which comes in time unless something is wrong with the server. Raises ServerGoneError."""
-        try:
-            return self.answer(timeout)
-        except TimeoutError as error:
-            raise ServerGoneError from error
 
     def answer(self, timeout: float) -> dict[str, Any]:
         """The next object. Raises TimeoutError if it does not come in time, ServerGoneError if none will."""
@@ -239,9 +205,8 @@ class _Fork:
 
     patient = False
 
-    def __init__(self, pid: int, generation: int, *, connection: _Connection) -> None:
+    def __init__(self, pid: int, connection: Connection) -> None:
         self.pid = pid
-        self.generation = generation
         self._connection = connection
         self._entry = cleanup.group(pid)
         cleanup.register(*self._entry)
@@ -362,10 +327,16 @@ class WaitingProcess:
         """
 
         def run(mark: str) -> Ended | None:
-            if not self._tell({**request, MARK: mark}):
-                self._command.end()
-                return None
-            return self._command.watched(limits, stop)
+            data = json.dumps({**request, MARK: mark}).encode() + b"\n"
+            try:
+                with os.fdopen(self._ours, "wb", buffering=0) as stream:
+                    is_told = self._command.process.status() is None and stream.write(data) == len(data)
+            except OSError:
+                is_told = False
+            if is_told:
+                return self._command.watched(limits, stop)
+            self._command.end()
+            return None
 
         return run_with_own_mark(run)
 
@@ -373,14 +344,6 @@ class WaitingProcess:
         """End it: it is not needed."""
         os.close(self._ours)
         self._command.end()
-
-    def _tell(self, request: Mapping[str, Any]) -> bool:
-        data = json.dumps(request).encode() + b"\n"
-        try:
-            with os.fdopen(self._ours, "wb", buffering=0) as told:
-                return self._command.process.status() is None and told.write(data) == len(data)
-        except OSError:
-            return False
 
 
 class ForkOfWaiting:

@@ -12,33 +12,11 @@ import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Literal, Protocol
 
 from biopsy import errors
 from biopsy.processes.forks import end_group, keeps_processes, signal_group
-from biopsy.processes.reaper import processes
-
-_PAGE = os.sysconf("SC_PAGE_SIZE") if hasattr(os, "sysconf") else 4096
-
-
-NAME_OF_HELP = "for %d"
-"""What a process calls itself that works for a session and cannot be in it, since a warm process has forked it."""
-
-
-def memory_of_session(leader: int) -> int:
-    """Resident bytes of all processes of a session, and of those that work for it; shared pages count for each."""
-    total = 0
-    helping = (NAME_OF_HELP % leader).encode()
-    for pid in processes():
-        with suppress(OSError, ValueError, IndexError):
-            # What stands after the name in brackets: state, parent, group, session, ...; the 22nd is the resident set.
-            before, _, after = Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")
-            fields = after.split()
-            if int(fields[3]) == leader or before.partition(b"(")[2] == helping:
-                total += int(fields[21]) * _PAGE
-    return total
-
+from biopsy.processes.own_process import taken_by_family
 
 # What a child process prints: the pipe it prints into, and the bounded part of it that is kept.
 
@@ -122,10 +100,25 @@ class StillRunningError(errors.BiopsyError):
 
 @dataclass(frozen=True)
 class Limits:
-    """What one run may use: wall time in seconds, resident memory of all its processes in bytes; None for no limit."""
+    """What one run may use: wall time in seconds, memory of all its processes in bytes; None for no limit.
+
+    Memory is what ``taken_by_family`` counts: files that are mapped are none.
+    """
 
     seconds: float | None = None
     memory: int | None = None
+
+    def until_due(self, started: float, memory_every: float = LOOK_AT_MEMORY) -> float | None:
+        """Seconds until what began then (of ``time.monotonic``) may have reached a limit; None if it never does."""
+        left = None if self.seconds is None else max(0.0, started + self.seconds - time.monotonic())
+        looks = (left, None if self.memory is None else memory_every)
+        return min((seconds for seconds in looks if seconds is not None), default=None)
+
+    def reached(self, started: float, memory: Callable[[], int]) -> Literal["time", "memory"] | None:
+        """The limit that is reached by what began then, and has taken so much ``memory``."""
+        if self.seconds is not None and time.monotonic() >= started + self.seconds:
+            return "time"
+        return "memory" if self.memory is not None and memory() > self.memory else None
 
 
 @dataclass(frozen=True)
@@ -235,7 +228,7 @@ class _Watch:
                 else:
                     raise StillRunningError(self._running.pid)
             limit = self._limits().memory
-            if limit is not None and self._cause == "itself" and memory_of_session(self._running.pid) > limit:
+            if limit is not None and self._cause == "itself" and taken_by_family(self._running.pid) > limit:
                 self._end_because("memory")
         before = self._kept.seen
         with suppress(BlockingIOError):

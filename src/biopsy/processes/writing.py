@@ -101,7 +101,12 @@ def create_new(path: Path) -> BinaryIO:
 def _replacement(path: Path, *, transient: bool) -> Iterator[BinaryIO]:
     """A file under a name of its own that takes the place of ``path`` at the end; nothing stays if that fails."""
     temporary = _temporary_name(path)
-    stream = _taken_along(temporary, path if transient else temporary, always=transient)
+    if not transient and not cleanup.watches():
+        stream = create_new(temporary)
+    else:  # it goes with this process if that is killed, from here or from ``path``
+        with cleanup.about_to_make(temporary):
+            stream = create_new(temporary)
+            cleanup.take_along(os.fstat(stream.fileno()), (path if transient else temporary), temporary)
     try:
         with stream:
             yield stream
@@ -117,19 +122,6 @@ def _replacement(path: Path, *, transient: bool) -> Iterator[BinaryIO]:
             cleanup.keep(temporary)
 
 
-def _taken_along(temporary: Path, path: Path, *, always: bool) -> BinaryIO:
-    """A new file at ``temporary`` that goes with this process, here or at ``path``, if it is killed.
-
-    Unless it is ``always`` to, only where somebody watches already.
-    """
-    if not always and not cleanup.watches():
-        return create_new(temporary)
-    with cleanup.about_to_make(temporary):
-        stream = create_new(temporary)
-        cleanup.take_along(os.fstat(stream.fileno()), path, temporary)
-        return stream
-
-
 def _temporary_name(path: Path) -> Path:
     """A name beside ``path`` that nobody could have put something at."""
     return path.with_name(f".{path.name}.{os.urandom(4).hex()}.part")
@@ -140,16 +132,13 @@ def _is_stream(path: Path) -> bool:
     try:
         mode = path.lstat().st_mode
         if stat.S_ISLNK(mode):
-            return _is_of_the_system(path) and not path.is_dir()
+            # Such as /dev/stdout and /dev/fd/N, which no folder of anybody's can hold.
+            folder = path.parent.resolve().parts
+            is_of_the_system = folder == ("/", "dev") or (folder[:2] == ("/", "proc") and folder[-1] == "fd")
+            return is_of_the_system and not path.is_dir()
     except OSError:
         return False
     return not (stat.S_ISREG(mode) or stat.S_ISDIR(mode))
-
-
-def _is_of_the_system(link: Path) -> bool:
-    """Whether a link is one of /dev/stdout, /dev/fd/N and the like, which no folder of anybody's can hold."""
-    folder = link.parent.resolve().parts
-    return folder == ("/", "dev") or (folder[:2] == ("/", "proc") and folder[-1] == "fd")
 
 
 def _opened_stream(path: Path) -> int:

@@ -98,25 +98,41 @@ class Dependence:
 
 def dependence(index: ModelIndex) -> Dependence:
     """What depends on the *values* of the inputs. The shapes that inputs declare are believed not to vary with them."""
-    varying = _Varying(index)
-    values = set(index.fed_inputs())
-    shapes = {tensor for tensor in values if not _has_rank(index, tensor)}
-    for node in _in_order(index):
-        if varying.is_source(node) or _value_depends(node, index, values, shapes):
+    values, shapes = set(index.fed_inputs()), set[int]()
+    for tensor in values:
+        kind = index.tensor_type(tensor)
+        if kind is None or kind.shape is None:  # where it has a rank, samples of two sizes tell the rest
+            shapes.add(tensor)
+    for number in neighbourhood_order(index, range(len(index.nodes))):
+        node = index.nodes[number]
+        # Where the model itself says what the operator is, it is none of the standard's.
+        operator = None if node.calls[0] in index.functions else (node.domain, node.op_type)
+        places = SIZE_INPUTS.get(operator) if operator is not None else None
+        asks_for_shapes = operator in _ASKS_FOR_SHAPES
+        reads_varying_shape = not shapes.isdisjoint(node.reads)
+        value_varies = reads_varying_shape if asks_for_shapes else not values.isdisjoint(node.reads)
+        if value_varies or _is_source(node, index):
             values.update(node.writes)
-        if _shape_depends(node, index, values, shapes):
+        if asks_for_shapes:
+            shape_varies = reads_varying_shape
+        elif places is None:
+            shape_varies = not values.isdisjoint((*node.reads, *node.writes))
+        else:
+            giving = [node.inputs[place] for place in places if place < len(node.inputs)]
+            shape_varies = reads_varying_shape or not values.isdisjoint(giving)
+        if shape_varies:
             shapes.update(node.writes)
     return Dependence(frozenset(values), frozenset(shapes))
 
 
 def dependent_on_inputs(index: ModelIndex) -> frozenset[int]:
     """Tensors to which any way leads from an input or a random operator, through shapes too."""
-    varying = _Varying(index)
-    found = set(index.fed_inputs())
-    for node in _in_order(index):
-        if varying.is_source(node) or not found.isdisjoint(node.reads):
-            found.update(node.writes)
-    return frozenset(found)
+    dependent = set(index.fed_inputs())
+    for number in neighbourhood_order(index, range(len(index.nodes))):
+        node = index.nodes[number]
+        if not dependent.isdisjoint(node.reads) or _is_source(node, index):
+            dependent.update(node.writes)
+    return frozenset(dependent)
 
 
 def independent_of_inputs(index: ModelIndex) -> frozenset[int]:
@@ -124,70 +140,29 @@ def independent_of_inputs(index: ModelIndex) -> frozenset[int]:
     return frozenset(index.producer).difference(dependent_on_inputs(index))
 
 
-def _in_order(index: ModelIndex) -> Iterable[Node]:
-    return (index.nodes[number] for number in neighbourhood_order(index, range(len(index.nodes))))
+def _is_source(node: Node, index: ModelIndex) -> bool:
+    """Whether a node gives other values each time that it runs, whatever it reads, or nobody knows where from.
 
-
-def _has_rank(index: ModelIndex, tensor: int) -> bool:
-    """Whether an input is a tensor that says how many dimensions it has: then samples of two sizes tell the rest."""
-    kind = index.tensor_type(tensor)
-    return kind is not None and kind.shape is not None
-
-
-def _standard(node: Node, index: ModelIndex) -> tuple[str, str] | None:
-    """(domain, operator) of a node; None where the model itself says what the operator is."""
-    return None if node.calls[0] in index.functions else (node.domain, node.op_type)
-
-
-def _value_depends(node: Node, index: ModelIndex, values: set[int], shapes: set[int]) -> bool:
-    asked = shapes if _standard(node, index) in _ASKS_FOR_SHAPES else values
-    return not asked.isdisjoint(node.reads)
-
-
-def _shape_depends(node: Node, index: ModelIndex, values: set[int], shapes: set[int]) -> bool:
-    operator = _standard(node, index)
-    if operator in _ASKS_FOR_SHAPES:
-        return not shapes.isdisjoint(node.reads)
-    places = SIZE_INPUTS.get(operator) if operator is not None else None
-    if places is None:
-        return not values.isdisjoint((*node.reads, *node.writes))
-    giving = [node.inputs[place] for place in places if place < len(node.inputs)]
-    return not values.isdisjoint(giving) or not shapes.isdisjoint(node.reads)
-
-
-class _Varying:
-    """Which nodes give other values each time that they run, whatever they read."""
-
-    def __init__(self, index: ModelIndex) -> None:
-        self._functions = index.functions
-
-    def is_source(self, node: Node) -> bool:
-        """Whether a node, a body or a function that it calls is random, or nobody knows where its values come from."""
-        if node.domain and not node.reads:
+    So does one whose body, or a function that it calls, is random: each function is looked at once.
+    """
+    if node.domain and not node.reads:
+        return True
+    own, *inner = node.calls
+    if own not in index.functions:
+        in_training = node.op_type == "Dropout" and len(node.inputs) > 2 and node.inputs[2] >= 0
+        if node.op_type in _RANDOM or in_training:
             return True
-        own, *inner = node.calls
-        if own not in self._functions:
-            return _is_random(node) or self._has_random(inner)
-        return self._has_random(node.calls)
-
-    def _has_random(self, calls: Iterable[FunctionKey]) -> bool:
-        """Whether any of some operators is random, by itself or through the functions of the model, each seen once."""
-        waiting, seen = list(calls), set[FunctionKey]()
-        while waiting:
-            key = waiting.pop()
-            if key in seen:
-                continue
-            seen.add(key)
-            if key in self._functions:
-                waiting += self._functions[key][1].calls
-            elif key[1] in _RANDOM or key[1] == "Dropout":  # its inputs, which say whether it is, are not known here
-                return True
-        return False
-
-
-def _is_random(node: Node) -> bool:
-    in_training = node.op_type == "Dropout" and len(node.inputs) > 2 and node.inputs[2] >= 0
-    return node.op_type in _RANDOM or in_training
+    waiting, seen = list(inner if own not in index.functions else node.calls), set[FunctionKey]()
+    while waiting:
+        key = waiting.pop()
+        if key in seen:
+            continue
+        seen.add(key)
+        if key in index.functions:
+            waiting += index.functions[key][1].calls
+        elif key[1] in _RANDOM or key[1] == "Dropout":  # its inputs, which say whether it is, are not known here
+            return True
+    return False
 
 
 # Which nodes of a model a reference engine may be asked to run, and what is lost with those that it may not.
@@ -196,7 +171,14 @@ def _is_random(node: Node) -> bool:
 def unknown_operators(index: ModelIndex) -> set[int]:
     """Nodes that no engine here can know: of a domain that is neither the standard's nor the model's own."""
     own = {domain for domain, _, _ in index.functions}
-    endless = _endless_functions(index)
+    # Functions that stand for more nodes than any engine could run: none must be tried.
+    if not index.functions:
+        endless = set()
+    else:
+        import onnx
+
+        spans = b"".join(span for span, _ in index.functions.values())
+        endless = set(unbounded(onnx.ModelProto.FromString(spans).functions))
     return {
         node.number
         for node in index.nodes
@@ -213,13 +195,3 @@ def without_dependents(index: ModelIndex, blocked: Iterable[int]) -> tuple[int, 
             gone.add(node)
             lost.update(index.node_writes[node])
     return tuple(node for node in range(len(index.nodes)) if node not in gone)
-
-
-def _endless_functions(index: ModelIndex) -> set[FunctionKey]:
-    """Functions that stand for more nodes than any engine could run: none must be tried."""
-    if not index.functions:
-        return set()
-    import onnx
-
-    spans = b"".join(span for span, _ in index.functions.values())
-    return set(unbounded(onnx.ModelProto.FromString(spans).functions))

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import Protocol
+from typing import TypeAlias
 
 from biopsy import errors, events
 from biopsy.engines.base import ModelInput
@@ -107,7 +107,7 @@ class Recording:
         pairs = zip(self._recorded.samples, more.samples, strict=True)
         self._recorded = ValuesInMemory([{**known, **added} for known, added in pairs])
 
-    # Recorded values: see the protocol
+    # Recorded values
 
     def __contains__(self, name: str, /) -> bool:
         return name in self._source(name)
@@ -325,58 +325,28 @@ def random_samples(index: ModelIndex, draws: Draws | None = None) -> list[Feed]:
     from biopsy.tensors.generate import generate_feeds
 
     draws = draws or Draws()
-
     kinds = {index.names[tensor]: index.tensor_type(tensor) for tensor in index.fed_inputs()}
     known = {name: kind for name, kind in kinds.items() if kind is not None and kind.shape is not None}
     if len(known) < len(kinds):
         return []
     require_known("--val-range", "input", draws.val_range, known)
-    return [
-        generate_feeds(
-            known,
-            iterations=1,
-            seed=draws.seed + number,
-            val_range=draws.val_range,
-            shapes=_sized(known, _SIZES[number % len(_SIZES)]),
-        )[0]
-        for number in range(max(draws.count, len(_SIZES)))
-    ]
-
-
-def _sized(kinds: dict[str, TensorType], size: int) -> dict[str, tuple[int, ...]]:
-    return {
-        name: tuple(dim if isinstance(dim, int) else size for dim in kind.shape)
-        for name, kind in kinds.items()
-        if kind.shape is not None and not kind.is_static
-    }
+    samples: list[Feed] = []
+    for number in range(max(draws.count, len(_SIZES))):
+        size = _SIZES[number % len(_SIZES)]
+        shapes = {
+            name: tuple(dim if isinstance(dim, int) else size for dim in kind.shape or ())
+            for name, kind in known.items()
+            if not kind.is_static
+        }
+        seed = draws.seed + number
+        samples += generate_feeds(known, iterations=1, seed=seed, val_range=draws.val_range, shapes=shapes)
+    return samples
 
 
 # Recorded values: what the tensors of a model are for each input sample, and what callers may ask about them.
 #
-# Whoever needs values, sizes or types of tensors asks through one protocol. The values are in memory, in a file on
-# disk, or nowhere.
-
-
-class RecordedValues(Protocol):
-    """Values of tensors by name, one per input sample in the order of the samples."""
-
-    @property
-    def count(self) -> int:
-        """How many samples there are."""
-
-    def __contains__(self, name: str, /) -> bool:
-        """Whether the tensor is recorded, which means in every sample."""
-
-    def values(self, name: str) -> list[Array] | None:
-        """The tensor's value in every sample, in order; None if it is not recorded."""
-
-    def tensor_type(self, name: str) -> TensorType | None:
-        """Type and shape of the tensor in all samples together, as ``type_of_forms`` gives them."""
-
-    def size(self, name: str) -> int:
-        """Bytes of the tensor's values in all samples; 0 if it is not recorded."""
-
-
+# Whoever needs values, sizes or types of tensors asks in one way. The values are in memory, in a file on disk, or
+# nowhere.
 class ValuesInMemory:
     """Recorded values as arrays, such as those that an engine has just given: ``samples`` has them by name."""
 
@@ -422,6 +392,10 @@ class NoValues(ValuesInMemory):
 
     def __init__(self) -> None:
         super().__init__(())
+
+
+RecordedValues: TypeAlias = Recording | ValuesInMemory
+"""Values of tensors by name, one per input sample in the order of the samples."""
 
 
 def type_of_forms(forms: Sequence[TensorForm]) -> TensorType | None:

@@ -22,7 +22,7 @@ from biopsy.processes.own_files import InUseError, open_locked, open_own, stands
 from biopsy.processes.writing import cannot_write, make_as_private_as_new, make_folders_of, write_whole
 from biopsy.tensors import container, safetensors_file, types
 from biopsy.tensors.container import Container
-from biopsy.tensors.results import Array, Iteration, RunnerResult
+from biopsy.tensors.results import Array, Iteration, RunnerResult, TensorsByName
 from biopsy.text import line_of
 
 Place: TypeAlias = tuple[int, int, str]
@@ -68,7 +68,10 @@ class AppendableStore:
         self._data = self._opened()
         try:
             # Nobody has a seal of a key that nobody knows: without one of ours, whatever stands there is another's.
-            self._lines = self._opened_lines(key or os.urandom(32))
+            try:
+                self._lines = SealedLines(self._lines_path, key or os.urandom(32), _PURPOSE)
+            except OSError as error:
+                raise _in_the_way(path, self._lines_path, error) from error
             try:
                 if not self._resume(identity or {}):
                     self._begin(identity or {}, places)
@@ -96,12 +99,6 @@ class AppendableStore:
             raise _in_the_way(self._path, self._data_path, error) from error
         make_as_private_as_new(descriptor)
         return os.fdopen(descriptor, "r+b")
-
-    def _opened_lines(self, key: bytes) -> SealedLines:
-        try:
-            return SealedLines(self._lines_path, key, _PURPOSE)
-        except OSError as error:
-            raise _in_the_way(self._path, self._lines_path, error) from error
 
     def __enter__(self) -> AppendableStore:
         return self
@@ -221,8 +218,9 @@ class AppendableStore:
             return
         if self._spans:
             self._map = self._mapped()
-        if not (self._spans and self.stays):
-            self._remove()
+        if not (self._spans and self.stays) and stands_at(self._data_path, self._data.fileno()):  # it is no result yet
+            self._data_path.unlink()
+            self._lines.remove()
         self._lines.close()
         with contextlib.suppress(OSError):  # a full disk, told of when it was written to
             unlock(self._data.fileno())  # the map holds the file open
@@ -231,11 +229,6 @@ class AppendableStore:
     def _mapped(self) -> mmap.mmap:
         """The file up to the last committed tensor."""
         return mmap.mmap(self._data.fileno(), self._start + self._committed_end, access=mmap.ACCESS_READ)
-
-    def _remove(self) -> None:
-        if stands_at(self._data_path, self._data.fileno()):  # it is no result yet
-            self._data_path.unlink()
-            self._lines.remove()
 
     def _resume(self, identity: Mapping[str, str]) -> bool:
         """Take over what an earlier process of this user has committed; False if there is nothing."""
@@ -252,10 +245,11 @@ class AppendableStore:
             raise self._refusal(f"it is not of the same {' and '.join(differ) or 'version'}")
         self._room = head["room"]
         for line in lines:
-            spans = {_place(entry[:3]): _span(entry[3:]) for entry in line["tensors"]}
-            if any(span is not None and self._start + span.end > there for span in spans.values()):
-                raise self._refusal("some of it is missing")
-            self._spans |= spans
+            for runner, iteration, name, dtype, shape, start, end in line["tensors"]:
+                span = None if dtype is None else _Span(dtype, tuple(shape), start, end)
+                if span is not None and self._start + span.end > there:
+                    raise self._refusal("some of it is missing")
+                self._spans[runner, iteration, name] = span
         return True
 
     def _refusal(self, reason: str) -> errors.UsageError:
@@ -277,26 +271,20 @@ class AppendableStore:
             self._lines.begin({"recording": _FORM, "identity": dict(identity), "room": self._room})
 
 
-class _Views(Mapping[str, Array]):
+class _Views(TensorsByName[None]):
     """Tensors of a growing file by name; each is a view made when it is asked for."""
 
     def __init__(self, file: AppendableStore, runner: int, iteration: int, names: Sequence[str]) -> None:
+        super().__init__(dict.fromkeys(names))
         self._file = file
         self._place = runner, iteration
-        self._names = dict.fromkeys(names)
 
     def __getitem__(self, name: str) -> Array:
-        if name not in self._names:
+        if name not in self.sources:
             raise KeyError(name)
         array = self._file.array((*self._place, name))
         assert array is not None
         return array
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._names)
-
-    def __len__(self) -> int:
-        return len(self._names)
 
 
 def results_of(file: AppendableStore, names: Sequence[str], runner: int, label: str, iterations: int) -> RunnerResult:
@@ -312,17 +300,6 @@ def _in_the_way(path: Path, beside: Path, error: OSError) -> errors.UsageError:
         f"cannot write {path}: {beside} is in the way: {error.strerror or error}",
         next_steps=["name another file"],
     )
-
-
-def _span(entry: Sequence[Any]) -> _Span | None:
-    """What a line says of a tensor."""
-    dtype, shape, start, end = entry
-    return None if dtype is None else _Span(dtype, tuple(shape), start, end)
-
-
-def _place(entry: Sequence[Any]) -> Place:
-    runner, iteration, name = entry
-    return runner, iteration, name
 
 
 def _room(place: Place) -> int:
@@ -375,20 +352,18 @@ class SealedLines:
         self._stream.seek(0)
         data = self._stream.read(_MOST_BYTES)
         whole = data[: data.rfind(b"\n") + 1]
-        found = list(self._opened(whole))
-        self._stream.truncate(len(whole))
-        self._stream.seek(len(whole))
-        return found
-
-    def _opened(self, data: bytes) -> Iterator[dict[str, Any]]:
+        lines = []
         self._seal = b""
-        for line in data.splitlines(keepends=True):
+        for line in whole.splitlines(keepends=True):
             body, end = line[:-_SIZE_OF_END], line[-_SIZE_OF_END:]
             seal = self._sealed(body)
             if not hmac.compare_digest(end, _END % seal):
                 raise ForeignError
             self._seal = seal
-            yield json.loads(line)
+            lines.append(json.loads(line))
+        self._stream.truncate(len(whole))
+        self._stream.seek(len(whole))
+        return lines
 
     def begin(self, line: Mapping[str, Any]) -> None:
         """Start over, with this line."""

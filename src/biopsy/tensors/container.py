@@ -49,16 +49,15 @@ def placed(place: str, kind: type[errors.DataError] = errors.DataError) -> Itera
 
 def with_storable_arrays(container: Container) -> Container:
     """The same with every array ready to be written. Raises DataError naming iteration and tensor if one is not."""
-    return Container(container.kind, tuple(_storable_runner(runner) for runner in container.runners))
-
-
-def _storable_runner(runner: RunnerResult) -> RunnerResult:
-    iterations = []
-    for number, iteration in enumerate(runner.iterations):
-        with placed(f"iteration {number}"):
-            arrays = {name: storable(name, value) for name, value in iteration.outputs.items()}
-        iterations.append(Iteration(arrays, iteration.runtime))
-    return RunnerResult(runner.runner, tuple(iterations))
+    runners = []
+    for runner in container.runners:
+        iterations = []
+        for number, iteration in enumerate(runner.iterations):
+            with placed(f"iteration {number}"):
+                arrays = {name: storable(name, value) for name, value in iteration.outputs.items()}
+            iterations.append(Iteration(arrays, iteration.runtime))
+        runners.append(RunnerResult(runner.runner, tuple(iterations)))
+    return Container(container.kind, tuple(runners))
 
 
 # Several iterations in one flat archive of named arrays (.npz, .safetensors), whatever the tensors are called.
@@ -104,6 +103,7 @@ class Archive:
 def pack(container: Container, form: Form) -> Archive:
     """Flatten the iterations of ``container`` into one archive of a format."""
     single = len(container.runners) == 1 == len(container.runners[0].iterations)
+    is_plain = single and container.kind == "feeds"
     arrays: dict[str, Array] = {}
     places: dict[str, tuple[int, int, str]] = {}
     runners: list[dict[str, Any]] = []
@@ -111,29 +111,22 @@ def pack(container: Container, form: Form) -> Archive:
         iterations = []
         for number, iteration in enumerate(runner.iterations):
             place = f"{number}/" if container.kind == "feeds" else f"{runner_number}/{number}/"
-            tensors = _keyed(iteration, "" if single else place, form)
-            arrays.update((key, stored_form(iteration.outputs[name])[0]) for name, key, _ in tensors)
-            places.update((key, (runner_number, number, name)) for name, key, _ in tensors)
+            prefix = "" if single else place
+            tensors = []
+            for position, (name, array) in enumerate(iteration.outputs.items()):
+                key = prefix + name
+                if name.startswith("#") or not form.holds_key(key):  # such keys are for odd names alone
+                    key = f"{prefix}#{position}"
+                stored, stored_type = stored_form(array)
+                dtype = None if form.holds_type(array) else stored_type
+                tensors.append((name, key, dtype))
+                arrays[key] = stored
+                places[key] = (runner_number, number, name)
+                is_plain = is_plain and name == key and dtype is None
             iterations.append({"runtime": iteration.runtime, "tensors": tensors})
         runners.append({"name": runner.runner, "iterations": iterations})
-    plain = (
-        single
-        and container.kind == "feeds"
-        and all(name == key and dtype is None for name, key, dtype in runners[0]["iterations"][0]["tensors"])
-    )
-    index = None if plain else json.dumps({"biopsy": VERSION, "kind": container.kind, "runners": runners})
+    index = None if is_plain else json.dumps({"biopsy": VERSION, "kind": container.kind, "runners": runners})
     return Archive(arrays, index, places)
-
-
-def _keyed(iteration: Iteration, prefix: str, form: Form) -> list[tuple[str, str, str | None]]:
-    """(name, key, type) of the tensors. A name that starts with ``#`` never is a key: those are for odd names."""
-    keyed = []
-    for position, (name, array) in enumerate(iteration.outputs.items()):
-        key = prefix + name
-        if name.startswith("#") or not form.holds_key(key):
-            key = f"{prefix}#{position}"
-        keyed.append((name, key, None if form.holds_type(array) else stored_form(array)[1]))
-    return keyed
 
 
 def unpack(index: str | bytes | None, keys: Collection[str], read: Read, runner: str) -> Container:
@@ -144,19 +137,21 @@ def unpack(index: str | bytes | None, keys: Collection[str], read: Read, runner:
     if index is None:
         tensors = [(key, key, None) for key in keys]
         return Container("feeds", (RunnerResult(runner, (Iteration(_arrays(tensors, set(keys), read)),)),))
-    with _index_errors():
+    try:
         tree = json.loads(index)
         if tree["biopsy"] > VERSION:
             raise errors.DataError("it was written by a newer biopsy", next_steps=["pip install --upgrade biopsy"])
         kind: Kind = "results" if tree["kind"] == "results" else "feeds"
-        taken = set(keys)
-        return Container(kind, tuple([_runner(entry, taken, read) for entry in tree["runners"]]))
-
-
-@contextmanager
-def _index_errors() -> Iterator[None]:
-    try:
-        yield
+        remaining = set(keys)
+        runners = []
+        for entry in tree["runners"]:
+            iterations = []
+            for number, iteration in enumerate(entry["iterations"]):
+                with placed(f"iteration {number}"):
+                    arrays = _arrays(iteration["tensors"], remaining, read)
+                    iterations.append(Iteration(arrays, seconds_of(iteration["runtime"])))
+            runners.append(RunnerResult(str(entry["name"]), tuple(iterations)))
+        return Container(kind, tuple(runners))
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
         raise errors.DataError("its index is damaged") from error
 
@@ -170,15 +165,6 @@ def seconds_of(runtime: Any) -> float | None:
     except OverflowError:
         return None
     return seconds if math.isfinite(seconds) else None
-
-
-def _runner(entry: Any, keys: set[str], read: Read) -> RunnerResult:
-    iterations = []
-    for number, iteration in enumerate(entry["iterations"]):
-        with placed(f"iteration {number}"):
-            arrays = _arrays(iteration["tensors"], keys, read)
-            iterations.append(Iteration(arrays, seconds_of(iteration["runtime"])))
-    return RunnerResult(str(entry["name"]), tuple(iterations))
 
 
 def _arrays(tensors: Any, keys: set[str], read: Read) -> dict[str, Array]:

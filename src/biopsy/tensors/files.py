@@ -164,8 +164,12 @@ def _write(path: Path, kind: Kind, runners: Iterable[RunnerResult]) -> None:
                 with folders_of(path), temporary_folder(f".{path.name}.", path.parent) as temporary:
                     made = temporary / "iterations"
                     made.mkdir()
-                    for number, one in enumerate(_split(container)):
-                        write_whole(made / f"{number:010d}.json", polygraphy_json.parts(one, bare=True))
+                    for number in range(max(len(runner.iterations) for runner in container.runners)):
+                        # A runner with fewer iterations than others is left out of the last ones.
+                        present = [runner for runner in container.runners if number < len(runner.iterations)]
+                        single = (RunnerResult(runner.runner, (runner.iterations[number],)) for runner in present)
+                        file = made / f"{number:010d}.json"
+                        write_whole(file, polygraphy_json.parts(Container(kind, tuple(single)), bare=True))
                     if path.is_dir() and not path.is_symlink():
                         path.rmdir()
                     made.replace(path)
@@ -184,13 +188,6 @@ def require_new_folder(folder: Path) -> None:
             f"cannot write the folder {folder}: it is not empty, and nothing is overwritten there",
             next_steps=["name a new folder, or a file that ends in .json, .npz or .safetensors"],
         )
-
-
-def _split(container: Container) -> Iterable[Container]:
-    """Each iteration on its own; a runner that has fewer iterations than others is left out of the last ones."""
-    for number in range(max(len(runner.iterations) for runner in container.runners)):
-        present = [runner for runner in container.runners if number < len(runner.iterations)]
-        yield Container(container.kind, tuple(RunnerResult(one.runner, (one.iterations[number],)) for one in present))
 
 
 def concatenated(containers: Iterable[Container]) -> list[RunnerResult]:

@@ -8,7 +8,7 @@ import hashlib
 import math
 from collections.abc import Mapping, Sequence
 from types import MappingProxyType
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 import numpy as np
 
@@ -16,7 +16,7 @@ from biopsy import errors
 from biopsy.model.tensor_type import BOOL, DTYPE_OF_ELEM, FLOATS, INTEGERS, STRING, Shape, TensorType
 from biopsy.processes.own_process import memory
 from biopsy.tensors.results import Array, Feed
-from biopsy.tensors.types import dtype_named, is_extended, require_possible, widened
+from biopsy.tensors.types import dtype_named, number_info, require_possible, widened
 from biopsy.text import option_line
 
 Range: TypeAlias = tuple[float, float]
@@ -176,7 +176,23 @@ class _Draw:
             )
         self._dtype = np.dtype(np.str_) if elem == STRING else dtype_named(DTYPE_OF_ELEM[elem])
         _require_possible(name, shape, of_model=kind.is_static)
-        self._low, self._high = _bounds(name, self._dtype, elem, ranges)
+        low, high = ranges.get(name, ranges.get("", DEFAULT_RANGE))
+        if not (math.isfinite(low) and math.isfinite(high) and low <= high):
+            raise errors.UsageError(f"the range [{low:g},{high:g}] for input {name!r} is empty or has no end")
+        if elem in {BOOL, STRING}:
+            self._low, self._high = low, high
+        else:
+            info, number = number_info(self._dtype), int if elem in INTEGERS else float
+            least, most = number(info.min), number(info.max)
+            if elem in INTEGERS:
+                low, high = math.trunc(low), math.trunc(high)
+            if name in ranges and not (least <= low and high <= most):
+                raise errors.UsageError(
+                    f"the range [{low:g},{high:g}] for input {name!r} does not fit its type {self._dtype.name}, "
+                    f"which holds {least:g} to {most:g}",
+                    next_steps=[option_line("--val-range", f"{name}:[{max(low, least):g},{min(high, most):g}]")],
+                )
+            self._low, self._high = min(max(low, least), most), min(max(high, least), most)
 
     def values(self, key: str) -> Array:
         """The values that belong to a key, in the input's type and shape."""
@@ -238,40 +254,6 @@ def _raw(key: str, count: int) -> Array:
     return np.asarray(bits.random_raw(count), dtype=np.uint64)
 
 
-def _bounds(name: str, dtype: np.dtype[Any], elem: int, ranges: Mapping[str, Range]) -> Range:
-    """The range to draw from, within what the type can hold."""
-    low, high = ranges.get(name, ranges.get("", DEFAULT_RANGE))
-    if not (math.isfinite(low) and math.isfinite(high) and low <= high):
-        raise errors.UsageError(f"the range [{low:g},{high:g}] for input {name!r} is empty or has no end")
-    if elem in {BOOL, STRING}:
-        return low, high
-    least, most = _limits(dtype, elem)
-    if elem in INTEGERS:
-        low, high = math.trunc(low), math.trunc(high)
-    if name in ranges and not (least <= low and high <= most):
-        raise errors.UsageError(
-            f"the range [{low:g},{high:g}] for input {name!r} does not fit its type {dtype.name}, "
-            f"which holds {least:g} to {most:g}",
-            next_steps=[option_line("--val-range", f"{name}:[{max(low, least):g},{min(high, most):g}]")],
-        )
-    return min(max(low, least), most), min(max(high, least), most)
-
-
-def _limits(dtype: np.dtype[Any], elem: int) -> Range:
-    """Least and greatest finite value of a type of numbers."""
-    if is_extended(dtype):
-        import ml_dtypes
-
-        untyped: Any = ml_dtypes
-        extended = untyped.iinfo(dtype) if elem in INTEGERS else untyped.finfo(dtype)
-        return float(extended.min), float(extended.max)
-    if elem in INTEGERS:
-        integers = np.iinfo(dtype)
-        return int(integers.min), int(integers.max)
-    floats = np.finfo(dtype)
-    return float(floats.min), float(floats.max)
-
-
 # Inputs that are some roundings off: how far an output moves with them is what rounding can do to it.
 
 
@@ -290,7 +272,7 @@ def roundings_off(feeds: Sequence[Feed], roundings: int = 1, seed: int = 0) -> l
 def differ(feeds: Sequence[Feed], others: Sequence[Feed]) -> bool:
     """Whether any value of two lists of feeds with the same names and shapes is another one."""
     return any(
-        not np.array_equal(_plain(value), _plain(other[name]))
+        not np.array_equal(widened(value), widened(other[name]))
         for feed, other in zip(feeds, others, strict=True)
         for name, value in feed.items()
     )
@@ -299,19 +281,11 @@ def differ(feeds: Sequence[Feed], others: Sequence[Feed]) -> bool:
 def _moved(value: Array, random: np.random.Generator, roundings: int) -> Array:
     if value.dtype.name not in {"float16", "bfloat16", "float32", "float64"}:
         return value
-    wide = widened(value).astype(np.float64) if is_extended(value.dtype) else value.astype(np.float64)
-    step = roundings * _step(value.dtype)
+    wide = widened(value).astype(np.float64)
+    # The distance from 1 to the next number, but that of float32 at most: what is wider is told by it.
+    step = roundings * max(float(number_info(value.dtype).eps), 2.0**-23)
     with np.errstate(invalid="ignore", over="ignore"):
         signs = random.choice((-1.0, 1.0), wide.shape)
         signs = np.where(wide == np.rint(wide), np.maximum(signs, 0), signs)
         found: Array = (wide * (1 + step * signs)).astype(value.dtype)
     return found
-
-
-def _step(dtype: np.dtype[Any]) -> float:
-    """The distance from 1 to the next number of a type, but that of float32 at most: what is wider is told by it."""
-    return 2.0**-7 if dtype.name == "bfloat16" else max(float(np.finfo(dtype).eps), 2.0**-23)
-
-
-def _plain(value: Array) -> Array:
-    return widened(value) if is_extended(value.dtype) else value

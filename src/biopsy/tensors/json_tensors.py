@@ -14,7 +14,7 @@ import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any, Generic, NamedTuple, Protocol, TypeVar
+from typing import Any, NamedTuple, TypeAlias, TypeVar
 
 import numpy as np
 
@@ -39,23 +39,19 @@ class Base64Tensor:
 
     def array(self) -> Array:
         """The tensor, read-only. Raises DataError if the text is damaged, or its file has changed."""
-        return _in_true_type(
-            self._found(lambda stream: npz.read_npy(stream, stream.size), lambda array: array), self.dtype
-        )
+        array: Array = self.decoded(lambda npy: npz.read_npy(npy, npy.size), lambda whole: whole)
+        if self.dtype is None:
+            return array
+        if self.dtype.startswith(types.TERMINATED):
+            return types.true_form(array, self.dtype)
+        true = array.astype(_true_form(form_of_array(array), self.dtype).dtype)
+        true.flags.writeable = False
+        return true
 
     def form(self) -> TensorForm:
         """Type and shape, read off the first characters wherever that is possible. Raises DataError as ``array``."""
-        stored = self._found(lambda stream: npz.form(stream, stream.size), form_of_array)
+        stored = self.decoded(lambda stream: npz.form(stream, stream.size), form_of_array)
         return _true_form(stored, self.dtype)
-
-    @property
-    def may_be_copied(self) -> bool:
-        """Whether the text as it stands is what a file of ours would have for these numbers.
-
-        Raises DataError if its beginning is damaged, or its length does not match the shape.
-        """
-        self.form()
-        return self._found(lambda stream: npz.form(stream, stream.size).dtype.kind not in "US", lambda _: False)
 
     def copied(self) -> Iterator[bytes]:
         """The text as it stands, piece by piece. Raises DataError if a character in it is not of base64."""
@@ -68,7 +64,7 @@ class Base64Tensor:
                     raise _damaged("it holds other characters")
                 yield piece
 
-    def _found(self, by_stream: Callable[[_Decoding], _T], by_array: Callable[[Array], _T]) -> _T:
+    def decoded(self, by_stream: Callable[[_Decoding], _T], by_array: Callable[[Array], _T]) -> _T:
         """What the text is found to hold: read piece by piece, or at once if it is of a form that is no longer written.
 
         That is latin-1 or a .npz file; and some programs write a backslash before each slash.
@@ -126,7 +122,7 @@ def _padding(read: SteadyFileRead, length: int) -> int:
 
 
 def encoded(array: Array) -> Iterator[bytes]:
-    """The base64 text of an array that ``dtypes.storable`` gave, piece by piece."""
+    """The base64 text of an array that ``types.storable`` gave, piece by piece."""
     import pybase64
 
     header, data = npz.encode(array)
@@ -134,16 +130,6 @@ def encoded(array: Array) -> Iterator[bytes]:
     yield pybase64.b64encode(header + data[:first])
     for offset in range(first, len(data), 3 * _PIECE):
         yield pybase64.b64encode(data[offset : offset + 3 * _PIECE])
-
-
-def _in_true_type(array: Array, dtype: str | None) -> Array:
-    if dtype is None:
-        return array
-    if dtype.startswith(types.TERMINATED):
-        return types.true_form(array, dtype)
-    true = array.astype(_true_form(form_of_array(array), dtype).dtype)
-    true.flags.writeable = False
-    return true
 
 
 def _true_form(stored: TensorForm, dtype: str | None) -> TensorForm:
@@ -184,8 +170,6 @@ def _damaged(why: str) -> errors.DataError:
 #
 # What has been decoded is not kept here: whoever holds an array has it, and is given the same one while it lives.
 
-_Source = TypeVar("_Source")
-
 
 class Copy(NamedTuple):
     """The base64 text of a tensor, piece by piece, and the name of its type if .npy has none."""
@@ -194,26 +178,7 @@ class Copy(NamedTuple):
     dtype: str | None
 
 
-class _TensorsByName(DescribedTensors, Generic[_Source]):
-    """Tensors by name, each of which something stands for until it is asked for."""
-
-    def __init__(self, sources: Mapping[str, _Source]) -> None:
-        self.sources = sources
-
-    def __contains__(self, name: object) -> bool:
-        return name in self.sources
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self.sources)
-
-    def __len__(self) -> int:
-        return len(self.sources)
-
-    def __repr__(self) -> str:
-        return f"<tensors {list(self.sources)}>"
-
-
-class LazyTensors(_TensorsByName[Base64Tensor]):
+class LazyTensors(DescribedTensors[Base64Tensor]):
     """Tensors that are base64 text. Who asks for one that is damaged gets a DataError that begins with ``place``."""
 
     def __init__(self, encoded: Mapping[str, Base64Tensor], place: str) -> None:
@@ -238,14 +203,17 @@ class LazyTensors(_TensorsByName[Base64Tensor]):
         """The text of a tensor, if that may go into another file as it stands. Raises DataError as ``form`` does."""
         with placed(f"{self._place}: tensor {name!r}", UnreadableFileError):
             encoded = self.sources[name]
-            return Copy(self._copied(name), encoded.dtype) if encoded.may_be_copied else None
+            # Only if it is what a file of ours would have for these numbers: of the right length, and no text.
+            encoded.form()
+            is_ours = encoded.decoded(lambda npy: npz.form(npy, npy.size).dtype.kind not in "US", lambda _: False)
+            return Copy(self._copied(name), encoded.dtype) if is_ours else None
 
     def _copied(self, name: str) -> Iterator[bytes]:
         with placed(f"{self._place}: tensor {name!r}", UnreadableFileError):
             yield from self.sources[name].copied()
 
 
-class ChosenTensors(_TensorsByName[Feed]):
+class ChosenTensors(DescribedTensors[Feed]):
     """Tensors each of which is taken from one of several mappings, when it is asked for."""
 
     @classmethod
@@ -285,18 +253,7 @@ _MOST_SPACE = 64
 LONG = 1024
 """Bytes of the shortest text that is left out."""
 
-_JSON_SKELETON_PIECE = 1 << 16
-
-
-class Text(Protocol):
-    """A string of a JSON file as it stands there, between its quotes."""
-
-    @property
-    def size(self) -> int:
-        """Bytes."""
-
-    def opened(self) -> Any:
-        """A context with what reads it: (offset, number of bytes). Raises DataError if that cannot be any more."""
+_SKELETON_PIECE = 1 << 16
 
 
 @dataclass(frozen=True)
@@ -329,6 +286,10 @@ class TextInMemory:
     def opened(self) -> Iterator[SteadyFileRead]:
         """What reads it."""
         yield lambda offset, size: self.data[offset : offset + size]
+
+
+Text: TypeAlias = TextInFile | TextInMemory
+"""A string of a JSON file as it stands there, between its quotes; ``opened`` raises DataError if that has changed."""
 
 
 @dataclass(frozen=True)
@@ -404,7 +365,7 @@ class _Sight:
         while at < self._size:
             if not self._start <= at < self._start + len(self._piece) - len(_KEY):
                 self._start = at
-                self._piece = self._read(at, min(_JSON_SKELETON_PIECE, self._size - at))
+                self._piece = self._read(at, min(_SKELETON_PIECE, self._size - at))
             place = self._piece.find(what, at - self._start)
             if place >= 0:
                 return self._start + place

@@ -195,7 +195,7 @@ class Stream(Protocol):
 
 
 def encode(array: Array) -> tuple[bytes, memoryview]:
-    """The header and the data of an array that ``dtypes.storable`` gave; together they are a whole .npy file.
+    """The header and the data of an array that ``types.storable`` gave; together they are a whole .npy file.
 
     Extended types are written as raw elements (``|V2``), which is what numpy does too: the reader must know the type.
     """
@@ -258,19 +258,6 @@ class _Described(NamedTuple):
 
 def _described_by(data: bytes, size: int, dtype: str | None) -> _Described:
     """What the header at the beginning of ``size`` bytes says. Raises DataError if they are too few, or too many."""
-    descr, fortran_order, shape, start = _header(data)
-    ended = dtype is not None and dtype.startswith(types.TERMINATED)
-    stored = _stored_dtype(descr, None if ended else dtype)
-    types.require_possible(stored, shape)
-    needed = math.prod(shape) * stored.itemsize
-    if needed != size - start:
-        only = "only " if needed > size - start else ""
-        raise errors.DataError(f"its header claims {needed} bytes, but {only}{size - start} are there")
-    return _Described(stored, fortran_order, shape, start, needed)
-
-
-def _header(data: bytes) -> tuple[Any, bool, tuple[int, ...], int]:
-    """(type, whether in Fortran order, shape, where the data starts)."""
     if data[:6] != MAGIC or len(data) < 10:
         raise errors.DataError("it is no .npy data, or cut short")
     width = 2 if data[6] == 1 else 4
@@ -283,7 +270,14 @@ def _header(data: bytes) -> tuple[Any, bool, tuple[int, ...], int]:
     except UnicodeDecodeError as error:
         raise errors.DataError("its .npy header is no text") from error
     descr, fortran_order, shape = _described(text.strip(" \t\r\n"))
-    return descr, fortran_order, shape, end
+    ended = dtype is not None and dtype.startswith(types.TERMINATED)
+    stored = _stored_dtype(descr, None if ended else dtype)
+    types.require_possible(stored, shape)
+    needed = math.prod(shape) * stored.itemsize
+    if needed != size - end:
+        only = "only " if needed > size - end else ""
+        raise errors.DataError(f"its header claims {needed} bytes, but {only}{size - end} are there")
+    return _Described(stored, fortran_order, shape, end, needed)
 
 
 @lru_cache

@@ -55,14 +55,21 @@ def parts(container: Container, *, bare: bool = False) -> Iterator[bytes]:
     DataError naming iteration and tensor if one cannot be saved, or be read.
     """
     writing = _Writing()
-    tree: Any
+    feeds: list[dict[str, str]] = []
+    runners = []
+    for runner in container.runners:
+        trees = []
+        for number, iteration in enumerate(runner.iterations):
+            marks = writing.marks(number, iteration.outputs)
+            feeds.append(marks)
+            outputs = {name: {"values": mark, CLASS: "LazyArray"} for name, mark in marks.items()}
+            described = {"outputs": outputs, "runtime": iteration.runtime, "runner_name": runner.runner}
+            trees.append({**described, CLASS: "IterationResult"})
+        runners.append([runner.runner, trees])
     if container.kind == "results":
-        tree = {"lst": [writing.runner_tree(runner) for runner in container.runners], CLASS: "RunResults"}
+        yield from writing.pieces({"lst": runners, CLASS: "RunResults"})
     else:
-        runners = container.runners
-        feeds = [writing.feed_tree(number, one) for runner in runners for number, one in enumerate(runner.iterations)]
-        tree = feeds[0] if bare else feeds
-    yield from writing.pieces(tree)
+        yield from writing.pieces(feeds[0] if bare else feeds)
 
 
 class _Writing:
@@ -72,23 +79,11 @@ class _Writing:
         self._nonce = os.urandom(16).hex()
         self._marked: list[tuple[int, Feed, str]] = []
 
-    def feed_tree(self, number: int, iteration: Iteration) -> dict[str, str]:
-        """The tensors of an iteration as marks, by name."""
-        return {name: self._mark(number, iteration.outputs, name) for name in iteration.outputs}
-
-    def runner_tree(self, runner: RunnerResult) -> list[Any]:
-        """A runner's name and its iterations."""
-        trees = [self._iteration_tree(runner.runner, *numbered) for numbered in enumerate(runner.iterations)]
-        return [runner.runner, trees]
-
-    def _iteration_tree(self, runner: str, number: int, iteration: Iteration) -> dict[str, Any]:
-        tensors = self.feed_tree(number, iteration)
-        outputs = {name: {"values": mark, CLASS: "LazyArray"} for name, mark in tensors.items()}
-        return {"outputs": outputs, "runtime": iteration.runtime, "runner_name": runner, CLASS: "IterationResult"}
-
-    def _mark(self, number: int, tensors: Feed, name: str) -> str:
-        self._marked.append((number, tensors, name))
-        return f"{self._nonce}:{len(self._marked) - 1}"
+    def marks(self, number: int, tensors: Feed) -> dict[str, str]:
+        """A mark for each tensor of an iteration, by name."""
+        first = len(self._marked)
+        self._marked += [(number, tensors, name) for name in tensors]
+        return {name: f"{self._nonce}:{position}" for position, name in enumerate(tensors, first)}
 
     def pieces(self, tree: Any) -> Iterator[bytes]:
         """The text of a tree with tensors for marks."""
@@ -157,7 +152,19 @@ def read(path: Path) -> Container:
     if isinstance(tree, _Damaged):
         raise tree.error
     if isinstance(tree, _Results):
-        return Container("results", tuple(_runners(path, tree.lst)))
+        runners = []
+        for entry in tree.lst if isinstance(tree.lst, list) else [None]:
+            if not (isinstance(entry, list) and len(entry) == 2 and isinstance(entry[1], list)):
+                raise errors.DataError("its list of runners is damaged")
+            iterations = []
+            for number, iteration in enumerate(entry[1]):
+                place = f"runner {entry[0]!r}, iteration {number}"
+                if not isinstance(iteration, _Iteration):
+                    raise errors.DataError(f"{place}: it is no IterationResult")
+                tensors = _tensors(path, place, iteration.outputs or {})
+                iterations.append(Iteration(tensors, seconds_of(iteration.runtime)))
+            runners.append(RunnerResult(str(entry[0]), tuple(iterations)))
+        return Container("results", tuple(runners))
     feeds = tree if isinstance(tree, list) else [tree]
     iterations = [Iteration(_tensors(path, f"iteration {number}", feed)) for number, feed in enumerate(feeds)]
     return Container("feeds", (RunnerResult(path.stem, tuple(iterations)),))
@@ -211,20 +218,6 @@ def _whole_text(left_out: Mapping[str, Text], text: str) -> str:
         return str(json.loads(b'"' + whole + b'"'))
     except ValueError as error:
         raise errors.DataError(f"it is no JSON file: a text of {found.size} bytes is damaged: {error}") from error
-
-
-def _runners(path: Path, lst: Any) -> Iterator[RunnerResult]:
-    for entry in lst if isinstance(lst, list) else [None]:
-        if not (isinstance(entry, list) and len(entry) == 2 and isinstance(entry[1], list)):
-            raise errors.DataError("its list of runners is damaged")
-        iterations = []
-        for number, iteration in enumerate(entry[1]):
-            place = f"runner {entry[0]!r}, iteration {number}"
-            if not isinstance(iteration, _Iteration):
-                raise errors.DataError(f"{place}: it is no IterationResult")
-            tensors = _tensors(path, place, iteration.outputs or {})
-            iterations.append(Iteration(tensors, seconds_of(iteration.runtime)))
-        yield RunnerResult(str(entry[0]), tuple(iterations))
 
 
 def _tensors(path: Path, place: str, tree: Any) -> LazyTensors:

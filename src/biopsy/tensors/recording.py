@@ -13,8 +13,8 @@ from typing import Protocol, TypeAlias
 
 from biopsy import errors
 from biopsy.model import infer, load
-from biopsy.model import parts as value_info
 from biopsy.model.index import index_bytes
+from biopsy.model.parts import value_info
 from biopsy.model.tensor_type import DTYPE_OF_ELEM, ELEM_OF_DTYPE, STRING, TensorType, raw_size
 from biopsy.model.wire import fields, raw, string_field
 from biopsy.tensors.appendable_store import AppendableStore
@@ -179,31 +179,24 @@ def tensor_sizes(model: bytes, feeds: Sequence[Feed], run: ModelRun, limit: int)
     index = index_bytes(model)
     names = [index.names[tensor] for tensor in index.outputs]
     sizes: dict[str, int | None] = dict.fromkeys(names, 0)
-    for feed in _of_distinct_shapes(feeds):
-        types = _types(model, feed)
-        found = {name: _static_size(types.get(name)) for name in names}
-        unknown = [name for name in names if found[name] is None]
+    by_shapes = {tuple(sorted((name, array.shape) for name, array in feed.items())): feed for feed in feeds}
+    for feed in by_shapes.values():
+        proto = load.parse(model, None)
+        for info in proto.graph.input:
+            if info.name in feed and info.type.HasField("tensor_type"):
+                shape = info.type.tensor_type.shape
+                shape.Clear()
+                for dim in feed[info.name].shape:
+                    shape.dim.add(dim_value=dim)
+        types = infer.infer_types(proto)
+        of_feed = {name: _static_size(types.get(name)) for name in names}
+        unknown = [name for name in names if of_feed[name] is None]
         if unknown and index.opset:
-            found |= _measured(model, unknown, types, partial(run, feed=feed), limit)
-        sizes = {name: _greater(sizes[name], found[name]) for name in names}
+            of_feed |= _measured(model, unknown, types, partial(run, feed=feed), limit)
+        for name, size in of_feed.items():
+            before = sizes[name]
+            sizes[name] = None if before is None or size is None else max(before, size)
     return sizes
-
-
-def _of_distinct_shapes(feeds: Sequence[Feed]) -> list[Feed]:
-    found = {tuple(sorted((name, array.shape) for name, array in feed.items())): feed for feed in feeds}
-    return list(found.values())
-
-
-def _types(model: bytes, feed: Feed) -> dict[str, TensorType]:
-    """Types of all tensors, with inputs of the feed's shapes."""
-    proto = load.parse(model, None)
-    for info in proto.graph.input:
-        if info.name in feed and info.type.HasField("tensor_type"):
-            shape = info.type.tensor_type.shape
-            shape.Clear()
-            for size in feed[info.name].shape:
-                shape.dim.add(dim_value=size)
-    return infer.infer_types(proto)
 
 
 def _static_size(type_: TensorType | None) -> int | None:
@@ -211,10 +204,6 @@ def _static_size(type_: TensorType | None) -> int | None:
         return None
     shape = [dim for dim in type_.shape if isinstance(dim, int)]
     return math.prod(shape) * _TEXT if type_.elem == STRING else raw_size(type_.elem, shape)
-
-
-def _greater(one: int | None, other: int | None) -> int | None:
-    return None if one is None or other is None else max(one, other)
 
 
 def _measured(
@@ -252,24 +241,16 @@ def with_shapes_as_outputs(model: bytes, names: Sequence[str]) -> tuple[bytes, d
     taken = index_bytes(model).ids
     free = (name for number in range(len(taken) + len(names) + 1) if (name := f"shape {number}") not in taken)
     shape_of = dict(zip(free, names, strict=False))
-    added = b"".join(
-        string_field(_NODE, _shape_node(name, output))
-        + string_field(_OUTPUT, value_info.value_info(output, TensorType(ELEM_OF_DTYPE["int64"], (None,))))
-        for output, name in shape_of.items()
-    )
+    added: list[bytes] = []
+    for output, name in shape_of.items():
+        ends = string_field(_NODE_INPUT, raw(name)) + string_field(_NODE_OUTPUT, raw(output))
+        added.append(string_field(_NODE, ends + string_field(_OP_TYPE, b"Shape")))
+        added.append(string_field(_OUTPUT, value_info(output, TensorType(ELEM_OF_DTYPE["int64"], (None,)))))
     parts: list[bytes] = []
     for number, _, tag, start, end in fields(model):
         if number != _GRAPH:
             parts.append(model[tag:end])
             continue
         graph = [model[t:e] for inner, _, t, _, e in fields(model, start, end) if inner != _OUTPUT]
-        parts.append(string_field(_GRAPH, b"".join([*graph, added])))
+        parts.append(string_field(_GRAPH, b"".join([*graph, *added])))
     return b"".join(parts), shape_of
-
-
-def _shape_node(name: str, output: str) -> bytes:
-    return (
-        string_field(_NODE_INPUT, raw(name))
-        + string_field(_NODE_OUTPUT, raw(output))
-        + string_field(_OP_TYPE, b"Shape")
-    )

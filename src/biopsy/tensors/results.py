@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any, Generic, TypeAlias, TypeVar
 
 from biopsy.text import count, html_table, printable, some_of
 
 if TYPE_CHECKING:
-    import mmap
-
     import numpy as np
     import numpy.typing as npt
 
@@ -21,6 +19,9 @@ Array: TypeAlias = "npt.NDArray[Any]"
 
 Feed: TypeAlias = "Mapping[str, Array]"
 """The inputs of one iteration: tensor name -> value."""
+
+
+_Source = TypeVar("_Source")
 
 
 @dataclass(frozen=True)
@@ -41,7 +42,26 @@ def form_of_array(array: Array) -> TensorForm:
     return TensorForm(array.dtype, array.shape)
 
 
-class DescribedTensors(Mapping[str, "Array"], ABC):
+class TensorsByName(Mapping[str, "Array"], Generic[_Source]):
+    """Tensors by name, each of which something stands for until it is asked for."""
+
+    def __init__(self, sources: Mapping[str, _Source]) -> None:
+        self.sources = sources
+
+    def __contains__(self, name: object) -> bool:
+        return name in self.sources
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.sources)
+
+    def __len__(self) -> int:
+        return len(self.sources)
+
+    def __repr__(self) -> str:
+        return f"<tensors {list(self.sources)}>"
+
+
+class DescribedTensors(TensorsByName[_Source], ABC):
     """Tensors by name whose types and shapes are known without their values, which are read when they are asked for."""
 
     @abstractmethod
@@ -124,21 +144,13 @@ def release(*arrays: Array) -> None:
     import numpy as np
 
     for array in arrays:
-        mapped = _mapped_file(array)
+        base: Any = array
+        while isinstance(base, np.ndarray):
+            base = base.base
+        mapped = base if isinstance(base, mmap.mmap) else None
         if mapped is None or not array.flags.c_contiguous or not hasattr(mmap, "MADV_DONTNEED"):
             continue
         begin = array.__array_interface__["data"][0] - np.frombuffer(mapped, np.uint8).__array_interface__["data"][0]
         first = begin - begin % mmap.PAGESIZE
         if array.nbytes:
             mapped.madvise(mmap.MADV_DONTNEED, first, begin + array.nbytes - first)
-
-
-def _mapped_file(array: Array) -> mmap.mmap | None:
-    import mmap
-
-    import numpy as np
-
-    base: Any = array
-    while isinstance(base, np.ndarray):
-        base = base.base
-    return base if isinstance(base, mmap.mmap) else None

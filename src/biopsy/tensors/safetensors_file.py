@@ -19,7 +19,7 @@ from biopsy import errors
 from biopsy.processes.reading import open_plain
 from biopsy.tensors import types
 from biopsy.tensors.container import Container, Form, changed, pack, unpack, with_storable_arrays
-from biopsy.tensors.results import Array
+from biopsy.tensors.results import Array, TensorsByName
 
 METADATA = "__metadata__"
 INDEX = "biopsy"
@@ -53,18 +53,14 @@ def parts(container: Container) -> Iterator[bytes | memoryview]:
     """
     packed = pack(with_storable_arrays(container), FORM)
     header: dict[str, Any] = {} if packed.index is None else {METADATA: {INDEX: packed.index}}
-    ordered = sorted(packed.arrays, key=lambda key: -_alignment(packed.arrays[key]))
+    # What an element's address must be a multiple of, for numpy: 4 for text, half a complex number, ...
+    ordered = sorted(packed.arrays, key=lambda key: -packed.arrays[key].dtype.alignment)
     starts = dict(zip(ordered, accumulate((packed.arrays[key].nbytes for key in ordered), initial=0), strict=False))
     header.update((key, described(array, starts[key])) for key, array in packed.arrays.items())
     text = header_text(header)
     yield len(text).to_bytes(8, "little") + text
     for key in ordered:
         yield types.as_bytes(packed.arrays[key])
-
-
-def _alignment(array: Array) -> int:
-    """What an element's address must be a multiple of, for numpy: 4 for text, half a complex number, ..."""
-    return array.dtype.alignment
 
 
 def described(array: Array, start: int) -> dict[str, Any]:
@@ -161,38 +157,25 @@ class Watch:
         return status.st_size, status.st_mtime_ns
 
 
-class _Watched(Mapping[str, Array]):
+class _Watched(TensorsByName[Array]):
     """Arrays by name; each is handed out only if the file is as it was."""
 
     def __init__(self, arrays: Mapping[str, Array], watch: Callable[[], None]) -> None:
-        self._arrays = arrays
+        super().__init__(arrays)
         self._watch = watch
 
     def __getitem__(self, name: str) -> Array:
         self._watch()
-        return self._arrays[name]
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._arrays)
-
-    def __len__(self) -> int:
-        return len(self._arrays)
+        return self.sources[name]
 
     def __repr__(self) -> str:
-        return repr(self._arrays)
+        return repr(self.sources)
 
 
 def watched(container: Container, watch: Callable[[], None]) -> Container:
     """The same, its arrays handed out only as long as ``watch`` raises nothing."""
-    return replace(
-        container,
-        runners=tuple(
-            replace(
-                runner,
-                iterations=tuple(
-                    replace(iteration, outputs=_Watched(iteration.outputs, watch)) for iteration in runner.iterations
-                ),
-            )
-            for runner in container.runners
-        ),
-    )
+    runners = []
+    for runner in container.runners:
+        iterations = (replace(each, outputs=_Watched(each.outputs, watch)) for each in runner.iterations)
+        runners.append(replace(runner, iterations=tuple(iterations)))
+    return replace(container, runners=tuple(runners))

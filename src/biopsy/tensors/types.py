@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import math
 import sys
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from functools import lru_cache
 from typing import Any
 
@@ -29,6 +29,22 @@ _NUMPYS_OWN = frozenset(
 def is_extended(dtype: np.dtype[Any]) -> bool:
     """Whether a type comes from ml_dtypes: numpy's file formats lose its name."""
     return dtype.isbuiltin == 2
+
+
+def is_float(dtype: np.dtype[Any]) -> bool:
+    """Whether a type is one of real floating-point numbers, of ml_dtypes too."""
+    return dtype.kind == "f" or (is_extended(dtype) and "float" in dtype.name)
+
+
+def number_info(dtype: np.dtype[Any]) -> Any:
+    """What ``np.finfo`` or ``np.iinfo`` tells of a type of numbers, of ml_dtypes too."""
+    is_whole = dtype.kind in "iu" or (is_extended(dtype) and "int" in dtype.name)
+    if not is_extended(dtype):
+        return np.iinfo(dtype) if is_whole else np.finfo(dtype)
+    import ml_dtypes
+
+    untyped: Any = ml_dtypes
+    return untyped.iinfo(dtype) if is_whole else untyped.finfo(dtype)
 
 
 @lru_cache(maxsize=64)
@@ -202,11 +218,9 @@ def as_bytes(array: Array) -> memoryview:
 
 # Sequences, optional values and maps, as the tensors that they hold: one way to save, feed and compare all of them.
 #
-# =================  ===================================================================================== ``s[#]``
-# how many items the sequence ``s`` has, int64; its items are ``s[0]``, ``s[1]``, ... ``o[?]``           whether the
-# optional ``o`` has a value; the value itself is ``o``, if it is a tensor ``m[keys]``        the keys of the map
-# ``m`` in ascending order, and ``m[values]``, a tensor, theirs =================
-# =====================================================================================
+#     s[#]       how many items the sequence s has, int64; its items are s[0], s[1], ...
+#     o[?]       whether the optional o has a value; the value itself is o, if it is a tensor
+#     m[keys]    the keys of the map m in ascending order; m[values], a tensor, are theirs
 #
 # Where one holds another, names go on: ``o[?]``, ``o[#]``, ``o[0]`` is an optional sequence.
 
@@ -222,47 +236,41 @@ def item_of(name: str, containers: Collection[str]) -> str | None:
 # Values as an engine has them -> tensors
 
 
-def flattened(
-    name: str, value: Any, kind: ValueType | None, readable: Callable[[Any], Array] = np.asarray
-) -> dict[str, Array]:
+def flattened(name: str, value: Any, kind: ValueType | None) -> dict[str, Array]:
     """The tensors that a value holds, by name; of what no type is declared, by what it is.
 
     ``value`` is an array, a list, a dictionary, or None for an optional without a value. Empty where nothing is known.
     """
-    return dict(_flattened(name, value, kind, readable))
+    tensors: dict[str, Array] = {}
+    if isinstance(kind, OptionalType):
+        tensors[f"{name}[?]"] = np.asarray(value is not None)
+        kind = kind.item
+    if isinstance(value, list | tuple):
+        tensors[f"{name}[#]"] = np.asarray(len(value), np.int64)
+        item = kind.item if isinstance(kind, SequenceType) else None
+        for number, held in enumerate(value):
+            tensors |= flattened(f"{name}[{number}]", held, item)
+    elif isinstance(value, Mapping):
+        keys = sorted(value)
+        tensors[f"{name}[keys]"] = np.asarray(keys, np.str_ if keys and isinstance(keys[0], str) else np.int64)
+        tensors[f"{name}[values]"] = np.asarray([value[key] for key in keys])
+    elif isinstance(value, np.ndarray | np.generic):
+        array = np.asarray(value)
+        # Strings come as objects, which no store takes: they get NumPy's type for text.
+        tensors[name] = text(array) if array.dtype == object else array
+    return tensors
 
 
-def all_flattened(
-    kinds: Mapping[str, ValueType | None], values: Iterable[Any], readable: Callable[[Any], Array]
-) -> dict[str, Array]:
+def all_flattened(kinds: Mapping[str, ValueType | None], values: Iterable[Any]) -> dict[str, Array]:
     """The tensors of all outputs, in their order. Raises CannotCompare if two of them would have one name."""
     found: dict[str, Array] = {}
     for (name, kind), value in zip(kinds.items(), values, strict=True):
-        tensors = flattened(name, value, kind, readable)
+        tensors = flattened(name, value, kind)
         for part in tensors:
             if part in found or (part != name and part in kinds):
                 raise errors.CannotCompare(f"two outputs are called {part!r}: one is a tensor, one a part of {name!r}")
         found |= tensors
     return found
-
-
-def _flattened(
-    name: str, value: Any, kind: ValueType | None, readable: Callable[[Any], Array]
-) -> Iterator[tuple[str, Array]]:
-    if isinstance(kind, OptionalType):
-        yield f"{name}[?]", np.asarray(value is not None)
-        kind = kind.item
-    if isinstance(value, list | tuple):
-        yield f"{name}[#]", np.asarray(len(value), np.int64)
-        item = kind.item if isinstance(kind, SequenceType) else None
-        for number, one in enumerate(value):
-            yield from _flattened(f"{name}[{number}]", one, item, readable)
-    elif isinstance(value, Mapping):
-        keys = sorted(value)
-        yield f"{name}[keys]", np.asarray(keys, np.str_ if keys and isinstance(keys[0], str) else np.int64)
-        yield f"{name}[values]", np.asarray([value[key] for key in keys])
-    elif isinstance(value, np.ndarray | np.generic):
-        yield name, readable(value)
 
 
 # Tensors -> values as an engine takes them

@@ -6,7 +6,6 @@ import atexit
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +26,7 @@ from biopsy.engines.base import (
     words,
 )
 from biopsy.engines.onnxrt.facts import (
+    CPU,
     RECORD_ASSIGNMENT,
     Providers,
     layer_records,
@@ -42,8 +42,7 @@ from biopsy.model.tensor_type import DTYPE_OF_ELEM, MapType, OptionalType, Seque
 from biopsy.processes.cleanup import temporary_folder
 from biopsy.processes.writing import write_whole, written_together
 from biopsy.tensors.results import Array, Feed
-from biopsy.tensors.types import all_flattened, structured
-from biopsy.tensors.types import text as text_array
+from biopsy.tensors.types import all_flattened, dtype_named, structured
 
 LEVELS = {
     "none": "ORT_DISABLE_ALL",
@@ -121,7 +120,7 @@ class OnnxRuntime(Engine):
         ort = self.imported()
         providers = Providers(ort, self.options)
         options = self.session_options(ort, model.folder)
-        if providers.others_than_cpu:
+        if any(name != CPU for name in providers.names):
             options.add_session_config_entry(RECORD_ASSIGNMENT, "1")
         session = self._session(ort, model, options, providers)
         remarks = provider_remarks(session, providers.names, providers.options)
@@ -159,10 +158,12 @@ class OnnxRuntime(Engine):
         options.optimized_model_filepath = str(path)
         if path.suffix == ".ort":
             options.add_session_config_entry("session.save_model_format", "ORT")
-        elif _needs_a_file_for_weights(model):
-            options.add_session_config_entry(
-                "session.optimized_model_external_initializers_file_name", f"{path.name}.data"
-            )
+        else:
+            index = index_bytes(model.data, model.folder)
+            if index.has_external_data or index.weight_bytes > _LARGEST_MESSAGE // 2:  # they might not fit into it
+                options.add_session_config_entry(
+                    "session.optimized_model_external_initializers_file_name", f"{path.name}.data"
+                )
         self._session(ort, model, options, Providers(ort, self.options))
 
     def _session(self, ort: Any, model: ModelInput, options: Any, providers: Providers) -> Any:
@@ -191,7 +192,9 @@ class OnnxRuntime(Engine):
 
         Other releases get the file of a model with weights in other files, which older ones find from no other place.
         """
-        if not self.imports.is_here and has_weights_elsewhere(model):
+        if not self.imports.is_here and (
+            _SIGN in model.data and index_bytes(model.data, model.folder).has_external_data
+        ):
             with placed(model) as path:
                 yield str(path)
         elif len(model.data) > _LARGEST_MESSAGE and model.path is not None:
@@ -215,7 +218,10 @@ class OnnxRuntime(Engine):
         options.add_session_config_entry("session.model_external_initializers_file_folder_path", str(folder.resolve()))
         if self.options["profile"]:
             options.enable_profiling = True
-            options.profile_file_prefix = str(_folder_for_profiles() / "profile")
+            until_the_end = ExitStack()  # a session may write its profile when it ends
+            atexit.register(until_the_end.close)
+            folder_of_profile = until_the_end.enter_context(temporary_folder("biopsy-profile-"))
+            options.profile_file_prefix = str(folder_of_profile / "profile")
         # Not by what the file looks like: what was checked as ONNX is read as ONNX.
         options.add_session_config_entry("session.load_model_format", "ONNX")
         for key, value in self.options["config"].items():
@@ -236,10 +242,16 @@ class OnnxRuntimeSession(BuiltModel):
         self._session = session
         self._engine = engine
         self._model = model
+        self._profile: Sequence[Mapping[str, Any]] | None = None
         self._is_ort_file = model.path is not None and model.path.suffix == ".ort"
         inputs = {node.name: value_type_of(node.type, node.shape) for node in session.get_inputs()}
         if not self._is_ort_file:
-            inputs = with_true_ranks(inputs, model)
+            # ONNX Runtime shows an unknown rank as no dimensions, like a scalar, and no shapes of items: the model
+            # does.
+            unsure = [name for name, type_ in inputs.items() if not isinstance(type_, TensorType) or type_.shape == ()]
+            if unsure:
+                index = index_bytes(model.data, model.folder)
+                inputs |= {name: index.value_type(index.ids[name]) for name in unsure}
         outputs = {node.name: value_type_of(node.type, node.shape) for node in session.get_outputs()}
         types = [*inputs.values(), *outputs.values()]
         self._all_plain = all(type_ is None or element_of(type_) in PLAIN for type_ in types)
@@ -269,12 +281,10 @@ class OnnxRuntimeSession(BuiltModel):
             path = scratch / "optimized.onnx"
             self._engine.write_optimized(self._model, path)
             optimized = load.parse(path.read_bytes(), path)
+        if self._engine.options["profile"] and self._profile is None:
+            self._profile = read_profile(Path(self._session.end_profiling()))
         index = index_bytes(self._model.data, self._model.folder)
-        return layer_records(index, optimized, self._profile, self._session.get_providers())
-
-    @cached_property
-    def _profile(self) -> Sequence[Mapping[str, Any]]:
-        return read_profile(Path(self._session.end_profiling())) if self._engine.options["profile"] else ()
+        return layer_records(index, optimized, self._profile or (), self._session.get_providers())
 
     def _require_model(self, wanted: str) -> None:
         if self._is_ort_file:
@@ -302,7 +312,7 @@ class OnnxRuntimeSession(BuiltModel):
             raise self._engine._failure(error, "run") from error
         if fetched is None:
             return {}
-        return all_flattened(self._fetched, values, readable)
+        return all_flattened(self._fetched, values)
 
     def _fed(self, feed: Feed) -> dict[str, Any]:
         return {name: structured(feed, name, kind) for name, kind in self._inputs.items()}
@@ -347,19 +357,6 @@ def _stage(error: Exception) -> errors.Stage:
     return "load" if any(phrase in text for phrase in in_model) else "build"
 
 
-def _needs_a_file_for_weights(model: ModelInput) -> bool:
-    """Whether saved weights must stand beside the model: there they are now, or they might not fit into it."""
-    index = index_bytes(model.data, model.folder)
-    return index.has_external_data or index.weight_bytes > _LARGEST_MESSAGE // 2
-
-
-def _folder_for_profiles() -> Path:
-    """A folder that lasts as long as this process: a session may write its profile when it ends."""
-    until_the_end = ExitStack()
-    atexit.register(until_the_end.close)
-    return until_the_end.enter_context(temporary_folder("biopsy-profile-"))
-
-
 # The types of ONNX Runtime's values, and how they are read into NumPy.
 
 _ELEM_OF_ORT = {
@@ -399,26 +396,9 @@ def element_of(kind: ValueType) -> int:
     return element_of(kind.value if isinstance(kind, MapType) else kind.item)
 
 
-def with_true_ranks(inputs: dict[str, ValueType | None], model: ModelInput) -> dict[str, ValueType | None]:
-    """ONNX Runtime shows an unknown rank as no dimensions, like a scalar, and no shapes of items: the model does."""
-    unsure = [name for name, type_ in inputs.items() if not isinstance(type_, TensorType) or type_.shape == ()]
-    if unsure:
-        index = index_bytes(model.data, model.folder)
-        inputs |= {name: index.value_type(index.ids[name]) for name in unsure}
-    return inputs
-
-
-def readable(value: Any) -> Array:
-    """Strings come as objects, which no store takes: give them NumPy's type for text."""
-    array = np.asarray(value)
-    return text_array(array) if array.dtype == object else array
-
-
 def copied(memory: Callable[[int, int], bytes], address: int, dtype_name: str, shape: Sequence[int]) -> Array:
     """What stands at an address, in a type of ml_dtypes. ``memory`` gives the bytes at an address."""
-    import ml_dtypes
-
-    dtype = np.dtype(getattr(ml_dtypes, dtype_name))
+    dtype = dtype_named(dtype_name)
     size = math.prod(shape) * dtype.itemsize
     return np.frombuffer(memory(address, size), dtype=dtype).reshape(shape).copy()
 
@@ -427,11 +407,6 @@ def copied(memory: Callable[[int, int], bytes], address: int, dtype_name: str, s
 
 _SIGN = b"location"
 """What stands in a model that has weights in other files; others may have it too, and the index tells."""
-
-
-def has_weights_elsewhere(model: ModelInput) -> bool:
-    """Whether weights of a model stand in other files."""
-    return _SIGN in model.data and index_bytes(model.data, model.folder).has_external_data
 
 
 @contextmanager

@@ -41,11 +41,6 @@ class Providers:
         """What a session is told: names, those with options together with them."""
         return [(name, self.options[name]) if name in self.options else name for name in self.names]
 
-    @property
-    def others_than_cpu(self) -> bool:
-        """Whether any is not the CPU's, which takes every node."""
-        return any(name != CPU for name in self.names)
-
 
 def _find_provider(ort: Any, word: str) -> str:
     """The full name of a provider that is in this package: by its exact name, its beginning, or a part of it."""
@@ -154,7 +149,8 @@ def precision_remarks(model: ModelInput, providers: Sequence[str]) -> list[str]:
 def _computes_in(index: ModelIndex, elem: int) -> bool:
     """Whether a node other than a Cast reads or writes the type, as far as the model itself says."""
     typed = {tensor for tensor, weight in index.weights.items() if weight.kind.elem == elem}
-    typed |= {tensor for tensor in index.infos if _elem_of(index, tensor) == elem}
+    declared = {tensor: index.tensor_type(tensor) for tensor in index.infos}
+    typed |= {tensor for tensor, kind in declared.items() if kind is not None and kind.elem == elem}
     for node in index.nodes:
         if node.op_type == "Cast" and bytes([0x18, elem]) in index.node_spans[node.number]:
             typed.update(index.node_writes[node.number])
@@ -163,11 +159,6 @@ def _computes_in(index: ModelIndex, elem: int) -> bool:
         and not typed.isdisjoint((*index.node_reads[node.number], *index.node_writes[node.number]))
         for node in index.nodes
     )
-
-
-def _elem_of(index: ModelIndex, tensor: int) -> int | None:
-    type_ = index.tensor_type(tensor)
-    return None if type_ is None else type_.elem
 
 
 def layer_records(

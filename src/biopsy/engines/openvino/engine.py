@@ -39,6 +39,7 @@ from biopsy.model.tensor_type import ELEM_OF_DTYPE, TensorType
 from biopsy.processes.reading import read_whole
 from biopsy.processes.writing import write_whole, written_together
 from biopsy.tensors.results import Array, Feed
+from biopsy.tensors.types import dtype_named
 
 PRECISIONS = ("f32", "f16", "bf16")
 
@@ -118,15 +119,17 @@ class OpenVino(Engine):
                 stage="load",
                 kind="UnsupportedType",
             )
+        return self._compiled(openvino, core, read, index)
+
+    def _compiled(self, openvino: Any, core: Any, read: Any, index: ModelIndex | None) -> Session:
+        wanted, device = self.options["precision"], self.options["device"]
+        properties = {"CACHE_DIR": "", **self._given_properties(openvino)}  # each build is one
         try:
-            compiled = core.compile_model(read, self.options["device"], self._properties(openvino))
+            compiled = core.compile_model(read, device, properties)
         except Exception as error:
             raise _failure(error, "build") from error
-        wanted, device = self.options["precision"], self.options["device"]
-        remarks = [
-            *ignored_inputs(core, index, self.imports),
-            *precision_remarks(self.imports, read, wanted, _precision(compiled) or wanted, device),
-        ]
+        remarks = [] if index is None else ignored_inputs(core, index, self.imports)
+        remarks += precision_remarks(self.imports, read, wanted, _precision(compiled) or wanted, device)
         return self._session(compiled, index, remarks, uncompiled=read)
 
     def _session(
@@ -143,7 +146,11 @@ class OpenVino(Engine):
         openvino = self._package()
         core = self._core(openvino)
         if path.suffix == IR:
-            return self._compiled_ir(openvino, core, path.absolute())
+            try:
+                read = core.read_model(str(path.absolute()))
+            except Exception as error:
+                raise _failure(error, "load") from error
+            return self._compiled(openvino, core, read, None)
         try:
             exported = read_whole(path)
         except OSError as error:
@@ -155,18 +162,6 @@ class OpenVino(Engine):
         wanted, used = self.options["precision"], _precision(compiled)
         remarks = [] if used in (wanted, "") else [f"{path.name} computes in {used}: {wanted} does not apply"]
         return self._session(compiled, None, remarks)
-
-    def _compiled_ir(self, openvino: Any, core: Any, path: Path) -> Session:
-        stage: errors.Stage = "load"
-        try:
-            read = core.read_model(str(path))
-            stage = "build"
-            compiled = core.compile_model(read, self.options["device"], self._properties(openvino))
-        except Exception as error:
-            raise _failure(error, stage) from error
-        wanted = self.options["precision"]
-        remarks = precision_remarks(self.imports, read, wanted, _precision(compiled) or wanted, self.options["device"])
-        return self._session(compiled, None, remarks, uncompiled=read)
 
     def refusals(self, model: ModelInput) -> Mapping[int, str] | None:
         """The nodes with an operation that the device says it does not have."""
@@ -195,7 +190,12 @@ class OpenVino(Engine):
         core = openvino.Core()
         device: str = self.options["device"]
         devices = core.available_devices
-        wanted = _real_devices(device)
+        virtual, colon, behind = device.partition(":")
+        if virtual not in {"AUTO", "HETERO", "MULTI", "BATCH"}:
+            wanted = {device.partition(".")[0]}
+        else:  # such as HETERO:GPU,CPU; none of a plain AUTO
+            named = behind.split(",") if colon else []
+            wanted = {name.partition(".")[0].partition("(")[0].lstrip("-") for name in named}
         if not wanted <= {name.partition(".")[0] for name in devices}:
             raise errors.EngineMissing(f"OpenVINO has no device {device!r} here, only {', '.join(devices)}")
         for key, value in self.options["config"].items():
@@ -216,9 +216,6 @@ class OpenVino(Engine):
             said = " ".join(_failure(error, "build").message.split())
             raise errors.UsageError(f"engine 'openvino': config.{key}={value}: {said}") from error
 
-    def _properties(self, openvino: Any) -> dict[str, Any]:
-        return {"CACHE_DIR": "", **self._given_properties(openvino)}  # each build is one
-
     def _given_properties(self, openvino: Any) -> dict[str, Any]:
         """What this engine's options ask for. There is nothing to cache of a file: OpenVINO 2025 refuses to be told."""
         properties: dict[str, Any] = {"INFERENCE_PRECISION_HINT": getattr(openvino.Type, self.options["precision"])}
@@ -227,14 +224,6 @@ class OpenVino(Engine):
         if self.options["profile"]:
             properties["PERF_COUNT"] = True
         return {**properties, **self.options["config"]}
-
-
-def _real_devices(device: str) -> set[str]:
-    """The devices behind a name such as ``HETERO:GPU,CPU``, without their numbers; none for a plain ``AUTO``."""
-    virtual, colon, rest = device.partition(":")
-    if virtual not in {"AUTO", "HETERO", "MULTI", "BATCH"}:
-        return {device.partition(".")[0]}
-    return {name.partition(".")[0].partition("(")[0].lstrip("-") for name in rest.split(",")} if colon else set()
 
 
 def _precision(compiled: Any) -> str:
@@ -309,8 +298,16 @@ class OpenVinoSession(BuiltModel):
     def save(self, path: Path) -> None:
         """Export the compiled model as ``.blob``, or write the model as it was read as ``.xml`` and ``.bin``."""
         require_ending(OpenVino, path)
-        if path.suffix == IR:
-            self._save_ir(path)
+        if path.suffix == IR:  # with every weight in the type that it has in the model
+            if self._uncompiled is None:
+                raise errors.UsageError(
+                    f"{path}: a compiled model cannot be written as {IR}: begin with the ONNX model"
+                )
+            with written_together(path) as made:
+                try:
+                    self._openvino.save_model(self._uncompiled, str(made), compress_to_fp16=False)
+                except Exception as error:
+                    raise _failure(error, "build") from error
             return
         # Without a stream of ours, older versions give bytes and newer ones a stream.
         exported = self._imports.module("io").BytesIO()
@@ -319,16 +316,6 @@ class OpenVinoSession(BuiltModel):
         except Exception as error:
             raise _failure(error, "build") from error
         write_whole(path, [exported.getvalue()])
-
-    def _save_ir(self, path: Path) -> None:
-        """Write OpenVINO's own form, with every weight in the type that it has in the model."""
-        if self._uncompiled is None:
-            raise errors.UsageError(f"{path}: a compiled model cannot be written as {IR}: begin with the ONNX model")
-        with written_together(path) as made:
-            try:
-                self._openvino.save_model(self._uncompiled, str(made), compress_to_fp16=False)
-            except Exception as error:
-                raise _failure(error, "build") from error
 
 
 def _read(core: Any, model: ModelInput, index: ModelIndex, imports: Imports) -> Any:
@@ -413,13 +400,9 @@ def tensor_of(openvino: Any, array: Array, port: Any) -> Any:
 
 def array_of(tensor: Any) -> Array:
     """A copy of the value of a tensor."""
-    dtype_name = _ML_DTYPES.get(tensor.element_type.get_type_name())
+    name = _ML_DTYPES.get(tensor.element_type.get_type_name())
     array: Array = np.array(tensor.data)
-    if dtype_name is None:
-        return array
-    import ml_dtypes
-
-    return array.view(getattr(ml_dtypes, dtype_name))
+    return array if name is None else array.view(dtype_named(name))
 
 
 def any_name(port: Any) -> str:

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from functools import cache
-from typing import Any
+from typing import Any, TypeVar
 
 from biopsy.engines.base import Imports, LayerRecord
 from biopsy.model.index import ModelIndex
@@ -19,6 +19,8 @@ _NUMPY_NAMES = {
 }  # fmt: skip
 """OpenVINO's name of a type -> the one that NumPy or ml_dtypes has."""
 
+_Known = TypeVar("_Known")
+
 _FLOATS = frozenset({"f64", "f32", "f16", "bf16"})
 _NO_LAYERS = frozenset({"Const", "Input", "Output"})
 """What stands in a runtime model and is not computed."""
@@ -29,16 +31,11 @@ def precision_remarks(imports: Imports, read: Any, wanted: str, used: str, devic
     found = []
     if used != wanted:
         found.append(f"{wanted} was asked for, and OpenVINO computes in {used} on {device} here")
-    found += [f"OpenVINO computes the model's {name} tensors in {used}" for name in _other_floats(imports, read, used)]
-    return found
-
-
-def _other_floats(imports: Imports, read: Any, used: str) -> list[str]:
-    """Floating-point types of the model's tensors that are not the one the device computes in."""
     nodes = list(read.get_ops())
     kinds = imports.gathered(nodes, "get_type_name()")
     computed = [node for node, kind in zip(nodes, kinds, strict=True) if kind != "Constant"]
-    return sorted({*imports.gathered(computed, "outputs()", "element_type", "get_type_name()")} & (_FLOATS - {used}))
+    floats = {*imports.gathered(computed, "outputs()", "element_type", "get_type_name()")} & (_FLOATS - {used})
+    return found + [f"OpenVINO computes the model's {name} tensors in {used}" for name in sorted(floats)]
 
 
 def layer_records(compiled: Any, index: ModelIndex | None, times: Mapping[str, float]) -> list[LayerRecord]:
@@ -92,14 +89,15 @@ def _nodes(originals: str, labels: Mapping[str, str]) -> tuple[str, ...]:
     A node that becomes several operations gives them its name and a suffix, such as ``conv/WithoutBiases``. A name
     that holds a comma itself is not told apart.
     """
-    found = dict.fromkeys(label for name in originals.split(",") if (label := _label_of(name, labels)) is not None)
+    found = dict.fromkeys(label for name in originals.split(",") if (label := _original(name, labels)) is not None)
     return tuple(found)
 
 
-def _label_of(name: str, labels: Mapping[str, str]) -> str | None:
-    while name not in labels and "/" in name:
+def _original(name: str, known: Mapping[str, _Known]) -> _Known | None:
+    """What is ``known`` by a name, or by what it begins with: operations made of one node have its name and more."""
+    while name not in known and "/" in name:
         name = name.rpartition("/")[0]
-    return labels.get(name)
+    return known.get(name)
 
 
 def refused_nodes(read: Any, supported: Mapping[str, str], device: str, index: ModelIndex) -> dict[int, str]:
@@ -111,10 +109,9 @@ def refused_nodes(read: Any, supported: Mapping[str, str], device: str, index: M
         name = op.friendly_name
         if name in supported or op.get_type_name() in {"Parameter", "Result", "Constant"}:
             continue
-        while name not in numbers and "/" in name:
-            name = name.rpartition("/")[0]
-        if name in numbers:
-            found.setdefault(numbers[name], f"{device} has no {op.get_type_name()} as it stands here")
+        number = _original(name, numbers)
+        if number is not None:
+            found.setdefault(number, f"{device} has no {op.get_type_name()} as it stands here")
     return found
 
 

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any, NamedTuple, NoReturn
 
 from biopsy import errors, events
-from biopsy.engines.base import RELEASE_SETTINGS, Engine
+from biopsy.engines.base import RELEASE_SETTINGS, Engine, Imports
 from biopsy.engines.other_release.remote import RemoteInterpreter, RunnerFork, RunnerProcess
 from biopsy.engines.other_release.wire import GoneError
 from biopsy.processes import own_process
@@ -29,7 +29,7 @@ from biopsy.processes.watch import signal_name
 _SECONDS_OF_TRIAL = 20.0
 
 
-class OtherImports:
+class OtherImports(Imports):
     """Modules of the interpreter that has a release. It is started when the first one is asked for.
 
     One serves all engines of this process that have the same release, until it ends; a fork gets one of its own.
@@ -85,7 +85,7 @@ class OtherImports:
     def warm(self) -> None:
         """Start an interpreter that can be forked later, where this platform allows that."""
         if sys.platform == "linux":
-            self._server = RunnerProcess(self._python(), "warm")
+            self._server = self._process("warm")
             self._open = _OpenRunner(self._server, self.release)
 
     def serve(self, trial: Callable[[], None]) -> None:
@@ -120,21 +120,19 @@ class OtherImports:
 
     def _interpreter(self) -> RemoteInterpreter:
         if self._open is None or not self._open.is_ours:
-            self._open = _OpenRunner(self._started(), self.release)
+            runner: RunnerProcess | RunnerFork | None = None
+            if self._server is not None:
+                try:
+                    runner = RunnerFork(self._server.inviting)
+                except errors.BiopsyError:
+                    self._server = None  # it has ended: a process of our own is started
+            self._open = _OpenRunner(runner or self._process("once"), self.release)
         return self._open.interpreter
 
-    def _started(self) -> RunnerProcess | RunnerFork:
-        if self._server is not None:
-            try:
-                return RunnerFork(self._server.inviting)
-            except errors.BiopsyError:
-                self._server = None  # it has ended: a process of our own is started
-        return RunnerProcess(self._python(), "once")
-
-    def _python(self) -> Path:
+    def _process(self, mode: str) -> RunnerProcess:
         self.install(events.ignore)
         assert self._environment is not None
-        return self._environment.python
+        return RunnerProcess(self._environment.python, mode)
 
 
 class _OpenRunner:
@@ -182,7 +180,9 @@ def variables_of(engines: Iterable[type[Engine]]) -> dict[str, str]:
     """The environment variables by which checks find the releases again that this process holds open."""
     imports = [engine.imports for engine in engines if isinstance(engine.imports, OtherImports)]
     known = {each.release: each.environment for each in imports if each.release.version and each.environment}
-    return {OPEN_VARIABLE: told_to_children(known)} if known else {}
+    # Finding an environment again costs a check some tenths of a second.
+    told = {str(release): [str(each.python), dict(each.packages)] for release, each in known.items()}
+    return {OPEN_VARIABLE: json.dumps(told)} if known else {}
 
 
 @cache
@@ -235,9 +235,19 @@ class EngineRelease:
 def release_of(settings: Mapping[str, str | None], distributions: tuple[str, ...], engine: str) -> EngineRelease:
     """The release that settings ask for, of one of these distributions. Raises UsageError."""
     version, others, python = (_text(settings, key, engine) for key in RELEASE_SETTINGS)
-    if version is None:
-        return _as_it_is(python, others, distributions[0], engine)
-    distribution, version = _named(version, distributions, engine)
+    if version is None:  # what is there in an environment of the user's own
+        if python is None or "/" not in python:
+            asked = f"{PYTHON}={python}" if others is None else f"{WITH}={others}"
+            raise _wrong(engine, f"{asked} asks for no release: {RELEASE}=VERSION is missing")
+        if others is not None:
+            raise _wrong(engine, f"{WITH}={others}: nothing is installed into the environment of {python}")
+        return EngineRelease(distribution=distributions[0], python=python)
+    distribution, named = distributions[0], _NAMED.fullmatch(version)
+    if named is not None:  # as in onnxruntime-gpu==1.20.1
+        distribution = normalized(named["name"])
+        if distribution not in distributions:
+            raise _wrong(engine, f"{RELEASE}={version}: it is run from {' or '.join(distributions)}")
+        version = named["version"]
     if not _VERSION.fullmatch(version):
         raise _wrong(engine, f"{RELEASE}={version} is no release")
     wanted = tuple(filter(None, (each.strip() for each in (others or "").split("+"))))
@@ -245,27 +255,6 @@ def release_of(settings: Mapping[str, str | None], distributions: tuple[str, ...
         if not _REQUIREMENT.fullmatch(each):
             raise _wrong(engine, f"{WITH}={each} is no package, and no range of its releases")
     return EngineRelease(distribution=distribution, version=version, others=wanted, python=python)
-
-
-def _as_it_is(python: str | None, others: str | None, distribution: str, engine: str) -> EngineRelease:
-    """What is there in an environment of the user's own."""
-    if python is None or "/" not in python:
-        asked = f"{PYTHON}={python}" if others is None else f"{WITH}={others}"
-        raise _wrong(engine, f"{asked} asks for no release: {RELEASE}=VERSION is missing")
-    if others is not None:
-        raise _wrong(engine, f"{WITH}={others}: nothing is installed into the environment of {python}")
-    return EngineRelease(distribution=distribution, python=python)
-
-
-def _named(version: str, distributions: tuple[str, ...], engine: str) -> tuple[str, str]:
-    """The distribution and the version, of ``1.20.1`` and of ``onnxruntime-gpu==1.20.1``."""
-    named = _NAMED.fullmatch(version)
-    if named is None:
-        return distributions[0], version
-    name = normalized(named["name"])
-    if name not in distributions:
-        raise _wrong(engine, f"{RELEASE}={version}: it is run from {' or '.join(distributions)}")
-    return name, named["version"]
 
 
 def _text(settings: Mapping[str, str | None], key: str, engine: str) -> str | None:
@@ -280,11 +269,6 @@ def _wrong(engine: str, problem: str) -> errors.UsageError:
 
 OPEN_VARIABLE = "BIOPSY_OPEN_RELEASES"
 """Under this name, the environment of a check says which releases the process that asks it holds open, as JSON."""
-
-
-def told_to_children(opened: Mapping[EngineRelease, OpenEnvironment]) -> str:
-    """What ``OPEN_VARIABLE`` is to say: finding an environment again costs a check some tenths of a second."""
-    return json.dumps({str(release): [str(each.python), dict(each.packages)] for release, each in opened.items()})
 
 
 def _told_by_parent() -> Mapping[str, OpenEnvironment]:

@@ -5,12 +5,10 @@ this one.
 from __future__ import annotations
 
 import builtins
-import json
 import os
 import socket
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from types import ModuleType
 from typing import Any, NoReturn
 
 from biopsy import errors
@@ -18,13 +16,13 @@ from biopsy.engines.other_release import wire
 from biopsy.engines.other_release.wire import GoneError, Incoming, Outgoing, WireError
 from biopsy.processes import forks
 from biopsy.processes.process import CannotStartError, Process, undisturbed
+from biopsy.processes.warm import Connection, ServerGoneError
 from biopsy.text import first_line, printable
 
 _RUNNER = Path(__file__).with_name("runner.py")
 _SECONDS_TO_END = 10.0
 _SECONDS_TO_FORK = 120.0
 _SECONDS_TO_START = 120.0
-_LONGEST_LINE = 4096
 
 
 class RunnerProcess:
@@ -38,7 +36,7 @@ class RunnerProcess:
         self.inviting, listening = socket.socketpair(type=socket.SOCK_DGRAM)
         self._lifeline, their_lifeline = socket.socketpair()
         handed_on = [theirs.fileno(), listening.fileno(), their_lifeline.fileno()]
-        files = (str(_RUNNER), mode, _file_of(wire), _file_of(forks))
+        files = (str(_RUNNER), mode, str(wire.__file__), str(forks.__file__))
         words = [str(python), "-I", *files, *map(str, handed_on), str(os.getsid(0))]
         try:
             self._process = Process(
@@ -49,22 +47,16 @@ class RunnerProcess:
         finally:
             for end in (theirs, listening, their_lifeline):
                 end.close()
-        self._require_working(python)
-
-    def _require_working(self, python: Path) -> None:
-        """Wait for its first word. Raises EngineMissing if there is none, or if that says what is missing."""
-        self.connection.settimeout(_SECONDS_TO_START)
-        said = _line(self.connection)
+        said = _told(Connection(self.connection), _SECONDS_TO_START)
         self.connection.settimeout(None)
-        if said.get("works") is True:
-            return
-        problem = said.get("problem")
-        reason = first_line(problem) if isinstance(problem, str) else "it is no Python that works"
-        self.close()
-        raise errors.EngineMissing(
-            f"the interpreter {printable(str(python))} cannot run an engine: {reason}",
-            next_steps=["python=/path/of/an/environment/bin/python, of one that holds the package and NumPy"],
-        )
+        if said.get("works") is not True:
+            problem = said.get("problem")
+            reason = first_line(problem) if isinstance(problem, str) else "it is no Python that works"
+            self.close()
+            raise errors.EngineMissing(
+                f"the interpreter {printable(str(python))} cannot run an engine: {reason}",
+                next_steps=["python=/path/of/an/environment/bin/python, of one that holds the package and NumPy"],
+            )
 
     def status(self) -> int:
         """How it has ended, once its connection has: negative for a signal."""
@@ -73,7 +65,7 @@ class RunnerProcess:
 
     def is_ready_to_fork(self) -> bool:
         """Whether it serves forks now, which it was told to."""
-        return _line(self.connection).get("ready") is True
+        return _told(Connection(self.connection), _SECONDS_TO_FORK).get("ready") is True
 
     def close(self) -> None:
         """End it."""
@@ -92,26 +84,20 @@ class RunnerFork:
 
     def __init__(self, inviting: socket.socket) -> None:
         self.connection, theirs = socket.socketpair()
-        self._asking, asked = socket.socketpair()
-        request = {"session": os.getsid(0), "folder": str(Path.cwd())}
+        ours, asked = socket.socketpair()
+        self._asking = Connection(ours)
         try:
             socket.send_fds(inviting, [b"+"], [asked.fileno()])
-            data = json.dumps(request).encode() + b"\n"
-            sent = socket.send_fds(self._asking, [data], [2, theirs.fileno()])
-            self._asking.sendall(data[sent:])
-        except OSError as error:
-            raise _no_fork() from error
+            self._asking.ask({"session": os.getsid(0), "folder": str(Path.cwd())}, 2, theirs.fileno())
+        except (OSError, ServerGoneError) as error:
+            raise errors.BiopsyError("the warm interpreter of the other release does not answer") from error
         finally:
             theirs.close()
             asked.close()
-        self._asking.settimeout(_SECONDS_TO_FORK)
-        if "pid" not in _line(self._asking):
-            raise _no_fork()
 
     def status(self) -> int:
         """How it has ended, once its connection has: negative for a signal."""
-        self._asking.settimeout(_SECONDS_TO_END)
-        status = _line(self._asking).get("status")
+        status = _told(self._asking, _SECONDS_TO_END).get("status")
         return status if isinstance(status, int) else 4
 
     def close(self) -> None:
@@ -120,28 +106,12 @@ class RunnerFork:
         self._asking.close()
 
 
-def _file_of(module: ModuleType) -> str:
-    assert module.__file__ is not None
-    return module.__file__
-
-
-def _no_fork() -> errors.BiopsyError:
-    return errors.BiopsyError("the warm interpreter of the other release does not answer")
-
-
-def _line(connection: socket.socket) -> dict[str, Any]:
-    """The next line, which is an object; an empty one if there is none."""
-    data = b""
+def _told(connection: Connection, seconds: float) -> dict[str, Any]:
+    """The next object that comes, in so many seconds; an empty one if there is none."""
     try:
-        while not data.endswith(b"\n") and len(data) < _LONGEST_LINE:
-            more = connection.recv(1)
-            if not more:
-                return {}
-            data += more
-        told = json.loads(data)
-    except (OSError, ValueError):
+        return connection.answer(seconds)
+    except (TimeoutError, ServerGoneError):
         return {}
-    return told if isinstance(told, dict) else {}
 
 
 # An interpreter with another release, from here: its modules and objects, used as if they were those of this one.
@@ -163,7 +133,7 @@ class RemoteInterpreter:
         self.is_open = True
         """Whether it can be asked: nothing has come between a question and its answer."""
         self._freed: list[int] = []
-        self._methods: set[tuple[str, str]] = set()
+        self.methods: set[tuple[str, str]] = set()
 
     def module(self, name: str) -> Any:
         """A module by its full name. Raises ImportError."""
@@ -211,14 +181,6 @@ class RemoteInterpreter:
             raise errors.BiopsyError("the interpreter of the other release cannot be understood")
         raise raised_there(str(error.get("type")), str(error.get("text")))
 
-    def is_method(self, kind: str, name: str) -> bool:
-        """Whether an attribute of objects of a type is known to be a method."""
-        return (kind, name) in self._methods
-
-    def learn_method(self, kind: str, name: str) -> None:
-        """Know it from now on."""
-        self._methods.add((kind, name))
-
     def _reference(self, value: Any) -> dict[str, Any]:
         if isinstance(value, RemoteObject):
             return {"object": object.__getattribute__(value, "_number")}
@@ -255,11 +217,11 @@ class RemoteObject:
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__") and name not in _FACTS:
             raise AttributeError(name)
-        if not self._interpreter.is_method(self._kind, name):
-            found = self._interpreter.ask({"do": "get", "name": name}, on=self)
-            if found is not _IS_METHOD:
-                return found
-            self._interpreter.learn_method(self._kind, name)
+        if (self._kind, name) not in self._interpreter.methods:
+            value = self._interpreter.ask({"do": "get", "name": name}, on=self)
+            if value is not _IS_METHOD:
+                return value
+            self._interpreter.methods.add((self._kind, name))
         return RemoteMethod(self, name)
 
     def __setattr__(self, name: str, value: Any) -> None:

@@ -19,7 +19,7 @@ from biopsy.model.index import ModelIndex, index_bytes
 from biopsy.model.tensor_type import BITS, DTYPE_OF_ELEM, ELEM_OF_DTYPE, OptionalType, TensorType, ValueType
 from biopsy.processes.reading import open_plain
 from biopsy.tensors.results import Array, Feed
-from biopsy.tensors.types import all_flattened, structured, text
+from biopsy.tensors.types import all_flattened, structured
 
 if TYPE_CHECKING:
     import onnx
@@ -50,7 +50,12 @@ class Reference(Engine):
 
     def _require_types(self, index: ModelIndex) -> None:
         """Raise EngineFailure for types that an older release computes as if their bits were whole numbers."""
-        elems = _types_of_ml_dtypes(index)
+        # The element types in a model that NumPy lacks, as far as the model tells.
+        found = {weight.kind.elem for weight in index.weights.values()}
+        found |= {kind.elem for kind in map(index.tensor_type, index.infos) if kind is not None}
+        spans = [index.node_spans[node.number] for node in index.nodes if node.op_type == "Cast"]
+        found |= {elem for elem in _NOT_OF_NUMPY if any(bytes([0x18, elem]) in span for span in spans)}
+        elems = found & _NOT_OF_NUMPY
         if not elems:
             return
         helper = self.imports.module("onnx.helper")
@@ -71,7 +76,11 @@ class Reference(Engine):
         """The evaluator of a model, which may be that of another release."""
         wide = self.options["float64"]
         if self.imports.is_here:
-            return _evaluator_class(wide)(proto)
+            if wide:
+                return evaluator_class()(proto)
+            from onnx.reference import ReferenceEvaluator
+
+            return ReferenceEvaluator(proto)
         if wide:
             raise errors.UsageError("engine 'reference': float64 is not there with another release of onnx")
         try:
@@ -87,22 +96,10 @@ class Reference(Engine):
         index = index_bytes(model.data, model.folder)
         weights = taken_out(proto, model.folder) if self.imports.is_here else {}
         external.load_into(proto, model.folder)
-        wide = self.options["float64"]
         if not self.imports.is_here:
             self._require_types(index)
         try:
-            places: list[onnx.GraphProto | onnx.FunctionProto] = [*walk.graphs(proto), *proto.functions]
-            for place in places:
-                number = 0
-                while number < len(place.node):
-                    node = place.node[number]
-                    if node.op_type == "Loop" and not any(node.input[1:2]):
-                        name = f"biopsy/always/{next(filter(None, node.output), number)}"
-                        place.node.insert(number, _true(name))
-                        node = place.node[number := number + 1]
-                        node.input.extend([""] * (2 - len(node.input)))
-                        node.input[1] = name
-                    number += 1
+            name_conditions(proto)
             stack_outputs(proto)
             evaluator = self._evaluator(proto)
             evaluator.rt_inits_.update(weights)
@@ -110,39 +107,15 @@ class Reference(Engine):
             raise
         except Exception as error:
             raise _failure(error, "load") from error
-        return ReferenceSession(evaluator, index, _remarks(proto) if wide else None)
-
-
-def _types_of_ml_dtypes(index: ModelIndex) -> set[int]:
-    """The element types in a model that NumPy lacks, as far as the model tells."""
-    found = {weight.kind.elem for weight in index.weights.values()}
-    found |= {kind.elem for kind in map(index.tensor_type, index.infos) if kind is not None}
-    spans = [index.node_spans[node.number] for node in index.nodes if node.op_type == "Cast"]
-    found |= {elem for elem in _NOT_OF_NUMPY if any(bytes([0x18, elem]) in span for span in spans)}
-    return found & _NOT_OF_NUMPY
+        remarks = None
+        if self.options["float64"]:
+            inside = single_inside(list(walk.nodes(proto)))
+            named = f"onnx computes {', '.join(inside)} in float32 inside, in spite of float64"
+            remarks = [named] if inside else []
+        return ReferenceSession(evaluator, index, remarks)
 
 
 _NOT_OF_NUMPY = frozenset(ELEM_OF_DTYPE.values()) - frozenset(range(1, 16))
-
-
-def _evaluator_class(wide: bool) -> Any:
-    if wide:
-        return evaluator_class()
-    from onnx.reference import ReferenceEvaluator
-
-    return ReferenceEvaluator
-
-
-def _true(name: str) -> onnx.NodeProto:
-    from onnx import TensorProto, helper
-
-    return helper.make_node("Constant", [], [name], value=helper.make_tensor("", TensorProto.BOOL, (), [True]))
-
-
-def _remarks(proto: onnx.ModelProto) -> list[str]:
-
-    found = single_inside(list(walk.nodes(proto)))
-    return [f"onnx computes {', '.join(found)} in float32 inside, in spite of float64"] if found else []
 
 
 class ReferenceSession(BuiltModel):
@@ -169,7 +142,7 @@ class ReferenceSession(BuiltModel):
         if self._is_wide:
             values = map(widened, values)  # an output may be a weight as it is
         values = map(_unwrapped, values, self._types.values())
-        return all_flattened(self._types, values, _readable)
+        return all_flattened(self._types, values)
 
 
 def _unwrapped(value: Any, kind: ValueType | None) -> Any:
@@ -178,11 +151,6 @@ def _unwrapped(value: Any, kind: ValueType | None) -> Any:
         return value
     wrapped = value[0] is None or isinstance(kind.item, TensorType) or isinstance(value[0], list)
     return value[0] if wrapped else value
-
-
-def _readable(value: Array | np.generic[Any]) -> Array:
-    array = np.asarray(value)
-    return text(array) if array.dtype == object else array
 
 
 def _failure(error: Exception, stage: errors.Stage) -> errors.BiopsyError:
@@ -204,31 +172,40 @@ _AXES_ARE_AN_INPUT = 13
 """The opset since which Squeeze and Unsqueeze read their axes from an input."""
 
 
+def name_conditions(proto: onnx.ModelProto) -> None:
+    """Give each Loop of a model a condition, which is always true where it has none: the evaluator wants one."""
+    from onnx import TensorProto, helper
+
+    places: list[Place] = [*walk.graphs(proto), *proto.functions]
+    for place in places:
+        number = 0
+        while number < len(place.node):
+            node = place.node[number]
+            if node.op_type == "Loop" and not any(node.input[1:2]):
+                name = f"biopsy/always/{next(filter(None, node.output), number)}"
+                value = helper.make_tensor("", TensorProto.BOOL, (), [True])
+                place.node.insert(number, helper.make_node("Constant", [], [name], value=value))
+                node = place.node[number := number + 1]
+                node.input.extend([""] * (2 - len(node.input)))
+                node.input[1] = name
+            number += 1
+
+
 def stack_outputs(proto: onnx.ModelProto) -> None:
     """Change every Loop of a model, in bodies and functions too, in place."""
-    version = _version(proto.opset_import)
-    for place in (proto.graph, *walk.graphs_within(proto.graph.node)):
-        _stack_in(place, version)
-    for function in proto.functions:
-        version = _version(function.opset_import)
-        _stack_in(function, version)
-        for place in walk.graphs_within(function.node):
-            _stack_in(place, version)
-
-
-def _version(opsets: Sequence[onnx.OperatorSetIdProto]) -> int:
-    return next((opset.version for opset in opsets if opset.domain in {"", "ai.onnx"}), 1)
-
-
-def _stack_in(place: Place, version: int) -> None:
-    number = 0
-    while number < len(place.node):
-        node = place.node[number]
-        number += 1
-        if node.op_type == "Loop" and walk.operator(node)[0] == "":
-            for added in _stacked(node, version):
-                place.node.insert(number, added)
+    roots: list[tuple[Place, Sequence[onnx.OperatorSetIdProto]]] = [(proto.graph, proto.opset_import)]
+    roots += [(function, function.opset_import) for function in proto.functions]
+    for graph, opsets in roots:
+        version = next((opset.version for opset in opsets if opset.domain in {"", "ai.onnx"}), 1)
+        for place in (graph, *walk.graphs_within(graph.node)):
+            number = 0
+            while number < len(place.node):
+                node = place.node[number]
                 number += 1
+                if node.op_type == "Loop" and walk.operator(node)[0] == "":
+                    for added in _stacked(node, version):
+                        place.node.insert(number, added)
+                        number += 1
 
 
 def _stacked(node: onnx.NodeProto, version: int) -> list[onnx.NodeProto]:

@@ -10,7 +10,7 @@ import numpy as np
 
 from biopsy import errors
 from biopsy.engines.base import BuiltModel, Capabilities, Engine, ModelInput, Session, indexed, require_ending
-from biopsy.engines.trt import settings as trt_package
+from biopsy.engines.trt import settings as trt_settings
 from biopsy.engines.trt.execution import Execution, gpu_names, numpy_name, require_gpu
 from biopsy.engines.trt.settings import OPTIONS, Package, Settings, ShapeRange, profiles_of, unknown_names
 from biopsy.model import load
@@ -30,7 +30,7 @@ _LARGEST_MESSAGE = (1 << 31) - 1
 class TensorRt(Engine):
     """TensorRT, whichever is installed."""
 
-    name = trt_package.ENGINE
+    name = trt_settings.ENGINE
     summary = "TensorRT, or TensorRT for RTX"
     package = "biopsy[tensorrt]"
     capabilities = Capabilities(saves=ENDINGS, saves_without_ending=True, wants_shapes=True)
@@ -40,7 +40,7 @@ class TensorRt(Engine):
     @classmethod
     def version(cls) -> str:
         """The version, and which package it is."""
-        package = trt_package.load()
+        package = trt_settings.load()
         return f"{package.version} ({package.name})"
 
     @classmethod
@@ -61,7 +61,7 @@ class TensorRt(Engine):
         package.logged.clear()
         builder = self._builder(package)
         network, parser = self._parsed(package, settings, builder, model)
-        marked = _mark(network, index, self.options["outputs"], self.options["exclude_outputs"])
+        added, dropped = _mark(network, index, self.options["outputs"], self.options["exclude_outputs"])
         config = builder.create_builder_config()
         settings.apply_to_config(config)
         remarks = [*settings.remarks(), *self._set_shapes(builder, network, config, index, model)]
@@ -69,15 +69,23 @@ class TensorRt(Engine):
         plan = builder.build_serialized_network(network, config)
         del parser  # it has lent its weights to the network
         if plan is None:
-            failure = trt_package.build_failure(package)
+            failure = trt_settings.build_failure(package)
             if failure.kind == "CudaRuntime":
                 require_gpu(f"what was asked of {package.name} {package.version}")
             raise failure
         settings.keep_cache(config)
-        remarks += _type_remarks(package, network, index)
+        ports = [network.get_input(number) for number in range(network.num_inputs)]
+        ports += [network.get_output(number) for number in range(network.num_outputs)]
+        replaced = {}
+        for port in ports:
+            declared = index.tensor_type(index.ids[port.name]) if port.name in index.ids else None
+            used = numpy_name(port.dtype)
+            if declared is not None and declared.elem and used and declared.dtype != used:
+                replaced[declared.dtype] = used
+        remarks += [f"{package.name} computes the model's {name} tensors in {used}" for name, used in replaced.items()]
         inputs = {index.names[tensor]: index.tensor_type(tensor) for tensor in index.fed_inputs()}
         own = [index.names[tensor] for tensor in index.outputs]
-        outputs = tuple(name for name in own if name not in marked.dropped) + marked.added
+        outputs = (*(name for name in own if name not in dropped), *added)
         return TensorRtSession(package, memoryview(plan), inputs, outputs, remarks)
 
     def load(self, path: Path) -> Session:
@@ -112,7 +120,7 @@ class TensorRt(Engine):
         if parser.supports_model_v2(model.data, _path_for_weights(model)):
             return {}
         found: dict[int, str] = {}
-        for refusal in trt_package.refusals(parser):
+        for refusal in trt_settings.refusals(parser):
             number = _outer_number(index, refusal)
             if number is not None:
                 inside = f"{refusal.label}: " if refusal.outer else ""
@@ -130,7 +138,7 @@ class TensorRt(Engine):
         return lines
 
     def _package(self) -> Package:
-        package = trt_package.load(self.options["package"])
+        package = trt_settings.load(self.options["package"])
         register = getattr(package.module, "init_libnvinfer_plugins", None)
         if self.options["plugins"] and register is not None:
             register(package.logger, "")
@@ -149,7 +157,7 @@ class TensorRt(Engine):
             raise errors.EngineMissing(f"{package.name} {package.version} does not start: {error}") from error
         for library in self.options["plugins"]:
             if builder.get_plugin_registry().load_library(library) is None:
-                why = "; ".join(map(trt_package.plain_reason, package.errors_logged)) or "it does not say why"
+                why = "; ".join(map(trt_settings.plain_reason, package.errors_logged)) or "it does not say why"
                 raise errors.UsageError(f"{package.name} cannot load the plug-ins in {library}: {why}")
         return builder
 
@@ -164,7 +172,7 @@ class TensorRt(Engine):
             parsed = parser.parse(model.data, _path_for_weights(model))
         if not parsed:
             load.parse(model.data, model.path)  # raises ModelError if it is damaged: the engine is not to blame
-            raise trt_package.parse_failure(package, trt_package.refusals(parser))
+            raise trt_settings.parse_failure(package, trt_settings.refusals(parser))
         return network, parser
 
     def _set_shapes(
@@ -210,22 +218,16 @@ def _in_words(spans: Mapping[str, ShapeRange]) -> str:
     return ", ".join(f"{name} from {list(span.least)} to {list(span.most)}" for name, span in spans.items())
 
 
-class _Marked:
-    """What marking tensors changed about a network's outputs."""
-
-    def __init__(self, added: Sequence[str] = (), dropped: Sequence[str] = ()) -> None:
-        self.added = tuple(added)
-        self.dropped = frozenset(dropped)
-
-
-def _mark(network: Any, index: ModelIndex, wanted: Sequence[str], unwanted: Sequence[str]) -> _Marked:
+def _mark(
+    network: Any, index: ModelIndex, wanted: Sequence[str], unwanted: Sequence[str]
+) -> tuple[Sequence[str], Sequence[str]]:
     """Mark tensors of the network; ``all`` adds every one that has a name in the model, others replace the outputs.
 
-    Then those ``unwanted`` are none. Raises DoesNotFit for a name that the network does not have, which may have been
-    in the original, and if no output is left.
+    Then those ``unwanted`` are none. Returns the outputs that were added and those dropped. Raises DoesNotFit
+    for a name that the network does not have, which may have been in the original, and if no output is left.
     """
     if not (wanted or unwanted):
-        return _Marked()
+        return (), ()
     layers = [network.get_layer(number) for number in range(network.num_layers)]
     tensors = {
         tensor.name: tensor
@@ -253,7 +255,7 @@ def _mark(network: Any, index: ModelIndex, wanted: Sequence[str], unwanted: Sequ
             network.unmark_output(tensor)
     for name in chosen:
         network.mark_output(tensors[name])
-    return _Marked(chosen, dropped)
+    return chosen, dropped
 
 
 def _without(
@@ -280,7 +282,7 @@ def _path_for_weights(model: ModelInput) -> str:
     return str(model.path if in_place else model.folder / "model.onnx")
 
 
-def _outer_number(index: ModelIndex, refusal: trt_package.Refusal) -> int | None:
+def _outer_number(index: ModelIndex, refusal: trt_settings.Refusal) -> int | None:
     """The node of the main graph that a refusal is about, by its place, or by the name of what it stands in."""
     if not refusal.outer:
         return refusal.number if 0 <= refusal.number < len(index.nodes) else None
@@ -300,19 +302,6 @@ def _declared(index: ModelIndex, port: Any) -> TensorType:
     return found or TensorType(1, tuple(None if dim < 0 else dim for dim in port.shape))
 
 
-def _type_remarks(package: Package, network: Any, index: ModelIndex) -> list[str]:
-    """Inputs and outputs that TensorRT has in another type than the model."""
-    inputs = [network.get_input(number) for number in range(network.num_inputs)]
-    outputs = [network.get_output(number) for number in range(network.num_outputs)]
-    replaced = {}
-    for port in (*inputs, *outputs):
-        declared = index.tensor_type(index.ids[port.name]) if port.name in index.ids else None
-        used = numpy_name(port.dtype)
-        if declared is not None and declared.elem and used and declared.dtype != used:
-            replaced[declared.dtype] = used
-    return [f"{package.name} computes the model's {name} tensors in {used}" for name, used in replaced.items()]
-
-
 # Running: only on a GPU
 
 
@@ -321,7 +310,7 @@ def deserialized(package: Package, plan: memoryview) -> Any:
     package.logged.clear()
     engine = package.module.Runtime(package.logger).deserialize_cuda_engine(plan)
     if engine is None:
-        failure = trt_package.build_failure(package)
+        failure = trt_settings.build_failure(package)
         why = failure.message.partition(": ")[2]
         message = f"{package.name} {package.version} cannot read this engine: {why}"
         raise errors.EngineFailure(message, engine=TensorRt.name, stage="load", kind=failure.kind)

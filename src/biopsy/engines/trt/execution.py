@@ -15,6 +15,7 @@ import numpy as np
 from biopsy import errors
 from biopsy.engines.trt.settings import ENGINE, Package, build_failure
 from biopsy.tensors.results import Array
+from biopsy.tensors.types import dtype_named
 
 
 class Execution:
@@ -227,18 +228,16 @@ def _call(name: str, *arguments: Any) -> None:
 def gpu_names() -> list[str]:
     """Names of the GPUs here; empty if there are none."""
     try:
-        count = ctypes.c_int()
+        count, names = ctypes.c_int(), []
         _call("cuDeviceGetCount", ctypes.byref(count))
-        return [_gpu_name(number) for number in range(count.value)]
+        for number in range(count.value):
+            device, text = ctypes.c_int(), ctypes.create_string_buffer(128)
+            _call("cuDeviceGet", ctypes.byref(device), number)
+            _call("cuDeviceGetName", text, len(text), device)
+            names.append(text.value.decode())
+        return names
     except (NoGpuError, RuntimeError):
         return []
-
-
-def _gpu_name(number: int) -> str:
-    device, text = ctypes.c_int(), ctypes.create_string_buffer(128)
-    _call("cuDeviceGet", ctypes.byref(device), number)
-    _call("cuDeviceGetName", text, len(text), device)
-    return text.value.decode()
 
 
 def require_gpu(wanted: str, *next_steps: str) -> None:
@@ -340,12 +339,4 @@ def numpy_name(dtype: Any) -> str:
 def numpy_type(dtype: Any) -> np.dtype[Any] | None:
     """NumPy's type for one of TensorRT's; None if there is none that holds it element by element."""
     name = numpy_name(dtype)
-    if not name or name in {"int4", "float4_e2m1fn"}:
-        return None
-    try:
-        return np.dtype(name)
-    except TypeError:
-        import ml_dtypes
-
-        extended: np.dtype[Any] = np.dtype(getattr(ml_dtypes, name))
-        return extended
+    return None if name in {"", "int4", "float4_e2m1fn"} else dtype_named(name)

@@ -288,12 +288,9 @@ class Settings:
     def network_flags(self) -> int:
         """The flags that a network is created with."""
         typed = self.package.flag("NetworkDefinitionCreationFlag", "STRONGLY_TYPED")
-        wanted = self.options["strongly_typed"] or self._is_always_typed
+        is_always = self.package.flag("BuilderFlag", "FP16") is None
+        wanted = self.options["strongly_typed"] or is_always
         return 1 << int(typed) if typed is not None and wanted else 0
-
-    @property
-    def _is_always_typed(self) -> bool:
-        return self.package.flag("BuilderFlag", "FP16") is None
 
     def require_precisions(self) -> None:
         """Raise UsageError for a precision that this generation has no flag for."""
@@ -423,7 +420,15 @@ def profiles_of(
     """
     found: list[Mapping[str, ShapeRange]] = []
     for number in range(max(1, *(len(options[key] or ()) for key in _SHAPES))):
-        before = found[-1] if found else {name: _unasked(name, model, guess) for name in types}
+        before = found[-1] if found else {}
+        for name in () if found else types:
+            fed = model.shapes.get(name, ())
+            if fed and len({len(shape) for shape in fed}) == 1:
+                columns = list(zip(*fed, strict=True))
+                span = ShapeRange(tuple(map(min, columns)), tuple(fed[0]), tuple(map(max, columns)))
+            else:
+                span = ShapeRange(guess[name], guess[name], guess[name], is_guess=True)
+            before = {**before, name: span}
         profile = {name: _asked(name, options, number) or before[name] for name in types}
         for name, span in profile.items():
             _require_fitting(name, types[name], span)
@@ -437,14 +442,6 @@ def _asked(name: str, options: Mapping[str, Any], number: int) -> ShapeRange | N
     least, best, most = (one[number].get(name) if number < len(one) else None for one in profiles)
     asked = best or most or least
     return None if asked is None else ShapeRange(least or asked, asked, most or asked)
-
-
-def _unasked(name: str, model: ModelInput, guess: Shapes) -> ShapeRange:
-    fed = model.shapes.get(name, ())
-    if fed and len({len(shape) for shape in fed}) == 1:
-        columns = list(zip(*fed, strict=True))
-        return ShapeRange(tuple(map(min, columns)), tuple(fed[0]), tuple(map(max, columns)))
-    return ShapeRange(guess[name], guess[name], guess[name], is_guess=True)
 
 
 def _require_fitting(name: str, type_: TensorType, span: ShapeRange) -> None:

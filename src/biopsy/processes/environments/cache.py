@@ -123,20 +123,17 @@ class Cache:
 
         Raises InUseError if others keep it longer than ``patience`` seconds; CannotInstall if there can be no lock.
         """
-        descriptor = self._open_lock(key, shared=shared, patience=patience)
-        try:
-            yield descriptor
-        finally:
-            os.close(descriptor)
-
-    def _open_lock(self, key: str, *, shared: bool, patience: float) -> int:
         try:
             make_private_folder(self.folder, anywhere="BIOPSY_CACHE_DIR" in os.environ)
-            return open_locked(self.lock(key), patience, shared=shared)
+            descriptor = open_locked(self.lock(key), patience, shared=shared)
         except InUseError:
             raise
         except OSError as error:
             raise self.unusable(error) from error
+        try:
+            yield descriptor
+        finally:
+            os.close(descriptor)
 
     def unusable(self, error: OSError) -> errors.CannotInstall:
         """The error that tells why environments cannot be kept here."""
@@ -200,20 +197,16 @@ class Cache:
     # All of them
 
     def entries(self) -> list[CachedEnvironment]:
-        """All environments, and what is left of unfinished ones, the one that was used last at the end."""
-        return sorted((self._entry(key) for key in self._keys()), key=lambda entry: entry.used)
+        """All environments, and what is left of unfinished ones, the one that was used last at the end.
 
-    def _keys(self) -> list[str]:
-        """The folders that are ours: they are called as we call them, and have a lock beside them."""
-        try:
-            return [
-                path.name
-                for path in self.folder.iterdir()
-                if _OURS.fullmatch(path.name)
-                and (path.is_dir() and not path.is_symlink() and self.lock(path.name).is_file())
-            ]
-        except OSError:
-            return []
+        Ours are called as we call them, and have a lock beside them.
+        """
+        keys: list[str] = []
+        with contextlib.suppress(OSError):
+            for path in self.folder.iterdir():
+                is_ours = _OURS.fullmatch(path.name) and path.is_dir() and not path.is_symlink()
+                keys += [path.name] if is_ours and self.lock(path.name).is_file() else []
+        return sorted(map(self._entry, keys), key=lambda entry: entry.used)
 
     def _entry(self, key: str) -> CachedEnvironment:
         record = self.record(key)

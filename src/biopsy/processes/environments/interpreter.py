@@ -119,10 +119,17 @@ def _described(path: Path) -> Interpreter:
     if version < _OLDEST:
         raise errors.UsageError(f"{shown} is Python {facts['version']}, and 3.8 is the oldest that can be used")
     own = _own_facts()
-    other = [name for name in ("implementation", "machine", "libc") if facts[name] != own.get(name)]
+    other = [fact for fact in ("implementation", "machine", "libc") if facts[fact] != own.get(fact)]
     if other or facts["implementation"] != "cpython":
         raise errors.UsageError(f"{shown} is made for another machine than this Python, or is no CPython")
-    return Interpreter(path=Path(facts["path"]), version=facts["version"], tags=_tags(version, facts))
+    from packaging import tags
+
+    name = f"cp{version[0]}{version[1]}"
+    plain = name + ("t" if facts["free_threaded"] else "")
+    abis = [f"{plain}d", plain] if facts["debug"] else [plain]
+    platforms = list(tags.platform_tags())
+    taken = [*tags.cpython_tags(version[:2], abis, platforms), *tags.compatible_tags(version[:2], name, platforms)]
+    return Interpreter(path=Path(facts["path"]), version=facts["version"], tags=tuple(map(str, taken)))
 
 
 def _facts(path: Path) -> dict[str, Any] | None:
@@ -138,18 +145,6 @@ def _facts(path: Path) -> dict[str, Any] | None:
 @cache
 def _own_facts() -> dict[str, Any]:
     return _facts(Path(sys.executable)) or {}
-
-
-def _tags(version: Sequence[int], facts: Mapping[str, Any]) -> tuple[str, ...]:
-    """The tags of the wheels that a CPython takes on the platform of this one, the best first."""
-    from packaging import tags
-
-    name = f"cp{version[0]}{version[1]}"
-    plain = name + ("t" if facts["free_threaded"] else "")
-    abis = [f"{plain}d", plain] if facts["debug"] else [plain]
-    platforms = list(tags.platform_tags())
-    own = tags.cpython_tags(version[:2], abis, platforms)
-    return tuple(map(str, [*own, *tags.compatible_tags(version[:2], name, platforms)]))
 
 
 def _run(words: list[str]) -> Ended | None:

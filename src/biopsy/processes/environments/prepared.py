@@ -61,7 +61,7 @@ class Environment:
 
     @property
     def variables(self) -> dict[str, str | None]:
-        """Changes of the variables of a process that runs in it, as ``isolation.process`` takes them."""
+        """Changes of the variables of a process that runs in it, as ``processes.process`` takes them."""
         return undisturbed()
 
 
@@ -91,8 +91,24 @@ def prepared(
             record = cache.record(plan.key)
             if record is not None:
                 cache.touch(plan.key)
-                listener(_event(record, cached=not made))
-                yield _environment(cache.place(plan.key), record, interpreter)
+                listener(
+                    events.InstallationDone(
+                        requirements=record.requirements,
+                        added=record.added,
+                        python=record.python,
+                        packages=record.packages,
+                        bytes=record.bytes,
+                        seconds=record.seconds if made else 0.0,
+                        cached=not made,
+                    )
+                )
+                yield Environment(
+                    python=python_of(cache.place(plan.key)),
+                    requirements=record.requirements,
+                    added=record.added,
+                    packages=record.packages,
+                    interpreter=interpreter,
+                )
                 return
         with _waited_for(cache, plan, listener, shared=False) as lock:
             if cache.record(plan.key) is None:  # nobody has made it meanwhile
@@ -116,28 +132,6 @@ def _waited_for(cache: Cache, plan: Plan, listener: events.Listener, *, shared: 
                     f"another process has installed {named} for {_LONG_WAIT / 60:.0f} minutes", kind="other"
                 ) from error
         yield lock
-
-
-def _environment(place: Path, record: Record, interpreter: Interpreter) -> Environment:
-    return Environment(
-        python=python_of(place),
-        requirements=record.requirements,
-        added=record.added,
-        packages=record.packages,
-        interpreter=interpreter,
-    )
-
-
-def _event(record: Record, *, cached: bool) -> events.InstallationDone:
-    return events.InstallationDone(
-        requirements=record.requirements,
-        added=record.added,
-        python=record.python,
-        packages=record.packages,
-        bytes=record.bytes,
-        seconds=0.0 if cached else record.seconds,
-        cached=cached,
-    )
 
 
 # How an environment is made, by a process that has it to itself: whole, or not there.
@@ -177,10 +171,9 @@ def make(plan: Plan, cache: Cache, lock: int, sources: Sources, listener: events
         )
     )
     _make_room(plan, cache, listener)
-    told = available(plan.wanted, plan.interpreter, sources)
-    filling = _Filling(plan=plan, told=told, cache=cache, lock=lock, sources=sources, installer=installer)
+    wanted = available(plan.wanted, plan.interpreter, sources)
     with _kept_if_whole(plan, cache) as keep:
-        added, trial = filling.filled()
+        added, trial = _filled(plan, wanted, cache, lock, sources, installer)
         record = Record(
             requirements=plan.requirements,
             added=added,
@@ -227,60 +220,40 @@ def _kept_if_whole(plan: Plan, cache: Cache) -> Iterator[cleanup.TransientFolder
         cleanup.strike(*listed)
 
 
-@dataclass(frozen=True, kw_only=True)
-class _Filling:
-    """Packages on their way into an environment; ``told`` is what an installer is asked for."""
+def _filled(
+    plan: Plan, wanted: tuple[str, ...], cache: Cache, lock: int, sources: Sources, installer: Installer
+) -> tuple[tuple[str, ...], ImportTrial]:
+    """Make an environment, install what is ``wanted`` and import it: what was added for that, and what is in it.
 
-    plan: Plan
-    told: tuple[str, ...]
-    cache: Cache
-    lock: int
-    sources: Sources
-    installer: Installer
+    Added is what imports ask for, unless the user has said which version of it is to be there. Raises CannotInstall.
+    """
+    place, added = cache.place(plan.key), tuple[str, ...]()
+    python = python_of(place)
 
-    def filled(self) -> tuple[tuple[str, ...], ImportTrial]:
-        """Make it, install and import what is asked for; what was added, and what is in it. Raises CannotInstall."""
-        try:
-            self._require(self.installer.make(self.cache.place(self.plan.key), self.lock))
-            self._install(self.told)
-            return self._mended(self._tried())
-        except CannotStartError as error:
-            raise errors.CannotInstall(error.message, kind="other") from error
+    def require(ended: Ended, requirements: Sequence[str]) -> None:
+        if ended.status != 0:
+            raise refusal(ended, requirements, sources, cache.folder)
 
-    def _mended(self, trial: ImportTrial) -> tuple[tuple[str, ...], ImportTrial]:
-        """Add what imports ask for, unless the user has said which version of it is to be there."""
-        added: tuple[str, ...] = ()
+    try:
+        require(installer.make(place, lock), plan.requirements)
+        require(installer.install(python, wanted, lock), wanted)
+        trial = tried(python, sorted(names(plan.wanted)))
         while trial.problem is not None:
-            more = self._allowed(trial.needs, added)
+            said = names([*plan.wanted, *(parsed(added) if added else ())])
+            more = tuple(need for need in trial.needs if not names(parsed([need])) & said)
             if not more or len(added) + len(more) > _MOST_ADDED:
                 raise trial.problem
             added += more
             try:
-                self._install((*self.told, *added))
+                require(installer.install(python, (*wanted, *added), lock), (*wanted, *added))
             except errors.CannotInstall as error:
                 if error.concerns_all:
                     raise
                 raise trial.problem from error
-            trial = self._tried()
+            trial = tried(python, sorted(names(plan.wanted)))
         return added, trial
-
-    def _allowed(self, needs: Sequence[str], added: Sequence[str]) -> tuple[str, ...]:
-        said = names([*self.plan.wanted, *(parsed(added) if added else ())])
-        return tuple(need for need in needs if not names(parsed([need])) & said)
-
-    def _install(self, requirements: Sequence[str]) -> None:
-        self._require(self.installer.install(self._python, requirements, self.lock), requirements)
-
-    def _require(self, ended: Ended, requirements: Sequence[str] | None = None) -> None:
-        if ended.status != 0:
-            raise refusal(ended, requirements or self.plan.requirements, self.sources, self.cache.folder)
-
-    def _tried(self) -> ImportTrial:
-        return tried(self._python, sorted(names(self.plan.wanted)))
-
-    @property
-    def _python(self) -> Path:
-        return python_of(self.cache.place(self.plan.key))
+    except CannotStartError as error:
+        raise errors.CannotInstall(error.message, kind="other") from error
 
 
 # What was installed is imported once, in a child: a package that cannot be imported here is of no use to anybody.
@@ -360,8 +333,12 @@ def tried(python: Path, distributions: Sequence[str]) -> ImportTrial:
     words = [str(python), "-I", "-c", _SCRIPT, token, *distributions]
     ended = run(words, lambda: Limits(seconds=_SECONDS), environment=undisturbed(), kept=_KEPT_OUTPUT)
     printed = ended.output.decode(errors="replace")
-    said = _Said.of(printed, token)
-    plain = [line for line in printed.splitlines() if not line.startswith(token)]
+    said, plain = _Said(), []
+    for line in printed.splitlines():
+        if line.startswith(token):
+            vars(said).update(json.loads(line.removeprefix(token)))
+        else:
+            plain.append(line)
     needs = tuple(need for pattern, need in _NEEDS if re.search(pattern, "\n".join(plain)))
     problem = None if said.done and ended.status == 0 and not needs else _problem(ended, said, plain, needs)
     return ImportTrial(packages=said.packages, problem=problem, needs=needs)
@@ -375,14 +352,6 @@ class _Said:
     importing: str = ""
     failed: str = ""
     done: bool = False
-
-    @classmethod
-    def of(cls, printed: str, token: str) -> _Said:
-        said = cls()
-        for line in printed.splitlines():
-            if line.startswith(token):
-                vars(said).update(json.loads(line.removeprefix(token)))
-        return said
 
 
 def _problem(ended: Ended, said: _Said, printed: Sequence[str], needs: Sequence[str]) -> errors.CannotInstall:
@@ -430,8 +399,13 @@ def refusal(ended: Ended, requirements: Sequence[str], sources: Sources, folder:
     printed = without_secrets(ended.output.decode(errors="replace"), sources)
     named = series([printable(each) for each in requirements])
     if _DISK_FULL.search(printed) or -ended.status == getattr(signal, "SIGXFSZ", None):
-        return _disk_full(named, folder)
-    details = [shortened(printable(line), _LONGEST_LINE) for line in _telling_lines(printed)]
+        return errors.CannotInstall(
+            f"there is not enough space for {named} in {folder}",
+            kind="disk full",
+            next_steps=["biopsy cache clear", "BIOPSY_CACHE_DIR=/a/folder/with/space"],
+        )
+    lines = [line for line in map(str.strip, printed.splitlines()) if line and not _NOISE.match(line)]
+    details = [shortened(printable(line), _LONGEST_LINE) for line in lines[-_MOST_LINES:]]  # the last say what is wrong
     if ended.cause == "time":
         return errors.CannotInstall(f"the installation of {named} took too long", kind="other", details=details)
     if ended.status < 0:
@@ -448,18 +422,3 @@ def refusal(ended: Ended, requirements: Sequence[str], sources: Sources, folder:
         return errors.CannotInstall(f"{named} cannot be installed together", kind="conflict", details=details)
     steps = ["pip install uv"] if "ensurepip" in printed else []
     return errors.CannotInstall(f"{named} cannot be installed", kind="other", details=details, next_steps=steps)
-
-
-def _disk_full(named: str, folder: Path) -> errors.CannotInstall:
-    """The error that tells of a full disk."""
-    return errors.CannotInstall(
-        f"there is not enough space for {named} in {folder}",
-        kind="disk full",
-        next_steps=["biopsy cache clear", "BIOPSY_CACHE_DIR=/a/folder/with/space"],
-    )
-
-
-def _telling_lines(printed: str) -> list[str]:
-    """The lines of an installer that say what is wrong: the last ones, without what it was doing."""
-    lines = [line.strip() for line in printed.splitlines()]
-    return [line for line in lines if line and not _NOISE.match(line)][-_MOST_LINES:]

@@ -15,6 +15,10 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 from urllib.request import url2pathname
 
+from packaging.specifiers import InvalidSpecifier, SpecifierSet
+from packaging.utils import InvalidWheelFilename, parse_wheel_filename
+from packaging.version import Version
+
 from biopsy import errors
 from biopsy.processes.environments.interpreter import Interpreter, interpreter_of
 from biopsy.processes.environments.requirements import WantedPackage, normalized, pinned
@@ -23,7 +27,6 @@ from biopsy.processes.reading import read_plain
 from biopsy.text import first_line, first_of, printable, series, shortened
 
 if TYPE_CHECKING:
-    from packaging.version import Version
     from pypi_simple import DistributionPackage
 
 
@@ -74,31 +77,28 @@ def available(wanted: Sequence[WantedPackage], interpreter: Interpreter, sources
     ``releases`` does, or it was yanked. Where an index wants a password that only the installer knows to get, nothing
     is known here.
     """
-    return tuple(_available(each, interpreter, sources) for each in wanted)
-
-
-def _available(wanted: WantedPackage, interpreter: Interpreter, sources: Sources) -> str:
-    try:
-        wheels = wheels_of(wanted.name, sources)
-    except IndexRefuses:
-        return wanted.text
-    _require(wanted, wheels, interpreter)
-    version = pinned(wanted)
-    exact = [each for each in wheels if each.version == version and each.yanked is None and each.fits(interpreter)]
-    others = {each.version for each in wheels if version is not None and _is_build_of(each.version, version)}
-    if not exact or not others or "===" in wanted.text:
-        return wanted.text
-    excluded = [f"!={each}" for each in sorted(others)]
-    from packaging.specifiers import SpecifierSet
-
-    requirement = copy(wanted.requirement)
-    requirement.specifier = requirement.specifier & SpecifierSet(",".join(excluded))
-    return str(requirement)
-
-
-def _is_build_of(version: Version, release: Version) -> bool:
-    """Whether a version is another build of a release: of the same number, with a name of its own."""
-    return release.local is None and version.local is not None and version.public == release.public
+    told = []
+    for each in wanted:
+        try:
+            wheels = wheels_of(each.name, sources)
+        except IndexRefuses:
+            told.append(each.text)
+            continue
+        _require(each, wheels, interpreter)
+        version, exact, others = pinned(each), False, set[Version]()
+        for wheel in wheels:
+            if version is None:
+                break
+            exact |= wheel.version == version and wheel.yanked is None and wheel.fits(interpreter)
+            if version.local is None and wheel.version.local is not None and wheel.version.public == version.public:
+                others.add(wheel.version)
+        if not exact or not others or "===" in each.text:
+            told.append(each.text)
+            continue
+        requirement = copy(each.requirement)
+        requirement.specifier &= SpecifierSet(",".join(f"!={other}" for other in sorted(others)))
+        told.append(str(requirement))
+    return tuple(told)
 
 
 def _require(wanted: WantedPackage, wheels: Sequence[Wheel], interpreter: Interpreter) -> None:
@@ -192,8 +192,6 @@ class Wheel:
 
     def fits(self, interpreter: Interpreter) -> bool:
         """Whether an interpreter can use it."""
-        from packaging.specifiers import InvalidSpecifier, SpecifierSet
-
         if self.tags.isdisjoint(interpreter.tags):
             return False
         try:
@@ -241,8 +239,6 @@ def _places(sources: Sources) -> str:
 
 
 def _wheels(files: Iterable[DistributionPackage], name: str) -> Iterator[Wheel]:
-    from packaging.utils import InvalidWheelFilename, parse_wheel_filename
-
     for file in files:
         try:
             named, version, _, tags = parse_wheel_filename(file.filename)

@@ -69,7 +69,7 @@ class Sources:
             "UV_NATIVE_TLS": "true",  # its name in older versions
             **({"SSL_CERT_FILE": self.certificate} if self.certificate else {}),
             **({"SSL_CLIENT_CERT": self.client_certificate} if self.client_certificate else {}),
-            **_proxy_variables(self.proxy),
+            **(dict.fromkeys(("HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY"), self.proxy) if self.proxy else {}),
         }
 
     def for_pip(self) -> dict[str, str | None]:
@@ -109,7 +109,10 @@ def without_secrets(text: str, sources: Sources) -> str:
 
 def configured() -> Sources:
     """What this user has configured. Variables of uv come before those of pip, then the files of pip and of uv."""
-    pip, uv = _of_pip(), _of_uv()
+    pip, uv = dict(_of_pip_files(sys.executable, os.environ.get("PIP_CONFIG_FILE"))), _of_uv()
+    for name, value in os.environ.items():
+        if name.startswith("PIP_") and value:
+            pip[name[4:].lower().replace("_", "-")] = value
     default = _first(os.environ.get("UV_DEFAULT_INDEX"), os.environ.get("UV_INDEX_URL"), pip.get("index-url"), uv.index)
     more_of_uv = [*_words("UV_INDEX"), *_words("UV_EXTRA_INDEX_URL"), *uv.more]
     more = [*more_of_uv, *pip.get("extra-index-url", "").split()]
@@ -144,15 +147,6 @@ def origin_in_variables() -> tuple[str, ...]:
 
 
 # Of pip
-
-
-def _of_pip() -> dict[str, str]:
-    """The options of ``pip install`` that its files and variables give, by their names without dashes before them."""
-    told = dict(_of_pip_files(sys.executable, os.environ.get("PIP_CONFIG_FILE")))
-    for name, value in os.environ.items():
-        if name.startswith("PIP_") and value:
-            told[name[4:].lower().replace("_", "-")] = value
-    return told
 
 
 @cache
@@ -196,7 +190,17 @@ def _of_uv() -> _UvFiles:
     for path in [Path(given)] if given else [home / "uv" / "uv.toml", Path("/etc/uv/uv.toml")]:
         settings = _toml(path)
         if settings is not None:
-            return _indexes_of(settings)
+            pip = settings.get("pip")
+            told = {**settings, **(pip if isinstance(pip, dict) else {})}
+            named = [each for each in _list(told.get("index")) if isinstance(each, dict)]
+            usual = [each for each in named if isinstance(each.get("url"), str) and not each.get("explicit")]
+            default = next((each["url"] for each in usual if each.get("default")), told.get("index-url"))
+            more = [each["url"] for each in usual if not each.get("default")] + _texts(told.get("extra-index-url"))
+            return _UvFiles(
+                index=default if isinstance(default, str) else None,
+                more=tuple(more),
+                links=tuple(_texts(told.get("find-links"))),
+            )
     return _UvFiles()
 
 
@@ -206,20 +210,6 @@ def _toml(path: Path) -> Mapping[str, Any] | None:
         return tomllib.loads(read_plain(path, _LARGEST_SETTINGS, follow=True).decode())
     except (OSError, ValueError, RecursionError):
         return None
-
-
-def _indexes_of(settings: Mapping[str, Any]) -> _UvFiles:
-    pip = settings.get("pip")
-    told = {**settings, **(pip if isinstance(pip, dict) else {})}
-    named = [each for each in _list(told.get("index")) if isinstance(each, dict) and isinstance(each.get("url"), str)]
-    usual = [each for each in named if not each.get("explicit")]
-    default = next((each["url"] for each in usual if each.get("default")), told.get("index-url"))
-    more = [each["url"] for each in usual if not each.get("default")] + _texts(told.get("extra-index-url"))
-    return _UvFiles(
-        index=default if isinstance(default, str) else None,
-        more=tuple(more),
-        links=tuple(_texts(told.get("find-links"))),
-    )
 
 
 # Words
@@ -259,7 +249,3 @@ def _address(text: str) -> str:
 
 def _place(text: str) -> str:
     return text if "://" in text else str(Path(text).expanduser().absolute())
-
-
-def _proxy_variables(proxy: str | None) -> dict[str, str | None]:
-    return dict.fromkeys(("HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY"), proxy) if proxy else {}
