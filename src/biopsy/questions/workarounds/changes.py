@@ -27,9 +27,8 @@ from biopsy.questions.workarounds.spellings.site import (
     FLOAT,
     FLOAT16,
     INT64,
+    Family,
     Site,
-    Spelling,
-    unmatched,
 )
 from biopsy.questions.workarounds.spellings.table import respellings, spellings
 from biopsy.reduction.passes.editing import copied, described
@@ -167,63 +166,52 @@ _WIDER = {FLOAT16: FLOAT, BFLOAT16: FLOAT, FLOAT: DOUBLE}
 _INT32 = 6
 
 
+BARRIERS = Family()
+
+
 def _behind(at: Site) -> list[str]:
     """The node again; only its first output gets a barrier."""
     at.require(bool(at.node.output[0]) and at.node.op_type not in {"Constant", "Identity"})
     return at.copies(at.node.input)
 
 
-def _cast_pair(at: Site) -> list[str]:
+@BARRIERS.by(
+    "cast-pair",
+    matches="a result",
+    writes="its result cast to a wider type and back",
+    cost="the fusions that it breaks; ONNX Runtime removes the casts after them",
+)
+def _(at: Site) -> list[str]:
     elem = at.elem(at.node.output[0])
     first, *others = _behind(at)
-    return [at.cast(at.cast(first, _WIDER.get(elem) or unmatched()), elem), *others]
+    return [at.write("Cast(Cast(r, to=wider), to=elem)", r=first, wider=_WIDER[elem], elem=elem), *others]
 
 
-def _max_with_itself(at: Site) -> list[str]:
+@BARRIERS.by(
+    "max-with-itself",
+    matches="a result",
+    writes="Max(r, r) of its result r, which is r",
+    cost="the fusions that it breaks, and a pass over the tensor",
+    least_opset=8,
+)
+def _(at: Site) -> list[str]:
     elem = at.elem(at.node.output[0])
     at.require(elem in {FLOAT, DOUBLE} or (at.opset >= 12 and elem in {FLOAT16, _INT32, INT64}))
     first, *others = _behind(at)
     return [at.new("Max", first, first), *others]
 
 
-def _where_never(at: Site) -> list[str]:
-    elem = at.elem(at.node.output[0])
-    at.require(elem in {FLOAT, DOUBLE, INT64, _INT32})
-    first, *others = _behind(at)
-    return [at.new("Where", at.new("Less", first, first), first, first), *others]
-
-
-BARRIERS = (
-    Spelling(
-        name="cast-pair",
-        operators=(),
-        matches="a result",
-        writes="its result cast to a wider type and back",
-        draft=_cast_pair,
-        cost="the fusions that it breaks; ONNX Runtime removes the casts after them",
-        exact=True,
-    ),
-    Spelling(
-        name="max-with-itself",
-        operators=(),
-        matches="a result",
-        writes="Max(r, r) of its result r, which is r",
-        draft=_max_with_itself,
-        cost="the fusions that it breaks, and a pass over the tensor",
-        exact=True,
-        least_opset=8,
-    ),
-    Spelling(
-        name="where-with-itself",
-        operators=(),
-        matches="a result",
-        writes="Where(r < r, r, r) of its result r, which is r",
-        draft=_where_never,
-        cost="the fusions that it breaks, and two passes over the tensor",
-        exact=True,
-        least_opset=9,
-    ),
+@BARRIERS.by(
+    "where-with-itself",
+    matches="a result",
+    writes="Where(r < r, r, r) of its result r, which is r",
+    cost="the fusions that it breaks, and two passes over the tensor",
+    least_opset=9,
 )
+def _(at: Site) -> list[str]:
+    at.require(at.elem(at.node.output[0]) in {FLOAT, DOUBLE, INT64, _INT32})
+    first, *others = _behind(at)
+    return [at.write("Where(r < r, r, r)", r=first), *others]
 
 
 def barriers(model: onnx.ModelProto, nodes: Sequence[int]) -> list[Patch]:
