@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -67,18 +67,14 @@ def catalogue_of(folders: Sequence[Path] = ()) -> Catalogue:
         except OSError as error:
             broken.append(f"{folder}: {error.strerror or error}")
             continue
-        _read(files[:_MOST_FILES], origin, failures, broken)
+        for file in files[:_MOST_FILES]:
+            try:
+                failures.append(read_entry(file, origin))
+            except errors.DataError as error:
+                broken.append(error.message)
         if len(files) > _MOST_FILES:
             broken.append(f"{folder}: only the first {_MOST_FILES:,} files are read")
     return Catalogue(failures=tuple(failures), broken=tuple(broken))
-
-
-def _read(files: Iterable[Path], origin: str | None, failures: list[KnownFailure], broken: list[str]) -> None:
-    for file in files:
-        try:
-            failures.append(read_entry(file, origin))
-        except errors.DataError as error:
-            broken.append(error.message)
 
 
 # One known bug, as a file of a catalogue tells it.
