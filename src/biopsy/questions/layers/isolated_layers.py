@@ -91,12 +91,21 @@ class IsolatedLayers:
         layers = list(self._layers(nodes))
         runs = {layer.layers[0]: [result] for layer, result in self._round(layers)}
         layers = [layer for layer in layers if layer.layers[0] in runs]
+
+        def repeat(some: Sequence[Subgraph]) -> None:
+            for layer, result in self._round(some, repeated=True):
+                runs[layer.layers[0]].append(result)
+
         if not flaky:
-            self._repeat_wrong(layers, runs)
+            wrong = [layer for layer in layers if runs[layer.layers[0]][0].is_wrong]
+            for done in range(1, RUNS_TO_BE_SURE):
+                if done > 1:  # layers that the engine fails at each time are run only twice
+                    wrong = [layer for layer in wrong if any(not result.failure for result in runs[layer.layers[0]])]
+                repeat(wrong)
             self.is_flaky = any(len({result.differs for result in results}) > 1 for results in runs.values())
         if flaky or self.is_flaky:
             for done in range(1, RUNS_IF_FLAKY):
-                self._repeat([layer for layer in layers if len(runs[layer.layers[0]]) == done], runs)
+                repeat([layer for layer in layers if len(runs[layer.layers[0]]) == done])
         self.results = {node: _summed(results) for node, results in runs.items()}
 
     def weigh(self, rounding: RoundingJudge) -> None:
@@ -112,18 +121,6 @@ class IsolatedLayers:
                     self.results[node] = replace(
                         self.results[node], rounding_ratio=judged.noise.ratio, is_of_model=judged.is_of_model
                     )
-
-    def _repeat_wrong(self, layers: Sequence[Subgraph], runs: dict[int, list[IsolatedResult]]) -> None:
-        """Run what is wrong again to be sure; layers that the engine fails at each time only twice."""
-        wrong = [layer for layer in layers if runs[layer.layers[0]][0].is_wrong]
-        for done in range(1, RUNS_TO_BE_SURE):
-            if done > 1:
-                wrong = [layer for layer in wrong if any(not result.failure for result in runs[layer.layers[0]])]
-            self._repeat(wrong, runs)
-
-    def _repeat(self, layers: Sequence[Subgraph], runs: dict[int, list[IsolatedResult]]) -> None:
-        for layer, result in self._round(layers, repeated=True):
-            runs[layer.layers[0]].append(result)
 
     def _round(self, layers: Sequence[Subgraph], *, repeated: bool = False) -> list[tuple[Subgraph, IsolatedResult]]:
         """Run layers once. ``repeated``: judge them by the reference on the same values, whatever it computes in."""
@@ -159,18 +156,15 @@ class IsolatedLayers:
             elif not outputs:
                 self.impossible[node] = "its outputs were not recorded"
             else:
-                self._note_piece(node, closed)
+                nodes, index = self._subgraphs.layers(closed), self._subgraphs.index
+                if nodes != (node,) and node not in self.pieces:
+                    self.pieces[node] = LayerPiece(
+                        nodes=nodes,
+                        labels=tuple(index.nodes[number].label for number in nodes),
+                        inputs=tuple(self._subgraphs.names(self._subgraphs.inputs(closed))),
+                        origins=origins_of(index, nodes),
+                    )
                 yield Subgraph(self._subgraphs, (node,), closed, outputs)
-
-    def _note_piece(self, node: int, closed: tuple[int, ...]) -> None:
-        nodes, index = self._subgraphs.layers(closed), self._subgraphs.index
-        if nodes != (node,) and node not in self.pieces:
-            self.pieces[node] = LayerPiece(
-                nodes=nodes,
-                labels=tuple(index.nodes[number].label for number in nodes),
-                inputs=tuple(self._subgraphs.names(self._subgraphs.inputs(closed))),
-                origins=origins_of(index, nodes),
-            )
 
     def _judged(self, layer: Subgraph, runs: Runs, expected: Runs | None) -> IsolatedResult:
         names = self._subgraphs.names(layer.outputs)

@@ -22,7 +22,7 @@ from biopsy.model.index import ModelIndex
 from biopsy.model.known_names import listed
 from biopsy.model.load import read_bytes
 from biopsy.model.nodes import is_constant_node
-from biopsy.model.tensor_type import STRING, TensorType
+from biopsy.model.tensor_type import STRING
 from biopsy.questions.layers.findings import GoldenCoverage, TensorError
 from biopsy.questions.layers.question import Judge
 from biopsy.recording.reference_run import NoValues, StoredValues, ValuesInMemory
@@ -63,6 +63,7 @@ class ReferenceRecorder:
         self._lost: list[str] = []
         self._given: Mapping[str, int] | None = None
         self._refused: Mapping[str, str] = {}
+        self._differing: set[str] = set()
 
     def record(self, feeds: Sequence[Feed], names: Sequence[str]) -> RecordedModel:
         """Record those of ``names`` that the engine can give, for every feed.
@@ -128,7 +129,6 @@ class ReferenceRecorder:
                 for name in fed:
                     store.append((0, sample, name), feed[name])
             store.commit()
-            remarks = _RecordingRemarks(self._reference.engine, self._judge, self._listener)
             limit = max(self._limit // max(len(feeds), 1), 1)
             request = Request(
                 runner=0,
@@ -138,7 +138,7 @@ class ReferenceRecorder:
                 iterations=len(feeds),
                 limit=limit,
             )
-            record(store, request, lambda batch: self._run(batch, inputs), remarks.finished, remarks.differs)
+            record(store, request, lambda batch: self._run(batch, inputs), self._finished, self._differs)
             store.finish({0: results_of(store, [*fed, *names], 0, self._reference.engine, len(feeds))})
         return StoredValues(path)
 
@@ -169,6 +169,23 @@ class ReferenceRecorder:
 
         return tensor_sizes(marked, feeds, run, limit)
 
+    def _finished(self, batch: Batch) -> None:
+        self._listener(events.Measured("record", batch.number, batch.count))
+
+    def _differs(self, difference: Disagreement) -> None:
+        """Say, once per tensor, that batches do not agree on it."""
+        name = difference.name
+        if name in self._differing or self._judge.error(name, [difference.again], [difference.first]).passed:
+            return
+        self._differing.add(name)
+        self._listener(
+            events.Remark(
+                f"the reference engine {self._reference.engine} gives other values for {name!r} when other tensors are "
+                "marked as outputs: take one that does not optimize, such as onnxrt:optimization=none",
+                warning=True,
+            )
+        )
+
     def _run(self, names: Sequence[str], inputs: Path) -> list[dict[str, Array]]:
         """The values of some tensors per sample, without those that the engine cannot give: found by halves."""
         try:
@@ -180,32 +197,6 @@ class ReferenceRecorder:
         half = len(names) // 2
         halves = self._run(names[:half], inputs), self._run(names[half:], inputs)
         return [{**left, **right} for left, right in zip(*halves, strict=True)]
-
-
-class _RecordingRemarks:
-    """What is said about a recording: progress, and once per tensor that batches do not agree on it."""
-
-    def __init__(self, engine: str, judge: Judge, listener: events.Listener) -> None:
-        self._engine = engine
-        self._judge = judge
-        self._listener = listener
-        self._differing: set[str] = set()
-
-    def finished(self, batch: Batch) -> None:
-        self._listener(events.Measured("record", batch.number, batch.count))
-
-    def differs(self, difference: Disagreement) -> None:
-        name = difference.name
-        if name in self._differing or self._judge.error(name, [difference.again], [difference.first]).passed:
-            return
-        self._differing.add(name)
-        self._listener(
-            events.Remark(
-                f"the reference engine {self._engine} gives other values for {name!r} when other tensors are "
-                "marked as outputs: take one that does not optimize, such as onnxrt:optimization=none",
-                warning=True,
-            )
-        )
 
 
 # The reference engine's values of the tensors of a model, for every input sample, in mapped files.
@@ -290,11 +281,12 @@ def in_types_of_the_model(index: ModelIndex, computed: StoredValues, path: Path)
     """The values in the types that the model has them in, written to ``path``; ``computed`` if they are already."""
     types = CutTypes(index, NoValues())
     samples = computed.samples
-    narrower = {
-        name: dtype
-        for name, value in samples[0].items()
-        if (dtype := _dtype(types.tensor_type(index.ids[name]))) is not None and dtype != value.dtype
-    }
+    narrower: dict[str, np.dtype[Any]] = {}
+    for name, value in samples[0].items():
+        kind = types.tensor_type(index.ids[name])
+        dtype = None if kind is None or kind.elem == STRING else dtype_named(kind.dtype)
+        if dtype is not None and dtype != value.dtype:
+            narrower[name] = dtype
     if not narrower:
         return computed
     names = list(samples[0])
@@ -308,11 +300,6 @@ def in_types_of_the_model(index: ModelIndex, computed: StoredValues, path: Path)
         store.commit()
         store.finish({0: results_of(store, names, 0, "fed", len(samples))})
     return StoredValues(path)
-
-
-def _dtype(kind: TensorType | None) -> np.dtype[Any] | None:
-    """The type of elements as NumPy has it; None for strings, and where it is not known."""
-    return None if kind is None or kind.elem == STRING else dtype_named(kind.dtype)
 
 
 # Reference values of a subgraph: what the reference makes of the very values that the subgraph is fed with.
@@ -350,16 +337,13 @@ class ReferenceValues:
 
     def errors(self, names: Iterable[str], runs: Runs, expected: Runs | None) -> list[TensorError]:
         """The errors of those tensors that ``runs`` hold, by what ``of`` gave for the same subgraph."""
-        return [
-            self._judge.error(name, [run[name] for run in runs], self._expected(name, expected))
-            for name in names
-            if all(name in run for run in runs)
-        ]
-
-    def _expected(self, name: str, expected: Runs | None) -> list[Array]:
-        if expected is not None and all(name in run for run in expected):
-            return [run[name] for run in expected]
-        return self._recorded.expected(name)
+        measured = []
+        for name in names:
+            if all(name in run for run in runs):
+                is_given = expected is not None and all(name in run for run in expected)
+                wanted = [run[name] for run in expected or ()] if is_given else self._recorded.expected(name)
+                measured.append(self._judge.error(name, [run[name] for run in runs], wanted))
+        return measured
 
 
 # NaN and infinities in the values of a tensor, counted.

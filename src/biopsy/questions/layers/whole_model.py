@@ -62,6 +62,7 @@ class WholeModel:
         """The values that an output had in the first run."""
         return [run[output] for run in self._first_run]
 
+    @cached_property
     def is_steady(self) -> bool:
         """Whether the suspect gives the same outputs, within the tolerances, when it runs the model again."""
         again = (self._suspect.run(self._model, self.recorded.inputs) for _ in range(RUNS_TO_BE_SURE))
@@ -77,18 +78,16 @@ class WholeModel:
             self.failure = failure_of(failure)
             return True
         self._first_run = self._first_run or runs
-        measured = [self._error(name, runs) for name in (runs[0] if runs else ())]
-        known = [error for error in measured if error is not None]
-        for error in known:
-            before = self.outputs.get(error.tensor, error)
-            self.outputs[error.tensor] = worst([before, error])
+        is_right = True
+        for name in runs[0] if runs else ():
+            expected = self.recorded.outputs.values(name)
+            if expected is None:
+                continue  # nothing is recorded of it
+            error = self.judge.error(name, [run[name] for run in runs], expected)
+            self.outputs[name] = worst([self.outputs.get(name, error), error])
+            is_right = is_right and error.passed
         self.is_flaky = self.is_flaky or (number > 0 and self._differs(runs))
-        return not all(error.passed for error in known)
-
-    def _error(self, name: str, runs: Sequence[Mapping[str, Array]]) -> TensorError | None:
-        """The error of an output of the model; None if nothing is recorded of it."""
-        expected = self.recorded.outputs.values(name)
-        return None if expected is None else self.judge.error(name, [run[name] for run in runs], expected)
+        return not is_right
 
     def _differs(self, runs: Sequence[Mapping[str, Array]]) -> bool:
         """Whether an output is, by the tolerances, another one than in the first run."""
@@ -172,7 +171,7 @@ class MarkedTensors:
         if all(map(same_values, marked, unmarked)) or self._judge.error(output, marked, unmarked).passed:
             release(*marked, *unmarked)
             return
-        self._whole.is_flaky = self._whole.is_flaky or not self._is_steady
+        self._whole.is_flaky = self._whole.is_flaky or not self._whole.is_steady
         if self._whole.is_flaky:
             return
         before = self._whole.outputs[output].passed
@@ -180,18 +179,11 @@ class MarkedTensors:
         changed: Literal["gone", "appears"] = "gone" if after else "appears"
         self.effects.append(MarkingEffect("differs" if before == after else changed, output, tuple(names)))
 
-    @cached_property
-    def _is_steady(self) -> bool:
-        return self._whole.is_steady()
-
     def narrow(self, first: Sequence[str]) -> None:
         """Find few tensors that make a wrong output right when they are marked, where many were; best of ``first``."""
-        self.effects = [
-            replace(effect, tensors=self._that_hide(effect.output, effect.tensors, first))
-            if effect.change == "gone"
-            else effect
-            for effect in self.effects
-        ]
+        for place, effect in enumerate(self.effects):
+            if effect.change == "gone":
+                self.effects[place] = replace(effect, tensors=self._that_hide(effect.output, effect.tensors, first))
 
     def _that_hide(self, output: str, names: Sequence[str], first: Sequence[str]) -> tuple[str, ...]:
         tries = itertools.count(1)
@@ -199,16 +191,15 @@ class MarkedTensors:
         def hide(some: Sequence[str]) -> bool:
             number = next(tries)
             self._listener(events.Measured("marks", number, _MOST_TRIES))
-            return number <= _MOST_TRIES and self._hides(output, some)
+            if number > _MOST_TRIES:
+                return False
+            try:
+                runs = self._whole.marked([*some, output])
+            except CANNOT_RUN:
+                return False
+            return self._judge.error(output, [run[output] for run in runs], self._recorded.expected(output)).passed
 
         single = next((name for name in first if name in names and hide([name])), None)
         if single is not None:
             return (single,)
         return tuple(minimized([name for name in names if name != output], hide))
-
-    def _hides(self, output: str, names: Sequence[str]) -> bool:
-        try:
-            runs = self._whole.marked([*names, output])
-        except CANNOT_RUN:
-            return False
-        return self._judge.error(output, [run[output] for run in runs], self._recorded.expected(output)).passed

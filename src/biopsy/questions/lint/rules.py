@@ -196,17 +196,15 @@ def _inputs(model: onnx.ModelProto) -> Iterator[LintEntry]:
         if told.elem_type != weight.data_type:
             types = (DTYPE_OF_ELEM.get(elem, str(elem)) for elem in (told.elem_type, weight.data_type))
             yield _entry("exception", "the input {!r} is {}, its default value {}".format(weight.name, *types))
-        elif told.HasField("shape") and not _fits(told.shape.dim, weight.dims):
+        elif told.HasField("shape") and (
+            len(told.shape.dim) != len(weight.dims)
+            or any(  # what is negative there is open to ONNX Runtime
+                dim.HasField("dim_value") and dim.dim_value >= 0 and dim.dim_value != size
+                for dim, size in zip(told.shape.dim, weight.dims, strict=True)
+            )
+        ):
             message = f"the default value of the input {weight.name!r} has another shape: {list(weight.dims)}"
             yield _entry("exception", message)
-
-
-def _fits(declared: Sequence[onnx.TensorShapeProto.Dimension], dims: Sequence[int]) -> bool:
-    """Whether a shape is one of those declared; what is negative there is open to ONNX Runtime."""
-    pairs = zip(declared, dims, strict=False)
-    return len(declared) == len(dims) and all(
-        not dim.HasField("dim_value") or dim.dim_value < 0 or dim.dim_value == size for dim, size in pairs
-    )
 
 
 def _missing_producers(model: onnx.ModelProto) -> Iterator[LintEntry]:
@@ -227,15 +225,12 @@ def _order(model: onnx.ModelProto) -> Iterator[LintEntry]:
     cycles = _cycles(reads)
     in_cycle = {number for cycle in cycles for number in cycle}
     for cycle in cycles:
-        yield _entry("exception", f"{_nodes(len(cycle))} in a circle: each waits for what the next computes", cycle)
+        nodes_stand = "a node stands" if len(cycle) == 1 else f"{len(cycle)} nodes stand"
+        yield _entry("exception", f"{nodes_stand} in a circle: each waits for what the next computes", cycle)
     for number, before in enumerate(reads):
         late = sorted(name for other, name in before.items() if other > number and number not in in_cycle)
         if late:
             yield _entry("exception", f"not sorted: it comes before what computes {listed(late)}", [number])
-
-
-def _nodes(number: int) -> str:
-    return "a node stands" if number == 1 else f"{number} nodes stand"
 
 
 def _cycles(reads: Sequence[Iterable[int]]) -> list[list[int]]:

@@ -63,29 +63,21 @@ class TrustedValues:
         They may be those of the first samples alone. ``also`` are types that the engine gives the outputs of the
         original, where these are others than the trusted ones.
         """
-        for number, (found, wanted) in enumerate(zip(actual, self.expected, strict=False)):
-            for name in wanted:
-                said = _difference(name, found, wanted, judge, also.get(name))
-                if said is not None:
-                    return f"{said}{self._of_sample(number)}"
+        for number, (given, wanted) in enumerate(zip(actual, self.expected, strict=False)):
+            for name, expected in wanted.items():
+                if name not in given:
+                    reason = f"output {name!r} is missing"
+                elif given[name].dtype not in (expected.dtype, also.get(name) or expected.dtype):
+                    reason = f"output {name!r} is {given[name].dtype}, not {expected.dtype}"
+                else:
+                    error = judge.error(name, [given[name]], [expected])
+                    if error.passed:
+                        continue
+                    reason = f"output {name!r}: {error.reason}"
+                if number >= self.own:
+                    return f"{reason} on a fresh input"
+                return f"{reason} in sample {number}" if self.own > 1 else reason
         return None
-
-    def _of_sample(self, number: int) -> str:
-        if number >= self.own:
-            return " on a fresh input"
-        return f" in sample {number}" if self.own > 1 else ""
-
-
-def _difference(
-    name: str, found: Mapping[str, Array], wanted: Mapping[str, Array], judge: Judge, other: np.dtype[Any] | None
-) -> str | None:
-    if name not in found:
-        return f"output {name!r} is missing"
-    actual, expected = found[name], wanted[name]
-    if actual.dtype not in (expected.dtype, other or expected.dtype):
-        return f"output {name!r} is {actual.dtype}, not {expected.dtype}"
-    error = judge.error(name, [actual], [expected])
-    return None if error.passed else f"output {name!r}: {error.reason}"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -134,18 +126,22 @@ def _first_trusted(
         if parse_spec(engine) == parse_spec(asked.suspect):
             continue
         started = time.monotonic()
-        found = _run(engine, asked, feeds, asked.timeout, refused)
-        if found is None:
+        given = _run(engine, asked, feeds, asked.timeout, refused)
+        if given is None:
             continue
         trusted = TrustedValues(
             engine=engine,
             confirmed_by=None,
             feeds=feeds,
             own=len(samples),
-            expected=found,
+            expected=given,
             seconds=time.monotonic() - started,
         )
-        against = _against_golden(trusted, asked)
+        golden = [
+            {name: value for name, value in known.items() if name in outputs}
+            for outputs, known in zip(given, asked.golden or (), strict=False)
+        ]
+        against = _disagreement(given, golden, asked.judge)
         if against is not None:
             refused.append(f"{engine} contradicts the values of the check: {against}")
             continue
@@ -162,34 +158,18 @@ def _run(engine: str, asked: TrustQuestion, feeds: Path, timeout: float | None, 
             return None
 
 
-def _against_golden(trusted: TrustedValues, asked: TrustQuestion) -> str | None:
-    """Why the values contradict those that the check holds against; None if they do not."""
-    if asked.golden is None:
-        return None
-    for found, wanted in zip(trusted.expected, asked.golden, strict=False):
-        said = _contradiction(found, {name: wanted[name] for name in wanted if name in found}, asked.judge)
-        if said is not None:
-            return said
-    return None
-
-
 def _require_meaning(trusted: TrustedValues) -> None:
     """Raise CannotCompare where a comparison proves nothing: no elements, or nothing finite."""
     own = trusted.expected[: trusted.own]
     if not own or not own[0]:
         raise errors.CannotCompare(f"cannot tell what is right: {trusted.engine} gives no tensor")
     for name in own[0]:
-        if not any(_says_something(one[name]) for one in own if name in one):
+        values = [outputs[name] for outputs in own if name in outputs]
+        if not any(value.size and (value.dtype.kind not in "fc" or np.isfinite(value).any()) for value in values):
             raise errors.CannotCompare(
                 f"cannot tell what is right: {trusted.engine} gives no finite number for output {name!r}",
                 next_steps=["--load-inputs FILE    with inputs for which the outputs are numbers"],
             )
-
-
-def _says_something(value: Array) -> bool:
-    if not value.size:
-        return False
-    return value.dtype.kind not in "fc" or bool(np.isfinite(value).any())
 
 
 def _confirmed(trusted: TrustedValues, asked: TrustQuestion, listener: events.Listener) -> TrustedValues:
@@ -198,10 +178,10 @@ def _confirmed(trusted: TrustedValues, asked: TrustQuestion, listener: events.Li
     for other in reversed(PLAIN):
         if parse_spec(other).name == name or parse_spec(other) == parse_spec(asked.suspect):
             continue
-        found = _run(other, asked, trusted.feeds, _MOST_SECONDS, [])
-        if found is None:
+        given = _run(other, asked, trusted.feeds, _MOST_SECONDS, [])
+        if given is None:
             continue
-        against = _disagreement(trusted, found, asked.judge)
+        against = _disagreement(given, trusted.expected, asked.judge)
         if against is None:
             return replace(trusted, confirmed_by=other)
         told = f"{other} does not agree with {trusted.engine}: {against}"
@@ -223,35 +203,27 @@ def _widened(trusted: TrustedValues, asked: TrustQuestion, samples: Sequence[Fee
         return trusted
     feeds = asked.scratch / "wider.safetensors"
     write_feeds(feeds, [wider])
-    found, other = (_run(engine, asked, feeds, _MOST_SECONDS, []) for engine in (trusted.engine, trusted.confirmed_by))
-    if found is None or other is None or not all(map(_is_finite, found[0].values())):
+    ours, others = (_run(engine, asked, feeds, _MOST_SECONDS, []) for engine in (trusted.engine, trusted.confirmed_by))
+    if ours is None or others is None or ours[0].keys() != others[0].keys():
         return trusted
-    if found[0].keys() != other[0].keys() or not all(
-        asked.judge.error(name, [other[0][name]], [found[0][name]]).passed for name in found[0]
-    ):
-        return trusted
+    for name, value in ours[0].items():
+        is_finite = value.dtype.kind not in "fc" or np.isfinite(value).all()
+        if not is_finite or not asked.judge.error(name, [others[0][name]], [value]).passed:
+            return trusted
     every = asked.scratch / "all_samples.safetensors"
     write_feeds(every, [*samples, wider])
-    return replace(trusted, feeds=every, expected=[*trusted.expected, *found])
+    return replace(trusted, feeds=every, expected=[*trusted.expected, *ours])
 
 
-def _is_finite(value: Array) -> bool:
-    return value.dtype.kind not in "fc" or bool(np.isfinite(value).all())
-
-
-def _disagreement(trusted: TrustedValues, found: Outputs, judge: Judge) -> str | None:
-    said = (_contradiction(other, ours, judge) for other, ours in zip(found, trusted.expected, strict=True))
-    return next(filter(None, said), None)
-
-
-def _contradiction(actual: Mapping[str, Array], expected: Mapping[str, Array], judge: Judge) -> str | None:
-    """How the outputs of one sample differ by more than the order of rounding explains; None if they do not."""
-    for name, wanted in expected.items():
-        if name not in actual:
-            return f"output {name!r} is missing"
-        error = judge.error(name, [actual[name]], [wanted])
-        if not error.passed and error.tolerance_ratio > _ALIKE:
-            return f"output {name!r}: {error.reason}"
+def _disagreement(actual: Outputs, expected: Outputs, judge: Judge) -> str | None:
+    """How outputs differ by more than the order of rounding explains; None if they do not."""
+    for given, wanted in zip(actual, expected, strict=False):
+        for name, value in wanted.items():
+            if name not in given:
+                return f"output {name!r} is missing"
+            error = judge.error(name, [given[name]], [value])
+            if not error.passed and error.tolerance_ratio > _ALIKE:
+                return f"output {name!r}: {error.reason}"
     return None
 
 
@@ -272,41 +244,29 @@ def fresh_samples(
     """
     if not wanted or not samples:
         return []
-    made = _drawn(wanted, drawn, count) if drawn.given is None else _varied(samples, count)
-    return [one for one in made if not any(_is_same(one, known) for known in samples)]
-
-
-def _drawn(wanted: Mapping[str, ValueType | None], drawn: Inputs, count: int) -> list[Feed]:
-    try:
-        return list(feeds_for(wanted, replace(drawn, iterations=count, seed=drawn.seed + _OTHER_SEED)).feeds)
-    except errors.BiopsyError:
-        return []
-
-
-def _varied(samples: Sequence[Feed], count: int) -> list[Feed]:
-    made: list[Feed] = []
-    for number in range(count):
+    fresh: list[Feed] = []
+    if drawn.given is None:
+        try:
+            fresh += feeds_for(wanted, replace(drawn, iterations=count, seed=drawn.seed + _OTHER_SEED)).feeds
+        except errors.BiopsyError:
+            return []
+    for number in range(0 if drawn.given is None else count):
         random = np.random.default_rng((_OTHER_SEED, number))
         sample = samples[number % len(samples)]
-        made.append({name: _other_values(np.asarray(sample[name]), random) for name in sample})
-    return made
+        fresh.append({name: _other_values(np.asarray(sample[name]), random) for name in sample})
+    return [one for one in fresh if not any(_is_same(one, known) for known in samples)]
 
 
 def _other_values(value: Array, random: np.random.Generator) -> Array:
-    if is_text(value) or value.size < 2 or not _is_float(value):
-        flat = value.reshape(-1)
-        return random.permutation(flat).reshape(value.shape)
+    is_float = value.dtype.kind == "f" or value.dtype.name == "bfloat16"
+    if is_text(value) or value.size < 2 or not is_float:
+        return random.permutation(value.reshape(-1)).reshape(value.shape)
     wide = widened(value) if is_extended(value.dtype) else value
     finite = wide[np.isfinite(wide)].astype(np.float64)
     if not finite.size or finite.min() == finite.max():
         return value
     drawn: Array = random.uniform(finite.min(), finite.max(), value.shape).astype(value.dtype)
     return drawn
-
-
-def _is_float(value: Array) -> bool:
-    dtype: np.dtype[Any] = value.dtype
-    return dtype.kind == "f" or dtype.name == "bfloat16"
 
 
 def _is_same(left: Feed, right: Feed) -> bool:

@@ -102,15 +102,7 @@ ACTIVATIONS.text(
 )
 
 
-@ACTIVATIONS.by(
-    "sigmoid-as-swish",
-    "Mul",
-    matches="x * Sigmoid(x)",
-    writes="Swish",
-    cost="nothing",
-    holds=_ROUNDED,
-    least_opset=24,
-)
+@ACTIVATIONS.by("sigmoid-as-swish", "Mul", matches="x * Sigmoid(x)", writes="Swish", holds=_ROUNDED, least_opset=24)
 def _(at: Site) -> str:
     x, factor = sorted(at.inputs(2), key=lambda name: at.is_by(name, "Sigmoid"))
     at.require(at.maker(factor, "Sigmoid").node.input[0] == x and at.is_float(x))

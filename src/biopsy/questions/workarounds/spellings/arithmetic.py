@@ -26,7 +26,6 @@ ARITHMETIC = Family()
     "Pow",
     matches="Pow with the exponent 2 or 3",
     writes="Mul",
-    cost="nothing",
     holds="all values; a third power may be rounded differently",
 )
 def _(at: Site) -> str:
@@ -56,9 +55,7 @@ ARITHMETIC.text(
 )
 
 
-@ARITHMETIC.by(
-    "reciprocal-and-mul-as-div", "Mul", matches="Mul by a Reciprocal", writes="Div", cost="nothing", holds=_RECIPROCALS
-)
+@ARITHMETIC.by("reciprocal-and-mul-as-div", "Mul", matches="Mul by a Reciprocal", writes="Div", holds=_RECIPROCALS)
 def _(at: Site) -> str:
     reciprocal, factor = at.either("Reciprocal")
     return at.new("Div", factor, reciprocal.node.input[0])
@@ -69,7 +66,6 @@ def _(at: Site) -> str:
     "Div",
     matches="Div by a constant of moderate size",
     writes="Mul by its reciprocal",
-    cost="nothing",
     holds="all values; rounded differently",
 )
 def _(at: Site) -> str:
@@ -81,7 +77,7 @@ def _(at: Site) -> str:
     return at.new("Mul", a, at.constant(1 / divisor, at.elem(b)))
 
 
-ARITHMETIC.text("reciprocal-as-div", "Reciprocal(x)", "1 / x", writes="Div of 1", cost="nothing")
+ARITHMETIC.text("reciprocal-as-div", "Reciprocal(x)", "1 / x", writes="Div of 1")
 ARITHMETIC.text(
     "div-of-one-as-reciprocal",
     "Div(one, x)",
@@ -89,7 +85,6 @@ ARITHMETIC.text(
     where=lambda at, one, x: at.is_float(x) and at.value(one).ndim <= at.rank(x) and at.single(one) == 1,
     matches="Div of the constant 1",
     writes="Reciprocal",
-    cost="nothing",
 )
 ARITHMETIC.text(
     "sub-as-add",
@@ -102,11 +97,7 @@ ARITHMETIC.text(
 
 
 @ARITHMETIC.by(
-    "sub-of-constant-as-add",
-    "Sub",
-    matches="Sub of a constant",
-    writes="Add of the constant with the other sign",
-    cost="nothing",
+    "sub-of-constant-as-add", "Sub", matches="Sub of a constant", writes="Add of the constant with the other sign"
 )
 def _(at: Site) -> str:
     x, other = at.inputs(2)
@@ -114,9 +105,7 @@ def _(at: Site) -> str:
     return at.new("Add", x, at.constant(-at.value(other), at.elem(other)))
 
 
-ARITHMETIC.text(
-    "neg-as-mul", "Neg(x)", "x * -1", where=lambda at, x: at.is_float(x), writes="Mul by -1", cost="nothing"
-)
+ARITHMETIC.text("neg-as-mul", "Neg(x)", "x * -1", where=lambda at, x: at.is_float(x), writes="Mul by -1")
 
 
 @ARITHMETIC.by(
@@ -137,9 +126,7 @@ def _(at: Site) -> str:
 _MIRRORED = {"Greater": "Less", "Less": "Greater", "GreaterOrEqual": "LessOrEqual", "LessOrEqual": "GreaterOrEqual"}
 
 
-@ARITHMETIC.by(
-    "comparison-mirrored", *_MIRRORED, writes="the mirrored comparison of the swapped operands", cost="nothing"
-)
+@ARITHMETIC.by("comparison-mirrored", *_MIRRORED, writes="the mirrored comparison of the swapped operands")
 def _(at: Site) -> str:
     a, b = at.inputs(2)
     return at.new(_MIRRORED[at.node.op_type], b, a)
@@ -149,7 +136,6 @@ def _(at: Site) -> str:
     "operands-swapped",
     *("Add", "Mul", "And", "Or", "Xor", "Equal"),
     writes="the same of the swapped operands: some fusions look at one order only",
-    cost="nothing",
 )
 def _(at: Site) -> str:
     a, b = at.inputs(2)
@@ -205,7 +191,6 @@ def _(at: Site) -> str:
     *("Min", "Max"),
     matches="Max and Min with constant bounds",
     writes="Clip",
-    cost="nothing",
     holds=f"all values, where the lower bound is at most the upper one; {_SIGN_OF_ZERO}",
 )
 def _(at: Site) -> str:

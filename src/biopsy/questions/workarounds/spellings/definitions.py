@@ -38,7 +38,7 @@ DEFINITIONS = Family()
     matches="an operator that ONNX defines by others",
     writes="the nodes of its definition in the standard",
     cost="about as many passes over the tensor as the definition has nodes",
-    holds="values that stay finite on the way of the definition; small results may lose digits there",
+    holds="values that stay finite on the way of the definition; small results may lose digits there"
 )  # fmt: skip
 def _(at: Site) -> list[str]:
     from onnx import inliner
@@ -119,7 +119,7 @@ def calls_as_nodes(model: onnx.ModelProto, nodes: Sequence[int]) -> Iterator[Pat
 
 _ROUNDED = "all values; rounded differently"
 
-CONTRIBUTED = Family()
+CONTRIBUTED = Family(domain=MICROSOFT, cost="the fusion")
 
 
 def _activated(at: Site, x: str, name: str, parameters: Sequence[float]) -> str:
@@ -137,14 +137,7 @@ def _activated(at: Site, x: str, name: str, parameters: Sequence[float]) -> str:
     return at.new("Clip", x, at.constant(low, FLOAT), at.constant(high, FLOAT))
 
 
-@CONTRIBUTED.by(
-    "fused-conv-as-conv",
-    "FusedConv",
-    writes="Conv, Add and the activation",
-    cost="the fusion",
-    holds=_ROUNDED,
-    domain=MICROSOFT,
-)
+@CONTRIBUTED.by("fused-conv-as-conv", "FusedConv", writes="Conv, Add and the activation", holds=_ROUNDED)
 def _(at: Site) -> str:
     x, weight, bias, other = at.inputs(4)
     kept = ("auto_pad", "dilations", "group", "kernel_shape", "pads", "strides")
@@ -154,14 +147,7 @@ def _(at: Site) -> str:
     return _activated(at, result, at.attribute("activation", ""), at.attribute("activation_params", []))
 
 
-@CONTRIBUTED.by(
-    "fused-gemm-as-gemm",
-    "FusedGemm",
-    writes="Gemm and the activation",
-    cost="the fusion",
-    holds=_ROUNDED,
-    domain=MICROSOFT,
-)
+@CONTRIBUTED.by("fused-gemm-as-gemm", "FusedGemm", writes="Gemm and the activation", holds=_ROUNDED)
 def _(at: Site) -> str:
     kept = ("alpha", "beta", "transA", "transB")
     result = at.new("Gemm", *at.node.input, **{name: at.attribute(name, None) for name in kept})
@@ -170,14 +156,7 @@ def _(at: Site) -> str:
     return _activated(at, result, at.attribute("activation", ""), given)
 
 
-@CONTRIBUTED.by(
-    "fused-matmul-as-matmul",
-    "FusedMatMul",
-    writes="Transpose, MatMul and Mul",
-    cost="the fusion",
-    holds=_ROUNDED,
-    domain=MICROSOFT,
-)
+@CONTRIBUTED.by("fused-matmul-as-matmul", "FusedMatMul", writes="Transpose, MatMul and Mul", holds=_ROUNDED)
 def _(at: Site) -> str:
     at.require(not at.attribute("transBatchA", 0) and not at.attribute("transBatchB", 0))
     flags = zip(at.inputs(2), ("transA", "transB"), strict=True)
@@ -189,10 +168,8 @@ def _(at: Site) -> str:
     "contributed-gelu-as-operators",
     *("Gelu", "BiasGelu", "FastGelu"),
     writes="Add, Mul, Erf or Tanh, Add and Mul",
-    cost="the fusion",
     holds="finite values; rounded differently",
     least_opset=9,
-    domain=MICROSOFT,
 )
 def _(at: Site) -> str:
     x, bias = at.inputs(2)
@@ -200,23 +177,14 @@ def _(at: Site) -> str:
     return at.write(GELU_BY_TANH if at.node.op_type == "FastGelu" else GELU_BY_ERF, x, x=total)
 
 
-CONTRIBUTED.text(
-    "quick-gelu-as-sigmoid",
-    "QuickGelu(x, alpha=1.702)",
-    "x * Sigmoid(alpha * x)",
-    cost="the fusion",
-    holds=_ROUNDED,
-    domain=MICROSOFT,
-)
+CONTRIBUTED.text("quick-gelu-as-sigmoid", "QuickGelu(x, alpha=1.702)", "x * Sigmoid(alpha * x)", holds=_ROUNDED)
 
 
 @CONTRIBUTED.by(
     "skip-layer-normalization-as-operators",
     "SkipLayerNormalization",
     writes="Add, and the operators of a LayerNormalization",
-    cost="the fusion",
     holds="all values that stay finite when squared",
-    domain=MICROSOFT,
 )
 def _(at: Site) -> list[str]:
     x, skip, scale, shift, bias = at.inputs(5)

@@ -70,14 +70,7 @@ def _(at: Site) -> str:
     return at.reshaped(at.node.input[0], [dims[axis] for axis in order])
 
 
-@LAYOUTS.by(
-    "expand-as-tile",
-    "Expand",
-    matches="Expand to known sizes",
-    writes="Unsqueeze and Tile",
-    cost="nothing",
-    least_opset=8,
-)
+@LAYOUTS.by("expand-as-tile", "Expand", matches="Expand to known sizes", writes="Unsqueeze and Tile", least_opset=8)
 def _(at: Site) -> str:
     x = at.node.input[0]
     small, large = at.dims(x), at.dims(at.node.output[0])
@@ -87,9 +80,7 @@ def _(at: Site) -> str:
     return at.new("Tile", at.unsqueezed(x, range(added)), at.longs(times))
 
 
-@LAYOUTS.by(
-    "split-as-slices", "Split", matches="Split into known sizes", writes="a Slice for each part", cost="nothing"
-)
+@LAYOUTS.by("split-as-slices", "Split", matches="Split into known sizes", writes="a Slice for each part")
 def _(at: Site) -> list[str]:
     x, parts = at.node.input[0], list(at.node.output)
     axis = at.attribute("axis", 0) % at.rank(x)
@@ -107,9 +98,7 @@ def _(at: Site) -> list[str]:
     return [at.sliced(x, end - size, end, axis) if name else "" for name, size, end in slices]
 
 
-@LAYOUTS.by(
-    "gather-as-slice", "Gather", matches="Gather of one constant index", writes="Slice and Squeeze", cost="nothing"
-)
+@LAYOUTS.by("gather-as-slice", "Gather", matches="Gather of one constant index", writes="Slice and Squeeze")
 def _(at: Site) -> str:
     x, index = at.inputs(2)
     axis = at.attribute("axis", 0) % at.rank(x)
@@ -154,15 +143,13 @@ LAYOUTS.by(
 )(in_pairs)
 
 
-@LAYOUTS.by(
-    "shape-as-constant", "Shape", matches="Shape of a tensor of known sizes", writes="a constant", cost="nothing"
-)
+@LAYOUTS.by("shape-as-constant", "Shape", matches="Shape of a tensor of known sizes", writes="a constant")
 def _(at: Site) -> str:
     dims = at.dims(at.node.input[0])
     return at.longs(dims[at.attribute("start", 0) : at.attribute("end", len(dims))])
 
 
-@LAYOUTS.by("dropout-as-identity", "Dropout", matches="Dropout in inference", writes="Identity", cost="nothing")
+@LAYOUTS.by("dropout-as-identity", "Dropout", matches="Dropout in inference", writes="Identity")
 def _(at: Site) -> str:
     x, _, training = at.inputs(3)
     at.require(at.is_only_output() and (not training or not bool(at.value(training).any())))

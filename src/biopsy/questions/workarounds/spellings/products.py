@@ -35,7 +35,6 @@ def _(at: Site) -> str:
     "MatMul",
     matches="MatMul of two matrices",
     writes="Gemm",
-    cost="nothing",
     holds=f"{_SUMS}; the sign of zero may differ",
 )
 def _(at: Site) -> str:
@@ -44,14 +43,7 @@ def _(at: Site) -> str:
     return at.new("Gemm", a, b, "" if at.opset >= 11 else at.constant([0], at.elem(a)))  # C had to be given
 
 
-@PRODUCTS.by(
-    "matmul-and-add-as-gemm",
-    "Add",
-    matches="MatMul of two matrices, and Add",
-    writes="Gemm",
-    cost="nothing",
-    holds=_SUMS,
-)
+@PRODUCTS.by("matmul-and-add-as-gemm", "Add", matches="MatMul of two matrices, and Add", writes="Gemm", holds=_SUMS)
 def _(at: Site) -> str:
     product, c = at.either("MatMul")
     a, b = product.inputs(2)
@@ -128,7 +120,6 @@ def _(at: Site) -> str:
     "MatMul",
     matches="MatMul of a tensor of rank 3 or more with a matrix",
     writes="Reshape, MatMul of two matrices and Reshape",
-    cost="nothing",
     holds=f"{_SUMS}; tensors with at most one unknown size",
 )
 def _(at: Site) -> str:
@@ -182,7 +173,6 @@ def _(at: Site) -> str:
     "Add",
     matches="Conv or ConvTranspose, and Add of one number for each channel",
     writes="the same with a bias",
-    cost="nothing",
     holds=_OTHER_ORDER,
 )
 def _(at: Site) -> str:
@@ -261,7 +251,6 @@ def _(at: Site) -> str:
     *_WITH_KERNEL,
     matches="a convolution or pool over one spatial axis",
     writes="Unsqueeze, the same over two, and Squeeze",
-    cost="nothing",
     holds=f"{_OTHER_ORDER}; engines differ in what a maximum makes of NaN",
 )
 def _(at: Site) -> str:

@@ -34,7 +34,6 @@ def _axes(at: Site) -> list[int]:
     *_WITH_AXIS,
     matches="a reduction with keepdims=0",
     writes="keepdims=1 and Squeeze",
-    cost="nothing",
 )
 def _(at: Site) -> str:
     axes = _axes(at)
@@ -48,7 +47,6 @@ def _(at: Site) -> str:
     *_WITH_AXIS,
     matches="a reduction with keepdims=1",
     writes="keepdims=0 and Unsqueeze",
-    cost="nothing",
 )
 def _(at: Site) -> str:
     axes = _axes(at)
@@ -61,7 +59,6 @@ def _(at: Site) -> str:
     "Squeeze",
     matches="a reduction with keepdims=1, and a Squeeze of its axes",
     writes="keepdims=0",
-    cost="nothing",
 )
 def _(at: Site) -> str:
     reduction = at.maker(at.node.input[0], *_WITH_AXES, *_WITH_AXIS)
@@ -166,7 +163,6 @@ def _(at: Site) -> str:
     *_OF_REDUCTION,
     matches="ReduceMean or ReduceMax over all axes after the second, keepdims=1",
     writes="GlobalAveragePool or GlobalMaxPool",
-    cost="nothing",
     holds=_MAXIMA,
 )
 def _(at: Site) -> str:

@@ -338,20 +338,23 @@ class Spelling:
 
 
 class Family(list[Spelling]):
-    """Spellings in the order in which they are tried: exact ones are those that do not say for which values they hold.
+    """Spellings in the order in which they are tried; ``usual`` is what is said of each that does not say it itself.
 
-    What a spelling matches is told by its operators, unless it is said in words.
+    What a spelling matches is told by its operators, and it is exact if it does not say for which values it holds. It
+    costs nothing, unless it says so.
     """
+
+    def __init__(self, **usual: Any) -> None:
+        super().__init__()
+        self._usual = {"domain": "", "cost": "nothing"} | usual
 
     def by(self, name: str, *operators: str, writes: str, **words: Any) -> Callable[[Draft], None]:
         """Add a spelling whose draft is the function below."""
-        given: dict[str, Any] = {"domain": "", "exact": "holds" not in words} | words
-        matches = f"{given['domain']} {series(operators, 'or')}".strip()
+        known: dict[str, Any] = self._usual | {"exact": "holds" not in words} | words
+        known.setdefault("matches", f"{known['domain']} {series(operators, 'or')}".strip())
 
         def add(draft: Draft) -> None:
-            self.append(
-                Spelling(name=name, operators=operators, draft=draft, writes=writes, **{"matches": matches} | given)
-            )
+            self.append(Spelling(name=name, operators=operators, draft=draft, writes=writes, **known))
 
         return add
 
