@@ -16,8 +16,6 @@ from biopsy.checks.command_line import OwnRun
 from biopsy.checks.command_line import parse as parse_command
 from biopsy.checks.outcome import Outcome
 from biopsy.checks.warm import command_check
-from biopsy.engines.base import ModelInput
-from biopsy.engines.runner import wider_sample
 from biopsy.model.index import ModelIndex, Node, index_file
 from biopsy.model.load import parse, read_bytes
 from biopsy.model.weights_file import save_with_weights
@@ -33,10 +31,10 @@ from biopsy.questions.workarounds.changes import (
     settings_that_pass,
 )
 from biopsy.questions.workarounds.latency import Latency
-from biopsy.questions.workarounds.question import FRESH, ChangeCandidate, Kind, WorkaroundQuestion
+from biopsy.questions.workarounds.question import ChangeCandidate, Kind, WorkaroundQuestion
 from biopsy.questions.workarounds.result import FailureRate, TriedChange, Trust, VerifiedChange, Workarounds, labels
-from biopsy.questions.workarounds.trusted_values import TrustedValues, TrustQuestion, fresh_samples, trusted_values
-from biopsy.questions.workarounds.verification import Bench, ChangeTrials
+from biopsy.questions.workarounds.trusted_values import TrustedValues, trusted_values
+from biopsy.questions.workarounds.verification import ChangeTrials
 from biopsy.reduction.job import RecordingOptions, ReductionJob, run_job
 from biopsy.reduction.result import Target
 from biopsy.session.checked_search import SearchOptions, prepared
@@ -114,19 +112,18 @@ class WorkaroundSearch:
                 f"the model does not fail this check in {question.template.spec.text}: there is nothing to mend",
                 next_steps=error.next_steps,
             ) from error
-        bench = Bench(
+        trials = ChangeTrials(
             question=question,
             check=self._check,
             probe=self._probe,
             candidate=self._candidate,
             scratch=self._scratch,
-            trusted=self._trusted(),
+            trusted=trusted_values(question, self._scratch, self._listener),
             model=parse(read_bytes(question.model), question.model),
             listener=self._bounded,
-            settings=settings,
         )
         stopped, interrupted = None, False
-        with ChangeTrials(bench) as trials:
+        with trials:
             trials.require_symptom()
             if self._nodes is not None:
                 self._listener(events.PlacesFound(self._labels))
@@ -139,12 +136,12 @@ class WorkaroundSearch:
                         self._listener(events.Remark(remark, warning=True))
                     for kind in question.kinds:
                         self._listener(events.StageStarted(kind, len(question.index.nodes), 0))
-                        self._try(kind, bench, trials)
+                        self._try(kind, trials, settings)
             except BudgetSpentError as limit:
                 stopped = str(limit)
             except KeyboardInterrupt:
                 stopped, interrupted = "an interruption", True
-            result = self._result(bench.trusted, stopped, interrupted)
+            result = self._result(trials.trusted, stopped, interrupted)
             output = self._written(result, trials)
         return replace(result, output=output, checks=self._checks, seconds=time.monotonic() - self._started)
 
@@ -194,53 +191,16 @@ class WorkaroundSearch:
         if isinstance(event, events.Checking):
             self._meter.spend()
 
-    def _trusted(self) -> TrustedValues:
-        """What is right."""
-        question, index = self._question, self._question.index
-        wanted = index.fed_types()
-        started = time.monotonic()
-        trusted = trusted_values(
-            TrustQuestion(
-                model=ModelInput(read_bytes(question.model), index.folder, question.model),
-                references=question.right.references,
-                named=question.right.named,
-                suspect=question.template.spec.text,
-                judge=question.right.judge,
-                golden=question.right.golden,
-                scratch=self._scratch,
-                timeout=question.timeout or question.budget.seconds,
-            ),
-            question.right.samples,
-            fresh_samples(wanted, question.right.samples, question.right.drawn, FRESH),
-            wider_sample(index, wanted, question.right.drawn),
-            self._listener,
-        )
-        if wanted and not trusted.fresh:
-            remark = (
-                "no fresh inputs could be made: what is right for these inputs by luck is not told from what is right"
-            )
-            self._listener(events.Remark(remark, warning=True))
-        self._listener(
-            events.Trusted(
-                engine=trusted.engine,
-                confirmed_by=trusted.confirmed_by,
-                samples=trusted.own,
-                fresh=trusted.fresh,
-                seconds=time.monotonic() - started,
-            )
-        )
-        return trusted
-
     # What may help
 
-    def _try(self, kind: Kind, bench: Bench, trials: ChangeTrials) -> None:
+    def _try(self, kind: Kind, trials: ChangeTrials, settings: Sequence[SettingChange] | None) -> None:
         question = self._question
         if kind in MODEL_KINDS:
-            self._try_patches(kind, bench, trials)
+            self._try_patches(kind, trials)
         elif kind == "release":
             self._try_releases(trials)
-        elif bench.settings is not None:
-            for change in bench.settings:
+        elif settings is not None:
+            for change in settings:
                 self._verify(setting_candidate(change), trials)
         else:
             try:
@@ -268,7 +228,7 @@ class WorkaroundSearch:
                 if error.concerns_all:
                     return
 
-    def _try_patches(self, kind: Kind, bench: Bench, trials: ChangeTrials) -> None:
+    def _try_patches(self, kind: Kind, trials: ChangeTrials) -> None:
         """At the nodes of the piece; where nothing helps there, at those beside it."""
         if self._nodes is None:
             left = self._meter.seconds_left
@@ -284,7 +244,7 @@ class WorkaroundSearch:
             return
         for nodes in (self._nodes, neighbours(self._question.index, self._nodes)[:_MOST_NEIGHBOURS]):
             before = len(self._verified)
-            for candidate in candidates_of(kind, bench.model, nodes, lambda one: self._holds(one, trials)):
+            for candidate in candidates_of(kind, trials.model, nodes, lambda one: self._holds(one, trials)):
                 self._verify(candidate, trials)
             if len(self._verified) > before:
                 return

@@ -15,10 +15,12 @@ import numpy as np
 from biopsy import errors, events
 from biopsy.engines.base import ModelInput
 from biopsy.engines.registry import PLAIN, parse_spec
-from biopsy.engines.runner import Inputs, feeds_for
+from biopsy.engines.runner import Inputs, feeds_for, wider_sample
 from biopsy.engines.worker import Worker
+from biopsy.model.load import read_bytes
 from biopsy.model.tensor_type import ValueType
 from biopsy.questions.layers.question import Judge
+from biopsy.questions.workarounds.question import FRESH, WorkaroundQuestion
 from biopsy.tensors.files import write_feeds
 from biopsy.tensors.results import Array, Feed, same_values
 from biopsy.tensors.types import is_extended, is_text, widened
@@ -80,82 +82,100 @@ class TrustedValues:
         return None
 
 
-@dataclass(frozen=True, kw_only=True)
-class TrustQuestion:
-    """Whom to ask for values: engines to trust, the first that can; ``named``: a person has chosen them."""
+class _Witnesses:
+    """The engines that may say what is right, asked about the model of a question; ``refused`` is why some do not."""
 
-    model: ModelInput
-    references: tuple[str, ...]
-    named: bool
-    suspect: str
-    judge: Judge
-    golden: Outputs | None
-    scratch: Path
-    timeout: float | None
+    def __init__(self, question: WorkaroundQuestion, scratch: Path) -> None:
+        self.right = question.right
+        self.suspect = parse_spec(question.template.spec.text)
+        self.refused: list[str] = []
+        self._scratch = scratch
+        self._model = ModelInput(read_bytes(question.model), question.index.folder, question.model)
+
+    def written(self, name: str, samples: Sequence[Feed]) -> Path:
+        """The file with some samples."""
+        write_feeds(self._scratch / name, samples)
+        return self._scratch / name
+
+    def values(self, engine: str, feeds: Path, timeout: float | None = _MOST_SECONDS) -> Outputs | None:
+        """What an engine computes; None if it cannot."""
+        with Worker(engine, self._scratch, timeout) as worker:
+            try:
+                return worker.run(self._model, feeds)
+            except CANNOT_RUN as error:
+                self.refused.append(f"{engine}: {first_line(error.summary)}")
+                return None
 
 
-def trusted_values(
-    asked: TrustQuestion, samples: Sequence[Feed], fresh: Sequence[Feed], wider: Feed | None, listener: events.Listener
-) -> TrustedValues:
+def trusted_values(question: WorkaroundQuestion, scratch: Path, listener: events.Listener) -> TrustedValues:
     """What the model should give: on the check's samples, on fresh ones, and on a wider one if that makes sense.
 
     It does where both engines give the same finite numbers. Raises CannotCompare if no engine can tell what is right,
     or if those that can contradict.
     """
-    refused: list[str] = []
-    for some in [fresh, []] if fresh else [[]]:  # the model may not be defined for what was made up
-        found = _first_trusted(asked, samples, some, refused)
-        if found is not None:
-            _require_meaning(found)
-            confirmed = _confirmed(found, asked, listener)
-            return confirmed if wider is None else _widened(confirmed, asked, [*samples, *some], wider)
-    raise errors.CannotCompare(
-        "cannot tell what is right: no engine that could be trusted runs the model",
-        details=[f"  {line}" for line in dict.fromkeys(refused)],
-        next_steps=["--reference-engine NAME    an engine that gives the right outputs"],
-    )
-
-
-def _first_trusted(
-    asked: TrustQuestion, samples: Sequence[Feed], fresh: Sequence[Feed], refused: list[str]
-) -> TrustedValues | None:
-    """What the first engine gives that runs the model and agrees with the check's values; ``refused`` gets the rest."""
-    feeds = asked.scratch / f"samples_{len(fresh)}.safetensors"
-    write_feeds(feeds, [*samples, *fresh])
-    for engine in dict.fromkeys(asked.references):
-        if parse_spec(engine) == parse_spec(asked.suspect):
-            continue
-        started = time.monotonic()
-        given = _run(engine, asked, feeds, asked.timeout, refused)
-        if given is None:
-            continue
-        trusted = TrustedValues(
-            engine=engine,
-            confirmed_by=None,
-            feeds=feeds,
-            own=len(samples),
-            expected=given,
+    right, wanted = question.right, question.index.fed_types()
+    fresh = fresh_samples(wanted, right.samples, right.drawn, FRESH)
+    started = time.monotonic()
+    witnesses = _Witnesses(question, scratch)
+    timeout = question.timeout or question.budget.seconds
+    for more in [fresh, []] if fresh else [[]]:  # the model may not be defined for what was made up
+        trusted = _first_trusted(witnesses, more, timeout)
+        if trusted is not None:
+            break
+    else:
+        raise errors.CannotCompare(
+            "cannot tell what is right: no engine that could be trusted runs the model",
+            details=[f"  {line}" for line in dict.fromkeys(witnesses.refused)],
+            next_steps=["--reference-engine NAME    an engine that gives the right outputs"],
+        )
+    _require_meaning(trusted)
+    trusted = _confirmed(trusted, witnesses, listener)
+    wider = wider_sample(question.index, wanted, right.drawn)
+    if wider is not None:
+        trusted = _widened(trusted, witnesses, [*right.samples, *more], wider)
+    if wanted and not trusted.fresh:
+        remark = "no fresh inputs could be made: what is right for these inputs by luck is not told from what is right"
+        listener(events.Remark(remark, warning=True))
+    listener(
+        events.Trusted(
+            engine=trusted.engine,
+            confirmed_by=trusted.confirmed_by,
+            samples=trusted.own,
+            fresh=trusted.fresh,
             seconds=time.monotonic() - started,
         )
+    )
+    return trusted
+
+
+def _first_trusted(witnesses: _Witnesses, fresh: Sequence[Feed], timeout: float | None) -> TrustedValues | None:
+    """What the first engine gives that runs the model and agrees with the check's values."""
+    right = witnesses.right
+    feeds = witnesses.written(f"samples_{len(fresh)}.safetensors", [*right.samples, *fresh])
+    for engine in dict.fromkeys(right.references):
+        if parse_spec(engine) == witnesses.suspect:
+            continue
+        started = time.monotonic()
+        values = witnesses.values(engine, feeds, timeout)
+        if values is None:
+            continue
+        seconds = time.monotonic() - started
         golden = [
             {name: value for name, value in known.items() if name in outputs}
-            for outputs, known in zip(given, asked.golden or (), strict=False)
+            for outputs, known in zip(values, right.golden or (), strict=False)
         ]
-        against = _disagreement(given, golden, asked.judge)
-        if against is not None:
-            refused.append(f"{engine} contradicts the values of the check: {against}")
-            continue
-        return trusted
+        against = _disagreement(values, golden, right.judge)
+        if against is None:
+            return TrustedValues(
+                engine=engine,
+                confirmed_by=None,
+                feeds=feeds,
+                own=len(right.samples),
+                expected=values,
+                seconds=seconds,
+            )
+        witnesses.refused.append(f"{engine} contradicts the values of the check: {against}")
     return None
-
-
-def _run(engine: str, asked: TrustQuestion, feeds: Path, timeout: float | None, refused: list[str]) -> Outputs | None:
-    with Worker(engine, asked.scratch, timeout) as worker:
-        try:
-            return worker.run(asked.model, feeds)
-        except CANNOT_RUN as error:
-            refused.append(f"{engine}: {first_line(error.summary)}")
-            return None
 
 
 def _require_meaning(trusted: TrustedValues) -> None:
@@ -172,46 +192,44 @@ def _require_meaning(trusted: TrustedValues) -> None:
             )
 
 
-def _confirmed(trusted: TrustedValues, asked: TrustQuestion, listener: events.Listener) -> TrustedValues:
+def _confirmed(trusted: TrustedValues, witnesses: _Witnesses, listener: events.Listener) -> TrustedValues:
     """The values, with the name of another engine that agrees. Raises CannotCompare if it contradicts a guess."""
     name = parse_spec(trusted.engine).name
     for other in reversed(PLAIN):
-        if parse_spec(other).name == name or parse_spec(other) == parse_spec(asked.suspect):
+        if parse_spec(other).name == name or parse_spec(other) == witnesses.suspect:
             continue
-        given = _run(other, asked, trusted.feeds, _MOST_SECONDS, [])
-        if given is None:
+        values = witnesses.values(other, trusted.feeds)
+        if values is None:
             continue
-        against = _disagreement(given, trusted.expected, asked.judge)
+        against = _disagreement(values, trusted.expected, witnesses.right.judge)
         if against is None:
             return replace(trusted, confirmed_by=other)
-        told = f"{other} does not agree with {trusted.engine}: {against}"
-        if not asked.named:
+        remark = f"{other} does not agree with {trusted.engine}: {against}"
+        if not witnesses.right.named:
             raise errors.CannotCompare(
-                f"cannot tell what is right: {told}",
+                f"cannot tell what is right: {remark}",
                 next_steps=[f"--reference-engine {trusted.engine}    or {other}: the one that is right"],
             )
-        listener(events.Remark(told, warning=True))
+        listener(events.Remark(remark, warning=True))
         return trusted
-    if name == parse_spec(asked.suspect).name:
+    if name == witnesses.suspect.name:
         listener(events.Remark(f"no engine of another package could confirm what {trusted.engine} gives", warning=True))
     return trusted
 
 
-def _widened(trusted: TrustedValues, asked: TrustQuestion, samples: Sequence[Feed], wider: Feed) -> TrustedValues:
+def _widened(trusted: TrustedValues, witnesses: _Witnesses, samples: Sequence[Feed], wider: Feed) -> TrustedValues:
     """The values with those of one more sample, where two engines agree on it, and none of its outputs overflows."""
     if trusted.confirmed_by is None:
         return trusted
-    feeds = asked.scratch / "wider.safetensors"
-    write_feeds(feeds, [wider])
-    ours, others = (_run(engine, asked, feeds, _MOST_SECONDS, []) for engine in (trusted.engine, trusted.confirmed_by))
+    feeds = witnesses.written("wider.safetensors", [wider])
+    ours, others = (witnesses.values(engine, feeds) for engine in (trusted.engine, trusted.confirmed_by))
     if ours is None or others is None or ours[0].keys() != others[0].keys():
         return trusted
     for name, value in ours[0].items():
         is_finite = value.dtype.kind not in "fc" or np.isfinite(value).all()
-        if not is_finite or not asked.judge.error(name, [others[0][name]], [value]).passed:
+        if not is_finite or not witnesses.right.judge.error(name, [others[0][name]], [value]).passed:
             return trusted
-    every = asked.scratch / "all_samples.safetensors"
-    write_feeds(every, [*samples, wider])
+    every = witnesses.written("all_samples.safetensors", [*samples, wider])
     return replace(trusted, feeds=every, expected=[*trusted.expected, *ours])
 
 

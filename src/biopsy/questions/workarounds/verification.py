@@ -6,8 +6,8 @@ from __future__ import annotations
 
 import contextlib
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -43,12 +43,12 @@ _LEAST_TIMEOUT = 60.0
 _TIMES_THE_TRUSTED = 20
 
 
-@dataclass(frozen=True, kw_only=True)
-class Bench:
-    """What candidates are verified with: the question, its check, where candidates stand, what is right.
+@dataclass(kw_only=True)
+class ChangeTrials:
+    """Verifies candidates. Use it in a ``with``: an engine is kept loaded for the models of one after the other.
 
-    ``probe`` has seen the failure of the original. ``scratch`` is for transient files. ``settings`` are changes that
-    are known to help, None if that is to be found out.
+    ``probe`` has seen the failure of the original. Candidates stand at ``candidate``; ``scratch`` is for transient
+    files.
     """
 
     question: WorkaroundQuestion
@@ -59,16 +59,8 @@ class Bench:
     trusted: TrustedValues
     model: onnx.ModelProto
     listener: events.Listener
-    settings: Sequence[SettingChange] | None = None
-
-
-class ChangeTrials:
-    """Verifies candidates. Use it in a ``with``: an engine is kept loaded for the models of one after the other."""
-
-    def __init__(self, bench: Bench) -> None:
-        self._bench = bench
-        self._worker: Worker | None = None
-        self._types: Mapping[str, np.dtype[Any]] = {}
+    _worker: Worker | None = None
+    _types: Mapping[str, np.dtype[Any]] = field(default_factory=dict)
 
     def __enter__(self) -> ChangeTrials:
         return self
@@ -77,26 +69,24 @@ class ChangeTrials:
         if self._worker is not None:
             self._worker.close()
         with contextlib.suppress(OSError):
-            clear(self._bench.candidate, whole=True)
-        cleanup.keep(self._bench.candidate)
+            clear(self.candidate, whole=True)
+        cleanup.keep(self.candidate)
 
     @property
     def timeout(self) -> float:
         """Seconds that an engine may take for all samples: far more than the trusted one took, if nobody has said."""
-        bench = self._bench
-        return bench.question.timeout or max(_LEAST_TIMEOUT, _TIMES_THE_TRUSTED * bench.trusted.seconds)
+        return self.question.timeout or max(_LEAST_TIMEOUT, _TIMES_THE_TRUSTED * self.trusted.seconds)
 
     def require_symptom(self) -> None:
         """Raise CannotCompare if the engine gives for the original what is right, in as many runs as should show it.
 
         Then the values cannot tell a workaround from a change that hides the symptom.
         """
-        bench = self._bench
         original = ChangeCandidate(kind="setting", text="the model as it is")
-        for _ in range(bench.probe.needed):
+        for _ in range(self.probe.needed):
             if self.objection(original) is not None:
                 return
-        suspect, trusted = bench.question.template.spec.text, bench.trusted
+        suspect, trusted = self.question.template.spec.text, self.trusted
         raise errors.CannotCompare(
             f"cannot tell what is right: the check fails, but {suspect} gives the same as {trusted.engine} on these "
             "inputs",
@@ -110,20 +100,19 @@ class ChangeTrials:
 
     def objection(self, candidate: ChangeCandidate) -> str | None:
         """Why the outputs with a candidate are not right, in one line; None if they are."""
-        bench = self._bench
-        model = bench.model if not candidate.patches else patched(bench.model, candidate.patches)
+        model = self.model if not candidate.patches else patched(self.model, candidate.patches)
         if model is None:
             return "it does not fit the model"
         may_add = candidate.kind == "mark" or any(patch.kind == "mark" for patch in candidate.patches)
-        objection = interface_objection(bench.model, model, may_add=may_add)
+        objection = interface_objection(self.model, model, may_add=may_add)
         if objection is not None:
             return objection
-        spec, trusted = bench.question.template.changed(candidate.change), bench.trusted
+        spec, trusted = self.question.template.changed(candidate.change), self.trusted
         if parse_spec(trusted.engine) == spec and trusted.confirmed_by is None:
             return f"{spec.text} is what counts as right here, and nothing confirms it"
-        folder = bench.question.index.folder  # the original is read where it stands
-        if model is bench.model:
-            given = ModelInput(model.SerializeToString(), folder, bench.question.model)
+        folder = self.question.index.folder  # the original is read where it stands
+        if model is self.model:
+            given = ModelInput(model.SerializeToString(), folder, self.question.model)
         else:
             given = ModelInput(model.SerializeToString(deterministic=True), folder)
         with self._running(candidate.change) as worker:
@@ -133,35 +122,34 @@ class ChangeTrials:
                 return first_line(error.summary)
         if not self._types and not candidate.change.settings:
             self._types = {name: value.dtype for name, value in outputs[0].items()}
-        return trusted.objection(outputs, bench.question.right.judge, self._types)
+        return trusted.objection(outputs, self.question.right.judge, self._types)
 
     @contextlib.contextmanager
     def _running(self, change: SettingChange) -> Iterator[Worker]:
         """The engine as it is set, kept; with other settings one of its own."""
-        template = self._bench.question.template
+        template = self.question.template
         if not change.settings and not change.environment:
             if self._worker is None:
-                self._worker = Worker(template.spec.text, self._bench.scratch, self.timeout)
+                self._worker = Worker(template.spec.text, self.scratch, self.timeout)
             yield self._worker
             return
         changed = template.changed(change).text
-        with template.environment(change), Worker(changed, self._bench.scratch, self.timeout) as worker:
+        with template.environment(change), Worker(changed, self.scratch, self.timeout) as worker:
             yield worker
 
     # In full
 
     def verified(self, candidate: ChangeCandidate) -> VerifiedChange | str:
         """The workaround, if a candidate is one; else why not, in one line."""
-        bench = self._bench
-        for _ in range(bench.probe.needed):
+        for _ in range(self.probe.needed):
             if (objection := self.objection(candidate)) is not None:
                 return objection
-        model = patched(bench.model, candidate.patches) if candidate.patches else None
+        model = patched(self.model, candidate.patches) if candidate.patches else None
         data = None if model is None else model.SerializeToString(deterministic=True)
         if model is not None and data is not None:
-            clear(bench.candidate)
-            write_transient(bench.candidate, [data])  # where the check finds it
-            lost = lost_validity(model, bench.model.SerializeToString(), bench.question.index.folder)
+            clear(self.candidate)
+            write_transient(self.candidate, [data])  # where the check finds it
+            lost = lost_validity(model, self.model.SerializeToString(), self.question.index.folder)
             if lost is not None and lost.certain:
                 return str(lost)
         if (objection := self._checked(candidate)) is not None:
@@ -169,35 +157,33 @@ class ChangeTrials:
         return VerifiedChange(
             kind=candidate.kind,
             text=candidate.text,
-            engine=bench.question.template.changed(candidate.change).text,
+            engine=self.question.template.changed(candidate.change).text,
             environment=candidate.change.environment,
-            nodes=labels(candidate.nodes, [node.label for node in bench.question.index.nodes]),
-            difference=() if model is None else difference(bench.model, model).lines(),
+            nodes=labels(candidate.nodes, [node.label for node in self.question.index.nodes]),
+            difference=() if model is None else difference(self.model, model).lines(),
             holds=tuple(dict.fromkeys(patch.holds for patch in candidate.patches if patch.holds)),
             model=data,
             latency=self._latency(candidate),
-            runs=bench.probe.needed,
+            runs=self.probe.needed,
         )
 
     def _checked(self, candidate: ChangeCandidate) -> str | None:
         """What the check says against a candidate, or that the original does not fail beside it; None if nothing."""
-        bench = self._bench
-        runs = bench.probe.needed
-        probe = self._probe_of(bench.candidate) if candidate.patches else bench.probe
+        runs = self.probe.needed
+        probe = self._probe_of(self.candidate) if candidate.patches else self.probe
         for _ in range(runs):
             judged = probe.once(candidate.change, f"fresh: {candidate.text}", cold=True)
             if judged.outcome is not Outcome.PASSES:
                 return f"the check: {judged.outcome.value}: {judged.reason}"
         for _ in range(runs):
-            if bench.probe.once(SettingChange(), "fresh: as it was", cold=True).outcome is Outcome.REPRODUCES:
+            if self.probe.once(SettingChange(), "fresh: as it was", cold=True).outcome is Outcome.REPRODUCES:
                 return None
         return "the check passes, but then it passes as it was too: nothing can be said"
 
     def _probe_of(self, model: Path) -> SettingProbe:
         """What runs the check on another file than the original, and knows the original's failure."""
-        bench = self._bench
-        probe = SettingProbe(bench.check, model, bench.question.rules, bench.listener)
-        probe.reference, probe.needed = bench.probe.reference, bench.probe.needed
+        probe = SettingProbe(self.check, model, self.question.rules, self.listener)
+        probe.reference, probe.needed = self.probe.reference, self.probe.needed
         return probe
 
     def check_file(self, path: Path, change: VerifiedChange) -> str | None:
@@ -207,18 +193,17 @@ class ChangeTrials:
 
     def _latency(self, candidate: ChangeCandidate) -> Latency | None:
         """How long the model takes beside the original; both from an environment of their own if one is."""
-        bench = self._bench
-        question, template = bench.question, bench.question.template
+        question, template = self.question, self.question.template
         unchanged = SettingChange()
         if RELEASE in candidate.change.settings and RELEASE not in template.spec.settings:
             unchanged = SettingChange({RELEASE: release_now(template.spec)})
-        changed = bench.candidate if candidate.patches else question.model
+        changed = self.candidate if candidate.patches else question.model
         before, after = (
             Side(
                 engine=template.changed(change).text,
                 model=model,
                 folder=question.index.folder,
-                feeds=bench.trusted.feeds,
+                feeds=self.trusted.feeds,
                 environment=change.environment,
             )
             for change, model in ((unchanged, question.model), (candidate.change, changed))
