@@ -75,9 +75,9 @@ class Examination:
         feeds = question.feeds({index.names[tensor]: index.tensor_type(tensor) for tensor in index.fed_inputs()})
         self.samples = len(feeds)
         recorder = ReferenceRecorder(
-            index,
-            question.model,
-            reference,
+            index=index,
+            model=question.model,
+            reference=reference,
             folder=self._scratch,
             limit=question.limit,
             judge=question.judge,
@@ -114,7 +114,8 @@ class Examination:
         isolated.run([node.number for node in self._chosen if node.op_type not in RANDOM], flaky=self._is_flaky)
         isolated.weigh(rounding)
         self._run_marked(whole, marked)
-        runs = SubgraphRuns(subgraphs, suspect, reference, rounding, listener, flaky=self._is_flaky)
+        runs_each = RUNS_IF_FLAKY if self._is_flaky else 1
+        runs = SubgraphRuns(subgraphs, suspect, reference, rounding, listener, runs_each)
         self._explain(GroupSearch(runs), whole, marked, isolated)
 
     @property

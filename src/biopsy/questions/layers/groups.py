@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from biopsy import errors, events
 from biopsy.checks.message import message_of
@@ -315,6 +315,7 @@ class SubgraphFault:
         return left.kind.startswith("SIG") or message_of(left.message).means(message_of(right.message))
 
 
+@dataclass
 class SubgraphRuns:
     """Runs subgraphs one by one, at most ``budget`` times, and remembers what came of them.
 
@@ -322,32 +323,21 @@ class SubgraphRuns:
     that are out of tolerance by no more than rounding, and what shows it.
     """
 
-    def __init__(
-        self,
-        subgraphs: Subgraphs,
-        suspect: Worker,
-        reference: ReferenceValues,
-        rounding: RoundingJudge,
-        listener: events.Listener,
-        *,
-        flaky: bool = False,
-        budget: int = 400,
-    ) -> None:
-        self.subgraphs = subgraphs
-        self.suspect = suspect
-        self.reference = reference
-        self.listener = listener
-        self.runs_each = RUNS_IF_FLAKY if flaky else 1
-        self.rounded: dict[tuple[int, ...], NoiseComparison] = {}
-        self._rounding = rounding
-        self._runs = 0
-        self._budget = budget
-        self._known: dict[tuple[int, ...], SubgraphFault | None] = {}
+    subgraphs: Subgraphs
+    suspect: Worker
+    reference: ReferenceValues
+    rounding: RoundingJudge
+    listener: events.Listener
+    runs_each: int = 1
+    budget: int = 400
+    rounded: dict[tuple[int, ...], NoiseComparison] = field(default_factory=dict)
+    _runs: int = 0
+    _known: dict[tuple[int, ...], SubgraphFault | None] = field(default_factory=dict)
 
     @property
     def is_spent(self) -> bool:
         """Whether no more runs are allowed."""
-        return self._runs >= self._budget
+        return self._runs >= self.budget
 
     def fault(self, nodes: Iterable[int]) -> SubgraphFault | None:
         """How a subgraph is wrong; None if it is right, or says nothing."""
@@ -385,7 +375,7 @@ class SubgraphRuns:
     def _run(self, nodes: tuple[int, ...], outputs: Sequence[int]) -> SubgraphFault | None:
         """How the ends of a subgraph are wrong in one run; None if they are right, or wrong by rounding only."""
         self._runs += 1
-        self.listener(events.Measured("groups", self._runs, self._budget))
+        self.listener(events.Measured("groups", self._runs, self.budget))
         model = self.subgraphs.model(nodes, outputs)
         try:
             runs = self.suspect.run(model, self.subgraphs.recorded.fed.path)
@@ -400,7 +390,7 @@ class SubgraphRuns:
             wrong = self.errors(outputs, runs, self.reference.of(model, always=True))
         if not wrong:
             return None
-        judged = self._rounding.judge(model, [error.tensor for error in wrong], runs)
+        judged = self.rounding.judge(model, [error.tensor for error in wrong], runs)
         if judged is None:
             return SubgraphFault(worst(wrong))
         if judged.noise.passed:

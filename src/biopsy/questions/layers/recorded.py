@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -36,34 +36,24 @@ from biopsy.tensors.types import dtype_named, is_text
 _MOST_REFUSED = 8
 
 
+@dataclass(kw_only=True)
 class ReferenceRecorder:
     """Records with one engine, with at most ``limit`` bytes of tensors in memory at a time.
 
     Files go into ``folder``.
     """
 
-    def __init__(
-        self,
-        index: ModelIndex,
-        model: ModelInput,
-        reference: Worker,
-        *,
-        folder: Path,
-        limit: int,
-        judge: Judge,
-        listener: events.Listener,
-    ) -> None:
-        self._index = index
-        self._model = model
-        self._reference = reference
-        self._folder = folder
-        self._limit = limit
-        self._judge = judge
-        self._listener = listener
-        self._lost: list[str] = []
-        self._given: Mapping[str, int] | None = None
-        self._refused: Mapping[str, str] = {}
-        self._differing: set[str] = set()
+    index: ModelIndex
+    model: ModelInput
+    reference: Worker
+    folder: Path
+    limit: int
+    judge: Judge
+    listener: events.Listener
+    _lost: list[str] = field(default_factory=list)
+    _given: Mapping[str, int] | None = None
+    _refused: Mapping[str, str] = field(default_factory=dict)
+    _differing: set[str] = field(default_factory=set)
 
     def record(self, feeds: Sequence[Feed], names: Sequence[str]) -> RecordedModel:
         """Record those of ``names`` that the engine can give, for every feed.
@@ -71,18 +61,18 @@ class ReferenceRecorder:
         Raises CannotCompare if the engine cannot run the model, or gives none of its tensors.
         """
         started = time.monotonic()
-        engine = self._reference.engine
-        inputs = self._folder / "inputs.safetensors"
+        engine = self.reference.engine
+        inputs = self.folder / "inputs.safetensors"
         write_feeds(inputs, feeds)
         self._given = self._tensors_given(names)
         outputs = ValuesInMemory(self._outputs(inputs))
         wanted, names = names, [name for name in names if self._given is None or name in self._given]
         computed = self._computed(feeds, names, inputs)
         if self._lost:
-            self._listener(events.Remark(f"{engine} cannot give {listed(self._lost, most=4)}: not recorded"))
-        fed = in_types_of_the_model(self._index, computed, self._folder / "fed.safetensors")
+            self.listener(events.Remark(f"{engine} cannot give {listed(self._lost, most=4)}: not recorded"))
+        fed = in_types_of_the_model(self.index, computed, self.folder / "fed.safetensors")
         size, seconds = computed.path.stat().st_size, time.monotonic() - started
-        self._listener(
+        self.listener(
             events.Recorded(
                 engine=engine,
                 tensors=len(names),
@@ -104,9 +94,9 @@ class ReferenceRecorder:
 
     def _tensors_given(self, names: Sequence[str]) -> Mapping[str, int] | None:
         """What the engine says that it can give, and the bytes of each; None if it computes."""
-        if create(self._reference.engine).capabilities.computes:
+        if create(self.reference.engine).capabilities.computes:
             return None
-        given = self._reference.tensors_given(self._model)
+        given = self.reference.tensors_given(self.model)
         if given is None:
             return None
         self._refused = given.refused
@@ -114,14 +104,14 @@ class ReferenceRecorder:
             return given.sizes
         others = "" if not given.refused else " that fits"
         raise errors.CannotCompare(
-            f"{self._reference.engine} has golden values of none of the model's tensors{others}",
+            f"{self.reference.engine} has golden values of none of the model's tensors{others}",
             details=[misfit_text(name, why) for name, why in list(given.refused.items())[:_MOST_REFUSED]],
             next_steps=["biopsy inspect data FILE    shows what is in a file; names must be those in the model"],
         )
 
     def _computed(self, feeds: Sequence[Feed], names: Sequence[str], inputs: Path) -> StoredValues:
         """The values of the inputs and of ``names``, in one file."""
-        path = self._folder / "recorded.safetensors"
+        path = self.folder / "recorded.safetensors"
         fed = [name for name in feeds[0] if name not in names] if feeds else []
         places = [(0, sample, name) for sample in range(len(feeds)) for name in (*fed, *names)]
         with AppendableStore(path, None, places) as store:
@@ -129,29 +119,29 @@ class ReferenceRecorder:
                 for name in fed:
                     store.append((0, sample, name), feed[name])
             store.commit()
-            limit = max(self._limit // max(len(feeds), 1), 1)
+            limit = max(self.limit // max(len(feeds), 1), 1)
             request = Request(
                 runner=0,
                 names=names,
                 sizes=self._sizes(feeds, names, limit),
-                own=[self._index.names[tensor] for tensor in self._index.outputs],
+                own=[self.index.names[tensor] for tensor in self.index.outputs],
                 iterations=len(feeds),
                 limit=limit,
             )
             record(store, request, lambda batch: self._run(batch, inputs), self._finished, self._differs)
-            store.finish({0: results_of(store, [*fed, *names], 0, self._reference.engine, len(feeds))})
+            store.finish({0: results_of(store, [*fed, *names], 0, self.reference.engine, len(feeds))})
         return StoredValues(path)
 
     def _outputs(self, inputs: Path) -> list[dict[str, Array]]:
-        own = [self._index.names[tensor] for tensor in self._index.outputs]
+        own = [self.index.names[tensor] for tensor in self.index.outputs]
         known = own if self._given is None else [name for name in own if name in self._given]
         if not known:
             return [{} for _ in read_feeds(inputs)]
         try:
-            return self._reference.run(self._model, inputs, None if known == own else known)
+            return self.reference.run(self.model, inputs, None if known == own else known)
         except errors.EngineFailure as failure:
             raise errors.CannotCompare(
-                f"the reference engine {self._reference.engine} cannot {failure.stage} the model: {failure.kind}: "
+                f"the reference engine {self.reference.engine} cannot {failure.stage} the model: {failure.kind}: "
                 f"{failure.message}",
                 next_steps=["--reference-engine NAME    another engine to compare with, such as reference"],
             ) from failure
@@ -159,28 +149,28 @@ class ReferenceRecorder:
     def _sizes(self, feeds: Sequence[Feed], names: Sequence[str], limit: int) -> Mapping[str, int | None]:
         if self._given is not None:
             return self._given
-        assert self._model.path is not None
-        marked = mark_outputs(read_bytes(self._model.path), names)
-        sample = self._folder / "one.safetensors"
+        assert self.model.path is not None
+        marked = mark_outputs(read_bytes(self.model.path), names)
+        sample = self.folder / "one.safetensors"
 
         def run(model: bytes, feed: Feed) -> Mapping[str, Array]:
             write_feeds(sample, [feed])
-            return self._reference.run(ModelInput(model, self._model.folder), sample)[0]
+            return self.reference.run(ModelInput(model, self.model.folder), sample)[0]
 
         return tensor_sizes(marked, feeds, run, limit)
 
     def _finished(self, batch: Batch) -> None:
-        self._listener(events.Measured("record", batch.number, batch.count))
+        self.listener(events.Measured("record", batch.number, batch.count))
 
     def _differs(self, difference: Disagreement) -> None:
         """Say, once per tensor, that batches do not agree on it."""
         name = difference.name
-        if name in self._differing or self._judge.error(name, [difference.again], [difference.first]).passed:
+        if name in self._differing or self.judge.error(name, [difference.again], [difference.first]).passed:
             return
         self._differing.add(name)
-        self._listener(
+        self.listener(
             events.Remark(
-                f"the reference engine {self._reference.engine} gives other values for {name!r} when other tensors are "
+                f"the reference engine {self.reference.engine} gives other values for {name!r} when other tensors are "
                 "marked as outputs: take one that does not optimize, such as onnxrt:optimization=none",
                 warning=True,
             )
@@ -189,7 +179,7 @@ class ReferenceRecorder:
     def _run(self, names: Sequence[str], inputs: Path) -> list[dict[str, Array]]:
         """The values of some tensors per sample, without those that the engine cannot give: found by halves."""
         try:
-            return self._reference.run(self._model, inputs, names)
+            return self.reference.run(self.model, inputs, names)
         except (errors.EngineFailure, errors.TooMuchMemory):
             if len(names) == 1:
                 self._lost += names
@@ -202,6 +192,7 @@ class ReferenceRecorder:
 # The reference engine's values of the tensors of a model, for every input sample, in mapped files.
 
 
+@dataclass(kw_only=True)
 class RecordedModel:
     """Recorded values of a model.
 
@@ -211,21 +202,12 @@ class RecordedModel:
     them here, they come from a file, and others cannot be had; None where the reference computed them.
     """
 
-    def __init__(
-        self,
-        *,
-        computed: StoredValues,
-        fed: StoredValues,
-        inputs: Path,
-        outputs: ValuesInMemory,
-        golden: GoldenCoverage | None = None,
-    ) -> None:
-        self.computed = computed
-        self.fed = fed
-        self.inputs = inputs
-        self.outputs = outputs
-        self.golden = golden
-        self._non_finite: dict[str, NonFinite | None] = {}
+    computed: StoredValues
+    fed: StoredValues
+    inputs: Path
+    outputs: ValuesInMemory
+    golden: GoldenCoverage | None = None
+    _non_finite: dict[str, NonFinite | None] = field(default_factory=dict)
 
     @property
     def is_golden(self) -> bool:
@@ -315,23 +297,23 @@ Runs: TypeAlias = Sequence[Mapping[str, Array]]
 """Tensors by name, per input sample."""
 
 
+@dataclass
 class ReferenceValues:
     """Judges subgraphs fed with recorded values; ``reference`` is run on them where what it recorded may differ."""
 
-    def __init__(self, recorded: RecordedModel, reference: Worker, judge: Judge) -> None:
-        self._recorded = recorded
-        self._reference = reference
-        self._judge = judge
+    recorded: RecordedModel
+    reference: Worker
+    judge: Judge
 
     def of(self, model: ModelInput, *, always: bool = False) -> Runs | None:
         """What the reference gives for a subgraph; None where the recorded values are just that.
 
         ``always``: ask it also where it computes in the types of the model. Golden values are all that there is.
         """
-        if self._recorded.is_golden or not (always or self._recorded.is_rounded):
+        if self.recorded.is_golden or not (always or self.recorded.is_rounded):
             return None
         try:
-            return self._reference.run(model, self._recorded.fed.path)
+            return self.reference.run(model, self.recorded.fed.path)
         except CANNOT_RUN:
             return None  # it could run the whole model: what it recorded there is the best that there is
 
@@ -341,8 +323,8 @@ class ReferenceValues:
         for name in names:
             if all(name in run for run in runs):
                 is_given = expected is not None and all(name in run for run in expected)
-                wanted = [run[name] for run in expected or ()] if is_given else self._recorded.expected(name)
-                measured.append(self._judge.error(name, [run[name] for run in runs], wanted))
+                wanted = [run[name] for run in expected or ()] if is_given else self.recorded.expected(name)
+                measured.append(self.judge.error(name, [run[name] for run in runs], wanted))
         return measured
 
 

@@ -142,14 +142,10 @@ def _duplicate_node_names(model: onnx.ModelProto) -> Iterator[LintEntry]:
 
 def _duplicate_tensors(model: onnx.ModelProto) -> Iterator[LintEntry]:
     graph = model.graph
-    for kind, names in (
-        ("inputs", [value.name for value in graph.input]),
-        ("outputs", [value.name for value in graph.output]),
-        ("initializers", _weight_names(graph)),
-    ):
+    for kind, names in _named_tensors(graph).items():
         for name, times in Counter(filter(None, names)).items():
             if times > 1:
-                yield _entry("exception", f"{times} {kind} are called {name!r}")
+                yield _entry("exception", f"{times} {kind}s are called {name!r}")
     given = {value.name for value in graph.input} | set(_weight_names(graph))
     writers: dict[str, list[int]] = {}
     for number, node in enumerate(graph.node):
@@ -166,11 +162,7 @@ def _empty_names(model: onnx.ModelProto) -> Iterator[LintEntry]:
     graph = model.graph
     if not graph.name:
         yield _entry("warning", "the graph has no name, which ONNX requires")
-    for kind, names in (
-        ("input", [value.name for value in graph.input]),
-        ("output", [value.name for value in graph.output]),
-        ("initializer", _weight_names(graph)),
-    ):
+    for kind, names in _named_tensors(graph).items():
         if not all(names):
             yield _entry("exception", f"an {kind} has no name")
     for number, node in enumerate(graph.node):
@@ -361,6 +353,12 @@ def _bodies(model: onnx.ModelProto) -> Iterator[LintEntry]:
             if late:
                 message = f"a body of the node is not sorted: it reads too early {listed(sorted(late))}"
                 yield _entry("exception", message, [number])
+
+
+def _named_tensors(graph: onnx.GraphProto) -> dict[str, list[str]]:
+    """The names of the tensors that a graph gets and gives, by what they are."""
+    inputs, outputs = ([value.name for value in values] for values in (graph.input, graph.output))
+    return {"input": inputs, "output": outputs, "initializer": _weight_names(graph)}
 
 
 def _weight_names(graph: onnx.GraphProto) -> list[str]:

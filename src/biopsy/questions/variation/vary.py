@@ -405,14 +405,14 @@ VARIED = Stage("explain", is_iteration=False)
 """A model with one of its features changed."""
 
 
+@dataclass
 class Laboratory:
     """Makes trials of changed models; ``folder`` is where the inputs stand that they are fed."""
 
-    def __init__(self, base: FedModel, check: Check, folder: Path) -> None:
-        self.base = base
-        self._check = check
-        self._folder = folder
-        self._fed: dict[str, Check] = {}
+    base: FedModel
+    check: Check
+    folder: Path
+    _fed: dict[str, Check] = field(default_factory=dict)
 
     @cached_property
     def validity(self) -> Validity:
@@ -453,10 +453,10 @@ class Laboratory:
         )
 
     def _check_fed(self, digest: str, feeds: Sequence[Mapping[str, Array]]) -> Check:
-        assert isinstance(self._check, CommandCheck)
         if digest not in self._fed:
-            path = self._folder / f"{digest}.safetensors"
+            assert isinstance(self.check, CommandCheck)
+            path = self.folder / f"{digest}.safetensors"
             write_feeds(path, feeds)
-            self._check.start()  # once, and not for each set of inputs
-            self._fed[digest] = self._check.fed(path)
+            self.check.start()  # once, and not for each set of inputs
+            self._fed[digest] = self.check.fed(path)
         return self._fed[digest]

@@ -7,7 +7,7 @@ from __future__ import annotations
 import contextlib
 import time
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
 from pathlib import Path
 
@@ -74,33 +74,28 @@ def find_workarounds(
             return WorkaroundSearch(question, check, place.candidate, scratch, listener).run(settings)
 
 
+@dataclass
 class WorkaroundSearch:
     """One search. ``candidate`` is where patched models stand, ``scratch`` a folder for everything else."""
 
-    def __init__(
-        self,
-        question: WorkaroundQuestion,
-        check: VariedCheck,
-        candidate: Path,
-        scratch: Path,
-        listener: events.Listener,
-    ) -> None:
-        self._question = question
-        self._check = check
-        self._candidate = candidate
-        self._scratch = scratch
-        self._listener = listener
-        self._meter = BudgetMeter(question.budget)
-        self._probe = SettingProbe(check, question.model, question.rules, self._bounded)
-        self._checks = 0
-        self._started = time.monotonic()
-        self._nodes: tuple[int, ...] | None = None
-        self._verified: list[VerifiedChange] = []
-        self._tried: list[TriedChange] = []
+    question: WorkaroundQuestion
+    check: VariedCheck
+    candidate: Path
+    scratch: Path
+    listener: events.Listener
+    _checks: int = 0
+    _started: float = field(default_factory=time.monotonic)
+    _nodes: tuple[int, ...] | None = None
+    _verified: list[VerifiedChange] = field(default_factory=list)
+    _tried: list[TriedChange] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self._meter = BudgetMeter(self.question.budget)
+        self._probe = SettingProbe(self.check, self.question.model, self.question.rules, self._bounded)
 
     def run(self, settings: Sequence[SettingChange] | None = None) -> Workarounds:
         """Look at the original, learn what is right, try what may help; of settings only the known ones, if given."""
-        question = self._question
+        question = self.question
         if question.nodes:  # a wrong name is told before anything else
             self._nodes = nodes_named(question.index, question.nodes)
         elif question.piece is not None:
@@ -114,11 +109,11 @@ class WorkaroundSearch:
             ) from error
         trials = ChangeTrials(
             question=question,
-            check=self._check,
+            check=self.check,
             probe=self._probe,
-            candidate=self._candidate,
-            scratch=self._scratch,
-            trusted=trusted_values(question, self._scratch, self._listener),
+            candidate=self.candidate,
+            scratch=self.scratch,
+            trusted=trusted_values(question, self.scratch, self.listener),
             model=parse(read_bytes(question.model), question.model),
             listener=self._bounded,
         )
@@ -126,16 +121,16 @@ class WorkaroundSearch:
         with trials:
             trials.require_symptom()
             if self._nodes is not None:
-                self._listener(events.PlacesFound(self._labels))
+                self.listener(events.PlacesFound(self._labels))
             try:
                 with self._meter.enforced():
                     if not question.template.names_settings and {"setting", "release"} & set(question.kinds):
                         remark = (
                             f"the check has no {{engine}}: settings and releases help it only if it reads {VARIABLE}"
                         )
-                        self._listener(events.Remark(remark, warning=True))
+                        self.listener(events.Remark(remark, warning=True))
                     for kind in question.kinds:
-                        self._listener(events.StageStarted(kind, len(question.index.nodes), 0))
+                        self.listener(events.StageStarted(kind, len(question.index.nodes), 0))
                         self._try(kind, trials, settings)
             except BudgetSpentError as limit:
                 stopped = str(limit)
@@ -148,8 +143,8 @@ class WorkaroundSearch:
     def _result(self, trusted: TrustedValues, stopped: str | None, interrupted: bool) -> Workarounds:
         seen = self._probe.found
         return Workarounds(
-            model=str(self._question.model),
-            engine=self._question.template.spec.text,
+            model=str(self.question.model),
+            engine=self.question.template.spec.text,
             failure=FailureRate(text=seen.failure, failed=seen.failed, runs=seen.runs),
             trust=Trust(
                 reference=trusted.engine,
@@ -171,11 +166,11 @@ class WorkaroundSearch:
         Raises UsageError if it cannot be written, ModelError if weights are missing, CheckError if the check does not
         pass with the file as it was written.
         """
-        target, patched = self._question.target, result.patched
+        target, patched = self.question.target, result.patched
         if target is None or patched is None or patched.model is None:
             return None
         model = parse(patched.model, target.path)
-        save_with_weights(model, target.path, self._question.index.folder, target.external, target.threshold)
+        save_with_weights(model, target.path, self.question.index.folder, target.external, target.threshold)
         objection = trials.check_file(target.path, patched)
         if objection is not None:
             raise errors.CheckError(
@@ -187,14 +182,14 @@ class WorkaroundSearch:
     def _bounded(self, event: events.Event) -> None:
         """Hand on what is told, and count checks. Raises BudgetSpentError once the budget is spent."""
         self._checks += isinstance(event, events.Checked)
-        self._listener(event)
+        self.listener(event)
         if isinstance(event, events.Checking):
             self._meter.spend()
 
     # What may help
 
     def _try(self, kind: Kind, trials: ChangeTrials, settings: Sequence[SettingChange] | None) -> None:
-        question = self._question
+        question = self.question
         if kind in MODEL_KINDS:
             self._try_patches(kind, trials)
         elif kind == "release":
@@ -214,9 +209,9 @@ class WorkaroundSearch:
     def _try_releases(self, trials: ChangeTrials) -> None:
         """The first release that helps."""
         try:
-            candidates = releases_to_try(self._question.template.spec)
+            candidates = releases_to_try(self.question.template.spec)
         except (errors.CannotInstall, errors.EngineMissing) as error:
-            self._listener(events.Remark(f"no other release is tried: {error.summary}", warning=True))
+            self.listener(events.Remark(f"no other release is tried: {error.summary}", warning=True))
             return
         for candidate in candidates:
             try:
@@ -234,15 +229,15 @@ class WorkaroundSearch:
             left = self._meter.seconds_left
             seconds = None if left is None else _SHARE_OF_REDUCTION * left
             try:
-                self._nodes = nodes_of_smallest_piece(self._question, self._scratch, seconds, self._listener)
+                self._nodes = nodes_of_smallest_piece(self.question, self.scratch, seconds, self.listener)
             except errors.BiopsyError as error:
                 self._nodes = ()
                 remark = f"the model could not be reduced, so no change of it is tried: {first_line(error.summary)}"
-                self._listener(events.Remark(remark, warning=True))
-            self._listener(events.PlacesFound(self._labels))
+                self.listener(events.Remark(remark, warning=True))
+            self.listener(events.PlacesFound(self._labels))
         if not self._nodes:
             return
-        for nodes in (self._nodes, neighbours(self._question.index, self._nodes)[:_MOST_NEIGHBOURS]):
+        for nodes in (self._nodes, neighbours(self.question.index, self._nodes)[:_MOST_NEIGHBOURS]):
             before = len(self._verified)
             for candidate in candidates_of(kind, trials.model, nodes, lambda one: self._holds(one, trials)):
                 self._verify(candidate, trials)
@@ -251,7 +246,7 @@ class WorkaroundSearch:
 
     @property
     def _labels(self) -> tuple[str, ...]:
-        return labels(self._nodes or (), [node.label for node in self._question.index.nodes])
+        return labels(self._nodes or (), [node.label for node in self.question.index.nodes])
 
     # One candidate
 
@@ -289,7 +284,7 @@ class WorkaroundSearch:
     def _note(self, tried: TriedChange, latency: Latency | None = None) -> None:
         self._tried.append(tried)
         ratio = None if latency is None else latency.ratio
-        self._listener(
+        self.listener(
             events.ChangeTried(
                 change=tried.kind, text=tried.text, right=tried.right, reason=tried.reason, latency=ratio
             )
