@@ -213,9 +213,12 @@ _MOST_ITEMS = 50
 
 def read_entry(path: Path, origin: str | None = None) -> KnownFailure:
     """The bug that a file describes. Raises DataError, in one line that names the file, for what is no such file."""
-    tree = read_yaml(path)
     try:
-        return _entry(tree, path.stem, origin if origin is not None else str(path))
+        return _entry(value_in(read_plain(path, MOST_BYTES).decode("utf-8")), path.stem, origin or str(path))
+    except OSError as error:
+        raise errors.DataError(f"{path}: {error.strerror or error}") from error
+    except UnicodeDecodeError as error:
+        raise errors.DataError(f"{path}: it is no UTF-8 text") from error
     except ValueError as error:
         raise errors.DataError(f"{path}: {error}") from error
 
@@ -227,7 +230,7 @@ def _entry(tree: Any, name: str, origin: str) -> KnownFailure:
         raise ValueError(f"there is no key {missing!r}")
     if found["biopsy_known"] != VERSION:
         raise ValueError(f"biopsy_known is {found['biopsy_known']!r:.40}, not {VERSION!r}: it is of another form")
-    patterns = _items(found["patterns"], "patterns")
+    patterns = _items(found, "patterns")
     if not patterns:
         raise ValueError("patterns: there is none")
     return KnownFailure(
@@ -239,10 +242,10 @@ def _entry(tree: Any, name: str, origin: str) -> KnownFailure:
         package=_word(found["package"], "package"),
         fails=_releases(found.get("fails", ""), "fails"),
         mended=_releases(found.get("mended", ""), "mended"),
-        signatures=tuple(_signature(one) for one in _items(found.get("signatures", []), "signatures")),
-        conditions=tuple(_text(one, "conditions") for one in _items(found.get("conditions", []), "conditions")),
-        workarounds=tuple(_workaround(one) for one in _items(found.get("workarounds", []), "workarounds")),
-        patterns=tuple(_pattern(one) for one in patterns),
+        signatures=tuple(map(_signature, _items(found, "signatures"))),
+        conditions=tuple(_text(one, "conditions") for one in _items(found, "conditions")),
+        workarounds=tuple(map(_workaround, _items(found, "workarounds"))),
+        patterns=tuple(map(_pattern, patterns)),
     )
 
 
@@ -251,9 +254,7 @@ def _signature(tree: Any) -> KnownSignature:
     stage = _text(found.get("stage", ""), "stage", empty=True)
     if stage and stage not in STAGES:
         raise ValueError(f"stage: {stage!r:.40} is none of {', '.join(STAGES)}")
-    return KnownSignature(
-        stage=stage, kinds=tuple(_text(one, "kinds") for one in _items(found.get("kinds", []), "kinds"))
-    )
+    return KnownSignature(stage=stage, kinds=tuple(_text(one, "kinds") for one in _items(found, "kinds")))
 
 
 def _workaround(tree: Any) -> KnownWorkaround:
@@ -297,12 +298,13 @@ def _mapping(tree: Any, what: str, keys: set[str]) -> Mapping[str, Any]:
     return tree
 
 
-def _items(tree: Any, what: str) -> Sequence[Any]:
-    if not isinstance(tree, list):
-        raise ValueError(f"{what}: a list is wanted")
-    if len(tree) > _MOST_ITEMS:
-        raise ValueError(f"{what}: there are more than {_MOST_ITEMS}")
-    return tree
+def _items(tree: Mapping[str, Any], key: str) -> Sequence[Any]:
+    items = tree.get(key, [])
+    if not isinstance(items, list):
+        raise ValueError(f"{key}: a list is wanted")
+    if len(items) > _MOST_ITEMS:
+        raise ValueError(f"{key}: there are more than {_MOST_ITEMS}")
+    return items
 
 
 def _text(value: Any, what: str, *, empty: bool = False) -> str:
@@ -344,20 +346,6 @@ def _releases(value: Any, what: str) -> str:
 MOST_BYTES = 1 << 20
 _DEEPEST = 8
 _MOST_EVENTS = 20_000
-
-
-def read_yaml(path: Path) -> Any:
-    """What a file holds. Raises DataError, in one line that names the file, for anything that is not allowed."""
-    try:
-        text = read_plain(path, MOST_BYTES).decode("utf-8")
-    except OSError as error:
-        raise errors.DataError(f"{path}: {error.strerror or error}") from error
-    except UnicodeDecodeError as error:
-        raise errors.DataError(f"{path}: it is no UTF-8 text") from error
-    try:
-        return value_in(text)
-    except ValueError as error:
-        raise errors.DataError(f"{path}: {error}") from error
 
 
 def value_in(text: str) -> Any:

@@ -4,8 +4,7 @@ valid.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
 from functools import partial
 from itertools import chain
 from typing import TYPE_CHECKING, TypeAlias
@@ -62,14 +61,6 @@ Path: TypeAlias = "tuple[tuple[str, str], ...]"
 """Bodies, outer ones first, each by an output of its node and the attribute that holds it."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class Place:
-    """Where a node stands: the bodies around it, as ``scope.scope_at`` takes them, and its first output."""
-
-    path: Path
-    output: str
-
-
 def respellings(
     model: onnx.ModelProto, nodes: Sequence[int], table: Sequence[Spelling], kind: PatchKind = "spelling"
 ) -> Iterator[Patch]:
@@ -91,7 +82,6 @@ def respellings(
             site.forget()
             if results is None or not is_valid(site, results):
                 continue
-            chosen = (Place(path=path, output=output), spelling)
             yield Patch(
                 kind=kind,
                 name=spelling.name,
@@ -99,7 +89,7 @@ def respellings(
                 cost=spelling.cost,
                 exact=spelling.exact,
                 nodes=(number,),
-                change=partial(respelled, chosen=[chosen]),
+                change=partial(respelled, path=path, output=output, spelling=spelling),
                 holds=spelling.limits,
             )
 
@@ -126,19 +116,21 @@ def drafted(spelling: Spelling, site: Site) -> list[str] | None:
     return None if any(site.node.output[len(results) :]) or not results else results
 
 
-def respelled(model: onnx.ModelProto, chosen: Iterable[tuple[Place, Spelling]]) -> onnx.ModelProto | None:
-    """A copy of a model with nodes in other spellings; None if one of them is not there, or no more as it was."""
+def respelled(model: onnx.ModelProto, path: Path, output: str, spelling: Spelling) -> onnx.ModelProto | None:
+    """A copy of a model with the node that gives ``output`` in another spelling; None if it is not as it was.
+
+    ``path`` are the bodies around it, as ``scope_at`` takes them.
+    """
     made = copied(model)
-    for place, spelling in chosen:
-        scope = scope_at(made, place.path)
-        number = scope.producers.get(place.output) if scope is not None else None
-        if scope is None or number is None:
-            return None
-        site = Site(scope, number)
-        results = drafted(spelling, site)
-        if results is None:
-            return None
-        _replace(site, results)
+    scope = scope_at(made, path)
+    number = scope.producers.get(output) if scope is not None else None
+    if scope is None or number is None:
+        return None
+    site = Site(scope, number)
+    results = drafted(spelling, site)
+    if results is None:
+        return None
+    _replace(site, results)
     return made
 
 
