@@ -224,54 +224,54 @@ def read_entry(path: Path, origin: str | None = None) -> KnownFailure:
 
 
 def _entry(tree: Any, name: str, origin: str) -> KnownFailure:
-    found = _mapping(tree, "the file", _KEYS)
-    missing = next((key for key in _REQUIRED if key not in found), None)
+    entry = _mapping(tree, "the file", _KEYS)
+    missing = next((key for key in _REQUIRED if key not in entry), None)
     if missing is not None:
         raise ValueError(f"there is no key {missing!r}")
-    if found["biopsy_known"] != VERSION:
-        raise ValueError(f"biopsy_known is {found['biopsy_known']!r:.40}, not {VERSION!r}: it is of another form")
-    patterns = _items(found, "patterns")
+    if entry["biopsy_known"] != VERSION:
+        raise ValueError(f"biopsy_known is {entry['biopsy_known']!r:.40}, not {VERSION!r}: it is of another form")
+    patterns = _items(entry, "patterns")
     if not patterns:
         raise ValueError("patterns: there is none")
     return KnownFailure(
         name=name,
         origin=origin,
-        title=_text(found["title"], "title"),
-        issue=_address(found.get("issue", "")),
-        engine=_word(found["engine"], "engine"),
-        package=_word(found["package"], "package"),
-        fails=_releases(found.get("fails", ""), "fails"),
-        mended=_releases(found.get("mended", ""), "mended"),
-        signatures=tuple(map(_signature, _items(found, "signatures"))),
-        conditions=tuple(_text(one, "conditions") for one in _items(found, "conditions")),
-        workarounds=tuple(map(_workaround, _items(found, "workarounds"))),
+        title=_text(entry["title"], "title"),
+        issue=_address(entry.get("issue", "")),
+        engine=_word(entry["engine"], "engine"),
+        package=_word(entry["package"], "package"),
+        fails=_releases(entry.get("fails", ""), "fails"),
+        mended=_releases(entry.get("mended", ""), "mended"),
+        signatures=tuple(map(_signature, _items(entry, "signatures"))),
+        conditions=tuple(_text(one, "conditions") for one in _items(entry, "conditions")),
+        workarounds=tuple(map(_workaround, _items(entry, "workarounds"))),
         patterns=tuple(map(_pattern, patterns)),
     )
 
 
 def _signature(tree: Any) -> KnownSignature:
-    found = _mapping(tree, "signatures", {"stage", "kinds"})
-    stage = _text(found.get("stage", ""), "stage", empty=True)
+    signature = _mapping(tree, "signatures", {"stage", "kinds"})
+    stage = _text(signature.get("stage", ""), "stage", empty=True)
     if stage and stage not in STAGES:
         raise ValueError(f"stage: {stage!r:.40} is none of {', '.join(STAGES)}")
-    return KnownSignature(stage=stage, kinds=tuple(_text(one, "kinds") for one in _items(found, "kinds")))
+    return KnownSignature(stage=stage, kinds=tuple(_text(one, "kinds") for one in _items(signature, "kinds")))
 
 
 def _workaround(tree: Any) -> KnownWorkaround:
-    found = _mapping(tree, "workarounds", {"text", "engine"})
-    if "text" not in found:
+    workaround = _mapping(tree, "workarounds", {"text", "engine"})
+    if "text" not in workaround:
         raise ValueError("workarounds: there is no key 'text'")
     return KnownWorkaround(
-        text=_text(found["text"], "text"), engine=_text(found.get("engine", ""), "engine", empty=True)
+        text=_text(workaround["text"], "text"), engine=_text(workaround.get("engine", ""), "engine", empty=True)
     )
 
 
 def _pattern(tree: Any) -> KnownPattern:
     """A pattern, if its lines describe one and its digest is theirs."""
-    found = _mapping(tree, "patterns", {"fingerprint", "graph"})
-    if "graph" not in found or "fingerprint" not in found:
+    pattern = _mapping(tree, "patterns", {"fingerprint", "graph"})
+    if "graph" not in pattern or "fingerprint" not in pattern:
         raise ValueError("patterns: each has the keys 'fingerprint' and 'graph'")
-    text, digest = found["graph"], found["fingerprint"]
+    text, digest = pattern["graph"], pattern["fingerprint"]
     if not isinstance(text, str) or not isinstance(digest, str) or len(text) > _LONGEST_PATTERN:
         raise ValueError("patterns: 'fingerprint' and 'graph' are texts")
     try:

@@ -295,9 +295,9 @@ class _Ordering:
     def first_colours(self) -> dict[int, int]:
         """By what each vertex says itself, and how far it is from where the pattern begins and ends."""
         ahead, behind = _depths(self._into), _depths(self._out)
-        told = [(own_text(one), ahead[place], behind[place]) for place, one in enumerate(self._pattern.vertices)]
-        number_of = {text: number for number, text in enumerate(sorted(set(told)))}
-        return {place: number_of[text] for place, text in enumerate(told)}
+        traits = [(own_text(one), ahead[place], behind[place]) for place, one in enumerate(self._pattern.vertices)]
+        number_of = {text: number for number, text in enumerate(sorted(set(traits)))}
+        return {place: number_of[text] for place, text in enumerate(traits)}
 
     def ordered(self, among: Sequence[int], colours: dict[int, int]) -> list[int]:
         """The order of some vertices; what they have to do with others is told by their ``colours``."""
@@ -354,7 +354,7 @@ class _Ordering:
             count = len(unlike)
 
     def _components(self, among: Iterable[int]) -> list[list[int]]:
-        left, found = set(among), []
+        left, components = set(among), []
         while left:
             waiting = [left.pop()]
             part = []
@@ -364,8 +364,8 @@ class _Ordering:
                 near = {one for _, one in (*self._into[place], *self._out[place])} & left
                 left -= near
                 waiting += near
-            found.append(part)
-        return found
+            components.append(part)
+        return components
 
     def _description(self, order: Sequence[int], colours: dict[int, int]) -> tuple[object, ...]:
         """All that there is to tell of some vertices in this order: equal only if they are isomorphic."""

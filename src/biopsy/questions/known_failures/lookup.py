@@ -40,8 +40,8 @@ def seen_in(
     if not engine:
         return SeenFailure(release=release, stage=stage, kind=kind)
     spec = parse_spec(engine)
-    told = spec.settings.get("release") or "" if is_checked else _installed(engine)
-    return SeenFailure(engine=spec.name, release=release or told, stage=stage, kind=kind)
+    installed = spec.settings.get("release") or "" if is_checked else _installed(engine)
+    return SeenFailure(engine=spec.name, release=release or installed, stage=stage, kind=kind)
 
 
 def seen_by(check: Check, piece: Path, seen: SeenFailure) -> SeenFailure:
@@ -60,16 +60,18 @@ def seen_by(check: Check, piece: Path, seen: SeenFailure) -> SeenFailure:
         )
     if judged.outcome not in (Outcome.REPRODUCES, Outcome.OTHER_FAILURE):
         raise errors.CheckError(f"the check says nothing of {piece}: {judged.reason}")
-    found = signature_of(evidence)
-    name = found.engine.partition(":")[0]
+    signature = signature_of(evidence)
+    name = signature.engine.partition(":")[0]
     engine = seen.engine or name
-    if name and name != engine and found.stage != "compare":
+    if name and name != engine and signature.stage != "compare":
         raise errors.UsageError(
-            f"it is {found.engine} that fails this check ({judged.reason}), and not {engine}",
+            f"it is {signature.engine} that fails this check ({judged.reason}), and not {engine}",
             next_steps=[f"--engine {name}", "leave out --engine"],
         )
-    release = seen.release or (_installed(found.engine or engine) if name in ("", engine) else "")
-    return replace(seen, engine=engine, release=release, stage=seen.stage or found.stage, kind=seen.kind or found.kind)
+    release = seen.release or (_installed(signature.engine or engine) if name in ("", engine) else "")
+    return replace(
+        seen, engine=engine, release=release, stage=seen.stage or signature.stage, kind=seen.kind or signature.kind
+    )
 
 
 def _installed(engine: str) -> str:
@@ -145,8 +147,8 @@ class KnownMatch:
     @property
     def is_sure(self) -> bool:
         """Whether all that there is to compare agrees."""
-        told = (self.engine_agrees, self.signature_agrees)
-        return self.grade == "same" and all(told) and self.release == "fails"
+        agreements = (self.engine_agrees, self.signature_agrees)
+        return self.grade == "same" and all(agreements) and self.release == "fails"
 
     @property
     def sentence(self) -> str:

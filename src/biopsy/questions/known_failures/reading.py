@@ -117,11 +117,11 @@ class _PatternReader:
                 scope[info.name] = Tensor(self._add(_Draft(label=f"input {_type_text(info.type)}")), 0)
         self._read_nodes(graph, scope, None)
         for info in graph.output:
-            found = self._operand(info.name, scope)
-            if isinstance(found, Tensor):
-                self.drafts[found.source].results.add(found.slot)
+            operand = self._operand(info.name, scope)
+            if isinstance(operand, Tensor):
+                self.drafts[operand.source].results.add(operand.slot)
             else:
-                self._add(_Draft(label=f"output {found}"))
+                self._add(_Draft(label=f"output {operand}"))
 
     def _add(self, draft: _Draft) -> int:
         self.drafts.append(draft)
@@ -139,7 +139,7 @@ class _PatternReader:
     def _read_nodes(self, graph: onnx.GraphProto | onnx.FunctionProto, scope: _Scope, home: int | None) -> None:
         """Add the nodes of a graph; what they make is in ``scope`` afterwards."""
         fed = {one if isinstance(one, str) else one.name for one in graph.input} & scope.keys()
-        scope.update({name: found for name, found in _constants(graph) if name not in fed})
+        scope.update({name: constant for name, constant in _constants(graph) if name not in fed})
         added = []
         for node in graph.node:  # in any order: what is read may stand behind
             if not self._skips(node):

@@ -90,23 +90,23 @@ def _ask_engine(
     with temporary_folder("biopsy-lint-") as scratch, Worker(engine, scratch, timeout, memory=memory) as worker:
         worker.version()
         try:
-            found = examine(index, samples(index), worker, scratch, source)
-            for other in others(index) if found.failed_on_values else ():
-                found.allow_for(examine(index, other, worker, scratch, source))
-                if not found.failed_on_values:
+            runs = examine(index, samples(index), worker, scratch, source)
+            for other in others(index) if runs.failed_on_values else ():
+                runs.allow_for(examine(index, other, worker, scratch, source))
+                if not runs.failed_on_values:
                     break
         except errors.ModelError as error:
             report.add([LintEntry(level="exception", source=LOADER, message=error.message)])
             return
-    report.ran = found.ran
-    report.add(found.entries)
-    if found.unasked:
+    report.ran = runs.ran
+    report.add(runs.entries)
+    if runs.unasked:
         message = "could not be run: it depends on what fails, or on values that cannot be fed"
-        nodes = tuple(sorted(found.unasked))
+        nodes = tuple(sorted(runs.unasked))
         report.add([LintEntry(level="info", source=source, message=message, nodes=nodes)])
     report.entries = [  # what shape inference alone objects to is a warning if the engine runs it
         replace(entry, level="warning")
-        if entry.source == INFERENCE and entry.nodes and found.ran.issuperset(entry.nodes)
+        if entry.source == INFERENCE and entry.nodes and runs.ran.issuperset(entry.nodes)
         else entry
         for entry in report.entries
     ]

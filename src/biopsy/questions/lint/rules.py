@@ -178,21 +178,21 @@ def _empty_names(model: onnx.ModelProto) -> Iterator[LintEntry]:
 def _inputs(model: onnx.ModelProto) -> Iterator[LintEntry]:
     """Inputs without an element type, and those whose default value, an initializer, is of another type or shape."""
     declared = {value.name: value.type.tensor_type for value in model.graph.input if value.type.HasField("tensor_type")}
-    for name, told in declared.items():
-        if not told.elem_type:
+    for name, kind in declared.items():
+        if not kind.elem_type:
             yield _entry("exception", f"the input {name!r} has no element type")
     for weight in model.graph.initializer:
         if weight.name not in declared or not declared[weight.name].elem_type:
             continue
-        told = declared[weight.name]
-        if told.elem_type != weight.data_type:
-            types = (DTYPE_OF_ELEM.get(elem, str(elem)) for elem in (told.elem_type, weight.data_type))
+        kind = declared[weight.name]
+        if kind.elem_type != weight.data_type:
+            types = (DTYPE_OF_ELEM.get(elem, str(elem)) for elem in (kind.elem_type, weight.data_type))
             yield _entry("exception", "the input {!r} is {}, its default value {}".format(weight.name, *types))
-        elif told.HasField("shape") and (
-            len(told.shape.dim) != len(weight.dims)
+        elif kind.HasField("shape") and (
+            len(kind.shape.dim) != len(weight.dims)
             or any(  # what is negative there is open to ONNX Runtime
                 dim.HasField("dim_value") and dim.dim_value >= 0 and dim.dim_value != size
-                for dim, size in zip(told.shape.dim, weight.dims, strict=True)
+                for dim, size in zip(kind.shape.dim, weight.dims, strict=True)
             )
         ):
             message = f"the default value of the input {weight.name!r} has another shape: {list(weight.dims)}"
@@ -227,7 +227,7 @@ def _order(model: onnx.ModelProto) -> Iterator[LintEntry]:
 
 def _cycles(reads: Sequence[Iterable[int]]) -> list[list[int]]:
     """Sets of nodes that wait for each other. R. Tarjan, Depth-first search and linear graph algorithms, 1972."""
-    found: list[list[int]] = []
+    components: list[list[int]] = []
     index: dict[int, int] = {}
     low: dict[int, int] = {}
     path: list[int] = []
@@ -251,7 +251,7 @@ def _cycles(reads: Sequence[Iterable[int]]) -> list[list[int]]:
                     component, path[at:] = path[at:], []
                     on_path.difference_update(component)
                     if len(component) > 1 or node in set(reads[node]):
-                        found.append(sorted(component))
+                        components.append(sorted(component))
             elif other not in index:
                 index[other] = low[other] = len(index)
                 path.append(other)
@@ -259,7 +259,7 @@ def _cycles(reads: Sequence[Iterable[int]]) -> list[list[int]]:
                 work.append((other, iter(reads[other])))
             elif other in on_path:
                 low[node] = min(low[node], index[other])
-    return sorted(found)
+    return sorted(components)
 
 
 def _opsets(model: onnx.ModelProto) -> Iterator[LintEntry]:

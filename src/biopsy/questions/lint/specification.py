@@ -39,14 +39,14 @@ def entries(path: Path, *, whole: bool, timeout: float | None = None) -> Iterato
     """
     server = Server(__name__)
     try:
-        found = server.ask({"model": str(path), "whole": whole}, Limits(seconds=timeout))["found"]
+        findings = server.ask({"model": str(path), "whole": whole}, Limits(seconds=timeout))["found"]
     except ServerEndedError as error:
         how = "takes too long" if error.ended.cause == "time" else "ends its process"
         yield LintEntry(level="exception", source=CHECKER, message=f"onnx {how} on this model")
         return
     finally:
         server.close()
-    for source, level, message, nodes in found:
+    for source, level, message, nodes in findings:
         yield LintEntry(level=level, source=source, message=message, nodes=tuple(nodes))
 
 
@@ -243,13 +243,13 @@ def _new_findings(made: onnx.ModelProto, before: onnx.ModelProto) -> list[tuple[
     if max(len(made.graph.node), len(before.graph.node)) > _MOST_LOOKED_AT:
         return []
     known = {tuple(before.graph.node[place].output) for place, _ in of_nodes(before)}
-    found = []
+    fresh = []
     for place, reason in of_nodes(made):
         node = made.graph.node[place]
         if tuple(node.output) not in known:
             name = repr(node.name) if node.name else f"the {printable(node.op_type)} that computes {list(node.output)}"
-            found.append((name, reason))
-    return found
+            fresh.append((name, reason))
+    return fresh
 
 
 def _by_loading(result: onnx.ModelProto, original: bytes, folder: Path) -> LostValidity | None:

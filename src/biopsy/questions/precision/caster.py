@@ -95,8 +95,8 @@ class _Scope:
         self.converted: dict[str, onnx.TensorProto] = {}
 
     def find(self, name: str) -> _Tensor | None:
-        found = self.tensors.get(name)
-        return self.outer.find(name) if found is None and self.outer is not None else found
+        own = self.tensors.get(name)
+        return self.outer.find(name) if own is None and self.outer is not None else own
 
 
 class _Caster:
@@ -247,9 +247,9 @@ class _Caster:
         return tensor.rounded[rounds]
 
     def _variant(self, tensor: _Tensor, name: str, elem: int) -> str:
-        found = tensor.variants.get(elem)
-        if found is not None:
-            return found
+        variant = tensor.variants.get(elem)
+        if variant is not None:
+            return variant
         made = self._name_of(tensor.scope, name, elem, tensor.elem)
         tensor.variants[elem] = made
         weight = (
@@ -311,8 +311,8 @@ def _after_cast(scope: _Scope, node: PlannedNode, source: _Tensor | None, made: 
     The second half of a rounding is known by this.
     """
     if source is None:
-        found = OF_ELEM.get(scope.planned.elems.get(node.proto.input[0], 0))
-        known = holders(found) if found is not None else frozenset[Format]()
+        read = OF_ELEM.get(scope.planned.elems.get(node.proto.input[0], 0))
+        known = holders(read) if read is not None else frozenset[Format]()
     else:
         known = source.exact
     return known if OF_ELEM[made.elem] in known else frozenset()

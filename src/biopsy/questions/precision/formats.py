@@ -285,16 +285,16 @@ def values_of(weight: onnx.TensorProto, folder: Path) -> Iterator[np.ndarray[Any
         yield np.frombuffer(chunk, dtype)
 
 
-def rounded(values: np.ndarray[Any, Any], found: Format) -> np.ndarray[Any, Any]:
+def rounded(values: np.ndarray[Any, Any], form: Format) -> np.ndarray[Any, Any]:
     """Values as a format holds them, in float32. What is too large is infinite, or the largest number in fp8."""
     import numpy as np
 
     with np.errstate(over="ignore", invalid="ignore"):
         wide = values.astype(np.float32)
-        if found.elem in (E4M3FN, E5M2):
+        if form.elem in (E4M3FN, E5M2):
             finite = np.isfinite(wide)
-            wide = np.where(finite, np.clip(wide, -found.largest, found.largest), wide)
-        return wide.astype(_dtype(found.elem)).astype(np.float32)
+            wide = np.where(finite, np.clip(wide, -form.largest, form.largest), wide)
+        return wide.astype(_dtype(form.elem)).astype(np.float32)
 
 
 def _dtype(elem: int) -> np.dtype[Any]:
@@ -323,19 +323,19 @@ class RangeLoss:
         return asdict(self)
 
 
-def range_loss_of(weight: onnx.TensorProto, folder: Path, found: Format) -> RangeLoss | None:
+def range_loss_of(weight: onnx.TensorProto, folder: Path, form: Format) -> RangeLoss | None:
     """What a format does to a weight, None if nothing. Read piece by piece where the values stand elsewhere."""
     import numpy as np
 
     # What is above the limit rounds beyond the largest number: half a step above it, and there too if the largest is
     # odd. The limit is no float32, so it must not be compared as one.
-    step = 2.0 ** math.floor(math.log2(found.largest)) * 2 * found.rounding
-    tie = found.largest + step / 2
-    limit = np.float64(tie if found.largest / step % 2 == 0 else math.nextafter(tie, 0))
+    step = 2.0 ** math.floor(math.log2(form.largest)) * 2 * form.rounding
+    tie = form.largest + step / 2
+    limit = np.float64(tie if form.largest / step % 2 == 0 else math.nextafter(tie, 0))
     count = saturated = vanished = 0
     for values in values_of(weight, folder):
         size = np.abs(values.astype(np.float32))
         count += size.size
         saturated += int(np.count_nonzero(np.isfinite(size) & (size > limit)))
-        vanished += int(np.count_nonzero((size > 0) & (size <= found.smallest / 2)))
+        vanished += int(np.count_nonzero((size > 0) & (size <= form.smallest / 2)))
     return RangeLoss(weight.name, count, saturated, vanished) if saturated or vanished else None

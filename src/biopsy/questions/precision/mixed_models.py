@@ -148,8 +148,8 @@ class CastModels:
     def range_loss(self, high: frozenset[int]) -> tuple[RangeLoss, ...]:
         """Weights and constants with values that become infinite or zero in the low format."""
         stored = stored_values(self._plan.graph, lambda number: number not in high)
-        found = {name: range_loss_of(value, self._folder, self._low) for name, value in stored.items()}
-        return tuple(replace(loss, name=name) for name, loss in found.items() if loss is not None)
+        losses = {name: range_loss_of(value, self._folder, self._low) for name, value in stored.items()}
+        return tuple(replace(loss, name=name) for name, loss in losses.items() if loss is not None)
 
     def lowered(self, high: frozenset[int]) -> int:
         """How many nodes of the model give values of another type than in the model, those in bodies included."""
@@ -315,10 +315,10 @@ def _with_names(model: onnx.ModelProto) -> onnx.ModelProto:
 
 def _typed(model: onnx.ModelProto) -> onnx.ModelProto:
     """A copy with the types that can be told; the quantizer leaves what has none in float32."""
-    told = onnx_native.inferred(without_weights(model)).model.graph
+    inferred = onnx_native.inferred(without_weights(model)).model.graph
     copy = type(model)()
     copy.CopyFrom(model)
-    for listed, infos in ((copy.graph.value_info, told.value_info), (copy.graph.output, told.output)):
+    for listed, infos in ((copy.graph.value_info, inferred.value_info), (copy.graph.output, inferred.output)):
         del listed[:]
         listed.extend(infos)
     return copy

@@ -103,8 +103,8 @@ def plan_of(model: onnx.ModelProto, needed: frozenset[int] = frozenset({FLOAT16}
     """
     opset = next((entry.version for entry in model.opset_import if entry.domain in ("", "ai.onnx")), 1)
     reader = _Reader(opset, needed)
-    told = onnx_native.inferred(without_weights(model)).model.graph  # the types of tensors in bodies too
-    graph = reader.read(model.graph, told, None, ())
+    inferred = onnx_native.inferred(without_weights(model)).model.graph  # the types of tensors in bodies too
+    graph = reader.read(model.graph, inferred, None, ())
     taken = {name for one in walk.graphs(model) for name in walk.defined(one)}
     taken.update(name for node in walk.nodes(model) for name in (*node.input, node.name))
     return PrecisionPlan(
@@ -222,13 +222,15 @@ def _layer(node: PlannedNode, place: int, where: tuple[str, ...], types: _KnownT
 
 def _cast_only(graph: onnx.GraphProto) -> dict[str, int]:
     """Tensors that only Casts to one type read: what they are rounded to there."""
-    found: dict[str, set[int]] = {}
+    targets_of: dict[str, set[int]] = {}
     for node in graph.node:
         target = next((a.i for a in node.attribute if a.name == "to"), 0) if node.op_type == "Cast" else 0
         for name in walk.reads(node):
-            found.setdefault(name, set()).add(target)
+            targets_of.setdefault(name, set()).add(target)
     results = {info.name for info in graph.output}
-    return {name: next(iter(targets)) for name, targets in found.items() if len(targets) == 1 and name not in results}
+    return {
+        name: next(iter(targets)) for name, targets in targets_of.items() if len(targets) == 1 and name not in results
+    }
 
 
 def named(layers: Iterable[Layer]) -> list[str]:
@@ -301,13 +303,13 @@ _BOUNDED = frozenset({"Max", "Min"})
 
 def stored_values(graph: PlannedGraph, chosen: Callable[[int], bool]) -> dict[str, onnx.TensorProto]:
     """Values of the model by the names of their tensors, of which ``chosen`` layers (by number) read."""
-    found: dict[str, onnx.TensorProto] = {}
-    _collect(graph, {}, chosen, found)
-    return found
+    values: dict[str, onnx.TensorProto] = {}
+    _collect(graph, {}, chosen, values)
+    return values
 
 
 def _collect(
-    graph: PlannedGraph, outer: Sources, chosen: Callable[[int], bool], found: dict[str, onnx.TensorProto]
+    graph: PlannedGraph, outer: Sources, chosen: Callable[[int], bool], values: dict[str, onnx.TensorProto]
 ) -> None:
     fed = {info.name for info in graph.proto.input}
     sources: dict[str, onnx.TensorProto | PlannedNode] = {name: one for name, one in outer.items() if name not in fed}
@@ -330,9 +332,9 @@ def _collect(
                 else:
                     value = source
                 if value is not None and value.data_type == FLOAT:
-                    found[name] = value
+                    values[name] = value
         for _, _, body in node.bodies:
-            _collect(body, sources, chosen, found)
+            _collect(body, sources, chosen, values)
 
 
 def _changing(node: PlannedNode) -> Iterator[str]:

@@ -82,8 +82,8 @@ def attribute_features(fed: FedModel) -> Iterator[Feature]:
             continue
         title = f"{node.op_type} {node.name!r}" if several and node.name else str(node.op_type)
         for name in schema.attributes:
-            found = AttributePlace(place, number, name)
-            feature = None if name in _NOT_VARIED else _feature(found, node, schema.attributes[name], title)
+            attribute = AttributePlace(place, number, name)
+            feature = None if name in _NOT_VARIED else _feature(attribute, node, schema.attributes[name], title)
             if feature is not None and feature.alternatives:
                 is_given = any(entry.name == name for entry in node.attribute)
                 yield replace(feature, is_given=is_given)

@@ -92,19 +92,19 @@ def dtype_features(fed: FedModel, validity: Validity, bits: int) -> Iterator[Fea
 def _places(model: onnx.ModelProto) -> dict[TypedPlace, str]:
     weights = {weight.name for weight in model.graph.initializer}
     lists = lists_of_sizes(model)
-    found = {
+    dtypes = {
         TypedPlace(info.name): DTYPE_OF_ELEM.get(info.type.tensor_type.elem_type, "")
         for info in model.graph.input
         if info.name not in weights and info.type.WhichOneof("value") == "tensor_type"
     }
     for number, (name, tensor) in enumerate(named_tensors(model)):
         if name not in lists and not is_external(tensor):
-            found[TypedPlace(name, number)] = DTYPE_OF_ELEM.get(tensor.data_type, "")
+            dtypes[TypedPlace(name, number)] = DTYPE_OF_ELEM.get(tensor.data_type, "")
     for number, node in enumerate(walk.nodes(model)):
         for attribute in node.attribute:
             if node.op_type == "Cast" and attribute.name == "to":
-                found[TypedPlace("", number, is_cast=True)] = DTYPE_OF_ELEM.get(attribute.i, "")
-    return found
+                dtypes[TypedPlace("", number, is_cast=True)] = DTYPE_OF_ELEM.get(attribute.i, "")
+    return dtypes
 
 
 def typed(group: Sequence[TypedPlace], dtype: str) -> Edit:

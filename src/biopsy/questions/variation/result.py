@@ -84,8 +84,8 @@ class Variation:
     def _repr_html_(self) -> str:
         rows = [
             (claim, one.title, one.text)
-            for claim, found in (("free", self.free), ("fixed", self.fixed), ("unknown", self.unknown))
-            for one in found
+            for claim, findings in (("free", self.free), ("fixed", self.fixed), ("unknown", self.unknown))
+            for one in findings
         ]
         return html_table(self.sentence, ["", "what", "as far as tried"], rows, 60)
 
@@ -155,9 +155,9 @@ def _condition(examination: ExaminedFeature) -> str:
 # All of it in one sentence
 
 
-def sentence_of(found: Variation) -> str:
+def sentence_of(variation: Variation) -> str:
     """What is free, with how many changes were tried of it, and the conditions on what is not."""
-    free = [one for one in found.free if one.is_given]
+    free = [one for one in variation.free if one.is_given]
     parts = []
     if free:
         limits = {
@@ -169,9 +169,9 @@ def sentence_of(found: Variation) -> str:
         values = [f"{one.name} ({len(one.still)} tried)" for one in free if one.what in _VALUES]
         others = [f"any {one.title} ({len(one.still)} tried)" for one in free if one.what not in _VALUES]
         anything = [f"any values of {series(values)}", *others] if values else others
-        parts.append(f"fails for {series(anything)}{limits[found.together]}")
-    if found.fixed:
-        only = series([_required(one) for one in found.fixed])
+        parts.append(f"fails for {series(anything)}{limits[variation.together]}")
+    if variation.fixed:
+        only = series([_required(one) for one in variation.fixed])
         parts.append(f"only if {only}" if free else f"fails only if {only}")
     return "; ".join(parts) or "nothing can be said of what may vary"
 

@@ -131,23 +131,23 @@ def _with_sizes_as_fed(fed: FedModel) -> FedModel:
 
 def _places(model: onnx.ModelProto) -> dict[TensorAxis | ListedSize, int]:
     """Every place where a size stands, with the size; open dimensions have none."""
-    found: dict[TensorAxis | ListedSize, int] = {}
+    sizes: dict[TensorAxis | ListedSize, int] = {}
     for name, dims in _dims_of_inputs(model):
-        found |= {TensorAxis(name, axis): dim.dim_value for axis, dim in enumerate(dims) if dim.dim_value > 0}
+        sizes |= {TensorAxis(name, axis): dim.dim_value for axis, dim in enumerate(dims) if dim.dim_value > 0}
     lists = lists_of_sizes(model)
     for number, (name, tensor) in enumerate(named_tensors(model)):
         if name in lists and not is_external(tensor):
             values = values_of(tensor)
             flat = [] if values is None else values.ravel().tolist()
-            found |= {ListedSize(number, at): int(value) for at, value in enumerate(flat) if value > 0}
+            sizes |= {ListedSize(number, at): int(value) for at, value in enumerate(flat) if value > 0}
         elif has_sizes(tensor) and not is_external(tensor):
-            found |= {TensorAxis(name, axis, number): size for axis, size in enumerate(tensor.dims) if size > 0}
+            sizes |= {TensorAxis(name, axis, number): size for axis, size in enumerate(tensor.dims) if size > 0}
     for number, node in enumerate(walk.nodes(model)):
         for attribute in node.attribute:
             if attribute.name in SIZE_ATTRIBUTES and attribute.name != "group":
                 values_listed = list(attribute.ints) or ([attribute.i] if attribute.HasField("i") else [])
-                found |= {ListedSize(number, at, attribute.name): v for at, v in enumerate(values_listed) if v > 0}
-    return found
+                sizes |= {ListedSize(number, at, attribute.name): v for at, v in enumerate(values_listed) if v > 0}
+    return sizes
 
 
 def _dims_of_inputs(model: onnx.ModelProto) -> Iterator[tuple[str, Any]]:

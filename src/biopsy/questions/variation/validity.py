@@ -116,10 +116,10 @@ def _tell_types_anew(model: onnx.ModelProto) -> None:
     for info in light.graph.output:
         if info.name not in unknown:
             info.ClearField("type")
-    told = onnx_native.inferred(light).model.graph.output
-    for info, found in zip(model.graph.output, told, strict=True):
-        if found.type.tensor_type.elem_type:
-            info.type.CopyFrom(found.type)
+    inferred_outputs = onnx_native.inferred(light).model.graph.output
+    for info, inferred_info in zip(model.graph.output, inferred_outputs, strict=True):
+        if inferred_info.type.tensor_type.elem_type:
+            info.type.CopyFrom(inferred_info.type)
 
 
 def has_allowed_types(model: onnx.ModelProto) -> bool:

@@ -381,9 +381,9 @@ class VariationTask:
         claims = [(claim_of(one), finding_of(one)) for one in self._examinations if one.seen]
         return replace(
             self._found,
-            free=tuple(found for claim, found in claims if claim == "free"),
-            fixed=tuple(found for claim, found in claims if claim == "fixed"),
-            unknown=tuple(found for claim, found in claims if claim == "open"),
+            free=tuple(finding for claim, finding in claims if claim == "free"),
+            fixed=tuple(finding for claim, finding in claims if claim == "fixed"),
+            unknown=tuple(finding for claim, finding in claims if claim == "open"),
             checks=self._oracle.tally.checks,
         )
 

@@ -44,8 +44,8 @@ def settings_that_pass(
     probe: SettingProbe, template: CheckTemplate, model: Path, weights_folder: Path | None
 ) -> list[ChangeCandidate]:
     """The smallest changes of settings with which the check passes. ``probe`` has seen the failure."""
-    found = switches_of(probe, template, model, weights_folder)
-    return [setting_candidate(switch.change) for switch in found.switches]
+    answer = switches_of(probe, template, model, weights_folder)
+    return [setting_candidate(switch.change) for switch in answer.switches]
 
 
 def setting_candidate(change: SettingChange) -> ChangeCandidate:
@@ -264,14 +264,14 @@ def _raisable(model: onnx.ModelProto, high: Format) -> dict[str, Layer]:
 
 def _own_formats(graph: PlannedGraph) -> dict[int, Format]:
     """The precision in which each layer computes in the model, those in bodies included."""
-    found: dict[int, Format] = {}
+    formats: dict[int, Format] = {}
     for node in graph.nodes:
         if node.number >= 0:
             elem = graph.elems.get(node.proto.output[node.part.outputs[0]], 0)
-            found.update({node.number: OF_ELEM[elem]} if elem in OF_ELEM else {})
+            formats.update({node.number: OF_ELEM[elem]} if elem in OF_ELEM else {})
         for _, _, body in node.bodies:
-            found |= _own_formats(body)
-    return found
+            formats |= _own_formats(body)
+    return formats
 
 
 def raised(model: onnx.ModelProto, writes: Sequence[str], high: Format) -> onnx.ModelProto | None:

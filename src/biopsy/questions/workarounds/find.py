@@ -363,26 +363,26 @@ def nodes_of_piece(index: ModelIndex, piece: ModelIndex) -> tuple[int, ...]:
     by_name: dict[str, list[Node]] = {}
     for node in index.nodes:
         by_name.setdefault(node.name, []).append(node)
-    found: set[int] = set()
+    places: set[int] = set()
     for node in piece.nodes:
         computed = [by_output.get(piece.names[tensor]) for tensor in node.writes]
         named = by_name.get(node.name, []) if node.name else []
         alike = [one for one in (*computed, *(named if len(named) == 1 else ())) if one is not None]
-        found.update(one.number for one in alike if (one.op_type, one.domain) == (node.op_type, node.domain))
-    if not found:
+        places.update(one.number for one in alike if (one.op_type, one.domain) == (node.op_type, node.domain))
+    if not places:
         raise errors.DoesNotFit(
             f"no node of {piece.path or 'the piece'} is in the model, neither by its outputs nor by its name",
             next_steps=["--nodes NAME ...    the nodes that fail, by their names in the model"],
         )
-    return tuple(sorted(found))
+    return tuple(sorted(places))
 
 
 def neighbours(index: ModelIndex, nodes: Sequence[int]) -> tuple[int, ...]:
     """Nodes that write what these read, or read what these write, and are none of these."""
     known = set(nodes)
-    found: set[int] = set()
+    beside: set[int] = set()
     for node in nodes:
-        found.update(index.producer[tensor] for tensor in index.nodes[node].reads if tensor in index.producer)
+        beside.update(index.producer[tensor] for tensor in index.nodes[node].reads if tensor in index.producer)
         for tensor in index.nodes[node].writes:
-            found.update(index.consumers.get(tensor, ()))
-    return tuple(sorted(found - known))
+            beside.update(index.consumers.get(tensor, ()))
+    return tuple(sorted(beside - known))

@@ -269,8 +269,8 @@ def difference(before: onnx.ModelProto, after: onnx.ModelProto) -> ModelDifferen
     """
     old, new = dict(_nodes(before.graph, "")), dict(_nodes(after.graph, ""))
     pairs = _pairs(old, new)
-    found = set(pairs.values())
-    fresh = [(key[0], node) for key, node in new.items() if key not in found]
+    kept = set(pairs.values())
+    fresh = [(key[0], node) for key, node in new.items() if key not in kept]
     changed = [
         ChangedNode(node=_told(key[0], new[pairs[key]]), changes=tuple(_changes(old[key], new[pairs[key]])))
         for key in pairs
@@ -307,8 +307,8 @@ def _pairs(old: _Nodes, new: _Nodes) -> dict[_Key, _Key]:
                 free.setdefault((key[0], walk.operator(node), traits(node)), key)
         for key, node in old.items():
             if key not in pairs and traits(node):
-                found = free.pop((key[0], walk.operator(node), traits(node)), None)
-                pairs |= {} if found is None else {key: found}
+                twin = free.pop((key[0], walk.operator(node), traits(node)), None)
+                pairs |= {} if twin is None else {key: twin}
     return pairs
 
 
@@ -348,8 +348,8 @@ def _value(attribute: onnx.AttributeProto) -> str:
         return f"a tensor {list(attribute.t.dims)}"
     if attribute.name == "to" and attribute.i in DTYPE_OF_ELEM:
         return DTYPE_OF_ELEM[attribute.i]
-    found = helper.get_attribute_value(attribute)
-    return _short(found.decode("utf-8", "replace") if isinstance(found, bytes) else str(found))
+    value = helper.get_attribute_value(attribute)
+    return _short(value.decode("utf-8", "replace") if isinstance(value, bytes) else str(value))
 
 
 def _told(path: _Path, node: onnx.NodeProto) -> str:
@@ -359,8 +359,8 @@ def _told(path: _Path, node: onnx.NodeProto) -> str:
     attributes = ", ".join(f"{_short(name)}={value}" for name, value in _attributes(node).items())
     domain = f"{node.domain}." if node.domain not in ("", "ai.onnx") else ""
     named = f"{domain}{node.op_type}" + (f" {node.name!r}" if node.name and node.name not in node.output else "")
-    told = f"{_short(path, 4 * _MOST_TEXT)}{_short(named)}({inputs}) -> {outputs}"
-    return f"{told}  [{attributes}]" if attributes else told
+    text = f"{_short(path, 4 * _MOST_TEXT)}{_short(named)}({inputs}) -> {outputs}"
+    return f"{text}  [{attributes}]" if attributes else text
 
 
 def _output(info: onnx.ValueInfoProto) -> str:

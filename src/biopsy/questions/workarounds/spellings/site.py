@@ -416,43 +416,43 @@ class Scope:
     @cached_property
     def readers(self) -> dict[str, set[int]]:
         """Tensor -> the places of the nodes that read it, bodies included, and OUTSIDE."""
-        found: dict[str, set[int]] = {info.name: {OUTSIDE} for info in self.graph.output}
+        readers: dict[str, set[int]] = {info.name: {OUTSIDE} for info in self.graph.output}
         for place, node in enumerate(self.graph.node):
             for name in walk.reads(node):
-                found.setdefault(name, set()).add(place)
-        return found
+                readers.setdefault(name, set()).add(place)
+        return readers
 
     @cached_property
     def own_types(self) -> dict[str, TensorType]:
         """The types of this graph's tensors that can be told."""
-        found: dict[str, TensorType] = {}
+        types: dict[str, TensorType] = {}
         for graph in (self.told, self.graph):
             for info in (*graph.value_info, *graph.output, *graph.input):
                 kind = parts.tensor_type(info.SerializeToString())
-                if kind is not None and (info.name not in found or graph is self.told):
-                    found[info.name] = kind
+                if kind is not None and (info.name not in types or graph is self.told):
+                    types[info.name] = kind
         for weight in self.graph.initializer:
-            found[weight.name] = TensorType(weight.data_type, tuple(weight.dims))
-        return found
+            types[weight.name] = TensorType(weight.data_type, tuple(weight.dims))
+        return types
 
     @cached_property
     def own_constants(self) -> dict[str, onnx.TensorProto]:
         """Small initializers and Constant nodes; an initializer that a caller may replace is none."""
         replaceable = {info.name for info in self.graph.input} if self.model.ir_version >= 4 else frozenset[str]()
-        found = {weight.name: weight for weight in self.graph.initializer if weight.name not in replaceable}
+        constants = {weight.name: weight for weight in self.graph.initializer if weight.name not in replaceable}
         for node in self.graph.node:
             if node.op_type == "Constant" and walk.operator(node)[0] == "" and node.output:
-                found.update((node.output[0], each.t) for each in node.attribute if each.name == "value")
+                constants.update((node.output[0], each.t) for each in node.attribute if each.name == "value")
         return {
             name: each
-            for name, each in found.items()
+            for name, each in constants.items()
             if (not is_external(each) and elements(each.dims) <= _MOST_ELEMENTS)
         }
 
     def type_of(self, name: str) -> TensorType | None:
         """The type of a tensor, of this graph or one around it; None if it cannot be told."""
-        found = self.own_types.get(name)
-        return self.outer.type_of(name) if found is None and self.outer is not None else found
+        own = self.own_types.get(name)
+        return self.outer.type_of(name) if own is None and self.outer is not None else own
 
     def value_of(self, name: str) -> np.ndarray[Any, Any] | None:
         """The value of a small constant; None for any other tensor."""

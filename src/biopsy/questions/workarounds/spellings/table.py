@@ -48,8 +48,8 @@ def spellings(model: onnx.ModelProto, nodes: Sequence[int]) -> list[Patch]:
 
     Exact ones first, then in the order of the table. A call of a local function has its nodes for another spelling.
     """
-    found = [*respellings(model, nodes, SPELLINGS), *calls_as_nodes(model, nodes)]
-    return sorted(found, key=lambda patch: not patch.exact)
+    patches = [*respellings(model, nodes, SPELLINGS), *calls_as_nodes(model, nodes)]
+    return sorted(patches, key=lambda patch: not patch.exact)
 
 
 # A node of a model written in another spelling.
@@ -193,10 +193,10 @@ def is_valid(site: Site, results: Sequence[str]) -> bool:
     outputs = [helper.make_empty_tensor_value_info(name) for name in dict.fromkeys(results) if name in own]
     opsets = [helper.make_opsetid(domain, version) for domain, version in scope.opsets.items()]
     graph = helper.make_graph(site.written, "alone", inputs, outputs, weights)
-    told = onnx_native.inferred(helper.make_model(graph, opset_imports=opsets), strict=True)
-    if told.objection is not None:
+    inference = onnx_native.inferred(helper.make_model(graph, opset_imports=opsets), strict=True)
+    if inference.objection is not None:
         return False
-    kinds = {info.name: parts.tensor_type(info.SerializeToString()) for info in told.model.graph.output}
+    kinds = {info.name: parts.tensor_type(info.SerializeToString()) for info in inference.model.graph.output}
     pairs = zip(site.node.output, results, strict=False)
     return all(_agree(scope.type_of(wanted), kinds.get(result)) for wanted, result in pairs if wanted)
 
