@@ -173,7 +173,8 @@ class _PatternReader:
         return f"{domain}{word(node.op_type)}"
 
     def _fill(self, draft: _Draft, node: onnx.NodeProto, scope: _Scope, place: int) -> None:
-        schema = operator_schema(node, self._opsets)
+        domain = "" if node.domain == "ai.onnx" else node.domain
+        schema = schema_of(node.op_type, self._opsets.get(domain, 1), domain)
         facts = self._tensors if draft.home is None else _NO_FACTS
         rank = facts.rank(node) if _says_axes(node, schema) else None
         draft.operands = [self._operand(name, scope) for name in node.input]
@@ -396,7 +397,9 @@ def attribute_text(attribute: onnx.AttributeProto, schema: onnx.defs.OpSchema | 
         return f"{word(name)}=argument"
     if name in AXES:
         return f"{word(name)}={axes_text(attribute.ints or [attribute.i], rank)}"
-    if _is_default(attribute, schema) or _is_neutral(attribute):
+    neutral = _NEUTRAL.get(name)
+    is_neutral = neutral is not None and all(number == neutral for number in attribute.ints)  # nothing is done
+    if is_neutral or _is_default(attribute, schema):
         return None
     return f"{word(name)}={_value(attribute)}"
 
@@ -421,12 +424,6 @@ def axes_text(axes: Iterable[int], rank: int | None) -> str:
     return "+".join(sorted(kinds)) or "none"
 
 
-def operator_schema(node: onnx.NodeProto, opsets: Mapping[str, int]) -> onnx.defs.OpSchema | None:
-    """The schema of a node's operator; None for what onnx does not know."""
-    domain = "" if node.domain == "ai.onnx" else node.domain
-    return schema_of(node.op_type, opsets.get(domain, 1), domain)
-
-
 def word(text: str) -> str:
     """A stranger's text as one word without brackets, commas and spaces; what is long is cut to a digest of it."""
     if len(text) > _LONGEST_TEXT:
@@ -448,12 +445,6 @@ def _is_default(attribute: onnx.AttributeProto, schema: onnx.defs.OpSchema | Non
         return False
     usual = known.default_value
     return all(getattr(usual, field) == getattr(attribute, field) for field in ("i", "f", "s", "ints", "floats"))
-
-
-def _is_neutral(attribute: onnx.AttributeProto) -> bool:
-    """Whether a list says of each axis that nothing is done."""
-    usual = _NEUTRAL.get(attribute.name)
-    return usual is not None and all(number == usual for number in attribute.ints)
 
 
 def _value(attribute: onnx.AttributeProto) -> str:

@@ -128,7 +128,11 @@ class ReferenceRecorder:
                 iterations=len(feeds),
                 limit=limit,
             )
-            record(store, request, lambda batch: self._run(batch, inputs), self._finished, self._differs)
+
+            def progress(batch: Batch) -> None:
+                self.listener(events.Measured("record", batch.number, batch.count))
+
+            record(store, request, lambda batch: self._run(batch, inputs), progress, self._differs)
             store.finish({0: results_of(store, [*fed, *names], 0, self.reference.engine, len(feeds))})
         return StoredValues(path)
 
@@ -158,9 +162,6 @@ class ReferenceRecorder:
             return self.reference.run(ModelInput(model, self.model.folder), sample)[0]
 
         return tensor_sizes(marked, feeds, run, limit)
-
-    def _finished(self, batch: Batch) -> None:
-        self.listener(events.Measured("record", batch.number, batch.count))
 
     def _differs(self, difference: Disagreement) -> None:
         """Say, once per tensor, that batches do not agree on it."""

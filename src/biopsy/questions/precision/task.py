@@ -308,13 +308,10 @@ class PrecisionTask:
         target = self._job.target
         kept = [f"{target.output}, which passes"] if target.output is not None and _succeeds(self.write) else []
         facts = [path for path in (target.names, target.report) if path is not None]
-        if facts and _succeeds(self._write_facts):
+        seconds = time.monotonic() - self._started
+        if facts and _succeeds(lambda: write_files(self.result(seconds, "an interruption or error"), target)):
             kept += [f"{path}, with what is known so far" for path in facts]
         return "; ".join(kept) or None
-
-    def _write_facts(self) -> None:
-        result = self.result(time.monotonic() - self._started, "an interruption or error")
-        write_files(result, self._job.target)
 
     def verify(self) -> bool:
         """The last word: the model is valid, and the file as it was written must pass, in processes of their own."""
