@@ -132,29 +132,22 @@ class _Caster:
         return scope.tensors[name]
 
     def _node(self, scope: _Scope, place: int, node: PlannedNode) -> onnx.NodeProto:
+        if node.part.role not in (Role.LAYER, Role.CARRIER):
+            return self._fixed(scope, place, node)
+        read = {node.proto.input[at]: scope.find(node.proto.input[at]) for at in node.part.inputs}
+        tensors = {name: tensor for name, tensor in read.items() if tensor is not None}
         if node.part.role is Role.LAYER:
-            return self._layer(scope, place, node)
-        if node.part.role is Role.CARRIER:
-            read = {node.proto.input[at]: scope.find(node.proto.input[at]) for at in node.part.inputs}
-            tensors = {name: tensor for name, tensor in read.items() if tensor is not None}
+            level = self._level(node.number)
+            elem = level.elem if self._form == "native" else FLOAT
+            results = _Outputs(elem, level if self._form == "emulate" and level is not FP32 else None)
+        else:
             elem = self._common_type(node, tensors)
             exact = frozenset.intersection(*(tensor.exact for tensor in tensors.values())) if tensors else frozenset()
-            names = {name: self._read(tensor, name, elem, None) for name, tensor in tensors.items()}
-            return self._written(scope, place, node, names, _Outputs(elem, exact=exact))
-        return self._fixed(scope, place, node)
+            results = _Outputs(elem, exact=exact)
+        names = {name: self._read(tensor, name, elem, results.rounds) for name, tensor in tensors.items()}
+        return self._written(scope, place, node, names, results)
 
     # Nodes
-
-    def _layer(self, scope: _Scope, place: int, node: PlannedNode) -> onnx.NodeProto:
-        level = self._level(node.number)
-        elem = level.elem if self._form == "native" else FLOAT
-        rounds = level if self._form == "emulate" and level is not FP32 else None
-        names = dict.fromkeys(node.proto.input, "")
-        for at in node.part.inputs:
-            tensor = scope.find(node.proto.input[at])
-            if tensor is not None:
-                names[node.proto.input[at]] = self._read(tensor, node.proto.input[at], elem, rounds)
-        return self._written(scope, place, node, names, _Outputs(elem, rounds))
 
     def _common_type(self, node: PlannedNode, tensors: Mapping[str, _Tensor]) -> int:
         """The type of all inputs if they agree; a weight agrees with any type that holds its values."""
@@ -210,12 +203,7 @@ class _Caster:
         for name in kept:
             if name and scope.find(name) is not None:
                 self._as_in_the_model(scope, name)
-        by_place = {
-            node.proto.input[at]: names[node.proto.input[at]]
-            for at in node.part.inputs
-            if names.get(node.proto.input[at])
-        }
-        return self._with_bodies(scope, node, _renamed(node.proto, by_place, node.part.inputs, outputs))
+        return self._with_bodies(scope, node, _renamed(node.proto, names, node.part.inputs, outputs))
 
     def _result(self, scope: _Scope, place: int, name: str, results: _Outputs) -> str:
         """Define what a node writes; returns the name under which it writes it."""

@@ -165,7 +165,21 @@ class PrecisionTask:
             oracle.ahead(iter([high, low]))
             judged = self._end(high)
             if judged.outcome is not Outcome.PASSES:
-                raise self._high_fails(judged)
+                line = oracle.check.line(self._index.path or self._place.candidate)
+                if judged.outcome is Outcome.INVALID:
+                    raise errors.CheckError(
+                        f"the check cannot say whether the model passes with every layer high: {judged.reason}",
+                        next_steps=[line],
+                    )
+                raise errors.HighPrecisionFails(
+                    f"the check fails even with every layer in {self._candidates.models.high_name} ({judged.reason}), "
+                    "so no choice of layers can pass",
+                    details=[f"  tried   {line}"],
+                    next_steps=[
+                        "run that line by hand; if it should pass, look at its inputs, golden values and tolerances",
+                        "if the model itself is wrong: biopsy debug reduce",
+                    ],
+                )
             oracle.check.expect(judged.evidence.seconds)
             self._set_best(self._all)
             judged = self._end(low)
@@ -179,23 +193,6 @@ class PrecisionTask:
         seconds = judged.evidence.seconds
         self._oracle.listener(events.EndChecked(trial.stage.name, _word(judged.outcome), judged.reason, seconds))
         return judged
-
-    def _high_fails(self, judged: Judged) -> errors.BiopsyError:
-        line = self._oracle.check.line(self._index.path or self._place.candidate)
-        if judged.outcome is Outcome.INVALID:
-            return errors.CheckError(
-                f"the check cannot say whether the model passes with every layer high: {judged.reason}",
-                next_steps=[line],
-            )
-        return errors.HighPrecisionFails(
-            f"the check fails even with every layer in {self._candidates.models.high_name} ({judged.reason}), so no "
-            "choice of layers can pass",
-            details=[f"  tried   {line}"],
-            next_steps=[
-                "run that line by hand; if it should pass, look at its inputs, golden values and tolerances",
-                "if the model itself is wrong: biopsy debug reduce",
-            ],
-        )
 
     # The search
 
