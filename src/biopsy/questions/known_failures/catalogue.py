@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -67,18 +67,14 @@ def catalogue_of(folders: Sequence[Path] = ()) -> Catalogue:
         except OSError as error:
             broken.append(f"{folder}: {error.strerror or error}")
             continue
-        _read(files[:_MOST_FILES], origin, failures, broken)
+        for file in files[:_MOST_FILES]:
+            try:
+                failures.append(read_entry(file, origin))
+            except errors.DataError as error:
+                broken.append(error.message)
         if len(files) > _MOST_FILES:
             broken.append(f"{folder}: only the first {_MOST_FILES:,} files are read")
     return Catalogue(failures=tuple(failures), broken=tuple(broken))
-
-
-def _read(files: Iterable[Path], origin: str | None, failures: list[KnownFailure], broken: list[str]) -> None:
-    for file in files:
-        try:
-            failures.append(read_entry(file, origin))
-        except errors.DataError as error:
-            broken.append(error.message)
 
 
 # One known bug, as a file of a catalogue tells it.
@@ -217,64 +213,65 @@ _MOST_ITEMS = 50
 
 def read_entry(path: Path, origin: str | None = None) -> KnownFailure:
     """The bug that a file describes. Raises DataError, in one line that names the file, for what is no such file."""
-    tree = read_yaml(path)
     try:
-        return _entry(tree, path.stem, origin if origin is not None else str(path))
+        return _entry(value_in(read_plain(path, MOST_BYTES).decode("utf-8")), path.stem, origin or str(path))
+    except OSError as error:
+        raise errors.DataError(f"{path}: {error.strerror or error}") from error
+    except UnicodeDecodeError as error:
+        raise errors.DataError(f"{path}: it is no UTF-8 text") from error
     except ValueError as error:
         raise errors.DataError(f"{path}: {error}") from error
 
 
 def _entry(tree: Any, name: str, origin: str) -> KnownFailure:
-    found = _mapping(tree, "the file", _KEYS)
-    missing = next((key for key in _REQUIRED if key not in found), None)
+    entry = _mapping(tree, "the file", _KEYS)
+    missing = next((key for key in _REQUIRED if key not in entry), None)
     if missing is not None:
         raise ValueError(f"there is no key {missing!r}")
-    if found["biopsy_known"] != VERSION:
-        raise ValueError(f"biopsy_known is {found['biopsy_known']!r:.40}, not {VERSION!r}: it is of another form")
-    patterns = _items(found["patterns"], "patterns")
+    if entry["biopsy_known"] != VERSION:
+        raise ValueError(f"biopsy_known is {entry['biopsy_known']!r:.40}, not {VERSION!r}: it is of another form")
+    patterns = _items(entry, "patterns")
     if not patterns:
         raise ValueError("patterns: there is none")
     return KnownFailure(
         name=name,
         origin=origin,
-        title=_text(found["title"], "title"),
-        issue=_address(found.get("issue", "")),
-        engine=_word(found["engine"], "engine"),
-        package=_word(found["package"], "package"),
-        fails=_releases(found.get("fails", ""), "fails"),
-        mended=_releases(found.get("mended", ""), "mended"),
-        signatures=tuple(_signature(one) for one in _items(found.get("signatures", []), "signatures")),
-        conditions=tuple(_text(one, "conditions") for one in _items(found.get("conditions", []), "conditions")),
-        workarounds=tuple(_workaround(one) for one in _items(found.get("workarounds", []), "workarounds")),
-        patterns=tuple(_pattern(one) for one in patterns),
+        title=_text(entry["title"], "title"),
+        issue=_address(entry.get("issue", "")),
+        engine=_word(entry["engine"], "engine"),
+        package=_word(entry["package"], "package"),
+        fails=_releases(entry.get("fails", ""), "fails"),
+        mended=_releases(entry.get("mended", ""), "mended"),
+        signatures=tuple(map(_signature, _items(entry, "signatures"))),
+        conditions=tuple(_text(one, "conditions") for one in _items(entry, "conditions")),
+        workarounds=tuple(map(_workaround, _items(entry, "workarounds"))),
+        patterns=tuple(map(_pattern, patterns)),
     )
 
 
 def _signature(tree: Any) -> KnownSignature:
-    found = _mapping(tree, "signatures", {"stage", "kinds"})
-    stage = _text(found.get("stage", ""), "stage", empty=True)
+    signature = _mapping(tree, "signatures", {"stage", "kinds"})
+    stage = _text(signature.get("stage", ""), "stage", empty=True)
     if stage and stage not in STAGES:
         raise ValueError(f"stage: {stage!r:.40} is none of {', '.join(STAGES)}")
-    return KnownSignature(
-        stage=stage, kinds=tuple(_text(one, "kinds") for one in _items(found.get("kinds", []), "kinds"))
-    )
+    return KnownSignature(stage=stage, kinds=tuple(_text(one, "kinds") for one in _items(signature, "kinds")))
 
 
 def _workaround(tree: Any) -> KnownWorkaround:
-    found = _mapping(tree, "workarounds", {"text", "engine"})
-    if "text" not in found:
+    workaround = _mapping(tree, "workarounds", {"text", "engine"})
+    if "text" not in workaround:
         raise ValueError("workarounds: there is no key 'text'")
     return KnownWorkaround(
-        text=_text(found["text"], "text"), engine=_text(found.get("engine", ""), "engine", empty=True)
+        text=_text(workaround["text"], "text"), engine=_text(workaround.get("engine", ""), "engine", empty=True)
     )
 
 
 def _pattern(tree: Any) -> KnownPattern:
     """A pattern, if its lines describe one and its digest is theirs."""
-    found = _mapping(tree, "patterns", {"fingerprint", "graph"})
-    if "graph" not in found or "fingerprint" not in found:
+    pattern = _mapping(tree, "patterns", {"fingerprint", "graph"})
+    if "graph" not in pattern or "fingerprint" not in pattern:
         raise ValueError("patterns: each has the keys 'fingerprint' and 'graph'")
-    text, digest = found["graph"], found["fingerprint"]
+    text, digest = pattern["graph"], pattern["fingerprint"]
     if not isinstance(text, str) or not isinstance(digest, str) or len(text) > _LONGEST_PATTERN:
         raise ValueError("patterns: 'fingerprint' and 'graph' are texts")
     try:
@@ -301,12 +298,13 @@ def _mapping(tree: Any, what: str, keys: set[str]) -> Mapping[str, Any]:
     return tree
 
 
-def _items(tree: Any, what: str) -> Sequence[Any]:
-    if not isinstance(tree, list):
-        raise ValueError(f"{what}: a list is wanted")
-    if len(tree) > _MOST_ITEMS:
-        raise ValueError(f"{what}: there are more than {_MOST_ITEMS}")
-    return tree
+def _items(tree: Mapping[str, Any], key: str) -> Sequence[Any]:
+    items = tree.get(key, [])
+    if not isinstance(items, list):
+        raise ValueError(f"{key}: a list is wanted")
+    if len(items) > _MOST_ITEMS:
+        raise ValueError(f"{key}: there are more than {_MOST_ITEMS}")
+    return items
 
 
 def _text(value: Any, what: str, *, empty: bool = False) -> str:
@@ -348,20 +346,6 @@ def _releases(value: Any, what: str) -> str:
 MOST_BYTES = 1 << 20
 _DEEPEST = 8
 _MOST_EVENTS = 20_000
-
-
-def read_yaml(path: Path) -> Any:
-    """What a file holds. Raises DataError, in one line that names the file, for anything that is not allowed."""
-    try:
-        text = read_plain(path, MOST_BYTES).decode("utf-8")
-    except OSError as error:
-        raise errors.DataError(f"{path}: {error.strerror or error}") from error
-    except UnicodeDecodeError as error:
-        raise errors.DataError(f"{path}: it is no UTF-8 text") from error
-    try:
-        return value_in(text)
-    except ValueError as error:
-        raise errors.DataError(f"{path}: {error}") from error
 
 
 def value_in(text: str) -> Any:

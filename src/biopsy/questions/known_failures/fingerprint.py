@@ -8,7 +8,7 @@ import heapq
 import re
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from hashlib import sha256
 from typing import NamedTuple, TypeAlias
 
@@ -85,25 +85,23 @@ class Pattern:
             if one.home is not None:
                 yield Edge(place, one.home, "in")
 
-    def reordered(self, order: list[int]) -> Pattern:
-        """The same pattern with its vertices in another order."""
+    def reordered(self, order: Sequence[int]) -> Pattern:
+        """The same pattern with its vertices in another order; those that nothing refers to may be left out."""
         place_of = {old: new for new, old in enumerate(order)}
-        return Pattern(tuple(_renumbered(self.vertices[old], place_of) for old in order))
-
-
-def _renumbered(one: Vertex, place_of: dict[int, int]) -> Vertex:
-    return Vertex(
-        label=one.label,
-        attributes=one.attributes,
-        operands=tuple(
-            Tensor(place_of[operand.source], operand.slot) if isinstance(operand, Tensor) else operand
-            for operand in one.operands
-        ),
-        bodies=tuple((name, place_of[body]) for name, body in one.bodies),
-        home=None if one.home is None else place_of[one.home],
-        results=one.results,
-        types=one.types,
-    )
+        return Pattern(
+            tuple(
+                replace(
+                    one,
+                    operands=tuple(
+                        Tensor(place_of[each.source], each.slot) if isinstance(each, Tensor) else each
+                        for each in one.operands
+                    ),
+                    bodies=tuple((name, place_of[body]) for name, body in one.bodies),
+                    home=None if one.home is None else place_of[one.home],
+                )
+                for one in (self.vertices[old] for old in order)
+            )
+        )
 
 
 def own_text(one: Vertex) -> str:
@@ -154,42 +152,29 @@ def fingerprint_of(pattern: Pattern) -> Fingerprint:
 
 
 def text_of(pattern: Pattern) -> str:
-    """A pattern as lines, in the order that its vertices have."""
-    names = _names(pattern.vertices)
-    return "".join(f"{_line(one, place, names)}\n" for place, one in enumerate(pattern.vertices))
+    """A pattern as lines, in the order that its vertices have; each begins with a letter for its kind and a number."""
+    numbers: Counter[str] = Counter()
+    names: list[str] = []
+    for one in pattern.vertices:
+        letter = "g" if one.label == BODY else "n" if one.is_node else _PREFIXES.get(one.label.partition(" ")[0], "n")
+        numbers[letter] += 1
+        names.append(f"{letter}{numbers[letter]}")
 
-
-def _names(vertices: Sequence[Vertex]) -> list[str]:
-    """A letter for the kind of each vertex, and its number among these."""
-    taken: dict[str, int] = {}
-    found = []
-    for one in vertices:
-        letter = (
-            "g" if one.label == BODY else _PREFIXES.get(one.label.partition(" ")[0], "n") if " " in one.label else "n"
-        )
-        taken[letter] = taken.get(letter, 0) + 1
-        found.append(f"{letter}{taken[letter]}")
-    return found
-
-
-def _line(one: Vertex, place: int, names: Sequence[str]) -> str:
-    words = [f"{names[place]} = {one.label}"]
-    if " " not in one.label:
-        words[0] += f"({', '.join(_operand(operand, names) for operand in one.operands)})"
-    words += one.attributes
-    words += [f"@{name}={names[body]}" for name, body in one.bodies]
-    if one.home is not None:
-        words += ["in", names[one.home]]
-    if one.results:
-        slots = "" if one.results == (0,) else f" {','.join(map(str, one.results))}"
-        words.append(f"-> output{slots}")
-    return " ".join(words)
-
-
-def _operand(operand: Operand, names: Sequence[str]) -> str:
-    if isinstance(operand, Tensor):
+    def read(operand: Operand) -> str:
+        if isinstance(operand, str):
+            return operand
         return f"{names[operand.source]}.{operand.slot}" if operand.slot else names[operand.source]
-    return operand
+
+    lines = []
+    for one, name in zip(pattern.vertices, names, strict=True):
+        operands = "" if " " in one.label else f"({', '.join(map(read, one.operands))})"
+        words = [f"{name} = {one.label}{operands}", *one.attributes]
+        words += [f"@{attribute}={names[body]}" for attribute, body in one.bodies]
+        words += [] if one.home is None else ["in", names[one.home]]
+        if one.results:
+            words.append("-> output" + ("" if one.results == (0,) else f" {','.join(map(str, one.results))}"))
+        lines.append(f"{' '.join(words)}\n")
+    return "".join(lines)
 
 
 # And back
@@ -206,53 +191,47 @@ def pattern_in(text: str) -> Pattern:
     lines = [line.strip() for line in text.splitlines() if line.strip()]
     if not 0 < len(lines) <= _MOST_LINES:
         raise ValueError(f"{len(lines)} lines: it has 1 to {_MOST_LINES:,}")
-    heads = [_head(line) for line in lines]
-    place_of = {head[1]: place for place, head in enumerate(heads)}
-    if len(place_of) < len(heads):
-        raise ValueError("two lines begin with the same name")
-    found = []
-    for head, line in zip(heads, lines, strict=True):
+    heads = [(_HEAD.fullmatch(line), line) for line in lines]
+    place_of = {head[1]: place for place, (head, _) in enumerate(heads) if head is not None}
+    vertices = []
+    for head, line in heads:
         try:
-            found.append(_vertex(head, place_of))
+            if head is None:
+                raise ValueError
+            vertices.append(_vertex(head, place_of))
         except (KeyError, IndexError, ValueError) as error:
             raise ValueError(f"not understood: {line:.80}") from error
-    return Pattern(tuple(found))
-
-
-def _head(line: str) -> re.Match[str]:
-    found = _HEAD.fullmatch(line)
-    if found is None:
-        raise ValueError(f"not understood: {line:.80}")
-    return found
+    if len(place_of) < len(heads):
+        raise ValueError("two lines begin with the same name")
+    return Pattern(tuple(vertices))
 
 
 def _vertex(head: re.Match[str], place_of: dict[str, int]) -> Vertex:
-    label = head[2].partition("(")[0] if head[3] is not None else head[2]
-    words, arrow, results = head[4].partition(" -> output")
-    rest = words.split()
-    home = place_of[rest[rest.index("in") + 1]] if "in" in rest else None
-    told = rest[: rest.index("in")] if "in" in rest else rest
-    bodies = [one[1:].split("=", 1) for one in told if one.startswith("@")]
-    attributes = [one for one in told if not one.startswith("@")]
-    if not all("=" in one for one in attributes):
+    """What a line describes. Raises KeyError, IndexError or ValueError where it describes nothing."""
+    said, arrow, results = head[4].partition(" -> output")
+    words = said.split()
+    home = words.index("in") if "in" in words else len(words)
+    bodies = [each[1:].split("=", 1) for each in words[:home] if each.startswith("@")]
+    attributes = [each for each in words[:home] if not each.startswith("@")]
+    if not all("=" in each for each in attributes):
         raise ValueError
+    operands: list[Operand] = []
+    for text in map(str.strip, head[3].split(",") if head[3] else ()):
+        reference = _REFERENCE.fullmatch(text)
+        if reference is not None and text != ABSENT:
+            operands.append(Tensor(place_of[reference[1]], int(reference[2] or 0)))
+        elif text == ABSENT or _CONSTANT.fullmatch(text):
+            operands.append(text)
+        else:
+            raise ValueError
     return Vertex(
-        label=label,
+        label=head[2] if head[3] is None else head[2].partition("(")[0],
         attributes=tuple(sorted(attributes)),
-        operands=tuple(_read_operand(one.strip(), place_of) for one in head[3].split(",")) if head[3] else (),
+        operands=tuple(operands),
         bodies=tuple(sorted((name, place_of[body]) for name, body in bodies)),
-        home=home,
+        home=place_of[words[home + 1]] if "in" in words else None,
         results=tuple(sorted(map(int, results.split(",")))) if results.strip() else (0,) if arrow else (),
     )
-
-
-def _read_operand(text: str, place_of: dict[str, int]) -> Operand:
-    if text == ABSENT or _CONSTANT.fullmatch(text):
-        return text
-    found = _REFERENCE.fullmatch(text)
-    if found is None:
-        raise ValueError
-    return Tensor(place_of[found[1]], int(found[2] or 0))
 
 
 # One order of the vertices of a pattern, whatever order they came in: that of isomorphic patterns is the same.
@@ -286,20 +265,16 @@ class CanonicalOrder:
 def canonical_order(pattern: Pattern, most_work: int = MOST_WORK) -> CanonicalOrder:
     """The order in which a pattern is written: readers behind what they read."""
     ordering = _Ordering(pattern, most_work)
-    everything = list(range(len(pattern.vertices)))
+    everything = range(len(pattern.vertices))
     try:
         ranked = ordering.ordered(everything, ordering.first_colours())
     except TooSymmetricError:
         colours = ordering.colours()
+        own = sorted((colours[place], own_text(one)) for place, one in enumerate(pattern.vertices))
+        edges = sorted((colours[edge.source], colours[edge.target], edge.role) for edge in pattern.edges())
         ranked = sorted(everything, key=colours.__getitem__)
-        return CanonicalOrder(_readable(pattern, ranked), exact=False, counts=_counts(pattern, colours))
+        return CanonicalOrder(_readable(pattern, ranked), exact=False, counts=repr((own, edges)))
     return CanonicalOrder(_readable(pattern, ranked), exact=True)
-
-
-def _counts(pattern: Pattern, colours: dict[int, int]) -> str:
-    own = sorted((colours[place], own_text(one)) for place, one in enumerate(pattern.vertices))
-    edges = sorted((colours[edge.source], colours[edge.target], edge.role) for edge in pattern.edges())
-    return repr((own, edges))
 
 
 class _Ordering:
@@ -320,9 +295,9 @@ class _Ordering:
     def first_colours(self) -> dict[int, int]:
         """By what each vertex says itself, and how far it is from where the pattern begins and ends."""
         ahead, behind = _depths(self._into), _depths(self._out)
-        told = [(own_text(one), ahead[place], behind[place]) for place, one in enumerate(self._pattern.vertices)]
-        number_of = {text: number for number, text in enumerate(sorted(set(told)))}
-        return {place: number_of[text] for place, text in enumerate(told)}
+        traits = [(own_text(one), ahead[place], behind[place]) for place, one in enumerate(self._pattern.vertices)]
+        number_of = {text: number for number, text in enumerate(sorted(set(traits)))}
+        return {place: number_of[text] for place, text in enumerate(traits)}
 
     def ordered(self, among: Sequence[int], colours: dict[int, int]) -> list[int]:
         """The order of some vertices; what they have to do with others is told by their ``colours``."""
@@ -363,23 +338,23 @@ class _Ordering:
         count = len({colours[place] for place in among})
         while True:
             self._spend(cost)
-            told = {
+            surroundings = {
                 place: (
                     colours[place],
-                    sorted((role, colours[one]) for role, one in into[place]),
-                    sorted((role, colours[one]) for role, one in out[place]),
+                    tuple(sorted((role, colours[one]) for role, one in into[place])),
+                    tuple(sorted((role, colours[one]) for role, one in out[place])),
                 )
                 for place in among
             }
-            unlike = sorted(set(map(_frozen, told.values())))
+            unlike = sorted(set(surroundings.values()))
             number_of = {each: number for number, each in enumerate(unlike)}
-            colours = {place: number_of[_frozen(each)] for place, each in told.items()}
+            colours = {place: number_of[each] for place, each in surroundings.items()}
             if len(unlike) == count:
                 return colours
             count = len(unlike)
 
     def _components(self, among: Iterable[int]) -> list[list[int]]:
-        left, found = set(among), []
+        left, components = set(among), []
         while left:
             waiting = [left.pop()]
             part = []
@@ -389,8 +364,8 @@ class _Ordering:
                 near = {one for _, one in (*self._into[place], *self._out[place])} & left
                 left -= near
                 waiting += near
-            found.append(part)
-        return found
+            components.append(part)
+        return components
 
     def _description(self, order: Sequence[int], colours: dict[int, int]) -> tuple[object, ...]:
         """All that there is to tell of some vertices in this order: equal only if they are isomorphic."""
@@ -405,21 +380,14 @@ class _Ordering:
             raise TooSymmetricError
 
 
-def _frozen(told: tuple[int, list[tuple[int, int]], list[tuple[int, int]]]) -> tuple[object, ...]:
-    return told[0], tuple(told[1]), tuple(told[2])
-
-
 def _depths(before: Sequence[Sequence[tuple[int, int]]]) -> list[int]:
     """How many edges the longest way to each vertex has; -1 behind and within a circle."""
     after: dict[int, list[int]] = defaultdict(list)
-    missing = []
     for place, edges in enumerate(before):
-        missing.append(len(edges))
         for _, one in edges:
             after[one].append(place)
-    depths = [0 if not count else -1 for count in missing]
-    waiting = [place for place, count in enumerate(missing) if not count]
-    longest = [0] * len(missing)
+    missing, depths = [len(edges) for edges in before], [-1] * len(before)
+    waiting, longest = [place for place, count in enumerate(missing) if not count], [0] * len(before)
     while waiting:
         place = waiting.pop()
         depths[place] = longest[place]

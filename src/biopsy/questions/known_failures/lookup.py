@@ -4,7 +4,7 @@ new entry for a bug that is not known yet.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
@@ -40,8 +40,8 @@ def seen_in(
     if not engine:
         return SeenFailure(release=release, stage=stage, kind=kind)
     spec = parse_spec(engine)
-    told = spec.settings.get("release") or "" if is_checked else _installed(engine)
-    return SeenFailure(engine=spec.name, release=release or told, stage=stage, kind=kind)
+    installed = spec.settings.get("release") or "" if is_checked else _installed(engine)
+    return SeenFailure(engine=spec.name, release=release or installed, stage=stage, kind=kind)
 
 
 def seen_by(check: Check, piece: Path, seen: SeenFailure) -> SeenFailure:
@@ -60,16 +60,18 @@ def seen_by(check: Check, piece: Path, seen: SeenFailure) -> SeenFailure:
         )
     if judged.outcome not in (Outcome.REPRODUCES, Outcome.OTHER_FAILURE):
         raise errors.CheckError(f"the check says nothing of {piece}: {judged.reason}")
-    found = signature_of(evidence)
-    name = found.engine.partition(":")[0]
+    signature = signature_of(evidence)
+    name = signature.engine.partition(":")[0]
     engine = seen.engine or name
-    if name and name != engine and found.stage != "compare":
+    if name and name != engine and signature.stage != "compare":
         raise errors.UsageError(
-            f"it is {found.engine} that fails this check ({judged.reason}), and not {engine}",
+            f"it is {signature.engine} that fails this check ({judged.reason}), and not {engine}",
             next_steps=[f"--engine {name}", "leave out --engine"],
         )
-    release = seen.release or (_installed(found.engine or engine) if name in ("", engine) else "")
-    return replace(seen, engine=engine, release=release, stage=seen.stage or found.stage, kind=seen.kind or found.kind)
+    release = seen.release or (_installed(signature.engine or engine) if name in ("", engine) else "")
+    return replace(
+        seen, engine=engine, release=release, stage=seen.stage or signature.stage, kind=seen.kind or signature.kind
+    )
 
 
 def _installed(engine: str) -> str:
@@ -145,8 +147,8 @@ class KnownMatch:
     @property
     def is_sure(self) -> bool:
         """Whether all that there is to compare agrees."""
-        told = (self.engine_agrees, self.signature_agrees)
-        return self.grade == "same" and all(told) and self.release == "fails"
+        agreements = (self.engine_agrees, self.signature_agrees)
+        return self.grade == "same" and all(agreements) and self.release == "fails"
 
     @property
     def sentence(self) -> str:
@@ -164,44 +166,43 @@ class KnownMatch:
     def evidence(self, seen: SeenFailure) -> Iterator[tuple[str, str]]:
         """What agrees with the known bug, and what does not, each with what it is about; then what is told of it."""
         yield from self._compared(seen)
-        yield from _named("needs", self.failure.conditions)
-        yield from _named("avoid", [one.full for one in self.failure.workarounds])
-        if self.failure.issue:
-            yield "see", self.failure.issue
-        if self.failure.origin != ORIGIN:
-            yield "from", self.failure.origin
+        for head, texts in (
+            ("needs", self.failure.conditions),
+            ("avoid", [workaround.full for workaround in self.failure.workarounds]),
+            ("see", [self.failure.issue] if self.failure.issue else []),
+            ("from", [self.failure.origin] if self.failure.origin != ORIGIN else []),
+        ):
+            yield from (("" if number else head, text) for number, text in enumerate(texts))
 
     def agreement(self, seen: SeenFailure) -> Iterator[str]:
         """What agrees with the known bug, and what does not."""
         yield from (f"{head} {text}".strip() for head, text in self._compared(seen))
 
     def _compared(self, seen: SeenFailure) -> Iterator[tuple[str, str]]:
+        failure = self.failure
         yield "pattern", _PATTERNS[self.grade]
         yield from (("", difference) for difference in self.differences)
-        if self.engine_agrees is not None:
-            same = (
-                f"{seen.engine}, as known" if self.engine_agrees else f"{seen.engine} here, {self.failure.engine} there"
-            )
-            yield "engine", same
+        if self.engine_agrees is None:
+            yield "engine", f"{failure.engine} there; nobody has said which fails here"
         else:
-            yield "engine", f"{self.failure.engine} there; nobody has said which fails here"
+            yield (
+                "engine",
+                f"{seen.engine}, as known" if self.engine_agrees else f"{seen.engine} here, {failure.engine} there",
+            )
         if self.signature_agrees is not None:
-            told = " · ".join(filter(None, (seen.stage, seen.kind)))
-            ways = ", or ".join(map(str, self.failure.signatures))
-            yield "fails", f"{told}, as known" if self.signature_agrees else f"{told} here, {ways} there"
-        yield "release", self._of_release(seen)
-
-    def _of_release(self, seen: SeenFailure) -> str:
-        failure = self.failure
+            here = " · ".join(filter(None, (seen.stage, seen.kind)))
+            there = ", or ".join(map(str, failure.signatures))
+            yield "fails", f"{here}, as known" if self.signature_agrees else f"{here} here, {there} there"
         known = f"it is known to fail in {failure.fails}" if failure.fails else "no release was tried"
         known += f", and as mended in {failure.mended}" if failure.mended else ""
-        if self.release is None:
-            return known
-        if self.release == "fails":
-            return f"{seen.release} is known to fail ({failure.fails})"
-        if self.release == "mended":
-            return f"known as mended in {failure.mended}, yet {seen.release} fails here: a regression, or another bug"
-        return f"of {seen.release} nothing is known: {known}"
+        texts: Mapping[ReleaseKind | None, str] = {
+            None: known,
+            "fails": f"{seen.release} is known to fail ({failure.fails})",
+            "mended": f"known as mended in {failure.mended}, yet {seen.release} fails here: a regression, or another "
+            "bug",
+            "unknown": f"of {seen.release} nothing is known: {known}",
+        }
+        yield "release", texts[self.release]
 
     def as_json(self, seen: SeenFailure) -> dict[str, Any]:
         """What a report says."""
@@ -261,11 +262,9 @@ class KnownLookup:
         }
 
     def __repr__(self) -> str:
-
         return f"<KnownLookup: {printable(self.sentence)}>"
 
     def _repr_html_(self) -> str:
-
         rows = [(one.failure.reference, one.grade, one.sentence) for one in self.matches]
         return html_table(f"{self.fingerprint.digest}: {self.sentence}", ["known failure", "match", ""], rows)
 
@@ -291,7 +290,7 @@ def look_up(
     undecided: list[str] = []
     for failure in catalogue.failures:
         try:
-            matches += _matches(failure, pattern, fingerprint, known)
+            matches += sorted(_matches(failure, pattern, fingerprint, known), key=_order)[:1]
         except SearchLimitError:
             undecided.append(failure.reference)
     return KnownLookup(
@@ -307,34 +306,24 @@ def look_up(
 def _matches(
     failure: KnownFailure, pattern: Pattern, fingerprint: Fingerprint, seen: SeenFailure
 ) -> Iterator[KnownMatch]:
-    """The best match of a bug, of all its patterns; none if there is none."""
-    found = []
-    for one in failure.patterns:
-        if fingerprint.exact and one.text == fingerprint.text:
-            found = [_match(failure, "same", Occurrence(), seen)]
-            break
-        there = occurrence_in(one.pattern, pattern)
-        if there is not None:
-            grade: Grade = "similar" if there.essential else "contains" if there.more else "alike"
-            found.append(_match(failure, grade, there, seen))
-    yield from sorted(found, key=_order)[:1]
-
-
-def _match(failure: KnownFailure, grade: Grade, there: Occurrence, seen: SeenFailure) -> KnownMatch:
+    """The matches of the patterns of a bug, up to one that is the same."""
     engine_agrees = failure.engine == seen.engine if seen.engine else None
-    return KnownMatch(
-        failure=failure,
-        grade=grade,
-        differences=there.differences,
-        more=len(there.more),
-        engine_agrees=engine_agrees,
-        signature_agrees=failure.shows_as(seen.stage, seen.kind),
-        release=failure.release_kind(seen.release) if seen.release and engine_agrees is not False else None,
-    )
-
-
-def _named(head: str, texts: Sequence[str]) -> Iterator[tuple[str, str]]:
-    yield from (("" if number else head, text) for number, text in enumerate(texts))
+    for one in failure.patterns:
+        is_same = fingerprint.exact and one.text == fingerprint.text
+        there = Occurrence() if is_same else occurrence_in(one.pattern, pattern)
+        if there is None:
+            continue
+        yield KnownMatch(
+            failure=failure,
+            grade="same" if is_same else "similar" if there.essential else "contains" if there.more else "alike",
+            differences=there.differences,
+            more=len(there.more),
+            engine_agrees=engine_agrees,
+            signature_agrees=failure.shows_as(seen.stage, seen.kind),
+            release=failure.release_kind(seen.release) if seen.release and engine_agrees is not False else None,
+        )
+        if is_same:
+            return
 
 
 def _order(match: KnownMatch) -> tuple[object, ...]:
@@ -372,55 +361,44 @@ def entry_text(fingerprint: Fingerprint, seen: SeenFailure, title: str = "", iss
     if not fingerprint.exact:
         raise errors.UsageError("this piece is too symmetrical for a fingerprint that only it has: reduce it further")
 
-    def told(key: str, value: object) -> str:
+    def line(key: str, value: object) -> str:
         text: str = yaml.safe_dump({key: value}, sort_keys=False, allow_unicode=True, width=100)
         return text
 
-    return "".join(_parts(fingerprint, seen, title or _title(fingerprint, seen), issue, told))
-
-
-def _parts(
-    fingerprint: Fingerprint, seen: SeenFailure, title: str, issue: str, told: Callable[[str, object], str]
-) -> Iterator[str]:
-    version = release_of(seen.release)
-    yield told("biopsy_known", "1")
-    yield "# What is wrong, in a sentence.\n"
-    yield told("title", title)
-    yield "# The address of a public report: https://github.com/OWNER/NAME/issues/NUMBER; '' if there is none.\n"
-    yield told("issue", issue)
-    yield told("engine", seen.engine)
-    yield told("package", _package(seen.engine))
-    yield "# Releases that were tried: those that fail, and those in which it is mended ('' for none).\n"
-    yield told("fails", "" if version is None else f"=={version}")
-    yield told("mended", "")
-    yield "# How it shows: the stage (load, build, run or compare), and the kinds that releases call it.\n"
-    yield told("signatures", [_signature(seen)] if seen.stage or seen.kind else [])
-    yield "# What else must hold, such as a level of the optimizer; a sentence each.\n"
-    yield told("conditions", [])
-    yield "# What avoids it: text: a sentence; engine: with settings, such as onnxrt:optimization=basic.\n"
-    yield told("workarounds", [])
-    yield "# What this piece looks like, made by biopsy: more pieces of the same bug may follow.\n"
-    yield f"patterns:\n  - fingerprint: {fingerprint.digest}\n    graph: |\n"
-    yield "".join(f"      {line}\n" for line in fingerprint.text.splitlines())
-
-
-def _package(engine: str) -> str:
-    """The distribution that has the releases of an engine; the engine's own name where nobody knows."""
+    if not title:
+        pattern = pattern_in(fingerprint.text)
+        operators = [pattern.vertices[place].label for place in pattern.nodes]
+        title = f"{seen.engine} fails on {first_of(operators, _MOST_NAMED)}"
     try:
-        return next(iter(find_class(engine).distributions), engine)
+        package = next(iter(find_class(seen.engine).distributions), seen.engine)
     except errors.EngineMissing:
-        return engine
-
-
-def _signature(seen: SeenFailure) -> dict[str, object]:
-    found: dict[str, object] = {"stage": seen.stage} if seen.stage else {}
-    return {**found, "kinds": [seen.kind]} if seen.kind else found
-
-
-def _title(fingerprint: Fingerprint, seen: SeenFailure) -> str:
-    pattern = pattern_in(fingerprint.text)
-    operators = [pattern.vertices[place].label for place in pattern.nodes]
-    return f"{seen.engine} fails on {first_of(operators, _MOST_NAMED)}"
+        package = seen.engine
+    version = release_of(seen.release)
+    signature = {"stage": seen.stage, "kinds": [seen.kind] if seen.kind else []}
+    signatures = [{key: value for key, value in signature.items() if value}]
+    return "".join(
+        [
+            line("biopsy_known", "1"),
+            "# What is wrong, in a sentence.\n",
+            line("title", title),
+            "# The address of a public report: https://github.com/OWNER/NAME/issues/NUMBER; '' if there is none.\n",
+            line("issue", issue),
+            line("engine", seen.engine),
+            line("package", package),
+            "# Releases that were tried: those that fail, and those in which it is mended ('' for none).\n",
+            line("fails", "" if version is None else f"=={version}"),
+            line("mended", ""),
+            "# How it shows: the stage (load, build, run or compare), and the kinds that releases call it.\n",
+            line("signatures", [one for one in signatures if one]),
+            "# What else must hold, such as a level of the optimizer; a sentence each.\n",
+            line("conditions", []),
+            "# What avoids it: text: a sentence; engine: with settings, such as onnxrt:optimization=basic.\n",
+            line("workarounds", []),
+            "# What this piece looks like, made by biopsy: more pieces of the same bug may follow.\n",
+            f"patterns:\n  - fingerprint: {fingerprint.digest}\n    graph: |\n",
+            *(f"      {each}\n" for each in fingerprint.text.splitlines()),
+        ]
+    )
 
 
 def new_file(name: str) -> Path:

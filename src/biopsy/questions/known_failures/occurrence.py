@@ -48,31 +48,22 @@ def occurrence_in(known: Pattern, piece: Pattern) -> Occurrence | None:
     whole = len(known.nodes) == len(piece.nodes)
     if any(one.bodies for one in known.vertices) or not known.nodes or (len(known.nodes) == 1 and not whole):
         return None
-    if _operators(known) - _operators(piece):
+    wanted, there = (Counter(one.vertices[place].label for place in one.nodes) for one in (known, piece))
+    if wanted - there:
         return None
-    found = _best(known, piece, strictly=True)
-    if found is None and whole:
-        found = _best(known, piece, strictly=False)
-    return found
-
-
-def _operators(pattern: Pattern) -> Counter[str]:
-    return Counter(pattern.vertices[place].label for place in pattern.nodes)
-
-
-def _best(known: Pattern, piece: Pattern, *, strictly: bool) -> Occurrence | None:
-    search = _PatternSearch(known, piece, strictly)
-    places = []
-    for match in search.matches():
-        places.append(match)
-        if len(places) == _MOST_FOUND or not match.told:
-            break
-    if not places:
-        return None
-    best = min(places, key=lambda match: (match.essential, len(match.told)))
-    mapped = set(best.place_of.values())
-    more = tuple(piece.vertices[place].label for place in piece.nodes if place not in mapped)
-    return Occurrence(differences=(*best.told, *_beyond(known, piece, best)), more=more, essential=best.essential)
+    for strictly in (True, False) if whole else (True,):
+        matches: list[_Match] = []
+        for match in _PatternSearch(known, piece, strictly).matches():
+            matches.append(match)
+            if len(matches) == _MOST_FOUND or not match.told:
+                break
+        if matches:
+            best = min(matches, key=lambda match: (match.essential, len(match.told)))
+            mapped = set(best.place_of.values())
+            more = tuple(piece.vertices[place].label for place in piece.nodes if place not in mapped)
+            differences = (*best.told, *_beyond(known, piece, best, more))
+            return Occurrence(differences=differences, more=more, essential=best.essential)
+    return None
 
 
 @dataclass(kw_only=True)
@@ -99,8 +90,8 @@ class _PatternSearch:
             self._candidates.setdefault(piece.vertices[place].label, []).append(place)
 
     def matches(self) -> Iterator[_Match]:
-        """All of them, until the limit is reached."""
-        yield from self._from(0, _Match())
+        """All of them. Raises SearchLimitError."""
+        return self._from(0, _Match())
 
     def _from(self, number: int, match: _Match) -> Iterator[_Match]:
         if number == len(self._order):
@@ -125,7 +116,13 @@ class _PatternSearch:
         if known.attributes != there.attributes:
             if self._strictly:
                 return
-            told, essential = (*told, _attributes_told(known, there)), True
+            here, fixed = (
+                first_of(
+                    [each for each in one.attributes if each not in other.attributes] or ["the default"], _MOST_NAMED
+                )
+                for one, other in ((there, known), (known, there))
+            )
+            told, essential = (*told, f"{known.label} has {here} here, {fixed} there"), True
         orders: list[tuple[tuple[Operand, ...], tuple[str, ...]]] = [(there.operands, ())]
         if known.label in COMMUTATIVE and len(there.operands) == 2:
             orders.append(((there.operands[1], there.operands[0]), (f"the inputs of {known.label} are exchanged",)))
@@ -157,26 +154,24 @@ class _PatternSearch:
             if not isinstance(there, Tensor) or there.slot != wanted.slot:
                 return False
             place = match.place_of.get(wanted.source)
-            if place is not None:
-                return place == there.source
-            label = self._known.vertices[wanted.source].label
-            return self._piece.vertices[there.source].label == label
-        if there == "none":
+            return (
+                place == there.source
+                if place is not None
+                else (self._piece.vertices[there.source].label == source.label)
+            )
+        if there == "none" or match.bound.setdefault(wanted.source, there) != there:
             return False
-        if match.bound.setdefault(wanted.source, there) != there:
-            return False
-        return self._type_fits(match, reader, source, there)
-
-    def _type_fits(self, match: _Match, reader: Vertex, source: Vertex, there: Operand) -> bool:
-        wanted = source.label.partition(" ")[2]
+        elem = source.label.partition(" ")[2]
         if isinstance(there, str):
             remark = f"an input of {reader.label} is a constant here, fed there"
             if remark not in match.told:
                 match.told += (remark,)
-            found = there.removeprefix("const ")
+            given = there.removeprefix("const ")
         else:
-            found = _element_type(self._piece.vertices[there.source], there.slot) or wanted
-        return found == wanted or self._allowed(match, f"{found} here, {wanted} there")
+            maker = self._piece.vertices[there.source]
+            types = (maker.label.partition(" ")[2],) if maker.label.startswith("input ") else maker.types
+            given = (types[there.slot] if there.slot < len(types) else "") or elem
+        return given == elem or self._allowed(match, f"{given} here, {elem} there")
 
     def _allowed(self, match: _Match, difference: str) -> bool:
         """Note a difference that may be what matters; False where none such is allowed."""
@@ -186,13 +181,6 @@ class _PatternSearch:
             match.told += (difference,)
         match.essential = True
         return True
-
-
-def _element_type(vertex: Vertex, slot: int) -> str:
-    """Of what is read there; "" where nobody knows."""
-    if vertex.label.startswith("input "):
-        return vertex.label.partition(" ")[2]
-    return vertex.types[slot] if slot < len(vertex.types) else ""
 
 
 def _connected(known: Pattern) -> list[int]:
@@ -215,44 +203,24 @@ def _connected(known: Pattern) -> list[int]:
 # What differs
 
 
-def _beyond(known: Pattern, piece: Pattern, match: _Match) -> Iterator[str]:
+def _beyond(known: Pattern, piece: Pattern, match: _Match, more: Sequence[str]) -> Iterator[str]:
     """What else there is in the piece."""
-    mapped = set(match.place_of.values())
-    more = [piece.vertices[place].label for place in piece.nodes if place not in mapped]
     if more:
         yield f"{count(len(more), 'node')} more here: {first_of(more, _MOST_NAMED)}"
-    inner = _read_inside(known)
-    for place, slot in sorted(inner):
-        there = match.place_of[place]
-        if slot in piece.vertices[there].results or _readers(piece, Tensor(there, slot)) > _readers(
-            known, Tensor(place, slot)
-        ):
-            yield f"what {known.vertices[place].label} makes is read by others too, or an output, here"
-    dangling = [one for one in piece.vertices if one.label.startswith("output ")]
+    reads, reads_there = (
+        Counter(operand for one in pattern.vertices for operand in one.operands if isinstance(operand, Tensor))
+        for pattern in (known, piece)
+    )
+    for tensor in sorted(reads):
+        maker, there = known.vertices[tensor.source], match.place_of.get(tensor.source)
+        if there is None or tensor.slot in maker.results:
+            continue
+        is_read_more = reads_there[Tensor(there, tensor.slot)] > reads[tensor]
+        if is_read_more or tensor.slot in piece.vertices[there].results:
+            yield f"what {maker.label} makes is read by others too, or an output, here"
+    dangling = sum(one.label.startswith("output ") for one in piece.vertices)
     if dangling:
-        yield f"{count(len(dangling), 'output')} here {'is a constant' if len(dangling) == 1 else 'are constants'}"
-
-
-def _read_inside(known: Pattern) -> set[Tensor]:
-    """Tensors that only the known nodes read."""
-    return {
-        operand
-        for one in known.vertices
-        for operand in one.operands
-        if isinstance(operand, Tensor)
-        and known.vertices[operand.source].is_node
-        and operand.slot not in known.vertices[operand.source].results
-    }
-
-
-def _readers(pattern: Pattern, tensor: Tensor) -> int:
-    return sum(operand == tensor for one in pattern.vertices for operand in one.operands)
-
-
-def _attributes_told(known: Vertex, there: Vertex) -> str:
-    here = first_of([one for one in there.attributes if one not in known.attributes] or ["the default"], _MOST_NAMED)
-    known_ones: Sequence[str] = [one for one in known.attributes if one not in there.attributes] or ["the default"]
-    return f"{known.label} has {here} here, {first_of(known_ones, _MOST_NAMED)} there"
+        yield f"{count(dangling, 'output')} here {'is a constant' if dangling == 1 else 'are constants'}"
 
 
 def _words(operand: str) -> str:

@@ -8,6 +8,7 @@ import math
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 from hashlib import sha256
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeAlias
@@ -55,7 +56,14 @@ def pattern_of(model: onnx.ModelProto, name: str = "the model") -> Pattern:
         reader.read_model()
     except RecursionError as error:
         raise errors.ModelError(f"{name} has functions or bodies that are nested too deep to be looked up") from error
-    return Pattern(tuple(one.done() for one in reader.drafts))
+    vertices = [one.done() for one in reader.drafts]
+    read = {each.source for one in vertices for each in one.operands if isinstance(each, Tensor)}
+    kept = [
+        place
+        for place, one in enumerate(vertices)
+        if not one.label.startswith("input ") or place in read or one.results
+    ]
+    return Pattern(tuple(vertices)).reordered(kept)
 
 
 @dataclass(kw_only=True)
@@ -101,23 +109,19 @@ class _PatternReader:
         graph = self._model.graph
         self._keeps_identities = all(node.op_type in ("Identity", "Constant") for node in graph.node)
         scope: _Scope = {}
-        held = {weight.name for weight in graph.initializer} if self._weights_are_constant else set()
+        # An initializer that is an input too is a weight in older models, which write all of theirs so.
+        is_old = self._model.ir_version <= _LAST_IR_WITH_INPUTS_FOR_WEIGHTS
+        held = {weight.name for weight in graph.initializer} if is_old else set()
         for info in graph.input:
             if info.name not in held:
                 scope[info.name] = Tensor(self._add(_Draft(label=f"input {_type_text(info.type)}")), 0)
         self._read_nodes(graph, scope, None)
         for info in graph.output:
-            found = self._operand(info.name, scope)
-            if isinstance(found, Tensor):
-                self.drafts[found.source].results.add(found.slot)
+            operand = self._operand(info.name, scope)
+            if isinstance(operand, Tensor):
+                self.drafts[operand.source].results.add(operand.slot)
             else:
-                self._add(_Draft(label=f"output {found}"))
-        self._drop_unread_inputs()
-
-    @property
-    def _weights_are_constant(self) -> bool:
-        """Whether an initializer that is an input too is a weight, as older models write all of theirs."""
-        return self._model.ir_version <= _LAST_IR_WITH_INPUTS_FOR_WEIGHTS
+                self._add(_Draft(label=f"output {operand}"))
 
     def _add(self, draft: _Draft) -> int:
         self.drafts.append(draft)
@@ -135,7 +139,7 @@ class _PatternReader:
     def _read_nodes(self, graph: onnx.GraphProto | onnx.FunctionProto, scope: _Scope, home: int | None) -> None:
         """Add the nodes of a graph; what they make is in ``scope`` afterwards."""
         fed = {one if isinstance(one, str) else one.name for one in graph.input} & scope.keys()
-        scope.update({name: found for name, found in _constants(graph) if name not in fed})
+        scope.update({name: constant for name, constant in _constants(graph) if name not in fed})
         added = []
         for node in graph.node:  # in any order: what is read may stand behind
             if not self._skips(node):
@@ -143,7 +147,17 @@ class _PatternReader:
                 place = self._add(_Draft(label=self._label(node), home=home, types=types))
                 scope.update({name: Tensor(place, slot) for slot, name in enumerate(node.output) if name})
                 added.append((node, place))
-        self._pass_on(graph.node, scope)
+        copies = {
+            node.output[0]: node.input[0]
+            for node in graph.node
+            if node.op_type == "Identity" and self._skips(node) and node.input and node.output
+        }
+        for name, source in copies.items():
+            passed = {name}
+            while source in copies and source not in passed:
+                passed.add(source)
+                source = copies[source]  # noqa: PLW2901 -- the tensor that the copies begin with
+            scope[name] = self._operand(source, scope)
         for node, place in added:
             self._fill(self.drafts[place], node, scope, place)
 
@@ -152,20 +166,6 @@ class _PatternReader:
             return False
         return node.op_type == "Constant" or (node.op_type == "Identity" and not self._keeps_identities)
 
-    def _pass_on(self, nodes: Iterable[onnx.NodeProto], scope: _Scope) -> None:
-        """Give what an Identity node makes the meaning of what it reads."""
-        copies = {
-            node.output[0]: node.input[0]
-            for node in nodes
-            if node.op_type == "Identity" and self._skips(node) and node.input and node.output
-        }
-        for name in copies:
-            source, passed = copies[name], {name}
-            while source in copies and source not in passed:
-                passed.add(source)
-                source = copies[source]
-            scope[name] = self._operand(source, scope)
-
     def _label(self, node: onnx.NodeProto) -> str:
         if walk.operator(node) in self._functions:
             return FUNCTION
@@ -173,28 +173,26 @@ class _PatternReader:
         return f"{domain}{word(node.op_type)}"
 
     def _fill(self, draft: _Draft, node: onnx.NodeProto, scope: _Scope, place: int) -> None:
-        schema = operator_schema(node, self._opsets)
+        domain = "" if node.domain == "ai.onnx" else node.domain
+        schema = schema_of(node.op_type, self._opsets.get(domain, 1), domain)
         facts = self._tensors if draft.home is None else _NO_FACTS
         rank = facts.rank(node) if _says_axes(node, schema) else None
         draft.operands = [self._operand(name, scope) for name in node.input]
         key = walk.operator(node)
         if key in self._functions:
             draft.bodies.append(("definition", self._definition(key)))
-            draft.attributes = [f"argument={text.partition('=')[2]}" for text in self._attributes(node, None, rank)]
+            texts = (attribute_text(attribute, None, rank) for attribute in node.attribute)
+            draft.attributes = [f"argument={text.partition('=')[2]}" for text in texts if text is not None]
         else:
-            draft.attributes = [*self._attributes(node, schema, rank), *default_axes(node, schema, rank)]
+            texts = (attribute_text(attribute, schema, rank) for attribute in node.attribute)
+            draft.attributes = [text for text in texts if text is not None]
+            draft.attributes += default_axes(node, schema, rank)
             _read_axes(draft, node, schema, facts)
         for attribute in node.attribute:
             inner = [attribute.g] if attribute.HasField("g") else list(attribute.graphs)
             for number, body in enumerate(inner):
                 name = f"{word(attribute.name)}{number or ''}"
                 draft.bodies.append((name, self._body(body, scope, self.drafts[place].home)))
-
-    def _attributes(self, node: onnx.NodeProto, schema: onnx.defs.OpSchema | None, rank: int | None) -> Iterator[str]:
-        for attribute in node.attribute:
-            text = attribute_text(attribute, schema, rank)
-            if text is not None:
-                yield text
 
     def _body(self, graph: onnx.GraphProto, outer: Mapping[str, Operand], around: int | None) -> int:
         place = self._add(_Draft(label=BODY, home=around))
@@ -221,42 +219,28 @@ class _PatternReader:
         self.drafts[place].operands = [self._operand(name, scope) for name in function.output]
         return place
 
-    def _drop_unread_inputs(self) -> None:
-        read = {one.source for draft in self.drafts for one in draft.operands if isinstance(one, Tensor)}
-        dropped = [
-            place
-            for place, one in enumerate(self.drafts)
-            if one.label.startswith("input ") and place not in read and not one.results
-        ]
-        if not dropped:
-            return
-        kept = [place for place in range(len(self.drafts)) if place not in set(dropped)]
-        place_of = {old: new for new, old in enumerate(kept)}
-        self.drafts = [self.drafts[place] for place in kept]
-        for one in self.drafts:
-            one.operands = [
-                Tensor(place_of[each.source], each.slot) if isinstance(each, Tensor) else each for each in one.operands
-            ]
-            one.bodies = [(name, place_of[body]) for name, body in one.bodies]
-            one.home = None if one.home is None else place_of[one.home]
-
 
 class _TensorFacts:
     """Types and ranks of tensors of a model's own graph, and constant lists of axes; found out when first asked for."""
 
     def __init__(self, model: onnx.ModelProto | None) -> None:
         self._model = model
-        self._types: dict[str, TensorType] | None = None
-        self._axes: dict[str, list[int]] | None = None
+
+    @cached_property
+    def _types(self) -> dict[str, TensorType]:
+        return {} if self._model is None else infer_types(self._model)
+
+    @cached_property
+    def axes(self) -> dict[str, list[int]]:
+        """The numbers of small constants."""
+        return {} if self._model is None else dict(_small_integers(self._model.graph))
 
     def rank(self, node: onnx.NodeProto, axes: int | None = None) -> int | None:
         """The rank in which a node counts its axes, of which it has so many; None where nobody knows.
 
         It is that of what the node reads first; Unsqueeze adds as many dimensions as it has axes.
         """
-        if self._model is None or not node.input:
-            return None
-        kind = self._type(node.input[0])
+        kind = self._types.get(node.input[0]) if node.input else None
         if kind is None or kind.shape is None:
             return None
         rank = len(kind.shape)
@@ -268,23 +252,8 @@ class _TensorFacts:
 
     def element_type(self, name: str) -> str:
         """The element type of a tensor; "" where nobody knows."""
-        kind = self._type(name)
+        kind = self._types.get(name)
         return "" if kind is None else kind.dtype
-
-    def _type(self, name: str) -> TensorType | None:
-        if self._model is None:
-            return None
-        if self._types is None:
-            self._types = infer_types(self._model)
-        return self._types.get(name)
-
-    def axes(self, name: str) -> list[int] | None:
-        """The numbers of a small constant; None for any other tensor."""
-        if self._model is None:
-            return None
-        if self._axes is None:
-            self._axes = dict(_small_integers(self._model.graph))
-        return self._axes.get(name)
 
 
 def _says_axes(node: onnx.NodeProto, schema: onnx.defs.OpSchema | None) -> bool:
@@ -298,7 +267,7 @@ def _read_axes(draft: _Draft, node: onnx.NodeProto, schema: onnx.defs.OpSchema |
     """Write axes that are an input, and constant, as older versions do: as an attribute."""
     for number, formal in enumerate(schema.inputs if schema is not None else ()):
         if formal.name in AXES and number < len(node.input) and isinstance(draft.operands[number], str):
-            axes = facts.axes(node.input[number])
+            axes = facts.axes.get(node.input[number])
             if axes is not None:
                 draft.operands[number] = ABSENT
                 draft.attributes.append(f"{formal.name}={axes_text(axes, facts.rank(node, len(axes)))}")
@@ -427,8 +396,10 @@ def attribute_text(attribute: onnx.AttributeProto, schema: onnx.defs.OpSchema | 
     if attribute.ref_attr_name:
         return f"{word(name)}=argument"
     if name in AXES:
-        return f"{word(name)}={axes_text(_numbers(attribute), rank)}"
-    if _is_default(attribute, schema) or _is_neutral(attribute):
+        return f"{word(name)}={axes_text(attribute.ints or [attribute.i], rank)}"
+    neutral = _NEUTRAL.get(name)
+    is_neutral = neutral is not None and all(number == neutral for number in attribute.ints)  # nothing is done
+    if is_neutral or _is_default(attribute, schema):
         return None
     return f"{word(name)}={_value(attribute)}"
 
@@ -440,26 +411,17 @@ def default_axes(node: onnx.NodeProto, schema: onnx.defs.OpSchema | None, rank: 
     given = {attribute.name for attribute in node.attribute}
     for name, one in schema.attributes.items():
         if name in AXES and name not in given and one.default_value.name:
-            yield f"{word(name)}={axes_text(_numbers(one.default_value), rank)}"
+            yield f"{word(name)}={axes_text(one.default_value.ints or [one.default_value.i], rank)}"
 
 
 def axes_text(axes: Iterable[int], rank: int | None) -> str:
     """``first``, ``last`` and ``inner``, with a plus between them; ``none`` for no axis."""
-    return "+".join(sorted({_axis(axis, rank) for axis in axes})) or "none"
-
-
-def _axis(axis: int, rank: int | None) -> str:
-    behind = axis - rank if rank is not None and axis >= 0 else axis
-    if behind == -1:
-        return "last"
-    before = axis + rank if rank is not None and axis < 0 else axis
-    return "first" if before == 0 else "inner"
-
-
-def operator_schema(node: onnx.NodeProto, opsets: Mapping[str, int]) -> onnx.defs.OpSchema | None:
-    """The schema of a node's operator; None for what onnx does not know."""
-    domain = "" if node.domain == "ai.onnx" else node.domain
-    return schema_of(node.op_type, opsets.get(domain, 1), domain)
+    kinds = set()
+    for axis in axes:
+        from_end = axis - (rank or 0) if axis >= 0 else axis
+        from_start = axis + (rank or 0) if axis < 0 else axis
+        kinds.add("last" if from_end == -1 else "first" if from_start == 0 else "inner")
+    return "+".join(sorted(kinds)) or "none"
 
 
 def word(text: str) -> str:
@@ -477,22 +439,12 @@ def element_type(elem: int) -> str:
 # Values
 
 
-def _numbers(attribute: onnx.AttributeProto) -> list[int]:
-    return list(attribute.ints) if attribute.ints else [attribute.i]
-
-
 def _is_default(attribute: onnx.AttributeProto, schema: onnx.defs.OpSchema | None) -> bool:
     known = None if schema is None else schema.attributes.get(attribute.name)
     if known is None or not known.default_value.name:
         return False
     usual = known.default_value
     return all(getattr(usual, field) == getattr(attribute, field) for field in ("i", "f", "s", "ints", "floats"))
-
-
-def _is_neutral(attribute: onnx.AttributeProto) -> bool:
-    """Whether a list says of each axis that nothing is done."""
-    usual = _NEUTRAL.get(attribute.name)
-    return usual is not None and all(number == usual for number in attribute.ints)
 
 
 def _value(attribute: onnx.AttributeProto) -> str:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeAlias
 
@@ -34,18 +33,6 @@ _ANY = NonFinite(0, 0)
 """Of a tensor that nobody has a value of."""
 
 
-@dataclass(kw_only=True)
-class _Parts:
-    """What an examination has got so far; None where it has not come to it."""
-
-    recorded: RecordedModel | None = None
-    whole: WholeModel | None = None
-    isolated: IsolatedLayers | None = None
-    marked: MarkedTensors | None = None
-    explanation: Explanation | None = None
-    is_complete: bool = False
-
-
 class Examination:
     """Answers a question, step by step. ``findings`` are what is known so far. ``scratch`` is a folder for files."""
 
@@ -57,7 +44,12 @@ class Examination:
         self._listener = listener
         self._index = question.index
         self._chosen = layers_of(question.index, question.nodes)
-        self._parts = _Parts()
+        self._recorded: RecordedModel | None = None  # this, and what follows, as far as the examination has come
+        self._whole: WholeModel | None = None
+        self._isolated: IsolatedLayers | None = None
+        self._marked: MarkedTensors | None = None
+        self._explanation: Explanation | None = None
+        self._is_complete = False
         self._bridges: Mapping[int, tuple[int, ...]] = {}
         self._remarks: list[str] = []
 
@@ -71,11 +63,11 @@ class Examination:
             for worker in (reference, suspect):
                 worker.start()
             self.engines = Engines((question.reference, reference.version()), (question.suspect, suspect.version()))
-            recorded = self._parts.recorded = self._record(reference)
+            recorded = self._recorded = self._record(reference)
             reference.close()
             with RoundingJudge(recorded, self._scratch, question.timeout, reference.memory) as rounding:
                 self._examine(suspect, recorded, ReferenceValues(recorded, reference, question.judge), rounding)
-        self._parts.is_complete = True
+        self._is_complete = True
         return self.findings
 
     def _record(self, reference: Worker) -> RecordedModel:
@@ -83,9 +75,9 @@ class Examination:
         feeds = question.feeds({index.names[tensor]: index.tensor_type(tensor) for tensor in index.fed_inputs()})
         self.samples = len(feeds)
         recorder = ReferenceRecorder(
-            index,
-            question.model,
-            reference,
+            index=index,
+            model=question.model,
+            reference=reference,
             folder=self._scratch,
             limit=question.limit,
             judge=question.judge,
@@ -103,42 +95,40 @@ class Examination:
         self._chosen = sorted({*self._chosen, *ends}, key=lambda node: node.number)
         golden = subgraphs.recorded.golden
         if golden is not None:
-            self._remarks += [self._misfit(name, why) for name, why in golden.misfits.items()]
+            file = parse_spec(question.reference).settings.get("file", question.reference)
+            for name, why in golden.misfits.items():
+                node = layer_node(self._index, self._index.nodes[self._index.producer[self._index.ids[name]]])
+                code = "" if node.source is None else f", {node.source.with_code}"
+                self._remarks.append(f"{file}: {misfit_text(name, why)} ({node.label}{code})")
             lacking = [
                 name
                 for name in [self._index.names[tensor] for tensor in self._index.outputs]
                 if name not in subgraphs.recorded
             ]
             self._remarks += [f"output {name!r} has no golden value: it is not judged" for name in lacking]
-        whole = self._parts.whole = WholeModel(question.model, recorded, suspect, question.judge)
-        marked = self._parts.marked = MarkedTensors(whole, listener)
+        whole = self._whole = WholeModel(question.model, recorded, suspect, question.judge)
+        marked = self._marked = MarkedTensors(whole, listener)
         whole.run()
         self._remarks += [f"{question.suspect}: {remark}" for remark in suspect.remarks]
-        isolated = self._parts.isolated = IsolatedLayers(subgraphs, suspect, reference, question.limit, listener)
+        isolated = self._isolated = IsolatedLayers(subgraphs, suspect, reference, question.limit, listener)
         isolated.run([node.number for node in self._chosen if node.op_type not in RANDOM], flaky=self._is_flaky)
         isolated.weigh(rounding)
         self._run_marked(whole, marked)
-        runs = SubgraphRuns(subgraphs, suspect, reference, rounding, listener, flaky=self._is_flaky)
+        runs_each = RUNS_IF_FLAKY if self._is_flaky else 1
+        runs = SubgraphRuns(subgraphs, suspect, reference, rounding, listener, runs_each)
         self._explain(GroupSearch(runs), whole, marked, isolated)
-
-    def _misfit(self, name: str, why: str) -> str:
-        """That a golden value does not fit: in which file, which node computes it, and where that comes from."""
-        file = parse_spec(self._question.reference).settings.get("file", self._question.reference)
-        node = layer_node(self._index, self._index.nodes[self._index.producer[self._index.ids[name]]])
-        place = "" if node.source is None else f", {node.source.with_code}"
-        return f"{file}: {misfit_text(name, why)} ({node.label}{place})"
 
     @property
     def _is_flaky(self) -> bool:
         """Whether the suspect is flaky, and not only because the model is random."""
-        whole, isolated = self._parts.whole, self._parts.isolated
+        whole, isolated = self._whole, self._isolated
         is_random = any(node.op_type in RANDOM for node in self._index.nodes)
         is_flaky = whole is not None and whole.is_flaky and not is_random
         return is_flaky or (isolated is not None and isolated.is_flaky)
 
     def _explain(self, search: GroupSearch, whole: WholeModel, marked: MarkedTensors, isolated: IsolatedLayers) -> None:
         """Look for groups; everywhere, if all layers are measured."""
-        explanation = self._parts.explanation = Explanation(
+        explanation = self._explanation = Explanation(
             self._index,
             search,
             marked,
@@ -171,7 +161,7 @@ class Examination:
             self._remarks.append(f"{suspect} fails with {marked.unmarkable[0]!r} marked as an output{others}")
 
     def _on_flakiness(self) -> Iterable[str]:
-        whole, suspect = self._parts.whole, self._question.suspect
+        whole, suspect = self._whole, self._question.suspect
         if whole is not None and whole.flaky is not None:
             yield f"{suspect} is wrong, or fails, {whole.flaky.text} of the whole model only"
         elif whole is not None and whole.is_flaky:
@@ -184,7 +174,7 @@ class Examination:
     @property
     def findings(self) -> LayerFindings:
         """What is known so far."""
-        whole, marked, explanation = self._parts.whole, self._parts.marked, self._parts.explanation
+        whole, marked, explanation = self._whole, self._marked, self._explanation
         groups = explanation.groups if explanation is not None else []
         unexplained = explanation.remarks if explanation is not None else []
         return LayerFindings(
@@ -195,14 +185,14 @@ class Examination:
             marking_effects=tuple(marked.effects) if marked is not None else (),
             non_finite_origins=tuple(self._non_finite_origins()),
             remarks=(*self._remarks, *unexplained, *self._on_flakiness()),
-            complete=self._parts.is_complete,
+            complete=self._is_complete,
             unmeasured=tuple(self._unmeasured()),
-            golden=None if self._parts.recorded is None else self._parts.recorded.golden,
+            golden=None if self._recorded is None else self._recorded.golden,
         )
 
     def _unmeasured(self) -> Iterable[int]:
         """Layers that no golden value judges."""
-        recorded, isolated = self._parts.recorded, self._parts.isolated
+        recorded, isolated = self._recorded, self._isolated
         if recorded is None or not recorded.is_golden or isolated is None:
             return
         for node in self._chosen:
@@ -211,7 +201,7 @@ class Examination:
                 yield node.number
 
     def _finding(self, node: Node) -> LayerFinding:
-        whole, marked, isolated = self._parts.whole, self._parts.marked, self._parts.isolated
+        whole, marked, isolated = self._whole, self._marked, self._isolated
         result = isolated.results.get(node.number) if isolated is not None else None
         return LayerFinding(
             node=layer_node(self._index, node),
@@ -233,11 +223,11 @@ class Examination:
         if ends := self._bridges.get(node.number):
             names = first_of([self._index.nodes[end].label for end in ends], 2)
             return f"its outputs have no recorded value: measured as one piece with {names}"
-        return self._parts.isolated.impossible.get(node.number, "") if self._parts.isolated is not None else ""
+        return self._isolated.impossible.get(node.number, "") if self._isolated is not None else ""
 
     def _non_finite_origins(self) -> Iterable[NonFiniteOrigin]:
-        recorded, marked, isolated = self._parts.recorded, self._parts.marked, self._parts.isolated
-        if not self._parts.is_complete or recorded is None or marked is None or isolated is None:
+        recorded, marked, isolated = self._recorded, self._marked, self._isolated
+        if not self._is_complete or recorded is None or marked is None or isolated is None:
             return
         index, question = self._index, self._question
 
@@ -279,19 +269,15 @@ def non_finite_origins(
     for node in index.nodes:
         if is_constant_node(index, node.number):
             continue
-        outputs = ((name, count) for name in _names(index, node.writes) if (count := of_output(name)))
+        outputs = ((name, count) for name in map(index.names.__getitem__, node.writes) if (count := of_output(name)))
         first = next(outputs, None)
-        if first is None or any(of_input(name) for name in _names(index, node.reads)):
+        if first is None or any(of_input(index.names[tensor]) for tensor in node.reads):
             continue
         if not any(_is_non_finite_weight(index, tensor) for tensor in node.reads):
             tensor, count = first
             yield NonFiniteOrigin(
                 engine=engine, number=node.number, label=node.label, tensor=tensor, nan=count.nan, inf=count.inf
             )
-
-
-def _names(index: ModelIndex, tensors: tuple[int, ...]) -> list[str]:
-    return [index.names[tensor] for tensor in tensors]
 
 
 def _is_non_finite_weight(index: ModelIndex, tensor: int) -> bool:

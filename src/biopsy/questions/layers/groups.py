@@ -6,12 +6,11 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from biopsy import errors, events
 from biopsy.checks.message import message_of
 from biopsy.comparison.noise import NoiseComparison
-from biopsy.engines.base import ModelInput
 from biopsy.engines.worker import Worker
 from biopsy.model.index import ModelIndex, Node
 from biopsy.model.nodes import neighbourhood_order
@@ -79,7 +78,8 @@ class Explanation:
                     continue
                 if fault.error.tolerance_ratio >= _JUMP or not self._is_explained():
                     self._take(self._search.within(nodes, fault))
-        self._marked.narrow(self._inner_names())
+        hiding = (node for group in self.groups if group.hides for node in group.nodes)
+        self._marked.narrow([self._index.names[tensor] for node in hiding for tensor in self._index.node_writes[node]])
         self._explain()
 
     def look_at(self, layers: Sequence[Node]) -> None:
@@ -129,12 +129,6 @@ class Explanation:
         left = self._runs.fault(self._rest)
         return left is None or (left.error is not None and left.error.tolerance_ratio < _JUMP)
 
-    def _inner_names(self) -> list[str]:
-        """Tensors inside groups that are right when those are marked."""
-        hiding = (group for group in self.groups if group.hides)
-        written = (tensor for group in hiding for node in group.nodes for tensor in self._index.node_writes[node])
-        return [self._index.names[tensor] for tensor in written]
-
     def _explain(self) -> None:
         """Take away what is wrong by itself. While the rest is wrong, find out which part of it is, and go on."""
         while not self._is_done and not self._is_explained():
@@ -154,18 +148,15 @@ class Explanation:
 
     def _group_in(self, rest: set[int], fault: SubgraphFault) -> LayerGroup | None:
         """A group within ``rest``, which is wrong: around what points to it, else by halves where there is hope."""
-        for centre in (*self._hidden(), *self._unexplained(self._index.nodes)):
+        producer, ids = self._index.producer, self._index.ids
+        names = [name for effect in self._marked.effects if effect.change == "gone" for name in effect.tensors]
+        hidden = [producer[ids[name]] for name in names if ids[name] in producer]
+        for centre in (*hidden, *self._unexplained(self._index.nodes)):
             if centre in rest and (group := self._search.around(centre, rest, fault)) is not None:
                 return group
         if fault.failure is None and not self._windows_are_wrong:
             return None
         return self._search.within(rest, fault)
-
-    def _hidden(self) -> list[int]:
-        """The nodes that compute the tensors which hide a failure when they are marked."""
-        producer, ids = self._index.producer, self._index.ids
-        names = [name for effect in self._marked.effects if effect.change == "gone" for name in effect.tensors]
-        return [producer[ids[name]] for name in names if ids[name] in producer]
 
     def _unexplained(self, layers: Sequence[Node]) -> list[int]:
         """Layers that are wrong in the whole model by far, although their inputs are right there; the worst first."""
@@ -200,7 +191,13 @@ class GroupSearch:
         They are run many at a time, below ``limit`` bytes of tensors. An engine that fails at one says nothing: a cut
         may be what it does not take.
         """
-        windows = list(self._windows(among, size))
+        windows: list[Subgraph] = []
+        order = neighbourhood_order(self._index, sorted(among))
+        for start in range(0, max(len(order) - size // 2, 1), size // 2):
+            layers = tuple(order[start : start + size])
+            closed = self._subgraphs.closed(layers)
+            if closed and (outputs := self._subgraphs.ends(closed)):
+                windows.append(Subgraph(self._subgraphs, layers, closed, outputs))
         wrong: list[tuple[float, tuple[int, ...]]] = []
         done = itertools.count(1)
 
@@ -215,14 +212,6 @@ class GroupSearch:
             run_in_batches(self._subgraphs, self.runs.suspect, batched, keep, self.runs.reference.of)
         return list(dict.fromkeys(layers for _, layers in sorted(wrong)))
 
-    def _windows(self, among: Iterable[int], size: int) -> Iterable[Subgraph]:
-        order = neighbourhood_order(self._index, sorted(among))
-        for start in range(0, max(len(order) - size // 2, 1), size // 2):
-            layers = tuple(order[start : start + size])
-            closed = self._subgraphs.closed(layers)
-            if closed and (outputs := self._subgraphs.ends(closed)):
-                yield Subgraph(self._subgraphs, layers, closed, outputs)
-
     def around(
         self, centre: int, among: Iterable[int], like: SubgraphFault | None = None, most: int | None = None
     ) -> LayerGroup | None:
@@ -234,7 +223,7 @@ class GroupSearch:
         area, edge, steps = {centre}, {centre}, 1
         while not self.runs.is_spent:
             for _ in range(steps):
-                edge = self._neighbours(edge) & allowed - area
+                edge = self._neighbours(edge) & (allowed - area)
                 area |= edge
             fault = self.runs.fault(area)
             if fault is not None and (like is None or fault.is_like(like)):
@@ -256,7 +245,12 @@ class GroupSearch:
     def within(self, nodes: Iterable[int], fault: SubgraphFault) -> LayerGroup:
         """The few of some nodes that are wrong in the same way together."""
         order = neighbourhood_order(self._index, sorted(nodes))
-        few_nodes = tuple(sorted(minimized(order, lambda some: self._is_wrong(some, fault))))
+
+        def is_wrong(some: Sequence[int]) -> bool:
+            other = self.runs.fault(some)
+            return other is not None and other.is_like(fault)
+
+        few_nodes = tuple(sorted(minimized(order, is_wrong)))
         last = self.runs.fault(few_nodes) or fault
         rate = self.runs.flaky_rate(few_nodes, last)
         if rate is not None and self.runs.runs_each == 1:  # it is noticed only now
@@ -277,10 +271,6 @@ class GroupSearch:
             is_of_model=last.is_of_model,
             origins=origins_of(self._index, layers),
         )
-
-    def _is_wrong(self, nodes: Sequence[int], like: SubgraphFault) -> bool:
-        fault = self.runs.fault(nodes)
-        return fault is not None and fault.is_like(like)
 
     def _hides(self, nodes: tuple[int, ...], fault: SubgraphFault) -> bool | None:
         """Whether a group is right when the tensors inside it are marked; None if there are none."""
@@ -325,6 +315,7 @@ class SubgraphFault:
         return left.kind.startswith("SIG") or message_of(left.message).means(message_of(right.message))
 
 
+@dataclass
 class SubgraphRuns:
     """Runs subgraphs one by one, at most ``budget`` times, and remembers what came of them.
 
@@ -332,32 +323,21 @@ class SubgraphRuns:
     that are out of tolerance by no more than rounding, and what shows it.
     """
 
-    def __init__(
-        self,
-        subgraphs: Subgraphs,
-        suspect: Worker,
-        reference: ReferenceValues,
-        rounding: RoundingJudge,
-        listener: events.Listener,
-        *,
-        flaky: bool = False,
-        budget: int = 400,
-    ) -> None:
-        self.subgraphs = subgraphs
-        self.suspect = suspect
-        self.reference = reference
-        self.listener = listener
-        self.runs_each = RUNS_IF_FLAKY if flaky else 1
-        self.rounded: dict[tuple[int, ...], NoiseComparison] = {}
-        self._rounding = rounding
-        self._runs = 0
-        self._budget = budget
-        self._known: dict[tuple[int, ...], SubgraphFault | None] = {}
+    subgraphs: Subgraphs
+    suspect: Worker
+    reference: ReferenceValues
+    rounding: RoundingJudge
+    listener: events.Listener
+    runs_each: int = 1
+    budget: int = 400
+    rounded: dict[tuple[int, ...], NoiseComparison] = field(default_factory=dict)
+    _runs: int = 0
+    _known: dict[tuple[int, ...], SubgraphFault | None] = field(default_factory=dict)
 
     @property
     def is_spent(self) -> bool:
         """Whether no more runs are allowed."""
-        return self._runs >= self._budget
+        return self._runs >= self.budget
 
     def fault(self, nodes: Iterable[int]) -> SubgraphFault | None:
         """How a subgraph is wrong; None if it is right, or says nothing."""
@@ -393,8 +373,9 @@ class SubgraphRuns:
         return [error for error in measured if not error.passed]
 
     def _run(self, nodes: tuple[int, ...], outputs: Sequence[int]) -> SubgraphFault | None:
+        """How the ends of a subgraph are wrong in one run; None if they are right, or wrong by rounding only."""
         self._runs += 1
-        self.listener(events.Measured("groups", self._runs, self._budget))
+        self.listener(events.Measured("groups", self._runs, self.budget))
         model = self.subgraphs.model(nodes, outputs)
         try:
             runs = self.suspect.run(model, self.subgraphs.recorded.fed.path)
@@ -402,22 +383,14 @@ class SubgraphRuns:
             return SubgraphFault(failure=failure_of(error))
         except CANNOT_RUN:
             return None
-        return self._judged(nodes, model, outputs, runs)
-
-    def _judged(
-        self, nodes: tuple[int, ...], model: ModelInput, outputs: Sequence[int], runs: Runs
-    ) -> SubgraphFault | None:
-        """How the ends of a subgraph are wrong; None if they are right, or wrong by rounding only.
-
-        By recorded values first, then by what the reference gives for this very subgraph, then beside plain float32.
-        """
+        # By recorded values first, then by what the reference gives for this very subgraph, then beside plain float32.
         expected = self.reference.of(model)
         wrong = self.errors(outputs, runs, expected)
         if wrong and expected is None:
             wrong = self.errors(outputs, runs, self.reference.of(model, always=True))
         if not wrong:
             return None
-        judged = self._rounding.judge(model, [error.tensor for error in wrong], runs)
+        judged = self.rounding.judge(model, [error.tensor for error in wrong], runs)
         if judged is None:
             return SubgraphFault(worst(wrong))
         if judged.noise.passed:

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from biopsy import errors, events
@@ -59,6 +59,7 @@ class IsolatedResult:
         return self.failure is not None, self.error.rank if self.error is not None else (False, 0.0, 0.0)
 
 
+@dataclass
 class IsolatedLayers:
     """Runs isolated layers in the suspect. ``results`` grow batch by batch: node -> what came of it.
 
@@ -68,62 +69,51 @@ class IsolatedLayers:
     same.
     """
 
-    def __init__(
-        self,
-        subgraphs: Subgraphs,
-        suspect: Worker,
-        reference: ReferenceValues,
-        limit: int,
-        listener: events.Listener,
-    ) -> None:
-        self.results: dict[int, IsolatedResult] = {}
-        self.impossible: dict[int, str] = {}
-        self.pieces: dict[int, LayerPiece] = {}
-        self.is_flaky = False
-        self._subgraphs = subgraphs
-        self._suspect = suspect
-        self._reference = reference
-        self._limit = limit
-        self._listener = listener
+    subgraphs: Subgraphs
+    suspect: Worker
+    reference: ReferenceValues
+    limit: int
+    listener: events.Listener
+    results: dict[int, IsolatedResult] = field(default_factory=dict)
+    impossible: dict[int, str] = field(default_factory=dict)
+    pieces: dict[int, LayerPiece] = field(default_factory=dict)
+    is_flaky: bool = False
 
     def run(self, nodes: Sequence[int], *, flaky: bool = False) -> None:
         """Run layers. What is wrong is run again; ``flaky``, or if the runs do not agree: everything is."""
         layers = list(self._layers(nodes))
         runs = {layer.layers[0]: [result] for layer, result in self._round(layers)}
         layers = [layer for layer in layers if layer.layers[0] in runs]
+
+        def repeat(some: Sequence[Subgraph]) -> None:
+            for layer, result in self._round(some, repeated=True):
+                runs[layer.layers[0]].append(result)
+
         if not flaky:
-            self._repeat_wrong(layers, runs)
+            wrong = [layer for layer in layers if runs[layer.layers[0]][0].is_wrong]
+            for done in range(1, RUNS_TO_BE_SURE):
+                if done > 1:  # layers that the engine fails at each time are run only twice
+                    wrong = [layer for layer in wrong if any(not result.failure for result in runs[layer.layers[0]])]
+                repeat(wrong)
             self.is_flaky = any(len({result.differs for result in results}) > 1 for results in runs.values())
         if flaky or self.is_flaky:
             for done in range(1, RUNS_IF_FLAKY):
-                self._repeat([layer for layer in layers if len(runs[layer.layers[0]]) == done], runs)
+                repeat([layer for layer in layers if len(runs[layer.layers[0]]) == done])
         self.results = {node: _summed(results) for node, results in runs.items()}
 
     def weigh(self, rounding: RoundingJudge) -> None:
         """Hold the errors of the worst layers against what plain float32 errs by on the same values."""
         wrong = [(result.rank, node) for node, result in self.results.items() if result.is_wrong and not result.failure]
         for layer in self._layers([node for _, node in sorted(wrong, reverse=True)[:_MOST_WEIGHED]]):
-            model = self._subgraphs.model(layer.nodes, layer.outputs)
+            model = self.subgraphs.model(layer.nodes, layer.outputs)
             with contextlib.suppress(*CANNOT_RUN):
-                runs = self._suspect.run(model, self._subgraphs.recorded.fed.path)
-                judged = rounding.judge(model, self._subgraphs.names(layer.outputs), runs)
+                runs = self.suspect.run(model, self.subgraphs.recorded.fed.path)
+                judged = rounding.judge(model, self.subgraphs.names(layer.outputs), runs)
                 if judged is not None:
                     node = layer.layers[0]
                     self.results[node] = replace(
                         self.results[node], rounding_ratio=judged.noise.ratio, is_of_model=judged.is_of_model
                     )
-
-    def _repeat_wrong(self, layers: Sequence[Subgraph], runs: dict[int, list[IsolatedResult]]) -> None:
-        """Run what is wrong again to be sure; layers that the engine fails at each time only twice."""
-        wrong = [layer for layer in layers if runs[layer.layers[0]][0].is_wrong]
-        for done in range(1, RUNS_TO_BE_SURE):
-            if done > 1:
-                wrong = [layer for layer in wrong if any(not result.failure for result in runs[layer.layers[0]])]
-            self._repeat(wrong, runs)
-
-    def _repeat(self, layers: Sequence[Subgraph], runs: dict[int, list[IsolatedResult]]) -> None:
-        for layer, result in self._round(layers, repeated=True):
-            runs[layer.layers[0]].append(result)
 
     def _round(self, layers: Sequence[Subgraph], *, repeated: bool = False) -> list[tuple[Subgraph, IsolatedResult]]:
         """Run layers once. ``repeated``: judge them by the reference on the same values, whatever it computes in."""
@@ -140,48 +130,45 @@ class IsolatedLayers:
             results.append((layer, result))
             if not repeated:
                 self.results[layer.layers[0]] = result
-            self._listener(events.Measured("repeated" if repeated else "isolated", len(results), len(layers)))
+            self.listener(events.Measured("repeated" if repeated else "isolated", len(results), len(layers)))
 
         run_in_batches(
-            self._subgraphs,
-            self._suspect,
-            batches(layers, self._limit),
+            self.subgraphs,
+            self.suspect,
+            batches(layers, self.limit),
             keep,
-            lambda model: self._reference.of(model, always=repeated),
+            lambda model: self.reference.of(model, always=repeated),
         )
         return results
 
     def _layers(self, nodes: Sequence[int]) -> Iterable[Subgraph]:
         for node in nodes:
-            closed, outputs = self._subgraphs.closed([node]), self._subgraphs.recorded_writes(node)
+            closed, outputs = self.subgraphs.closed([node]), self.subgraphs.recorded_writes(node)
             if closed is None:
                 self.impossible[node] = "it needs an input that has no value"
             elif not outputs:
                 self.impossible[node] = "its outputs were not recorded"
             else:
-                self._note_piece(node, closed)
-                yield Subgraph(self._subgraphs, (node,), closed, outputs)
-
-    def _note_piece(self, node: int, closed: tuple[int, ...]) -> None:
-        nodes, index = self._subgraphs.layers(closed), self._subgraphs.index
-        if nodes != (node,) and node not in self.pieces:
-            self.pieces[node] = LayerPiece(
-                nodes=nodes,
-                labels=tuple(index.nodes[number].label for number in nodes),
-                inputs=tuple(self._subgraphs.names(self._subgraphs.inputs(closed))),
-                origins=origins_of(index, nodes),
-            )
+                nodes, index = self.subgraphs.layers(closed), self.subgraphs.index
+                if nodes != (node,) and node not in self.pieces:
+                    self.pieces[node] = LayerPiece(
+                        nodes=nodes,
+                        labels=tuple(index.nodes[number].label for number in nodes),
+                        inputs=tuple(self.subgraphs.names(self.subgraphs.inputs(closed))),
+                        origins=origins_of(index, nodes),
+                    )
+                yield Subgraph(self.subgraphs, (node,), closed, outputs)
 
     def _judged(self, layer: Subgraph, runs: Runs, expected: Runs | None) -> IsolatedResult:
-        names = self._subgraphs.names(layer.outputs)
-        measured = self._reference.errors(names, runs, expected)
+        names = self.subgraphs.names(layer.outputs)
+        measured = self.reference.errors(names, runs, expected)
         if not measured:
             return IsolatedResult(failure=Failure("run", "NoOutput", "it gives no tensor"))
         present = {name: [run[name] for run in runs] for name in names if all(name in run for run in runs)}
         lost = tuple((name, count) for name, values in present.items() if (count := non_finite(values)) is not None)
         error = worst(measured)
-        recorded = error if expected is None else worst(self._reference.errors(names, runs, None))
-        differs = not (error if self._subgraphs.recorded.is_rounded else recorded).passed
+        recorded = error if expected is None else worst(self.reference.errors(names, runs, None))
+        differs = not (error if self.subgraphs.recorded.is_rounded else recorded).passed
         return IsolatedResult(error=error, non_finite=lost, differs=differs)
 
 

@@ -13,12 +13,10 @@ from typing import TypeAlias
 
 from biopsy import errors
 from biopsy.comparison import metrics
-from biopsy.comparison.compare import OutputComparison, compare_output
-from biopsy.comparison.metrics import Element
+from biopsy.comparison.compare import compare_output
 from biopsy.comparison.tolerance import (
     MetricLimits,
     Stats,
-    Tolerance,
     Tolerances,
     asked_of,
     require_known_outputs,
@@ -51,14 +49,14 @@ def layer_node(index: ModelIndex, node: Node) -> LayerNode:
         name=node.name,
         op_type=node.op_type,
         label=node.label,
-        inputs=tuple(index.names[tensor] for tensor in node.reads if not _is_constant(index, tensor)),
+        inputs=tuple(
+            index.names[tensor]
+            for tensor in node.reads
+            if tensor not in index.weights and constant_of_node(index, tensor) is None
+        ),
         outputs=tuple(index.names[tensor] for tensor in node.writes),
         source=noted_source(index, node.number),
     )
-
-
-def _is_constant(index: ModelIndex, tensor: int) -> bool:
-    return tensor in index.weights or constant_of_node(index, tensor) is not None
 
 
 def origins_of(index: ModelIndex, nodes: Iterable[int]) -> LayerOrigins:
@@ -88,14 +86,23 @@ class Judge:
     def _in_sample(self, name: str, sample: int, actual: Array, expected: Array) -> TensorError:
         asked = asked_of(name, self.tolerances, self.stats, self.limits)
         compared = compare_output(name, actual, expected, asked, "brief")
-        ratio = 0.0
-        if compared.measured is None:
+        measured, ratio = compared.measured, 0.0
+        failing = [limit.worst for limit in compared.judged if not limit.passed]
+        if measured is None:
             ratio = math.inf
-        elif compared.measured.absolute.maximum > 0 and not compared.passed:
-            outside = compared.measured.offending
-            ratio = outside.error if outside is not None else _ratio(actual, expected, compared.tolerance)
+        else:
+            offending = measured.offending
+            if measured.absolute.maximum > 0 and not compared.passed:
+                tolerance = compared.tolerance
+                if offending is None:
+                    differences = metrics.errors_between(actual, expected)
+                    ratio = float(metrics.shares(differences, tolerance.atol, tolerance.rtol).max(initial=0))
+                else:
+                    ratio = offending.error
+            # The element that fails, the worst first; where nothing does, the one with the greatest difference.
+            by_tolerance = [offending] if compared.tolerances_decide else []
+            failing = [*([*by_tolerance, *failing] if not compared.passed else []), measured.worst_absolute]
         release(actual, expected)
-        measured = compared.measured
         return TensorError(
             tensor=name,
             sample=sample,
@@ -104,28 +111,13 @@ class Judge:
             absolute=math.inf if measured is None else measured.absolute.maximum,
             relative=math.inf if measured is None else measured.relative.maximum,
             tolerance_ratio=ratio,
-            worst=None if measured is None else _offending(compared),
+            worst=None if measured is None else next((element for element in failing if element is not None), None),
         )
-
-
-def _offending(compared: OutputComparison) -> Element | None:
-    """The element that fails, the worst first; where nothing does, the one with the greatest difference."""
-    measured = compared.measured
-    by_limit = [limit.worst for limit in compared.judged if not limit.passed]
-    by_tolerance = [measured.offending] if measured is not None and compared.tolerances_decide else []
-    greatest = [measured.worst_absolute] if measured is not None else []
-    failing = [*by_tolerance, *by_limit] if not compared.passed else []
-    return next((element for element in [*failing, *greatest] if element is not None), None)
 
 
 def worst(measured: Iterable[TensorError]) -> TensorError:
     """The worst of several errors; the first of them where they are alike."""
     return max(measured, key=lambda error: error.rank)
-
-
-def _ratio(actual: Array, expected: Array, tolerance: Tolerance) -> float:
-    differences = metrics.errors_between(actual, expected)
-    return float(metrics.shares(differences, tolerance.atol, tolerance.rtol).max(initial=0))
 
 
 # What an examination is asked: which model, which engine against which, with which inputs and tolerances.

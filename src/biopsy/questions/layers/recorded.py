@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -22,7 +22,7 @@ from biopsy.model.index import ModelIndex
 from biopsy.model.known_names import listed
 from biopsy.model.load import read_bytes
 from biopsy.model.nodes import is_constant_node
-from biopsy.model.tensor_type import STRING, TensorType
+from biopsy.model.tensor_type import STRING
 from biopsy.questions.layers.findings import GoldenCoverage, TensorError
 from biopsy.questions.layers.question import Judge
 from biopsy.recording.reference_run import NoValues, StoredValues, ValuesInMemory
@@ -36,33 +36,24 @@ from biopsy.tensors.types import dtype_named, is_text
 _MOST_REFUSED = 8
 
 
+@dataclass(kw_only=True)
 class ReferenceRecorder:
     """Records with one engine, with at most ``limit`` bytes of tensors in memory at a time.
 
     Files go into ``folder``.
     """
 
-    def __init__(
-        self,
-        index: ModelIndex,
-        model: ModelInput,
-        reference: Worker,
-        *,
-        folder: Path,
-        limit: int,
-        judge: Judge,
-        listener: events.Listener,
-    ) -> None:
-        self._index = index
-        self._model = model
-        self._reference = reference
-        self._folder = folder
-        self._limit = limit
-        self._judge = judge
-        self._listener = listener
-        self._lost: list[str] = []
-        self._given: Mapping[str, int] | None = None
-        self._refused: Mapping[str, str] = {}
+    index: ModelIndex
+    model: ModelInput
+    reference: Worker
+    folder: Path
+    limit: int
+    judge: Judge
+    listener: events.Listener
+    _lost: list[str] = field(default_factory=list)
+    _given: Mapping[str, int] | None = None
+    _refused: Mapping[str, str] = field(default_factory=dict)
+    _differing: set[str] = field(default_factory=set)
 
     def record(self, feeds: Sequence[Feed], names: Sequence[str]) -> RecordedModel:
         """Record those of ``names`` that the engine can give, for every feed.
@@ -70,18 +61,18 @@ class ReferenceRecorder:
         Raises CannotCompare if the engine cannot run the model, or gives none of its tensors.
         """
         started = time.monotonic()
-        engine = self._reference.engine
-        inputs = self._folder / "inputs.safetensors"
+        engine = self.reference.engine
+        inputs = self.folder / "inputs.safetensors"
         write_feeds(inputs, feeds)
         self._given = self._tensors_given(names)
         outputs = ValuesInMemory(self._outputs(inputs))
         wanted, names = names, [name for name in names if self._given is None or name in self._given]
         computed = self._computed(feeds, names, inputs)
         if self._lost:
-            self._listener(events.Remark(f"{engine} cannot give {listed(self._lost, most=4)}: not recorded"))
-        fed = in_types_of_the_model(self._index, computed, self._folder / "fed.safetensors")
+            self.listener(events.Remark(f"{engine} cannot give {listed(self._lost, most=4)}: not recorded"))
+        fed = in_types_of_the_model(self.index, computed, self.folder / "fed.safetensors")
         size, seconds = computed.path.stat().st_size, time.monotonic() - started
-        self._listener(
+        self.listener(
             events.Recorded(
                 engine=engine,
                 tensors=len(names),
@@ -103,9 +94,9 @@ class ReferenceRecorder:
 
     def _tensors_given(self, names: Sequence[str]) -> Mapping[str, int] | None:
         """What the engine says that it can give, and the bytes of each; None if it computes."""
-        if create(self._reference.engine).capabilities.computes:
+        if create(self.reference.engine).capabilities.computes:
             return None
-        given = self._reference.tensors_given(self._model)
+        given = self.reference.tensors_given(self.model)
         if given is None:
             return None
         self._refused = given.refused
@@ -113,14 +104,14 @@ class ReferenceRecorder:
             return given.sizes
         others = "" if not given.refused else " that fits"
         raise errors.CannotCompare(
-            f"{self._reference.engine} has golden values of none of the model's tensors{others}",
+            f"{self.reference.engine} has golden values of none of the model's tensors{others}",
             details=[misfit_text(name, why) for name, why in list(given.refused.items())[:_MOST_REFUSED]],
             next_steps=["biopsy inspect data FILE    shows what is in a file; names must be those in the model"],
         )
 
     def _computed(self, feeds: Sequence[Feed], names: Sequence[str], inputs: Path) -> StoredValues:
         """The values of the inputs and of ``names``, in one file."""
-        path = self._folder / "recorded.safetensors"
+        path = self.folder / "recorded.safetensors"
         fed = [name for name in feeds[0] if name not in names] if feeds else []
         places = [(0, sample, name) for sample in range(len(feeds)) for name in (*fed, *names)]
         with AppendableStore(path, None, places) as store:
@@ -128,30 +119,33 @@ class ReferenceRecorder:
                 for name in fed:
                     store.append((0, sample, name), feed[name])
             store.commit()
-            remarks = _RecordingRemarks(self._reference.engine, self._judge, self._listener)
-            limit = max(self._limit // max(len(feeds), 1), 1)
+            limit = max(self.limit // max(len(feeds), 1), 1)
             request = Request(
                 runner=0,
                 names=names,
                 sizes=self._sizes(feeds, names, limit),
-                own=[self._index.names[tensor] for tensor in self._index.outputs],
+                own=[self.index.names[tensor] for tensor in self.index.outputs],
                 iterations=len(feeds),
                 limit=limit,
             )
-            record(store, request, lambda batch: self._run(batch, inputs), remarks.finished, remarks.differs)
-            store.finish({0: results_of(store, [*fed, *names], 0, self._reference.engine, len(feeds))})
+
+            def progress(batch: Batch) -> None:
+                self.listener(events.Measured("record", batch.number, batch.count))
+
+            record(store, request, lambda batch: self._run(batch, inputs), progress, self._differs)
+            store.finish({0: results_of(store, [*fed, *names], 0, self.reference.engine, len(feeds))})
         return StoredValues(path)
 
     def _outputs(self, inputs: Path) -> list[dict[str, Array]]:
-        own = [self._index.names[tensor] for tensor in self._index.outputs]
+        own = [self.index.names[tensor] for tensor in self.index.outputs]
         known = own if self._given is None else [name for name in own if name in self._given]
         if not known:
             return [{} for _ in read_feeds(inputs)]
         try:
-            return self._reference.run(self._model, inputs, None if known == own else known)
+            return self.reference.run(self.model, inputs, None if known == own else known)
         except errors.EngineFailure as failure:
             raise errors.CannotCompare(
-                f"the reference engine {self._reference.engine} cannot {failure.stage} the model: {failure.kind}: "
+                f"the reference engine {self.reference.engine} cannot {failure.stage} the model: {failure.kind}: "
                 f"{failure.message}",
                 next_steps=["--reference-engine NAME    another engine to compare with, such as reference"],
             ) from failure
@@ -159,20 +153,34 @@ class ReferenceRecorder:
     def _sizes(self, feeds: Sequence[Feed], names: Sequence[str], limit: int) -> Mapping[str, int | None]:
         if self._given is not None:
             return self._given
-        assert self._model.path is not None
-        marked = mark_outputs(read_bytes(self._model.path), names)
-        sample = self._folder / "one.safetensors"
+        assert self.model.path is not None
+        marked = mark_outputs(read_bytes(self.model.path), names)
+        sample = self.folder / "one.safetensors"
 
         def run(model: bytes, feed: Feed) -> Mapping[str, Array]:
             write_feeds(sample, [feed])
-            return self._reference.run(ModelInput(model, self._model.folder), sample)[0]
+            return self.reference.run(ModelInput(model, self.model.folder), sample)[0]
 
         return tensor_sizes(marked, feeds, run, limit)
+
+    def _differs(self, difference: Disagreement) -> None:
+        """Say, once per tensor, that batches do not agree on it."""
+        name = difference.name
+        if name in self._differing or self.judge.error(name, [difference.again], [difference.first]).passed:
+            return
+        self._differing.add(name)
+        self.listener(
+            events.Remark(
+                f"the reference engine {self.reference.engine} gives other values for {name!r} when other tensors are "
+                "marked as outputs: take one that does not optimize, such as onnxrt:optimization=none",
+                warning=True,
+            )
+        )
 
     def _run(self, names: Sequence[str], inputs: Path) -> list[dict[str, Array]]:
         """The values of some tensors per sample, without those that the engine cannot give: found by halves."""
         try:
-            return self._reference.run(self._model, inputs, names)
+            return self.reference.run(self.model, inputs, names)
         except (errors.EngineFailure, errors.TooMuchMemory):
             if len(names) == 1:
                 self._lost += names
@@ -182,35 +190,10 @@ class ReferenceRecorder:
         return [{**left, **right} for left, right in zip(*halves, strict=True)]
 
 
-class _RecordingRemarks:
-    """What is said about a recording: progress, and once per tensor that batches do not agree on it."""
-
-    def __init__(self, engine: str, judge: Judge, listener: events.Listener) -> None:
-        self._engine = engine
-        self._judge = judge
-        self._listener = listener
-        self._differing: set[str] = set()
-
-    def finished(self, batch: Batch) -> None:
-        self._listener(events.Measured("record", batch.number, batch.count))
-
-    def differs(self, difference: Disagreement) -> None:
-        name = difference.name
-        if name in self._differing or self._judge.error(name, [difference.again], [difference.first]).passed:
-            return
-        self._differing.add(name)
-        self._listener(
-            events.Remark(
-                f"the reference engine {self._engine} gives other values for {name!r} when other tensors are "
-                "marked as outputs: take one that does not optimize, such as onnxrt:optimization=none",
-                warning=True,
-            )
-        )
-
-
 # The reference engine's values of the tensors of a model, for every input sample, in mapped files.
 
 
+@dataclass(kw_only=True)
 class RecordedModel:
     """Recorded values of a model.
 
@@ -220,21 +203,12 @@ class RecordedModel:
     them here, they come from a file, and others cannot be had; None where the reference computed them.
     """
 
-    def __init__(
-        self,
-        *,
-        computed: StoredValues,
-        fed: StoredValues,
-        inputs: Path,
-        outputs: ValuesInMemory,
-        golden: GoldenCoverage | None = None,
-    ) -> None:
-        self.computed = computed
-        self.fed = fed
-        self.inputs = inputs
-        self.outputs = outputs
-        self.golden = golden
-        self._non_finite: dict[str, NonFinite | None] = {}
+    computed: StoredValues
+    fed: StoredValues
+    inputs: Path
+    outputs: ValuesInMemory
+    golden: GoldenCoverage | None = None
+    _non_finite: dict[str, NonFinite | None] = field(default_factory=dict)
 
     @property
     def is_golden(self) -> bool:
@@ -290,11 +264,12 @@ def in_types_of_the_model(index: ModelIndex, computed: StoredValues, path: Path)
     """The values in the types that the model has them in, written to ``path``; ``computed`` if they are already."""
     types = CutTypes(index, NoValues())
     samples = computed.samples
-    narrower = {
-        name: dtype
-        for name, value in samples[0].items()
-        if (dtype := _dtype(types.tensor_type(index.ids[name]))) is not None and dtype != value.dtype
-    }
+    narrower: dict[str, np.dtype[Any]] = {}
+    for name, value in samples[0].items():
+        kind = types.tensor_type(index.ids[name])
+        dtype = None if kind is None or kind.elem == STRING else dtype_named(kind.dtype)
+        if dtype is not None and dtype != value.dtype:
+            narrower[name] = dtype
     if not narrower:
         return computed
     names = list(samples[0])
@@ -310,11 +285,6 @@ def in_types_of_the_model(index: ModelIndex, computed: StoredValues, path: Path)
     return StoredValues(path)
 
 
-def _dtype(kind: TensorType | None) -> np.dtype[Any] | None:
-    """The type of elements as NumPy has it; None for strings, and where it is not known."""
-    return None if kind is None or kind.elem == STRING else dtype_named(kind.dtype)
-
-
 # Reference values of a subgraph: what the reference makes of the very values that the subgraph is fed with.
 #
 # Where the reference computes in the types of the model, and without fusing, that is what it recorded in the whole
@@ -328,38 +298,35 @@ Runs: TypeAlias = Sequence[Mapping[str, Array]]
 """Tensors by name, per input sample."""
 
 
+@dataclass
 class ReferenceValues:
     """Judges subgraphs fed with recorded values; ``reference`` is run on them where what it recorded may differ."""
 
-    def __init__(self, recorded: RecordedModel, reference: Worker, judge: Judge) -> None:
-        self._recorded = recorded
-        self._reference = reference
-        self._judge = judge
+    recorded: RecordedModel
+    reference: Worker
+    judge: Judge
 
     def of(self, model: ModelInput, *, always: bool = False) -> Runs | None:
         """What the reference gives for a subgraph; None where the recorded values are just that.
 
         ``always``: ask it also where it computes in the types of the model. Golden values are all that there is.
         """
-        if self._recorded.is_golden or not (always or self._recorded.is_rounded):
+        if self.recorded.is_golden or not (always or self.recorded.is_rounded):
             return None
         try:
-            return self._reference.run(model, self._recorded.fed.path)
+            return self.reference.run(model, self.recorded.fed.path)
         except CANNOT_RUN:
             return None  # it could run the whole model: what it recorded there is the best that there is
 
     def errors(self, names: Iterable[str], runs: Runs, expected: Runs | None) -> list[TensorError]:
         """The errors of those tensors that ``runs`` hold, by what ``of`` gave for the same subgraph."""
-        return [
-            self._judge.error(name, [run[name] for run in runs], self._expected(name, expected))
-            for name in names
-            if all(name in run for run in runs)
-        ]
-
-    def _expected(self, name: str, expected: Runs | None) -> list[Array]:
-        if expected is not None and all(name in run for run in expected):
-            return [run[name] for run in expected]
-        return self._recorded.expected(name)
+        measured = []
+        for name in names:
+            if all(name in run for run in runs):
+                is_given = expected is not None and all(name in run for run in expected)
+                wanted = [run[name] for run in expected or ()] if is_given else self.recorded.expected(name)
+                measured.append(self.judge.error(name, [run[name] for run in runs], wanted))
+        return measured
 
 
 # NaN and infinities in the values of a tensor, counted.

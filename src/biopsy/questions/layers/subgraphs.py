@@ -109,18 +109,18 @@ def bridges(subgraphs: Subgraphs) -> Mapping[int, tuple[int, ...]]:
     """Each layer that has no recorded output -> the layers at whose ends it is measured; none where nothing follows."""
     nodes = subgraphs.layers(range(len(subgraphs.index.nodes)))
     valued = [node for node in nodes if subgraphs.recorded_writes(node)]
-    found: dict[int, list[int]] = {node: [] for node in nodes if not subgraphs.recorded_writes(node)}
-    if found:
+    ends_of: dict[int, list[int]] = {node: [] for node in nodes if not subgraphs.recorded_writes(node)}
+    if ends_of:
         for end in valued:
             for node in subgraphs.closed([end]) or ():
-                if node in found:
-                    found[node].append(end)
-    return {node: tuple(ends) for node, ends in found.items()}
+                if node in ends_of:
+                    ends_of[node].append(end)
+    return {node: tuple(ends) for node, ends in ends_of.items()}
 
 
-def with_ends(layers: Iterable[Node], found: Mapping[int, tuple[int, ...]], every: Iterable[Node]) -> list[Node]:
+def with_ends(layers: Iterable[Node], ends_of: Mapping[int, tuple[int, ...]], every: Iterable[Node]) -> list[Node]:
     """Some layers, and those at whose ends they are measured, in the order of the graph."""
-    wanted = {number for layer in layers for number in (layer.number, *found.get(layer.number, ()))}
+    wanted = {number for layer in layers for number in (layer.number, *ends_of.get(layer.number, ()))}
     return [layer for layer in every if layer.number in wanted and layer.op_type not in RANDOM]
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Literal
 
@@ -21,6 +21,7 @@ from biopsy.tensors.recording import Request, plan
 from biopsy.tensors.results import Array, release, same_values
 
 
+@dataclass
 class WholeModel:
     """Runs the whole model in the suspect.
 
@@ -29,16 +30,15 @@ class WholeModel:
     then those of the worst run.
     """
 
-    def __init__(self, model: ModelInput, recorded: RecordedModel, suspect: Worker, judge: Judge) -> None:
-        self.recorded = recorded
-        self.judge = judge
-        self.outputs: dict[str, TensorError] = {}
-        self.failure: Failure | None = None
-        self.is_flaky = False
-        self.flaky: Rate | None = None
-        self._model = model
-        self._suspect = suspect
-        self._first_run: Runs = ()
+    model: ModelInput
+    recorded: RecordedModel
+    suspect: Worker
+    judge: Judge
+    outputs: dict[str, TensorError] = field(default_factory=dict)
+    failure: Failure | None = None
+    is_flaky: bool = False
+    flaky: Rate | None = None
+    _first_run: Runs = ()
 
     @property
     def is_wrong(self) -> bool:
@@ -56,15 +56,16 @@ class WholeModel:
 
     def marked(self, names: Sequence[str]) -> list[dict[str, Array]]:
         """The suspect's values with these tensors marked as outputs. Raises what ``Worker.run`` raises."""
-        return self._suspect.run(self._model, self.recorded.inputs, list(dict.fromkeys(names)))
+        return self.suspect.run(self.model, self.recorded.inputs, list(dict.fromkeys(names)))
 
     def unmarked(self, output: str) -> list[Array]:
         """The values that an output had in the first run."""
         return [run[output] for run in self._first_run]
 
+    @cached_property
     def is_steady(self) -> bool:
         """Whether the suspect gives the same outputs, within the tolerances, when it runs the model again."""
-        again = (self._suspect.run(self._model, self.recorded.inputs) for _ in range(RUNS_TO_BE_SURE))
+        again = (self.suspect.run(self.model, self.recorded.inputs) for _ in range(RUNS_TO_BE_SURE))
         return not any(self._differs(runs) for runs in again)
 
     def _run_once(self, number: int) -> bool:
@@ -72,23 +73,21 @@ class WholeModel:
         if self.failure is not None and self.failure.kind == "Timeout":
             return True
         try:
-            runs = self._suspect.run(self._model, self.recorded.inputs)
+            runs = self.suspect.run(self.model, self.recorded.inputs)
         except errors.EngineFailure as failure:
             self.failure = failure_of(failure)
             return True
         self._first_run = self._first_run or runs
-        measured = [self._error(name, runs) for name in (runs[0] if runs else ())]
-        known = [error for error in measured if error is not None]
-        for error in known:
-            before = self.outputs.get(error.tensor, error)
-            self.outputs[error.tensor] = worst([before, error])
+        is_right = True
+        for name in runs[0] if runs else ():
+            expected = self.recorded.outputs.values(name)
+            if expected is None:
+                continue  # nothing is recorded of it
+            error = self.judge.error(name, [run[name] for run in runs], expected)
+            self.outputs[name] = worst([self.outputs.get(name, error), error])
+            is_right = is_right and error.passed
         self.is_flaky = self.is_flaky or (number > 0 and self._differs(runs))
-        return not all(error.passed for error in known)
-
-    def _error(self, name: str, runs: Sequence[Mapping[str, Array]]) -> TensorError | None:
-        """The error of an output of the model; None if nothing is recorded of it."""
-        expected = self.recorded.outputs.values(name)
-        return None if expected is None else self.judge.error(name, [run[name] for run in runs], expected)
+        return not is_right
 
     def _differs(self, runs: Sequence[Mapping[str, Array]]) -> bool:
         """Whether an output is, by the tolerances, another one than in the first run."""
@@ -103,6 +102,7 @@ _MOST_TRIES = 200
 """Runs that the search for the tensors that hide a failure may take."""
 
 
+@dataclass
 class MarkedTensors:
     """Measures tensors in the whole model, each marked in one batch.
 
@@ -111,15 +111,12 @@ class MarkedTensors:
     give.
     """
 
-    def __init__(self, whole: WholeModel, listener: events.Listener) -> None:
-        self.propagated: dict[str, TensorError] = {}
-        self.non_finite: dict[str, NonFinite] = {}
-        self.effects: list[MarkingEffect] = []
-        self.unmarkable: list[str] = []
-        self._whole = whole
-        self._recorded = whole.recorded
-        self._judge = whole.judge
-        self._listener = listener
+    whole: WholeModel
+    listener: events.Listener
+    propagated: dict[str, TensorError] = field(default_factory=dict)
+    non_finite: dict[str, NonFinite] = field(default_factory=dict)
+    effects: list[MarkingEffect] = field(default_factory=list)
+    unmarkable: list[str] = field(default_factory=list)
 
     def error_of(self, index: ModelIndex, node: Node) -> TensorError | None:
         """The error of a layer's worst output; None if none was measured."""
@@ -129,22 +126,22 @@ class MarkedTensors:
 
     def run(self, names: Sequence[str], limit: int) -> None:
         """Measure ``names``, at most ``limit`` bytes of them at a time."""
-        samples = max(self._recorded.computed.count, 1)
-        sizes = {name: self._recorded.computed.size(name) // samples for name in names}
-        own = [name for name in self._whole.outputs if name in sizes]
+        samples = max(self.whole.recorded.computed.count, 1)
+        sizes = {name: self.whole.recorded.computed.size(name) // samples for name in names}
+        own = [name for name in self.whole.outputs if name in sizes]
         request = Request(
             runner=0, names=names, sizes=sizes, own=own, iterations=samples, limit=max(limit // samples, 1)
         )
         batches, shared = plan(request)
-        shown = [name for name in shared if name in self._whole.outputs]
+        shown = [name for name in shared if name in self.whole.outputs]
         for number, batch in enumerate(batches, 1):
             self._run_batch(batch, shown)
-            self._listener(events.Measured("whole", number, len(batches)))
+            self.listener(events.Measured("whole", number, len(batches)))
 
     def _run_batch(self, names: Sequence[str], shown: Sequence[str]) -> None:
         """Measure one batch; where the suspect fails with it marked, its halves."""
         try:
-            runs = self._whole.marked([*names, *shown])
+            runs = self.whole.marked([*names, *shown])
         except CANNOT_RUN:
             if len(names) == 1:
                 self.unmarkable += names
@@ -158,7 +155,7 @@ class MarkedTensors:
                 values = [run[name] for run in runs]
                 if (lost := non_finite(values)) is not None:
                     self.non_finite[name] = lost
-                self.propagated[name] = self._judge.error(name, values, self._recorded.expected(name))
+                self.propagated[name] = self.whole.judge.error(name, values, self.whole.recorded.expected(name))
         for name in shown:
             self._observe(name, runs, names)
 
@@ -168,47 +165,41 @@ class MarkedTensors:
         """Compare an output with what it is when nothing is marked."""
         if any(effect.output == output for effect in self.effects) or not all(output in run for run in runs):
             return
-        marked, unmarked = [run[output] for run in runs], self._whole.unmarked(output)
-        if all(map(same_values, marked, unmarked)) or self._judge.error(output, marked, unmarked).passed:
+        marked, unmarked = [run[output] for run in runs], self.whole.unmarked(output)
+        if all(map(same_values, marked, unmarked)) or self.whole.judge.error(output, marked, unmarked).passed:
             release(*marked, *unmarked)
             return
-        self._whole.is_flaky = self._whole.is_flaky or not self._is_steady
-        if self._whole.is_flaky:
+        self.whole.is_flaky = self.whole.is_flaky or not self.whole.is_steady
+        if self.whole.is_flaky:
             return
-        before = self._whole.outputs[output].passed
-        after = self._judge.error(output, marked, self._recorded.expected(output)).passed
+        before = self.whole.outputs[output].passed
+        after = self.whole.judge.error(output, marked, self.whole.recorded.expected(output)).passed
         changed: Literal["gone", "appears"] = "gone" if after else "appears"
         self.effects.append(MarkingEffect("differs" if before == after else changed, output, tuple(names)))
 
-    @cached_property
-    def _is_steady(self) -> bool:
-        return self._whole.is_steady()
-
     def narrow(self, first: Sequence[str]) -> None:
         """Find few tensors that make a wrong output right when they are marked, where many were; best of ``first``."""
-        self.effects = [
-            replace(effect, tensors=self._that_hide(effect.output, effect.tensors, first))
-            if effect.change == "gone"
-            else effect
-            for effect in self.effects
-        ]
+        for place, effect in enumerate(self.effects):
+            if effect.change == "gone":
+                self.effects[place] = replace(effect, tensors=self._that_hide(effect.output, effect.tensors, first))
 
     def _that_hide(self, output: str, names: Sequence[str], first: Sequence[str]) -> tuple[str, ...]:
         tries = itertools.count(1)
 
         def hide(some: Sequence[str]) -> bool:
             number = next(tries)
-            self._listener(events.Measured("marks", number, _MOST_TRIES))
-            return number <= _MOST_TRIES and self._hides(output, some)
+            self.listener(events.Measured("marks", number, _MOST_TRIES))
+            if number > _MOST_TRIES:
+                return False
+            try:
+                runs = self.whole.marked([*some, output])
+            except CANNOT_RUN:
+                return False
+            return self.whole.judge.error(
+                output, [run[output] for run in runs], self.whole.recorded.expected(output)
+            ).passed
 
         single = next((name for name in first if name in names and hide([name])), None)
         if single is not None:
             return (single,)
         return tuple(minimized([name for name in names if name != output], hide))
-
-    def _hides(self, output: str, names: Sequence[str]) -> bool:
-        try:
-            runs = self._whole.marked([*names, output])
-        except CANNOT_RUN:
-            return False
-        return self._judge.error(output, [run[output] for run in runs], self._recorded.expected(output)).passed

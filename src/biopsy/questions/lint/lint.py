@@ -5,10 +5,9 @@ single nodes.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from biopsy import errors
 from biopsy.engines.base import ModelInput
@@ -28,9 +27,6 @@ from biopsy.recording.dependence import unknown_operators, without_dependents
 from biopsy.recording.reference_run import ValuesInMemory
 from biopsy.tensors.files import write_feeds
 from biopsy.tensors.results import Array, Feed
-
-if TYPE_CHECKING:
-    pass
 
 
 def lint(
@@ -58,7 +54,7 @@ def lint(
         external.require_safe_locations(data, folder, path)
         indexed = index.index_file(path, folder)
     except errors.ModelError as error:
-        report.add([_loader(error.message)])
+        report.add([LintEntry(level="exception", source=LOADER, message=error.message)])
         return report
     report.names = node_names((node.name, node.op_type) for node in model.graph.node)
     report.add(rules.entries(model))
@@ -75,10 +71,6 @@ def lint(
     return report
 
 
-def _loader(message: str) -> LintEntry:
-    return LintEntry(level="exception", source=LOADER, message=message)
-
-
 def _ask_engine(
     report: Report,
     index: ModelIndex,
@@ -88,7 +80,6 @@ def _ask_engine(
     timeout: float | None,
     memory: int | None,
 ) -> None:
-
     name = engine.partition(":")[0]
     source = ENGINE_SOURCES.get(name, name)
     untyped = [index.names[tensor] for tensor in index.fed_inputs() if index.value_type(tensor) is None]
@@ -99,28 +90,26 @@ def _ask_engine(
     with temporary_folder("biopsy-lint-") as scratch, Worker(engine, scratch, timeout, memory=memory) as worker:
         worker.version()
         try:
-            found = examine(index, samples(index), worker, scratch, source)
-            for other in others(index) if found.failed_on_values else ():
-                found.allow_for(examine(index, other, worker, scratch, source))
-                if not found.failed_on_values:
+            runs = examine(index, samples(index), worker, scratch, source)
+            for other in others(index) if runs.failed_on_values else ():
+                runs.allow_for(examine(index, other, worker, scratch, source))
+                if not runs.failed_on_values:
                     break
         except errors.ModelError as error:
-            report.add([_loader(error.message)])
+            report.add([LintEntry(level="exception", source=LOADER, message=error.message)])
             return
-    report.ran = found.ran
-    report.add(found.entries)
-    if found.unasked:
+    report.ran = runs.ran
+    report.add(runs.entries)
+    if runs.unasked:
         message = "could not be run: it depends on what fails, or on values that cannot be fed"
-        nodes = tuple(sorted(found.unasked))
+        nodes = tuple(sorted(runs.unasked))
         report.add([LintEntry(level="info", source=source, message=message, nodes=nodes)])
-    report.entries = [_as_the_engine_sees_it(entry, found.ran) for entry in report.entries]
-
-
-def _as_the_engine_sees_it(entry: LintEntry, ran: set[int]) -> LintEntry:
-    """What shape inference alone objects to is a warning if the engine runs it."""
-    if entry.source == INFERENCE and entry.nodes and ran.issuperset(entry.nodes):
-        return replace(entry, level="warning")
-    return entry
+    report.entries = [  # what shape inference alone objects to is a warning if the engine runs it
+        replace(entry, level="warning")
+        if entry.source == INFERENCE and entry.nodes and runs.ran.issuperset(entry.nodes)
+        else entry
+        for entry in report.entries
+    ]
 
 
 # Which nodes an engine refuses or fails at: the whole model is run, then what fails by halves, down to single nodes.
@@ -150,17 +139,21 @@ class NodeRuns:
     def allow_for(self, other: NodeRuns) -> None:
         """Take in what became of the nodes with other values: what failed on values alone is a warning then."""
         excused = self.failed_on_values & other.ran
-        self.entries = [_excused(entry) if excused.issuperset(entry.nodes or {-1}) else entry for entry in self.entries]
+        self.entries = [
+            replace(
+                entry,
+                level="warning",
+                message=f"it fails with some made-up inputs, and runs with others: {entry.message}",
+            )
+            if excused.issuperset(entry.nodes or {-1})
+            else entry
+            for entry in self.entries
+        ]
         self.entries += [entry for entry in other.entries if entry.nodes and self.unasked.issuperset(entry.nodes)]
         asked = self.unasked - other.unasked
         self.failed_on_values = (self.failed_on_values - excused) | (other.failed_on_values & asked)
         self.ran |= excused | (asked & other.ran)
         self.unasked -= asked
-
-
-def _excused(entry: LintEntry) -> LintEntry:
-    message = f"it fails with some made-up inputs, and runs with others: {entry.message}"
-    return replace(entry, level="warning", message=message)
 
 
 def examine(index: ModelIndex, samples: Sequence[Feed], worker: Worker, scratch: Path, source: str) -> NodeRuns:
@@ -169,8 +162,12 @@ def examine(index: ModelIndex, samples: Sequence[Feed], worker: Worker, scratch:
     Raises what ``Worker.run`` raises, but for EngineFailure, which is the answer, and for TooMuchMemory, a warning.
     """
     search = _Examination(index, samples, worker, scratch, NodeRuns(source=source))
-    whole = search.failure_of_whole()
-    if whole is None:
+    try:
+        search.run(bytes(index.buffer[:]), index.fed_inputs())
+    except _FAILURES as failure:
+        whole = failure
+    else:
+        search.found.ran.update(node.number for node in index.nodes)
         return search.found
     if isinstance(whole, errors.TooMuchMemory):
         search.blame((), whole, "no node was run: ")
@@ -192,16 +189,6 @@ class _Examination:
         self._feeds = scratch / "feeds.safetensors"
         self._failed: set[int] = set()
         self.found = found
-
-    def failure_of_whole(self) -> errors.BiopsyError | None:
-        """Why the model does not run as it is; None if it does, and then every node has run."""
-        index = self._index
-        try:
-            self._run_bytes(bytes(index.buffer[:]), index.fed_inputs())
-        except _FAILURES as failure:
-            return failure
-        self.found.ran.update(node.number for node in index.nodes)
-        return None
 
     def run_parts(self) -> None:
         """Run the nodes in order, what fails by halves."""
@@ -245,7 +232,16 @@ class _Examination:
         """Run some nodes, in the order in which they depend on each other."""
         able = set(without_dependents(self._index, self._failed))
         computed = {tensor for number in nodes for tensor in self._index.node_writes[number]}
-        left = [number for number in nodes if number in able and self._has_values(number, computed)]
+        index, values = self._index, ValuesInMemory(self._samples)
+        left = [
+            number
+            for number in nodes
+            if number in able
+            and all(
+                tensor in computed or tensor in index.weights or index.names[tensor] in values
+                for tensor in index.node_reads[number]
+            )
+        ]
         if not left:
             return
         try:
@@ -254,7 +250,9 @@ class _Examination:
             if len(left) == 1 or isinstance(failure, errors.TooMuchMemory):  # as long to look for as to fill it
                 self._failed.update(left)
                 is_of_values = isinstance(failure, errors.EngineFailure) and failure.stage == "run"
-                if is_of_values or not self._has_known_shapes(left[0]):
+                # Shapes that the model does not declare come from what it was run with.
+                kinds = [index.tensor_type(tensor) for tensor in index.node_reads[left[0]]]
+                if is_of_values or not all(kind is not None and kind.is_static for kind in kinds):
                     self.found.failed_on_values.add(left[0])
                 self.blame(left, failure)
                 return
@@ -266,42 +264,26 @@ class _Examination:
         else:
             self.found.ran.update(left)
 
-    def _has_known_shapes(self, number: int) -> bool:
-        """Whether the model declares all shapes that a node reads; if not, they come from what it was run with."""
-        kinds = [self._index.tensor_type(tensor) for tensor in self._index.node_reads[number]]
-        return all(kind is not None and kind.is_static for kind in kinds)
-
-    def _has_values(self, number: int, computed: Collection[int]) -> bool:
-        """Whether all that a node reads is known, or among what the others have ``computed``."""
-        index = self._index
-        values = ValuesInMemory(self._samples)
-        return all(
-            tensor in computed or tensor in index.weights or index.names[tensor] in values
-            for tensor in index.node_reads[number]
-        )
-
     def _run_part(self, nodes: Sequence[int]) -> None:
         index = self._index
         subset = Subset(index, tuple(sorted(nodes)))
-        wanted = self._wanted(subset)
+        ends = [  # what is read behind the part
+            tensor for tensor in sorted(subset.written) if not subset.kept.issuperset(index.consumers.get(tensor, ()))
+        ]
         values = ValuesInMemory(self._samples)
         infos = {}
         for tensor in subset.outside:
             kind = values.tensor_type(index.names[tensor])
             if kind is not None:
                 infos[tensor] = value_info.value_info(index.names[tensor], kind)
-        data = candidate_bytes(subset, Boundary(infos=infos, frozen={}, inputs=subset.outside, outputs=wanted))
-        for sample, outputs in zip(self._samples, self._run_bytes(data, subset.outside), strict=True):
+        data = candidate_bytes(
+            subset, Boundary(infos=infos, frozen={}, inputs=subset.outside, outputs=ends or list(subset.sinks))
+        )
+        for sample, outputs in zip(self._samples, self.run(data, subset.outside), strict=True):
             sample.update(outputs)
 
-    def _wanted(self, subset: Subset) -> list[int]:
-        """What of a part's tensors is read behind it; its ends, if nothing is."""
-        readers = self._index.consumers
-        kept = subset.kept
-        wanted = [tensor for tensor in sorted(subset.written) if not kept.issuperset(readers.get(tensor, ()))]
-        return wanted or list(subset.sinks)
-
-    def _run_bytes(self, data: bytes, inputs: Iterable[int]) -> list[dict[str, Array]]:
+    def run(self, data: bytes, inputs: Iterable[int]) -> list[dict[str, Array]]:
+        """What the engine gives for a model of which these tensors are fed, for every sample."""
         names = [self._index.names[tensor] for tensor in inputs]
         feeds = [{name: sample[name] for name in names if name in sample} for sample in self._samples]
         write_feeds(self._feeds, feeds)

@@ -142,14 +142,10 @@ def _duplicate_node_names(model: onnx.ModelProto) -> Iterator[LintEntry]:
 
 def _duplicate_tensors(model: onnx.ModelProto) -> Iterator[LintEntry]:
     graph = model.graph
-    for kind, names in (
-        ("inputs", [value.name for value in graph.input]),
-        ("outputs", [value.name for value in graph.output]),
-        ("initializers", _weight_names(graph)),
-    ):
+    for kind, names in _named_tensors(graph).items():
         for name, times in Counter(filter(None, names)).items():
             if times > 1:
-                yield _entry("exception", f"{times} {kind} are called {name!r}")
+                yield _entry("exception", f"{times} {kind}s are called {name!r}")
     given = {value.name for value in graph.input} | set(_weight_names(graph))
     writers: dict[str, list[int]] = {}
     for number, node in enumerate(graph.node):
@@ -166,11 +162,7 @@ def _empty_names(model: onnx.ModelProto) -> Iterator[LintEntry]:
     graph = model.graph
     if not graph.name:
         yield _entry("warning", "the graph has no name, which ONNX requires")
-    for kind, names in (
-        ("input", [value.name for value in graph.input]),
-        ("output", [value.name for value in graph.output]),
-        ("initializer", _weight_names(graph)),
-    ):
+    for kind, names in _named_tensors(graph).items():
         if not all(names):
             yield _entry("exception", f"an {kind} has no name")
     for number, node in enumerate(graph.node):
@@ -186,27 +178,25 @@ def _empty_names(model: onnx.ModelProto) -> Iterator[LintEntry]:
 def _inputs(model: onnx.ModelProto) -> Iterator[LintEntry]:
     """Inputs without an element type, and those whose default value, an initializer, is of another type or shape."""
     declared = {value.name: value.type.tensor_type for value in model.graph.input if value.type.HasField("tensor_type")}
-    for name, told in declared.items():
-        if not told.elem_type:
+    for name, kind in declared.items():
+        if not kind.elem_type:
             yield _entry("exception", f"the input {name!r} has no element type")
     for weight in model.graph.initializer:
         if weight.name not in declared or not declared[weight.name].elem_type:
             continue
-        told = declared[weight.name]
-        if told.elem_type != weight.data_type:
-            types = (DTYPE_OF_ELEM.get(elem, str(elem)) for elem in (told.elem_type, weight.data_type))
+        kind = declared[weight.name]
+        if kind.elem_type != weight.data_type:
+            types = (DTYPE_OF_ELEM.get(elem, str(elem)) for elem in (kind.elem_type, weight.data_type))
             yield _entry("exception", "the input {!r} is {}, its default value {}".format(weight.name, *types))
-        elif told.HasField("shape") and not _fits(told.shape.dim, weight.dims):
+        elif kind.HasField("shape") and (
+            len(kind.shape.dim) != len(weight.dims)
+            or any(  # what is negative there is open to ONNX Runtime
+                dim.HasField("dim_value") and dim.dim_value >= 0 and dim.dim_value != size
+                for dim, size in zip(kind.shape.dim, weight.dims, strict=True)
+            )
+        ):
             message = f"the default value of the input {weight.name!r} has another shape: {list(weight.dims)}"
             yield _entry("exception", message)
-
-
-def _fits(declared: Sequence[onnx.TensorShapeProto.Dimension], dims: Sequence[int]) -> bool:
-    """Whether a shape is one of those declared; what is negative there is open to ONNX Runtime."""
-    pairs = zip(declared, dims, strict=False)
-    return len(declared) == len(dims) and all(
-        not dim.HasField("dim_value") or dim.dim_value < 0 or dim.dim_value == size for dim, size in pairs
-    )
 
 
 def _missing_producers(model: onnx.ModelProto) -> Iterator[LintEntry]:
@@ -227,20 +217,17 @@ def _order(model: onnx.ModelProto) -> Iterator[LintEntry]:
     cycles = _cycles(reads)
     in_cycle = {number for cycle in cycles for number in cycle}
     for cycle in cycles:
-        yield _entry("exception", f"{_nodes(len(cycle))} in a circle: each waits for what the next computes", cycle)
+        nodes_stand = "a node stands" if len(cycle) == 1 else f"{len(cycle)} nodes stand"
+        yield _entry("exception", f"{nodes_stand} in a circle: each waits for what the next computes", cycle)
     for number, before in enumerate(reads):
         late = sorted(name for other, name in before.items() if other > number and number not in in_cycle)
         if late:
             yield _entry("exception", f"not sorted: it comes before what computes {listed(late)}", [number])
 
 
-def _nodes(number: int) -> str:
-    return "a node stands" if number == 1 else f"{number} nodes stand"
-
-
 def _cycles(reads: Sequence[Iterable[int]]) -> list[list[int]]:
     """Sets of nodes that wait for each other. R. Tarjan, Depth-first search and linear graph algorithms, 1972."""
-    found: list[list[int]] = []
+    components: list[list[int]] = []
     index: dict[int, int] = {}
     low: dict[int, int] = {}
     path: list[int] = []
@@ -264,7 +251,7 @@ def _cycles(reads: Sequence[Iterable[int]]) -> list[list[int]]:
                     component, path[at:] = path[at:], []
                     on_path.difference_update(component)
                     if len(component) > 1 or node in set(reads[node]):
-                        found.append(sorted(component))
+                        components.append(sorted(component))
             elif other not in index:
                 index[other] = low[other] = len(index)
                 path.append(other)
@@ -272,7 +259,7 @@ def _cycles(reads: Sequence[Iterable[int]]) -> list[list[int]]:
                 work.append((other, iter(reads[other])))
             elif other in on_path:
                 low[node] = min(low[node], index[other])
-    return sorted(found)
+    return sorted(components)
 
 
 def _opsets(model: onnx.ModelProto) -> Iterator[LintEntry]:
@@ -366,6 +353,12 @@ def _bodies(model: onnx.ModelProto) -> Iterator[LintEntry]:
             if late:
                 message = f"a body of the node is not sorted: it reads too early {listed(sorted(late))}"
                 yield _entry("exception", message, [number])
+
+
+def _named_tensors(graph: onnx.GraphProto) -> dict[str, list[str]]:
+    """The names of the tensors that a graph gets and gives, by what they are."""
+    inputs, outputs = ([value.name for value in values] for values in (graph.input, graph.output))
+    return {"input": inputs, "output": outputs, "initializer": _weight_names(graph)}
 
 
 def _weight_names(graph: onnx.GraphProto) -> list[str]:

@@ -39,14 +39,14 @@ def entries(path: Path, *, whole: bool, timeout: float | None = None) -> Iterato
     """
     server = Server(__name__)
     try:
-        found = server.ask({"model": str(path), "whole": whole}, Limits(seconds=timeout))["found"]
+        findings = server.ask({"model": str(path), "whole": whole}, Limits(seconds=timeout))["found"]
     except ServerEndedError as error:
         how = "takes too long" if error.ended.cause == "time" else "ends its process"
         yield LintEntry(level="exception", source=CHECKER, message=f"onnx {how} on this model")
         return
     finally:
         server.close()
-    for source, level, message, nodes in found:
+    for source, level, message, nodes in findings:
         yield LintEntry(level=level, source=source, message=message, nodes=tuple(nodes))
 
 
@@ -59,7 +59,6 @@ def main() -> int:
 
 
 def _answer(request: Request, note: Note) -> dict[str, Any]:
-
     path = Path(request["model"])
     note("check")
     model = load.parse(load.read_bytes(path), path)
@@ -120,7 +119,6 @@ class _Frame:
     """Makes models of one node each, with what else such a model needs of the whole."""
 
     def __init__(self, light: onnx.ModelProto, infos: Mapping[str, bytes]) -> None:
-
         self._light = light
         self._infos = infos
         self._weights = {weight.name: weight for weight in light.graph.initializer}
@@ -211,14 +209,11 @@ def lost_validity(
     that will get their values later. ``loads``: whether the engine may be asked; a model without values cannot be
     loaded. Raises ModelError if ``original`` is damaged.
     """
-    found = _by_onnx(result, original, filled)
-    if found is None and loads and not filled:
-        found = _by_loading(result, original, folder)
-    return found
+    lost = _by_onnx(result, original, filled)
+    return _by_loading(result, original, folder) if lost is None and loads and not filled else lost
 
 
 def _by_onnx(result: onnx.ModelProto, original: bytes, filled: Collection[str]) -> LostValidity | None:
-
     judges: dict[str, Callable[[onnx.ModelProto], str | None]] = {
         "onnx.checker": infer.checker_objection,
         _INFERENCE: infer.inference_objection,
@@ -248,49 +243,37 @@ def _new_findings(made: onnx.ModelProto, before: onnx.ModelProto) -> list[tuple[
     if max(len(made.graph.node), len(before.graph.node)) > _MOST_LOOKED_AT:
         return []
     known = {tuple(before.graph.node[place].output) for place, _ in of_nodes(before)}
-    found = []
+    fresh = []
     for place, reason in of_nodes(made):
         node = made.graph.node[place]
         if tuple(node.output) not in known:
             name = repr(node.name) if node.name else f"the {printable(node.op_type)} that computes {list(node.output)}"
-            found.append((name, reason))
-    return found
+            fresh.append((name, reason))
+    return fresh
 
 
 def _by_loading(result: onnx.ModelProto, original: bytes, folder: Path) -> LostValidity | None:
-
     if importlib.util.find_spec("onnxruntime") is None or max(result.ByteSize(), len(original)) > _LARGEST:
         return None
     if any(map(infer.is_unknown, walk.nodes(result))):
         return None
-    made, before = _loadable(result.SerializeToString(), folder), _loadable(original, folder)
-    if made is None or before is None:
-        return None
-    with temporary_folder("biopsy-") as scratch, Worker(_ENGINE, scratch, _SECONDS) as worker:
-        try:
-            refusal = _refusal(worker.build, made)
-            if refusal is None or refusal.kind == "Timeout" or _refusal(worker.build, before) is not None:
+    try:
+        models = []
+        for data in (result.SerializeToString(), original):
+            index = index_bytes(data, folder)
+            if index.weight_bytes > _LARGEST or unknown_operators(index):
                 return None
-        except errors.BiopsyError:  # the engine does not work here, or cannot be given this model
-            return None
+            models.append(ModelInput(data, folder.resolve()))
+        with temporary_folder("biopsy-") as scratch, Worker(_ENGINE, scratch, _SECONDS) as worker:
+            try:
+                worker.build(models[0])
+                return None
+            except errors.EngineFailure as failure:
+                refusal = failure
+            if refusal.kind == "Timeout":
+                return None
+            worker.build(models[1])
+    except errors.BiopsyError:  # weights are missing, the engine does not work here, or refuses the original too
+        return None
     reason = plain_message(refusal.message)[:500]
     return LostValidity(judge="onnxruntime", reason=reason, certain=refusal.kind != "NotImplemented")
-
-
-def _refusal(build: Callable[[ModelInput], None], model: ModelInput) -> errors.EngineFailure | None:
-    try:
-        build(model)
-    except errors.EngineFailure as failure:
-        return failure
-    return None
-
-
-def _loadable(data: bytes, folder: Path) -> ModelInput | None:
-    """The model, if the engine may know all its operators, its weights are there, and they are not too many."""
-    try:
-        index = index_bytes(data, folder)
-        if index.weight_bytes > _LARGEST or unknown_operators(index):
-            return None
-        return ModelInput(data, folder.resolve())
-    except errors.ModelError:
-        return None

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -51,7 +51,9 @@ def mixed(plan: PrecisionPlan, level: Levels, form: Form, weights: Weights) -> M
     caster = _Caster(plan, level, form, weights)
     scope = _Scope(plan.graph, None)
     graph = caster.cast(scope)
-    unread = _unread(plan, graph, scope) if scope.converted else frozenset[str]()
+    read = {info.name for info in (*plan.model.graph.output, *plan.model.graph.input)}
+    read = read.union(*(walk.reads(node) for node in graph.node)) if scope.converted else read
+    unread = frozenset(scope.types[name][0] for name in scope.converted) - read
     return Mixed(graph, scope.converted, unread, caster.lowered)
 
 
@@ -93,8 +95,8 @@ class _Scope:
         self.converted: dict[str, onnx.TensorProto] = {}
 
     def find(self, name: str) -> _Tensor | None:
-        found = self.tensors.get(name)
-        return self.outer.find(name) if found is None and self.outer is not None else found
+        own = self.tensors.get(name)
+        return self.outer.find(name) if own is None and self.outer is not None else own
 
 
 class _Caster:
@@ -130,29 +132,22 @@ class _Caster:
         return scope.tensors[name]
 
     def _node(self, scope: _Scope, place: int, node: PlannedNode) -> onnx.NodeProto:
+        if node.part.role not in (Role.LAYER, Role.CARRIER):
+            return self._fixed(scope, place, node)
+        read = {node.proto.input[at]: scope.find(node.proto.input[at]) for at in node.part.inputs}
+        tensors = {name: tensor for name, tensor in read.items() if tensor is not None}
         if node.part.role is Role.LAYER:
-            return self._layer(scope, place, node)
-        if node.part.role is Role.CARRIER:
-            read = {node.proto.input[at]: scope.find(node.proto.input[at]) for at in node.part.inputs}
-            tensors = {name: tensor for name, tensor in read.items() if tensor is not None}
+            level = self._level(node.number)
+            elem = level.elem if self._form == "native" else FLOAT
+            results = _Outputs(elem, level if self._form == "emulate" and level is not FP32 else None)
+        else:
             elem = self._common_type(node, tensors)
             exact = frozenset.intersection(*(tensor.exact for tensor in tensors.values())) if tensors else frozenset()
-            names = {name: self._read(tensor, name, elem, None) for name, tensor in tensors.items()}
-            return self._written(scope, place, node, names, _Outputs(elem, exact=exact))
-        return self._fixed(scope, place, node)
+            results = _Outputs(elem, exact=exact)
+        names = {name: self._read(tensor, name, elem, results.rounds) for name, tensor in tensors.items()}
+        return self._written(scope, place, node, names, results)
 
     # Nodes
-
-    def _layer(self, scope: _Scope, place: int, node: PlannedNode) -> onnx.NodeProto:
-        level = self._level(node.number)
-        elem = level.elem if self._form == "native" else FLOAT
-        rounds = level if self._form == "emulate" and level is not FP32 else None
-        names = dict.fromkeys(node.proto.input, "")
-        for at in node.part.inputs:
-            tensor = scope.find(node.proto.input[at])
-            if tensor is not None:
-                names[node.proto.input[at]] = self._read(tensor, node.proto.input[at], elem, rounds)
-        return self._written(scope, place, node, names, _Outputs(elem, rounds))
 
     def _common_type(self, node: PlannedNode, tensors: Mapping[str, _Tensor]) -> int:
         """The type of all inputs if they agree; a weight agrees with any type that holds its values."""
@@ -172,22 +167,18 @@ class _Caster:
         proto = node.proto
         source = scope.find(proto.input[0]) if node.part.role is Role.CONVERSION and proto.input else None
         if source is not None:
-            proto = _renamed(proto, {proto.input[0]: source.variants[source.home]}, {})
+            proto = _renamed(proto, {proto.input[0]: source.variants[source.home]}, range(len(proto.input)), {})
         for name in proto.output:
             made = self._define(scope, place, name, scope.planned.elems.get(name, 0)) if name else None
             if made is not None and node.part.role is Role.CONVERSION:
                 made.exact |= _after_cast(scope, node, source, made)
-        self._note_constant(scope, node)
+        if node.proto.op_type == "Constant" and node.proto.output:
+            constant = scope.tensors.get(node.proto.output[0])
+            value = next((a.t for a in node.proto.attribute if a.name == "value" and a.HasField("t")), None)
+            if constant is not None and value is not None:
+                constant.is_weight = True
+                constant.exact |= self._weights.exact(value)
         return self._with_bodies(scope, node, proto)
-
-    def _note_constant(self, scope: _Scope, node: PlannedNode) -> None:
-        if node.proto.op_type != "Constant" or not node.proto.output:
-            return
-        tensor = scope.tensors.get(node.proto.output[0])
-        value = next((a.t for a in node.proto.attribute if a.name == "value" and a.HasField("t")), None)
-        if tensor is not None and value is not None:
-            tensor.is_weight = True
-            tensor.exact |= self._weights.exact(value)
 
     def _written(
         self,
@@ -212,12 +203,7 @@ class _Caster:
         for name in kept:
             if name and scope.find(name) is not None:
                 self._as_in_the_model(scope, name)
-        by_place = {
-            node.proto.input[at]: names[node.proto.input[at]]
-            for at in node.part.inputs
-            if names.get(node.proto.input[at])
-        }
-        return self._with_bodies(scope, node, _renamed_at(node.proto, by_place, node.part.inputs, outputs))
+        return self._with_bodies(scope, node, _renamed(node.proto, names, node.part.inputs, outputs))
 
     def _result(self, scope: _Scope, place: int, name: str, results: _Outputs) -> str:
         """Define what a node writes; returns the name under which it writes it."""
@@ -249,9 +235,9 @@ class _Caster:
         return tensor.rounded[rounds]
 
     def _variant(self, tensor: _Tensor, name: str, elem: int) -> str:
-        found = tensor.variants.get(elem)
-        if found is not None:
-            return found
+        variant = tensor.variants.get(elem)
+        if variant is not None:
+            return variant
         made = self._name_of(tensor.scope, name, elem, tensor.elem)
         tensor.variants[elem] = made
         weight = (
@@ -277,23 +263,14 @@ class _Caster:
 
     def _fresh(self, wanted: str, scope: _Scope, origin: str, elem: int) -> str:
         """A name for a tensor, noted with that which it stands for and its type."""
-        made = self._new_name(wanted)
+        made = walk.free_name(wanted, self._taken)
         scope.types[made] = (origin, elem)
-        return made
-
-    def _new_name(self, wanted: str) -> str:
-        """A name that neither a tensor nor a node has yet."""
-        made, again = wanted, 1
-        while made in self._taken:
-            again += 1
-            made = f"{wanted}_{again}"
-        self._taken.add(made)
         return made
 
     def _cast(self, source: str, target: str, elem: int) -> onnx.NodeProto:
         import onnx
 
-        made = onnx.NodeProto(op_type="Cast", name=self._new_name(f"{target}_cast"))
+        made = onnx.NodeProto(op_type="Cast", name=walk.free_name(f"{target}_cast", self._taken))
         made.input.append(source)
         made.output.append(target)
         made.attribute.add(name="to", type=onnx.AttributeProto.INT, i=elem)
@@ -322,19 +299,15 @@ def _after_cast(scope: _Scope, node: PlannedNode, source: _Tensor | None, made: 
     The second half of a rounding is known by this.
     """
     if source is None:
-        found = OF_ELEM.get(scope.planned.elems.get(node.proto.input[0], 0))
-        known = holders(found) if found is not None else frozenset[Format]()
+        read = OF_ELEM.get(scope.planned.elems.get(node.proto.input[0], 0))
+        known = holders(read) if read is not None else frozenset[Format]()
     else:
         known = source.exact
     return known if OF_ELEM[made.elem] in known else frozenset()
 
 
-def _renamed(proto: onnx.NodeProto, inputs: Mapping[str, str], outputs: Mapping[str, str]) -> onnx.NodeProto:
-    return _renamed_at(proto, inputs, tuple(range(len(proto.input))), outputs)
-
-
-def _renamed_at(
-    proto: onnx.NodeProto, inputs: Mapping[str, str], places: tuple[int, ...], outputs: Mapping[str, str]
+def _renamed(
+    proto: onnx.NodeProto, inputs: Mapping[str, str], places: Iterable[int], outputs: Mapping[str, str]
 ) -> onnx.NodeProto:
     """A node that reads and writes other names; itself if none differs."""
     if all(old == new for names in (inputs, outputs) for old, new in names.items()):
@@ -355,15 +328,10 @@ def _joined(scope: _Scope, written: list[onnx.NodeProto]) -> onnx.GraphProto:
     for place, node in enumerate(written):
         graph.node.append(node)
         graph.node.extend(scope.casts.get(place, ()))
-    _describe(scope, graph)
-    return graph
-
-
-def _describe(scope: _Scope, graph: onnx.GraphProto) -> None:
-    """Keep value_info true: of tensors that still exist, and of the copies of those that it speaks of."""
+    # What value_info says stays true: of tensors that still exist, and of the copies of those that it speaks of.
     infos = {info.name: info for info in scope.planned.proto.value_info}
     if not infos:
-        return
+        return graph
     made = {name for node in graph.node for name in node.output} | {w.name for w in scope.planned.proto.initializer}
     graph.value_info.extend(info for name, info in infos.items() if name in made)
     infos.update((info.name, info) for info in (*scope.planned.proto.input, *scope.planned.proto.output))
@@ -373,15 +341,7 @@ def _describe(scope: _Scope, graph: onnx.GraphProto) -> None:
             copy.CopyFrom(infos[origin])
             copy.name = name
             copy.type.tensor_type.elem_type = elem
-
-
-def _unread(plan: PrecisionPlan, graph: onnx.GraphProto, scope: _Scope) -> frozenset[str]:
-    """Initializers of which only converted copies are read."""
-    read = {info.name for info in plan.model.graph.output} | {info.name for info in plan.model.graph.input}
-    for node in graph.node:
-        read |= walk.reads(node)
-    sources = {scope.types[name][0] for name in scope.converted}
-    return frozenset(sources - read)
+    return graph
 
 
 # From a mixed graph to the bytes of a model: only nodes are written anew, weights are the bytes that they were.

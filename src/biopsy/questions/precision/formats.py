@@ -25,7 +25,7 @@ WORKING_TYPES = frozenset({FLOAT, FLOAT16, BFLOAT16})
 """Element types that a layer may be moved between. float64 is left alone: who uses it needs it."""
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class Format:
     """A format of floating-point numbers.
 
@@ -46,61 +46,13 @@ class Format:
         return self.name
 
 
-FP64 = Format(
-    name="float64",
-    elem=DOUBLE,
-    largest=1.7976931348623157e308,
-    smallest=2.0**-1074,
-    normal=2.0**-1022,
-    rounding=2.0**-53,
-    least_opset=6,
-)
+FP64 = Format("float64", DOUBLE, 1.7976931348623157e308, 2.0**-1074, 2.0**-1022, 2.0**-53, 6)
 """What nodes may be raised to; no model that has it is lowered."""
-FP32 = Format(
-    name="float32",
-    elem=FLOAT,
-    largest=3.4028234663852886e38,
-    smallest=2.0**-149,
-    normal=2.0**-126,
-    rounding=2.0**-24,
-    least_opset=6,
-)
-FP16 = Format(
-    name="fp16",
-    elem=FLOAT16,
-    largest=65504.0,
-    smallest=2.0**-24,
-    normal=2.0**-14,
-    rounding=2.0**-11,
-    least_opset=6,
-)
-BF16 = Format(
-    name="bf16",
-    elem=BFLOAT16,
-    largest=3.3895313892515355e38,
-    smallest=2.0**-133,
-    normal=2.0**-126,
-    rounding=2.0**-8,
-    least_opset=13,
-)
-FP8_E4M3FN = Format(
-    name="fp8 e4m3fn",
-    elem=E4M3FN,
-    largest=448.0,
-    smallest=2.0**-9,
-    normal=2.0**-6,
-    rounding=2.0**-4,
-    least_opset=19,
-)
-FP8_E5M2 = Format(
-    name="fp8 e5m2",
-    elem=E5M2,
-    largest=57344.0,
-    smallest=2.0**-16,
-    normal=2.0**-14,
-    rounding=2.0**-3,
-    least_opset=19,
-)
+FP32 = Format("float32", FLOAT, 3.4028234663852886e38, 2.0**-149, 2.0**-126, 2.0**-24, 6)
+FP16 = Format("fp16", FLOAT16, 65504.0, 2.0**-24, 2.0**-14, 2.0**-11, 6)
+BF16 = Format("bf16", BFLOAT16, 3.3895313892515355e38, 2.0**-133, 2.0**-126, 2.0**-8, 13)
+FP8_E4M3FN = Format("fp8 e4m3fn", E4M3FN, 448.0, 2.0**-9, 2.0**-6, 2.0**-4, 19)
+FP8_E5M2 = Format("fp8 e5m2", E5M2, 57344.0, 2.0**-16, 2.0**-14, 2.0**-3, 19)
 
 FORMATS = (FP32, FP16, BF16, FP8_E4M3FN, FP8_E5M2)
 OF_ELEM = {each.elem: each for each in (*FORMATS, FP64)}
@@ -205,7 +157,9 @@ def node_role(
         return NodeRole(Role.FIXED, reason=f"no schema of {node.op_type} is known for opset {opset}")
     if node.op_type in _IN_FLOAT_ONLY:
         return NodeRole(Role.FIXED, reason=f"the function that defines {node.op_type} computes in fp32")
-    if _reduces(node):
+    # ONNX Runtime loads a node that scatters and reduces in fp16, and then refuses to run it.
+    reductions = {attribute.s for attribute in node.attribute if attribute.name == "reduction"}
+    if node.op_type in {"ScatterND", "ScatterElements"} and reductions - {b"", b"none"}:
         return NodeRole(Role.FIXED, reason=f"no engine is known to compute {node.op_type} with a reduction in fp16")
     outputs = _changing(node.output, formal.outputs, formal.shared, elem)
     given = {_at(formal.outputs, place) for place in outputs}
@@ -224,13 +178,6 @@ def node_role(
     return NodeRole(Role.LAYER, inputs, outputs, types)
 
 
-def _reduces(node: onnx.NodeProto) -> bool:
-    """Whether a node scatters and reduces: ONNX Runtime loads it in fp16, and then refuses to run it."""
-    return node.op_type in {"ScatterND", "ScatterElements"} and any(
-        attribute.name == "reduction" and attribute.s not in {b"", b"none"} for attribute in node.attribute
-    )
-
-
 @dataclass(frozen=True)
 class _Formal:
     """Type variables of formal inputs and outputs; ``shared``: those of both, with the working types they allow."""
@@ -245,8 +192,13 @@ def _formal(op_type: str, opset: int) -> _Formal | None:
     schema = schema_of(op_type, opset, "")
     if schema is None:
         return None
-    inputs = tuple(_variable(formal) for formal in schema.inputs)
-    outputs = tuple(_variable(formal) for formal in schema.outputs)
+    from onnx import defs
+
+    variadic = defs.OpSchema.FormalParameterOption.Variadic
+    inputs, outputs = (
+        tuple("" if one.option == variadic and not one.is_homogeneous else str(one.type_str) for one in formals)
+        for formals in (schema.inputs, schema.outputs)
+    )
     both = set(inputs) & (set(outputs) | _TOGETHER.get(op_type, frozenset()))
     allowed = {
         constraint.type_param_str: frozenset(
@@ -256,13 +208,6 @@ def _formal(op_type: str, opset: int) -> _Formal | None:
     }
     shared = {variable: types for variable, types in allowed.items() if variable in both and types}
     return _Formal(inputs, outputs, shared)
-
-
-def _variable(formal: onnx.defs.OpSchema.FormalParameter) -> str:
-    from onnx import defs
-
-    variadic = formal.option == defs.OpSchema.FormalParameterOption.Variadic
-    return "" if variadic and not formal.is_homogeneous else str(formal.type_str)
 
 
 def _at(variables: tuple[str, ...], place: int) -> str:
@@ -301,7 +246,13 @@ class Weights:
         key = weight.SerializeToString()
         if key not in self._exact:
             values = next(values_of(weight, self._folder))
-            self._exact[key] = frozenset(found for found in FORMATS if _holds(found, values))
+            import numpy as np
+
+            self._exact[key] = frozenset(
+                each
+                for each in FORMATS
+                if np.array_equal(rounded(values, each), values.astype(np.float32), equal_nan=True)
+            )
         return self._exact[key]
 
     def converted(self, graph: onnx.GraphProto, name: str, elem: int, new_name: str) -> onnx.TensorProto | None:
@@ -334,22 +285,16 @@ def values_of(weight: onnx.TensorProto, folder: Path) -> Iterator[np.ndarray[Any
         yield np.frombuffer(chunk, dtype)
 
 
-def rounded(values: np.ndarray[Any, Any], found: Format) -> np.ndarray[Any, Any]:
+def rounded(values: np.ndarray[Any, Any], form: Format) -> np.ndarray[Any, Any]:
     """Values as a format holds them, in float32. What is too large is infinite, or the largest number in fp8."""
     import numpy as np
 
     with np.errstate(over="ignore", invalid="ignore"):
         wide = values.astype(np.float32)
-        if found.elem in (E4M3FN, E5M2):
+        if form.elem in (E4M3FN, E5M2):
             finite = np.isfinite(wide)
-            wide = np.where(finite, np.clip(wide, -found.largest, found.largest), wide)
-        return wide.astype(_dtype(found.elem)).astype(np.float32)
-
-
-def _holds(found: Format, values: np.ndarray[Any, Any]) -> bool:
-    import numpy as np
-
-    return bool(np.array_equal(rounded(values, found), values.astype(np.float32), equal_nan=True))
+            wide = np.where(finite, np.clip(wide, -form.largest, form.largest), wide)
+        return wide.astype(_dtype(form.elem)).astype(np.float32)
 
 
 def _dtype(elem: int) -> np.dtype[Any]:
@@ -378,24 +323,19 @@ class RangeLoss:
         return asdict(self)
 
 
-def range_loss_of(weight: onnx.TensorProto, folder: Path, found: Format) -> RangeLoss | None:
+def range_loss_of(weight: onnx.TensorProto, folder: Path, form: Format) -> RangeLoss | None:
     """What a format does to a weight, None if nothing. Read piece by piece where the values stand elsewhere."""
     import numpy as np
 
+    # What is above the limit rounds beyond the largest number: half a step above it, and there too if the largest is
+    # odd. The limit is no float32, so it must not be compared as one.
+    step = 2.0 ** math.floor(math.log2(form.largest)) * 2 * form.rounding
+    tie = form.largest + step / 2
+    limit = np.float64(tie if form.largest / step % 2 == 0 else math.nextafter(tie, 0))
     count = saturated = vanished = 0
     for values in values_of(weight, folder):
         size = np.abs(values.astype(np.float32))
         count += size.size
-        saturated += int(np.count_nonzero(np.isfinite(size) & (size > np.float64(_most_kept(found)))))
-        vanished += int(np.count_nonzero((size > 0) & (size <= found.smallest / 2)))
+        saturated += int(np.count_nonzero(np.isfinite(size) & (size > limit)))
+        vanished += int(np.count_nonzero((size > 0) & (size <= form.smallest / 2)))
     return RangeLoss(weight.name, count, saturated, vanished) if saturated or vanished else None
-
-
-def _most_kept(found: Format) -> float:
-    """What is above rounds beyond the largest number: half a step above it, and there too if the largest is odd.
-
-    It is no float32, so it must not be compared as one.
-    """
-    step = 2.0 ** math.floor(math.log2(found.largest)) * 2 * found.rounding
-    tie = found.largest + step / 2
-    return tie if found.largest / step % 2 == 0 else math.nextafter(tie, 0)

@@ -122,35 +122,21 @@ class CastModels:
         self._low, self._high, self.form = low, high, form
         needed = frozenset({low.elem, high.elem} - {FP32.elem}) if form == "native" else frozenset({FLOAT16})
         self._plan: PrecisionPlan = plan_of(without_functions(model), needed)
-        _require_casts(self._plan.opset, low, high)
+        for each in (low, high):
+            if self._plan.opset < each.least_opset:
+                raise errors.UsageError(
+                    f"Cast knows {each} since opset {each.least_opset}, and the model has opset {self._plan.opset}",
+                    next_steps=[
+                        f"convert it: onnx.version_converter.convert_version(onnx.load(MODEL), {each.least_opset})"
+                    ],
+                )
+        self.layers: Sequence[Layer] = self._plan.layers
+        self.stays: Mapping[str, int] = self._plan.stays
+        self.passive: Mapping[str, int] = self._plan.passive
+        self.low_name, self.high_name = low.name, high.name
         self._folder = folder
         self._weights = Weights(folder)
         self._assembly = Assembly(self._plan.model, places)
-
-    @property
-    def layers(self) -> Sequence[Layer]:
-        """The nodes that compute."""
-        return self._plan.layers
-
-    @property
-    def stays(self) -> Mapping[str, int]:
-        """Nodes that compute and cannot do so in these precisions."""
-        return self._plan.stays
-
-    @property
-    def passive(self) -> Mapping[str, int]:
-        """Nodes that hand values on, convert them, or give none that is rounded."""
-        return self._plan.passive
-
-    @property
-    def low_name(self) -> str:
-        """The low format."""
-        return self._low.name
-
-    @property
-    def high_name(self) -> str:
-        """The high format."""
-        return self._high.name
 
     def parts(self, high: frozenset[int]) -> Sequence[bytes]:
         """The bytes of the model with these layers high and all others low."""
@@ -162,23 +148,12 @@ class CastModels:
     def range_loss(self, high: frozenset[int]) -> tuple[RangeLoss, ...]:
         """Weights and constants with values that become infinite or zero in the low format."""
         stored = stored_values(self._plan.graph, lambda number: number not in high)
-        found = {name: range_loss_of(value, self._folder, self._low) for name, value in stored.items()}
-        return tuple(replace(loss, name=name) for name, loss in found.items() if loss is not None)
+        losses = {name: range_loss_of(value, self._folder, self._low) for name, value in stored.items()}
+        return tuple(replace(loss, name=name) for name, loss in losses.items() if loss is not None)
 
     def lowered(self, high: frozenset[int]) -> int:
         """How many nodes of the model give values of another type than in the model, those in bodies included."""
         return self._mixed(high).lowered
-
-
-def _require_casts(opset: int, *formats: Format) -> None:
-    for found in formats:
-        if opset < found.least_opset:
-            raise errors.UsageError(
-                f"Cast knows {found} since opset {found.least_opset}, and the model has opset {opset}",
-                next_steps=[
-                    f"convert it: onnx.version_converter.convert_version(onnx.load(MODEL), {found.least_opset})"
-                ],
-            )
 
 
 # A model with every layer in fp16 that can be: what ``--fp-to-fp16`` asks for.
@@ -326,26 +301,24 @@ def _with_names(model: onnx.ModelProto) -> onnx.ModelProto:
     """A copy in which every node has a name of its own, since layers are left out by name."""
     copy = type(model)()
     copy.CopyFrom(model)
-    seen = {node.name for node in copy.graph.node}
-    used: set[str] = {""}
+    seen, used = {node.name for node in copy.graph.node}, {""}
     for place, node in enumerate(copy.graph.node):
-        name = node.name
-        if name in used:
+        if node.name in used:
             name = f"{node.name or node.op_type}_{place}"
             while name in seen:
                 name += "_"
             node.name = name
-        seen.add(name)
-        used.add(name)
+            seen.add(name)
+        used.add(node.name)
     return copy
 
 
 def _typed(model: onnx.ModelProto) -> onnx.ModelProto:
     """A copy with the types that can be told; the quantizer leaves what has none in float32."""
-    told = onnx_native.inferred(without_weights(model)).model.graph
+    inferred = onnx_native.inferred(without_weights(model)).model.graph
     copy = type(model)()
     copy.CopyFrom(model)
-    for listed, infos in ((copy.graph.value_info, told.value_info), (copy.graph.output, told.output)):
+    for listed, infos in ((copy.graph.value_info, inferred.value_info), (copy.graph.output, inferred.output)):
         del listed[:]
         listed.extend(infos)
     return copy

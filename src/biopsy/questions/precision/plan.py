@@ -5,11 +5,11 @@ of every node.
 from __future__ import annotations
 
 import math
-from collections import Counter
+from collections import ChainMap, Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import TYPE_CHECKING, Literal, TypeAlias
+from typing import TYPE_CHECKING, Literal, TypeAlias, cast
 
 from biopsy import errors
 from biopsy.model import onnx_native, walk
@@ -103,9 +103,10 @@ def plan_of(model: onnx.ModelProto, needed: frozenset[int] = frozenset({FLOAT16}
     """
     opset = next((entry.version for entry in model.opset_import if entry.domain in ("", "ai.onnx")), 1)
     reader = _Reader(opset, needed)
-    told = onnx_native.inferred(without_weights(model)).model.graph  # the types of tensors in bodies too
-    graph = reader.read(model.graph, told, None, ())
-    taken = frozenset(_names(model))
+    inferred = onnx_native.inferred(without_weights(model)).model.graph  # the types of tensors in bodies too
+    graph = reader.read(model.graph, inferred, None, ())
+    taken = {name for one in walk.graphs(model) for name in walk.defined(one)}
+    taken.update(name for node in walk.nodes(model) for name in (*node.input, node.name))
     return PrecisionPlan(
         model=model,
         opset=opset,
@@ -113,35 +114,19 @@ def plan_of(model: onnx.ModelProto, needed: frozenset[int] = frozenset({FLOAT16}
         layers=reader.layers,
         stays=reader.stays,
         passive=reader.passive,
-        taken=taken,
+        taken=frozenset(taken),
     )
-
-
-def _names(model: onnx.ModelProto) -> Iterator[str]:
-    for graph in walk.graphs(model):
-        yield from walk.defined(graph)
-        for node in graph.node:
-            yield from node.input
-            yield node.name
 
 
 @dataclass
 class _KnownTypes:
-    """Element types and shapes of the tensors that a graph sees: its own, and those around it."""
+    """Element types and shapes of the tensors that a graph sees: its own first, then those around it."""
 
-    elems: dict[str, int]
-    dims: dict[str, Dims]
-    outer: _KnownTypes | None
+    elems: ChainMap[str, int]
+    dims: ChainMap[str, Dims]
 
     def elem(self, name: str) -> int:
-        found = self.elems.get(name)
-        if found is None and self.outer is not None:
-            return self.outer.elem(name)
-        return found or 0
-
-    def shape(self, name: str) -> Dims | None:
-        found = self.dims.get(name)
-        return self.outer.shape(name) if found is None and self.outer is not None else found
+        return self.elems.get(name, 0)
 
 
 class _Reader:
@@ -158,7 +143,7 @@ class _Reader:
         self, graph: onnx.GraphProto, inferred: onnx.GraphProto, outer: _KnownTypes | None, where: tuple[str, ...]
     ) -> PlannedGraph:
         types = _types_in(graph, inferred, outer)
-        planned = PlannedGraph(graph, types.elems)
+        planned = PlannedGraph(graph, cast(dict[str, int], types.elems.maps[0]))
         for place, (node, typed) in enumerate(zip(graph.node, inferred.node, strict=True)):
             self._complete(node, types)
             part = node_role(node, self._opset, types.elem, self._needed)
@@ -185,14 +170,15 @@ class _Reader:
         known = {types.elem(name) for name in node.input if types.elem(name) in WORKING_TYPES}
         if len(known) != 1:
             return
-        assumed = {**types.elems, **dict.fromkeys(missing, known.pop())}
-        part = node_role(node, self._opset, lambda name: assumed.get(name) or types.elem(name))
+        assumed = types.elems.new_child(dict.fromkeys(missing, known.pop()))
+        part = node_role(node, self._opset, lambda name: assumed.get(name, 0))
         for place in part.outputs:
             types.elems[node.output[place]] = assumed[node.output[place]]
 
 
 def _types_in(graph: onnx.GraphProto, inferred: onnx.GraphProto, outer: _KnownTypes | None) -> _KnownTypes:
-    types = _KnownTypes({}, {}, outer)
+    around = outer or _KnownTypes(ChainMap(), ChainMap())
+    types = _KnownTypes(around.elems.new_child(), around.dims.new_child())
     for source in (inferred, graph):
         for infos in (source.value_info, source.output, source.input):
             for info in infos:
@@ -217,8 +203,8 @@ def _bodies(node: onnx.NodeProto) -> Iterator[tuple[int, int, onnx.GraphProto]]:
 
 def _layer(node: PlannedNode, place: int, where: tuple[str, ...], types: _KnownTypes) -> Layer:
     proto = node.proto
-    shapes_in = [types.shape(name) if name else None for name in proto.input]
-    shapes_out = [types.shape(name) if name else None for name in proto.output]
+    shapes_in = [types.dims.get(name) if name else None for name in proto.input]
+    shapes_out = [types.dims.get(name) if name else None for name in proto.output]
     return Layer(
         number=node.number,
         name=proto.name,
@@ -228,26 +214,23 @@ def _layer(node: PlannedNode, place: int, where: tuple[str, ...], types: _KnownT
         writes=next((name for name in proto.output if name), ""),
         flops=work_of(proto, shapes_in, shapes_out),
         bytes=4 * sum(math.prod(shape) for shape in (*shapes_in, *shapes_out) if shape is not None),
-        noted=_noted(proto),
-    )
-
-
-def _noted(node: onnx.NodeProto) -> onnx.NodeProto:
-    """A node without its operands and attributes, which may hold weights."""
-    return type(node)(
-        name=node.name, op_type=node.op_type, doc_string=node.doc_string, metadata_props=node.metadata_props
+        noted=type(proto)(  # without operands and attributes, which may hold weights
+            name=proto.name, op_type=proto.op_type, doc_string=proto.doc_string, metadata_props=proto.metadata_props
+        ),
     )
 
 
 def _cast_only(graph: onnx.GraphProto) -> dict[str, int]:
     """Tensors that only Casts to one type read: what they are rounded to there."""
-    found: dict[str, set[int]] = {}
+    targets_of: dict[str, set[int]] = {}
     for node in graph.node:
         target = next((a.i for a in node.attribute if a.name == "to"), 0) if node.op_type == "Cast" else 0
         for name in walk.reads(node):
-            found.setdefault(name, set()).add(target)
+            targets_of.setdefault(name, set()).add(target)
     results = {info.name for info in graph.output}
-    return {name: next(iter(targets)) for name, targets in found.items() if len(targets) == 1 and name not in results}
+    return {
+        name: next(iter(targets)) for name, targets in targets_of.items() if len(targets) == 1 and name not in results
+    }
 
 
 def named(layers: Iterable[Layer]) -> list[str]:
@@ -320,13 +303,13 @@ _BOUNDED = frozenset({"Max", "Min"})
 
 def stored_values(graph: PlannedGraph, chosen: Callable[[int], bool]) -> dict[str, onnx.TensorProto]:
     """Values of the model by the names of their tensors, of which ``chosen`` layers (by number) read."""
-    found: dict[str, onnx.TensorProto] = {}
-    _collect(graph, {}, chosen, found)
-    return found
+    values: dict[str, onnx.TensorProto] = {}
+    _collect(graph, {}, chosen, values)
+    return values
 
 
 def _collect(
-    graph: PlannedGraph, outer: Sources, chosen: Callable[[int], bool], found: dict[str, onnx.TensorProto]
+    graph: PlannedGraph, outer: Sources, chosen: Callable[[int], bool], values: dict[str, onnx.TensorProto]
 ) -> None:
     fed = {info.name for info in graph.proto.input}
     sources: dict[str, onnx.TensorProto | PlannedNode] = {name: one for name, one in outer.items() if name not in fed}
@@ -349,9 +332,9 @@ def _collect(
                 else:
                     value = source
                 if value is not None and value.data_type == FLOAT:
-                    found[name] = value
+                    values[name] = value
         for _, _, body in node.bodies:
-            _collect(body, sources, chosen, found)
+            _collect(body, sources, chosen, values)
 
 
 def _changing(node: PlannedNode) -> Iterator[str]:

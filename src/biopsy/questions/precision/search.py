@@ -45,12 +45,12 @@ def search_of(layers: Sequence[Layer], mode: Mode, direction: Direction, cost: C
 
 def by_cost(layers: Sequence[Layer], cost: Cost) -> list[int]:
     """The layers, those first that may stay high with the least regret; equal ones in the order of the network."""
-    price: Callable[[Layer], int] = {
+    price: dict[Cost, Callable[[Layer], int]] = {
         "flops": lambda layer: layer.flops,
         "bytes": lambda layer: layer.bytes,
         "count": lambda layer: 0,
-    }[cost]
-    return [layer.number for layer in sorted(layers, key=price)]
+    }
+    return [layer.number for layer in sorted(layers, key=price[cost])]
 
 
 def bisect(order: Sequence[int], side: str = "first") -> LayerSearch:
@@ -91,10 +91,6 @@ def usual_checks(count: int, mode: Mode) -> int:
 # What a search over precisions leaves: the mixed model, the layers that must be high, and the facts about it.
 
 
-def _tell_nobody(result: PrecisionResult) -> None:
-    """What writes no report."""
-
-
 @dataclass(frozen=True, kw_only=True)
 class PrecisionTarget:
     """Where results go: the mixed model, its weights beside it, the report, the names as text.
@@ -106,7 +102,7 @@ class PrecisionTarget:
     external: str | None = None
     report: Path | None = None
     names: Path | None = None
-    write_report: Callable[[PrecisionResult], None] = _tell_nobody
+    write_report: Callable[[PrecisionResult], None] = lambda result: None
 
     @property
     def files(self) -> tuple[Path, ...]:
@@ -190,7 +186,19 @@ def precision_tree(result: PrecisionResult) -> dict[str, object]:
         "direction": None if result.mode == "minimal" else result.direction,
         "cost": result.cost if result.mode == "minimal" else None,
         "layers": result.layers,
-        "high_layers": [_layer(layer) for layer in result.high],
+        "high_layers": [
+            {
+                "name": layer.name or None,
+                "op": layer.op_type,
+                "node": layer.place,
+                "inside": list(layer.where),
+                "output": layer.writes,
+                "flops": layer.flops,
+                "bytes": layer.bytes,
+                "source": None if layer.source is None else layer.source.as_tree(),
+            }
+            for layer in result.high
+        ],
         "nodes_to_exclude": result.names,
         "one_minimal": result.one_minimal,
         "fixed": dict(result.stays),
@@ -204,30 +212,17 @@ def precision_tree(result: PrecisionResult) -> dict[str, object]:
     }
 
 
-def _layer(layer: Layer) -> dict[str, object]:
-    return {
-        "name": layer.name or None,
-        "op": layer.op_type,
-        "node": layer.place,
-        "inside": list(layer.where),
-        "output": layer.writes,
-        "flops": layer.flops,
-        "bytes": layer.bytes,
-        "source": None if layer.source is None else layer.source.as_tree(),
-    }
-
-
 def write_names(result: PrecisionResult, path: Path) -> None:
     """Write one name a line, as lists of nodes to exclude are; a layer that has none for a line is a comment."""
-    write_whole(path, ["".join(f"{_name_line(layer)}\n" for layer in result.high).encode("utf-8", "surrogateescape")])
-
-
-def _name_line(layer: Layer) -> str:
-    if not layer.name:
-        return f"# {printable(layer.label)}, which has no name"
-    if layer.name.splitlines() != [layer.name]:  # whoever reads the list would take it for several names
-        return f"# {printable(layer.label)}, whose name has several lines: rename it first"
-    return layer.name
+    lines = []
+    for layer in result.high:
+        if not layer.name:
+            lines.append(f"# {printable(layer.label)}, which has no name\n")
+        elif layer.name.splitlines() != [layer.name]:  # whoever reads the list would take it for several names
+            lines.append(f"# {printable(layer.label)}, whose name has several lines: rename it first\n")
+        else:
+            lines.append(f"{layer.name}\n")
+    write_whole(path, ["".join(lines).encode("utf-8", "surrogateescape")])
 
 
 # Everything that a search over precisions was asked for.

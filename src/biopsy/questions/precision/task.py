@@ -14,6 +14,7 @@ from biopsy import errors, events
 from biopsy.checks.outcome import Check, Judged, Outcome, require_distinct
 from biopsy.checks.task import EngineFileCheck
 from biopsy.model import onnx_native, walk
+from biopsy.model.external import clear_values
 from biopsy.model.index import ModelIndex
 from biopsy.processes.writing import require_writable
 from biopsy.questions.precision.mixed_models import MixedModels
@@ -70,30 +71,24 @@ def run_job(
         candidates = MixedCandidates(models, oracle.jobs)
         task = PrecisionTask(index, candidates, oracle, flakiness, place, job)
         search = CheckedSearch(task, oracle, task.result_file)
-        stopped = run_resumable(search, _identity(index, check, job, models))
+        identity = JournalIdentity(
+            index=index,
+            check=check,
+            search=job.search,
+            options={
+                "low precision": models.low_name,
+                "--precision": models.high_name,
+                "form": models.form,
+                "--mode": job.mode,
+                "--dir": job.direction,
+                "--cost": job.cost,
+            },
+            written=[*job.target.files, *([check.built] if isinstance(check, EngineFileCheck) else [])],
+        )
+        stopped = run_resumable(search, identity)
         result = task.result(search.seconds, stopped)
     write_files(result, job.target)
     return result
-
-
-def _identity(index: ModelIndex, check: Check, job: PrecisionJob, models: MixedModels) -> JournalIdentity:
-    """What a journal of this job answers for."""
-    target = job.target
-    engine = [check.built] if isinstance(check, EngineFileCheck) else []
-    return JournalIdentity(
-        index=index,
-        check=check,
-        search=job.search,
-        options={
-            "low precision": models.low_name,
-            "--precision": models.high_name,
-            "form": models.form,
-            "--mode": job.mode,
-            "--dir": job.direction,
-            "--cost": job.cost,
-        },
-        written=[*target.files, *engine],
-    )
 
 
 # A search over precisions as a search with a check: layers are lowered as long as the model passes.
@@ -170,7 +165,21 @@ class PrecisionTask:
             oracle.ahead(iter([high, low]))
             judged = self._end(high)
             if judged.outcome is not Outcome.PASSES:
-                raise self._high_fails(judged)
+                line = oracle.check.line(self._index.path or self._place.candidate)
+                if judged.outcome is Outcome.INVALID:
+                    raise errors.CheckError(
+                        f"the check cannot say whether the model passes with every layer high: {judged.reason}",
+                        next_steps=[line],
+                    )
+                raise errors.HighPrecisionFails(
+                    f"the check fails even with every layer in {self._candidates.models.high_name} ({judged.reason}), "
+                    "so no choice of layers can pass",
+                    details=[f"  tried   {line}"],
+                    next_steps=[
+                        "run that line by hand; if it should pass, look at its inputs, golden values and tolerances",
+                        "if the model itself is wrong: biopsy debug reduce",
+                    ],
+                )
             oracle.check.expect(judged.evidence.seconds)
             self._set_best(self._all)
             judged = self._end(low)
@@ -184,23 +193,6 @@ class PrecisionTask:
         seconds = judged.evidence.seconds
         self._oracle.listener(events.EndChecked(trial.stage.name, _word(judged.outcome), judged.reason, seconds))
         return judged
-
-    def _high_fails(self, judged: Judged) -> errors.BiopsyError:
-        line = self._oracle.check.line(self._index.path or self._place.candidate)
-        if judged.outcome is Outcome.INVALID:
-            return errors.CheckError(
-                f"the check cannot say whether the model passes with every layer high: {judged.reason}",
-                next_steps=[line],
-            )
-        return errors.HighPrecisionFails(
-            f"the check fails even with every layer in {self._candidates.models.high_name} ({judged.reason}), so no "
-            "choice of layers can pass",
-            details=[f"  tried   {line}"],
-            next_steps=[
-                "run that line by hand; if it should pass, look at its inputs, golden values and tolerances",
-                "if the model itself is wrong: biopsy debug reduce",
-            ],
-        )
 
     # The search
 
@@ -237,7 +229,14 @@ class PrecisionTask:
         answers: list[PrecisionProposal | None] = []
 
         def passes(proposal: PrecisionProposal) -> bool:
-            passed = self._passes(proposal, answers)
+            trial = self._proposed(proposal)
+            meanwhile = None
+            if oracle.jobs > 1 and not oracle.is_known(trial):
+                meanwhile = partial(self._look_ahead, trial, tuple(answers))
+                meanwhile()
+            passed = oracle.judge(trial, meanwhile=meanwhile).outcome is Outcome.PASSES
+            if passed and len(proposal.high) < oracle.left:
+                self._set_best(proposal.high)
             answers.append(proposal if passed else None)
             return passed
 
@@ -254,17 +253,6 @@ class PrecisionTask:
     def _begin(self) -> LayerSearch:
         job = self._job
         return search_of(self._candidates.models.layers, job.mode, job.direction, job.cost)
-
-    def _passes(self, proposal: PrecisionProposal, answers: Sequence[PrecisionProposal | None]) -> bool:
-        trial = self._proposed(proposal)
-        meanwhile = None
-        if self._oracle.jobs > 1 and not self._oracle.is_known(trial):
-            meanwhile = partial(self._look_ahead, trial, tuple(answers))
-            meanwhile()
-        passed = self._oracle.judge(trial, meanwhile=meanwhile).outcome is Outcome.PASSES
-        if passed and len(proposal.high) < self._oracle.left:
-            self._set_best(proposal.high)
-        return passed
 
     def _look_ahead(self, asked: Trial, answers: Sequence[PrecisionProposal | None]) -> None:
         """Begin what may be asked about after some answers, unless the answer to what is ``asked`` is there."""
@@ -317,13 +305,10 @@ class PrecisionTask:
         target = self._job.target
         kept = [f"{target.output}, which passes"] if target.output is not None and _succeeds(self.write) else []
         facts = [path for path in (target.names, target.report) if path is not None]
-        if facts and _succeeds(self._write_facts):
+        seconds = time.monotonic() - self._started
+        if facts and _succeeds(lambda: write_files(self.result(seconds, "an interruption or error"), target)):
             kept += [f"{path}, with what is known so far" for path in facts]
         return "; ".join(kept) or None
-
-    def _write_facts(self) -> None:
-        result = self.result(time.monotonic() - self._started, "an interruption or error")
-        write_files(result, self._job.target)
 
     def verify(self) -> bool:
         """The last word: the model is valid, and the file as it was written must pass, in processes of their own."""
@@ -335,30 +320,22 @@ class PrecisionTask:
         oracle.pool.use(oracle.check.cold())
         runs = self._job.search.repeating.repeat or max(_FINAL_RUNS, oracle.memory.repetitions)
         final = self._best_trial(FINAL, "the result")
-        with trials_of_file(output, final, oracle.check, self.result_file.restore) as fresh:
-            machines = self._require_passes(fresh, runs)
-        self._verified = runs
-        oracle.listener(events.Verified(self._written, 0, runs, machines))
-        return False
-
-    def _require_passes(self, fresh: Callable[[], Trial], runs: int) -> str:
-        """Returns the other machines that it ran on, in words."""
         machines = []
-        for done in range(runs):
-            judged = self._oracle.again(fresh(), 1)
-            if judged.outcome is not Outcome.PASSES:
-                raise errors.CheckError(
-                    f"the result does not pass when it is checked again ({_word(judged.outcome)}: {judged.reason}; it "
-                    f"passed {done} times before): the check does not always say the same",
-                    kept=f"{self._written}, which passed before" if self._job.target.output else None,
-                    next_steps=["--repeat N    a model passes only if it passes N times"],
-                )
-            machines.append(judged.evidence.machine)
-        return " and ".join(dict.fromkeys(filter(None, machines)))
-
-    @property
-    def _written(self) -> str:
-        return str(self._job.target.output or "the mixed model")
+        with trials_of_file(output, final, oracle.check, self.result_file.restore) as fresh:
+            for done in range(runs):
+                judged = oracle.again(fresh(), 1)
+                if judged.outcome is not Outcome.PASSES:
+                    raise errors.CheckError(
+                        f"the result does not pass when it is checked again ({_word(judged.outcome)}: "
+                        f"{judged.reason}; it passed {done} times before): the check does not always say the same",
+                        kept=f"{output}, which passed before" if output else None,
+                        next_steps=["--repeat N    a model passes only if it passes N times"],
+                    )
+                machines.append(judged.evidence.machine)
+        self._verified = runs
+        machine = " and ".join(dict.fromkeys(filter(None, machines)))
+        oracle.listener(events.Verified(str(output or "the mixed model"), 0, runs, machine))
+        return False
 
     def result(self, seconds: float, stopped: str | None) -> PrecisionResult:
         """What was found, once the search has ended."""
@@ -467,16 +444,7 @@ def objection(parts: Sequence[bytes]) -> str | None:
     model = onnx.ModelProto.FromString(b"".join(parts))
     for tensor in walk.tensors(model):
         if tensor.data_location == onnx.TensorProto.EXTERNAL:
-            _empty(tensor)
+            clear_values(tensor)
+            tensor.dims[:] = [0]
     refused = onnx_native.checker_objection(model)
     return None if refused is None else " ".join(refused.split())[:500]
-
-
-def _empty(tensor: object) -> None:
-    import onnx
-
-    assert isinstance(tensor, onnx.TensorProto)
-    tensor.ClearField("data_location")
-    tensor.ClearField("external_data")
-    del tensor.dims[:]
-    tensor.dims.append(0)

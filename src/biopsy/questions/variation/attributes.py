@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from biopsy.questions.variation.features import Alternative, Edit, Feature, FedModel, Numbers
+from biopsy.questions.variation.features import Alternative, Edit, Feature, FedModel, whole_number
 from biopsy.reduction.passes.editing import Place, every_node, graph_at, keep_only, opsets_of, schema_of
 from biopsy.reduction.passes.sizes import SIZE_ATTRIBUTES
 from biopsy.reduction.passes.weights import CHOICES
@@ -45,9 +45,7 @@ class AttributePlace:
 
         def edited(fed: FedModel) -> FedModel | None:
             made = fed.copied()
-            if not change(graph_at(made.model, self.place).node[self.number]):
-                return None
-            return made
+            return made if change(graph_at(made.model, self.place).node[self.number]) else None
 
         return edited
 
@@ -84,8 +82,8 @@ def attribute_features(fed: FedModel) -> Iterator[Feature]:
             continue
         title = f"{node.op_type} {node.name!r}" if several and node.name else str(node.op_type)
         for name in schema.attributes:
-            found = AttributePlace(place, number, name)
-            feature = None if name in _NOT_VARIED else _feature(found, node, schema.attributes[name], title)
+            attribute = AttributePlace(place, number, name)
+            feature = None if name in _NOT_VARIED else _feature(attribute, node, schema.attributes[name], title)
             if feature is not None and feature.alternatives:
                 is_given = any(entry.name == name for entry in node.attribute)
                 yield replace(feature, is_given=is_given)
@@ -109,10 +107,18 @@ def _feature(
         removal = [Alternative(kind="left out", text=text, edit=place.left_out, value=number)]
     if isinstance(value, int) and place.name in _FLAGS:
         written = Alternative(kind="written out", text=f"{value} (written out)", edit=place.set_to(value))
-        return _flag(place, name, value, removal or [written])
+        other = Alternative(kind="the other value", text=str(1 - value), edit=place.set_to(1 - value))
+        second = replace(removal[0], value=None) if removal else written
+        return Feature(what="attribute", name=name, present=str(value), alternatives=[other, second])
     if isinstance(value, int):
-        return _number(place, name, value, default, removal)
-    others = _other_values(place.name, value, default)
+        wanted = {value + 1: "one more", value - 1: "one less", 0: "zero", 2 * value: "doubled", -1: "minus one"}
+        if isinstance(default, int) and not removal:
+            wanted.setdefault(default, "default")
+        limits = (value - _FARTHEST, value + _FARTHEST)
+        number_feature = whole_number("attribute", name, value, wanted, place.set_to, limits)
+        first, *changes = number_feature.alternatives
+        return replace(number_feature, alternatives=[first, *removal, *changes])
+    others = _other_values(place.name, value)
     changes = [Alternative(kind=kind, text=_shown(other), edit=place.set_to(other)) for kind, other in others]
     return Feature(what="attribute", name=name, present=_shown(value), alternatives=[*changes, *removal])
 
@@ -127,28 +133,7 @@ def _value(entry: onnx.AttributeProto) -> Any:
         return None
 
 
-def _flag(place: AttributePlace, name: str, value: int, removal: Sequence[Alternative]) -> Feature:
-    other = Alternative(kind="the other value", text=str(1 - value), edit=place.set_to(1 - value))
-    plain = [Alternative(kind=one.kind, text=one.text, edit=one.edit) for one in removal]
-    return Feature(what="attribute", name=name, present=str(value), alternatives=[other, *plain])
-
-
-def _number(place: AttributePlace, name: str, value: int, default: Any, removal: Sequence[Alternative]) -> Feature:
-    def with_value(other: int, kind: str = "another number") -> Alternative:
-        return Alternative(kind=kind, text=str(other), edit=place.set_to(other), value=other)
-
-    wanted = {value + 1: "one more", value - 1: "one less", 0: "zero", 2 * value: "doubled", -1: "minus one"}
-    if isinstance(default, int) and not removal:
-        wanted.setdefault(default, "default")
-    changes = [with_value(other, kind) for other, kind in wanted.items() if other != value]
-    numbers = Numbers(present=value, with_value=with_value, least=value - _FARTHEST, most=value + _FARTHEST)
-    return Feature(
-        what="attribute", name=name, present=str(value), alternatives=[*changes[:1], *removal, *changes[1:]],
-        numbers=numbers,
-    )  # fmt: skip
-
-
-def _other_values(name: str, value: Any, default: Any) -> Iterator[tuple[str, Any]]:
+def _other_values(name: str, value: Any) -> Iterator[tuple[str, Any]]:
     """Other values of an attribute that is no whole number, each with the kind of the change."""
     if isinstance(value, float):
         wanted = {"halved": value / 2, "doubled": 2 * value, "zero": 0.0, "one": 1.0, "negated": -value}

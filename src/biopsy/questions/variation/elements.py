@@ -17,9 +17,10 @@ from biopsy.questions.variation.features import (
     Edit,
     Feature,
     FedModel,
-    Numbers,
+    in_turn,
     tied_groups,
     values_of,
+    whole_number,
     with_values,
 )
 from biopsy.questions.variation.validity import Validity
@@ -66,61 +67,49 @@ class TypedPlace:
 
 def dtype_features(fed: FedModel, validity: Validity, bits: int) -> Iterator[Feature]:
     """The types of inputs and weights. ``bits``: none that is less exact is tried, but for one as exact as now."""
-    told = _places(fed.model)
-    for dtype in dict.fromkeys(told.values()):
-        others = [
-            other for other in _OTHERS.get(dtype, ()) if (_BITS.get(other, EXACT) >= min(bits, _BITS.get(dtype, EXACT)))
-        ]
-        places = [place for place, other in told.items() if other == dtype]
+    dtypes = _places(fed.model)
+    for dtype in dict.fromkeys(dtypes.values()):
+        least = min(bits, _BITS.get(dtype, EXACT))
+        others = [other for other in _OTHERS.get(dtype, ()) if _BITS.get(other, EXACT) >= least]
+        places = [place for place, other in dtypes.items() if other == dtype]
         anchors = [place for place in places if not place.is_cast][:_MOST_ANCHORS]
-        if others and validity.is_strict:
-            groups = tied_groups(anchors, places, partial(_is_valid, fed, validity, others))
-            yield from (_feature(group, dtype, others) for group in groups)
+        if not others or not validity.is_strict:
+            continue
 
+        def is_valid(group: Sequence[TypedPlace], others: Sequence[str] = others) -> bool:
+            made = (typed(group, other)(fed) for other in others)
+            return any(one is not None and validity.told(one.model) is not None for one in made)
 
-def _is_valid(fed: FedModel, validity: Validity, others: Sequence[str], group: Sequence[TypedPlace]) -> bool:
-    made = (typed(group, other)(fed) for other in others)
-    return any(one is not None and validity.told(one.model) is not None for one in made)
-
-
-def _feature(group: Sequence[TypedPlace], dtype: str, others: Sequence[str]) -> Feature:
-    names = dict.fromkeys(place.name for place in group if not place.is_cast)
-    return Feature(
-        what="dtype",
-        name=" = ".join(names),
-        present=dtype,
-        alternatives=[Alternative(kind=other, text=other, edit=typed(group, other)) for other in others],
-    )
+        for group in tied_groups(anchors, places, is_valid):
+            yield Feature(
+                what="dtype",
+                name=" = ".join(dict.fromkeys(place.name for place in group if not place.is_cast)),
+                present=dtype,
+                alternatives=[Alternative(kind=other, text=other, edit=typed(group, other)) for other in others],
+            )
 
 
 def _places(model: onnx.ModelProto) -> dict[TypedPlace, str]:
     weights = {weight.name for weight in model.graph.initializer}
     lists = lists_of_sizes(model)
-    found = {
+    dtypes = {
         TypedPlace(info.name): DTYPE_OF_ELEM.get(info.type.tensor_type.elem_type, "")
         for info in model.graph.input
         if info.name not in weights and info.type.WhichOneof("value") == "tensor_type"
     }
     for number, (name, tensor) in enumerate(named_tensors(model)):
         if name not in lists and not is_external(tensor):
-            found[TypedPlace(name, number)] = DTYPE_OF_ELEM.get(tensor.data_type, "")
+            dtypes[TypedPlace(name, number)] = DTYPE_OF_ELEM.get(tensor.data_type, "")
     for number, node in enumerate(walk.nodes(model)):
         for attribute in node.attribute:
             if node.op_type == "Cast" and attribute.name == "to":
-                found[TypedPlace("", number, is_cast=True)] = DTYPE_OF_ELEM.get(attribute.i, "")
-    return found
+                dtypes[TypedPlace("", number, is_cast=True)] = DTYPE_OF_ELEM.get(attribute.i, "")
+    return dtypes
 
 
 def typed(group: Sequence[TypedPlace], dtype: str) -> Edit:
     """The edit that gives all places of a group another type; None where values do not fit into it."""
-
-    def edit(fed: FedModel) -> FedModel | None:
-        made: FedModel | None = fed.copied()
-        for place in group:
-            made = None if made is None else _typed_at(made, place, dtype)
-        return made
-
-    return edit
+    return in_turn([FedModel.copied, *(partial(_typed_at, place=place, dtype=dtype) for place in group)])
 
 
 def _typed_at(fed: FedModel, place: TypedPlace, dtype: str) -> FedModel | None:
@@ -157,84 +146,53 @@ _MOST_WEIGHTS = 8
 
 def input_features(fed: FedModel) -> Iterator[Feature]:
     """The values of every input that can be fed."""
-    for name in () if not fed.feeds else fed.feeds[0]:
-        values = fed.feeds[0][name] if fed.feeds else np.zeros(0)
+    for name, values in fed.feeds[0].items() if fed.feeds else ():
         if values.dtype.kind in "fiub" and values.size:
-            changes = [
-                Alternative(kind=kind, text=text, edit=partial(_fed_otherwise, name=name, change=change))
-                for kind, text, change in changes_of(values)
-            ]
-            yield Feature(what="input", name=name, present="", alternatives=changes)
+            alternatives = _alternatives(values, partial(_fed_otherwise, name))
+            yield Feature(what="input", name=name, present="", alternatives=alternatives)
 
 
-def _fed_otherwise(fed: FedModel, name: str, change: Callable[[Array], Array]) -> FedModel | None:
-    return fed.with_fed(name, change)
+def _fed_otherwise(name: str, change: Callable[[Array], Array]) -> Edit:
+    return lambda fed: fed.with_fed(name, change)
+
+
+def _alternatives(values: Array, edit_by: Callable[[Callable[[Array], Array]], Edit]) -> list[Alternative]:
+    return [Alternative(kind=kind, text=text, edit=edit_by(change)) for kind, text, change in changes_of(values)]
 
 
 def weight_features(fed: FedModel) -> Iterator[Feature]:
     """The values of every weight; small whole numbers are tried as such, and sizes are none of them."""
     lists = lists_of_sizes(fed.model)
-    found = [
-        (number, name, values)
-        for number, (name, tensor) in enumerate(named_tensors(fed.model))
-        if name not in lists and (values := _varied(tensor)) is not None
-    ]
-    if len(found) > _MOST_WEIGHTS:
-        yield _together([number for number, _, values in found if values.dtype.kind == "f"])
+    weights: list[tuple[int, str, Array]] = []
+    for number, (name, tensor) in enumerate(named_tensors(fed.model)):
+        values = None if name in lists or is_external(tensor) else values_of(tensor)
+        if values is not None and values.size and values.dtype.kind in "fiub":
+            weights.append((number, name or UNNAMED, values))
+    if len(weights) > _MOST_WEIGHTS:
+        numbers = [number for number, _, values in weights if values.dtype.kind == "f"]
+        changes = _alternatives(np.ones(2, np.float32), partial(_weighed_otherwise, numbers))
+        yield Feature(what="weight", name=f"all {len(numbers)} weights", present="", alternatives=changes)
         return
-    for number, name, values in found:
-        if values.size == 1 and values.dtype.kind in "iu":
-            yield _whole_number(number, name or UNNAMED, values)
-        else:
-            changes = [
-                Alternative(kind=kind, text=text, edit=_weighed_otherwise([number], change))
-                for kind, text, change in changes_of(values)
-            ]
-            yield Feature(
-                what="weight",
-                name=name or UNNAMED,
-                present=f"{values.reshape(-1)[0]:g}" if values.size == 1 and values.dtype.kind == "f" else "",
-                alternatives=changes,
-            )
+    for number, name, values in weights:
+        edit_by = partial(_weighed_otherwise, [number])
+        if values.size > 1 or values.dtype.kind not in "iu":
+            present = f"{values.reshape(-1)[0]:g}" if values.size == 1 and values.dtype.kind == "f" else ""
+            yield Feature(what="weight", name=name, present=present, alternatives=_alternatives(values, edit_by))
+            continue
+        value, limits = int(values.reshape(-1)[0]), np.iinfo(values.dtype)
+        wanted = {value + 1: "one more", value - 1: "one less", 0: "zero", 2 * value: "doubled"}
+        yield whole_number(
+            "weight",
+            name,
+            value,
+            {other: kind for other, kind in wanted.items() if limits.min <= other <= limits.max},
+            partial(_filled_otherwise, number),
+            (max(value - _FARTHEST, int(limits.min)), min(value + _FARTHEST, int(limits.max))),
+        )
 
 
-def _varied(tensor: onnx.TensorProto) -> Array | None:
-    values = None if is_external(tensor) else values_of(tensor)
-    return values if values is not None and values.size and values.dtype.kind in "fiub" else None
-
-
-def _together(numbers: list[int]) -> Feature:
-    changes = [
-        Alternative(kind=kind, text=text, edit=_weighed_otherwise(numbers, change))
-        for kind, text, change in changes_of(np.ones(2, np.float32))
-    ]
-    return Feature(what="weight", name=f"all {len(numbers)} weights", present="", alternatives=changes)
-
-
-def _whole_number(number: int, name: str, values: Array) -> Feature:
-    value, limits = int(values.reshape(-1)[0]), np.iinfo(values.dtype)
-
-    def with_value(other: int, kind: str = "another number") -> Alternative:
-        edit = _weighed_otherwise([number], lambda values: np.full_like(values, other))
-        return Alternative(kind=kind, text=str(other), edit=edit, value=other)
-
-    wanted = {value + 1: "one more", value - 1: "one less", 0: "zero", 2 * value: "doubled"}
-    return Feature(
-        what="weight",
-        name=name,
-        present=str(value),
-        alternatives=[
-            with_value(other, kind)
-            for other, kind in wanted.items()
-            if other != value and _values_fits(other, values.dtype)
-        ],
-        numbers=Numbers(
-            present=value,
-            with_value=with_value,
-            least=max(value - _FARTHEST, int(limits.min)),
-            most=min(value + _FARTHEST, int(limits.max)),
-        ),
-    )
+def _filled_otherwise(number: int, value: int) -> Edit:
+    return _weighed_otherwise([number], partial(np.full_like, fill_value=value))
 
 
 def _weighed_otherwise(numbers: list[int], change: Callable[[Array], Array]) -> Edit:
@@ -262,8 +220,8 @@ def changes_of(values: Array) -> Iterator[tuple[str, str, Callable[[Array], Arra
         return
     if values.dtype.kind == "b":
         yield "random", "random", partial(_drawn, seed=1)
-        yield "all true", "all true", partial(_constant, value=1)
-        yield "all false", "all false", partial(_constant, value=0)
+        yield "all true", "all true", partial(np.full_like, fill_value=1)
+        yield "all false", "all false", partial(np.full_like, fill_value=0)
         return
     if values.size == 1:
         value = values.reshape(-1)[0].item()
@@ -275,23 +233,19 @@ def changes_of(values: Array) -> Iterator[tuple[str, str, Callable[[Array], Arra
         }
         wanted |= {"one": 1} if abs(value) > 1 else {}
         for kind, other in wanted.items():
-            is_possible = values.dtype.kind == "f" or (isinstance(other, int) and _values_fits(other, values.dtype))
+            is_possible = values.dtype.kind == "f" or (isinstance(other, int) and _is_held(other, values.dtype))
             if other != value and is_possible:
-                yield kind, f"{other:g}", partial(_constant, value=other)
+                yield kind, f"{other:g}", partial(np.full_like, fill_value=other)
         return
     greatest = np.nanmax(np.where(np.isfinite(values), values, np.nan)) if values.dtype.kind == "f" else values.max()
     yield "random", "random in the same range", partial(_drawn, seed=1)
-    yield "zeros", "zeros", partial(_constant, value=0)
+    yield "zeros", "zeros", partial(np.full_like, fill_value=0)
     yield "in another order", "in reverse order", lambda values: values.reshape(-1)[::-1].reshape(values.shape)
-    yield "constant", "all the same", partial(_constant, value=greatest.item())
+    yield "constant", "all the same", partial(np.full_like, fill_value=greatest.item())
     yield "random", "other random ones", partial(_drawn, seed=2)
     if values.dtype.kind == "f":
         yield "halved", "halved", lambda values: (values / 2).astype(values.dtype)
         yield "negated", "negated", lambda values: -values
-
-
-def _constant(values: Array, value: float) -> Array:
-    return np.full_like(values, value)
 
 
 def _drawn(values: Array, seed: int) -> Array:
@@ -304,17 +258,11 @@ def _drawn(values: Array, seed: int) -> Array:
     if values.dtype.kind != "f":
         return random.integers(int(low), int(high), values.shape, values.dtype, endpoint=True)
     if low == high:
-        low, high = _around(float(low))
-    low, high = sorted(
-        (float(low) / 2, float(high) / 2)
-    )  # their difference may be more than the largest number there is
+        low, high = (float(low) / 2, float(low)) if low else (0.0, 1.0)
+    low, high = sorted((float(low) / 2, float(high) / 2))  # their difference may be more than the largest number
     drawn: Any = 2 * random.uniform(low, high, values.shape)
     return drawn.astype(values.dtype)  # type: ignore[no-any-return]
 
 
-def _values_fits(value: int, dtype: np.dtype[Any]) -> bool:
+def _is_held(value: int, dtype: np.dtype[Any]) -> bool:
     return np.iinfo(dtype).min <= value <= np.iinfo(dtype).max
-
-
-def _around(value: float) -> tuple[float, float]:
-    return (value / 2, value) if value else (0.0, 1.0)

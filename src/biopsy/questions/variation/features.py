@@ -69,6 +69,30 @@ class Feature:
     is_given: bool = True
 
 
+def whole_number(
+    what: What,
+    name: str,
+    present: int,
+    wanted: Mapping[int, str],
+    edit_to: Callable[[int], Edit],
+    limits: tuple[int, int],
+    another: str = "another number",
+    named: Mapping[int, str] | None = None,
+) -> Feature:
+    """A feature that is a whole number within ``limits``; ``wanted``: other number -> kind of the change."""
+
+    def with_value(value: int, kind: str = another) -> Alternative:
+        return Alternative(kind=kind, text=str(value), edit=edit_to(value), value=value)
+
+    return Feature(
+        what=what,
+        name=name,
+        present=str(present),
+        alternatives=[with_value(value, kind) for value, kind in wanted.items() if value != present],
+        numbers=Numbers(present=present, with_value=with_value, least=limits[0], most=limits[1], named=named or {}),
+    )
+
+
 @dataclass(frozen=True)
 class Seen:
     """What a check has said of a change."""
@@ -94,9 +118,9 @@ class ExaminedFeature:
 
     def numbers_that(self, answer: Answer) -> set[int]:
         """The numbers of which it says so; the present one fails."""
-        found = {one.value for one in self.that(answer) if one.value is not None}
+        values = {one.value for one in self.that(answer) if one.value is not None}
         present = self.feature.numbers
-        return found | {present.present} if answer == "fails" and present is not None else found
+        return values | {present.present} if answer == "fails" and present is not None else values
 
 
 # A model with the inputs that it is fed, and how one is edited.
@@ -195,24 +219,18 @@ def tied_groups(
         return asked <= _MOST_ASKED and is_valid(group)
 
     for anchor in anchors:
-        if not any(anchor in group for group in groups) and (group := _group(anchor, places, counted)) is not None:
-            groups[group] = None
+        if any(anchor in group for group in groups):
+            continue
+        others = [place for place in places if place != anchor]
+        few = chain.from_iterable(combinations(others, count) for count in range(_MOST_TOGETHER))
+        kept: list[Place] | None = next(
+            ([anchor, *group] for group in islice(few, _MOST_GROUPS) if counted([anchor, *group])), None
+        )
+        if kept is None and counted(places):
+            kept = list(places)
+            for place in others[::-1][:_MOST_LEFT_OUT]:
+                without = [other for other in kept if other != place]
+                kept = without if counted(without) else kept
+        if kept is not None:
+            groups[tuple(place for place in places if place in kept)] = None
     return list(groups)
-
-
-def _group(
-    anchor: Place, places: Sequence[Place], is_valid: Callable[[Sequence[Place]], bool]
-) -> tuple[Place, ...] | None:
-    others = [place for place in places if place != anchor]
-    few = chain.from_iterable(combinations(others, count) for count in range(_MOST_TOGETHER))
-    found = next((group for group in islice(few, _MOST_GROUPS) if is_valid([anchor, *group])), None)
-    if found is not None:
-        return tuple(place for place in places if place == anchor or place in found)
-    if not is_valid(places):
-        return None
-    kept = list(places)
-    for place in others[::-1][:_MOST_LEFT_OUT]:
-        without = [other for other in kept if other != place]
-        if is_valid(without):
-            kept = without
-    return tuple(kept)

@@ -4,10 +4,10 @@ answers are held against. It knows nothing of models or checks.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 
-from biopsy.questions.variation.features import Alternative, Answer, ExaminedFeature
+from biopsy.questions.variation.features import Alternative, Answer, ExaminedFeature, Numbers
 from biopsy.search.drive import RunningSearch, Search
 
 _MOST_ANSWERS = 6
@@ -44,12 +44,17 @@ def varied(examinations: Sequence[ExaminedFeature]) -> Search[Trying, Sequence[A
 
 
 def _examined(examination: ExaminedFeature) -> Search[Alternative, None, None]:
+    """Ask about its changes; of a number until one condition and its threshold are known, or enough was asked."""
     for alternative in examination.feature.alternatives:
         if _is_decided(examination):
             return
         yield [alternative]
-    if examination.feature.numbers is not None:
-        yield from _narrowed(examination)
+    numbers = examination.feature.numbers
+    for _ in range(_MOST_MORE if numbers is not None else 0):
+        number = _next_number(examination)
+        if numbers is None or number is None or len(examination.that("neither")) >= _MOST_OF_NEITHER:
+            return
+        yield [numbers.with_value(number)]
 
 
 def _is_decided(examination: ExaminedFeature) -> bool:
@@ -70,49 +75,34 @@ def kinds(alternatives: Sequence[Alternative]) -> int:
     return len({alternative.kind for alternative in alternatives})
 
 
-def _narrowed(examination: ExaminedFeature) -> Search[Alternative, None, None]:
-    """Ask about further numbers, until one condition is left and its threshold is known, or enough was asked."""
-    numbers = examination.feature.numbers
-    assert numbers is not None
-    for _ in range(_MOST_MORE):
-        number = _next_number(examination)
-        if number is None or len(examination.that("neither")) >= _MOST_OF_NEITHER:
-            return
-        yield [numbers.with_value(number)]
-
-
 def _next_number(examination: ExaminedFeature) -> int | None:
     numbers = examination.feature.numbers
-    assert numbers is not None
     failing, passing = examination.numbers_that("fails"), examination.numbers_that("passes")
-    if not passing:
+    if numbers is None or not passing:
         return None
-    unknown = set(range(numbers.least, numbers.most + 1)) - set(_tried(examination))
-    forms = consistent_forms(failing, passing, numbers.named)
-    told = telling(forms, unknown, numbers.present)
-    if told is not None or not forms:
-        return told
+    forms, unknown = _open_questions(examination, numbers)
+    number = telling(forms, unknown, numbers.present)
+    if number is not None or not forms:
+        return number
     if not forms[0].is_supported(failing, passing):
         return min(unknown, key=lambda number: (abs(number - numbers.present), number), default=None)
     halfway = between(failing, passing)
     return halfway if halfway in unknown else None
 
 
-def _tried(examination: ExaminedFeature) -> Iterator[int]:
-    numbers = examination.feature.numbers
-    if numbers is not None:
-        yield numbers.present
-    yield from (one.alternative.value for one in examination.seen if one.alternative.value is not None)
+def _open_questions(examination: ExaminedFeature, numbers: Numbers) -> tuple[list[NumberForm], set[int]]:
+    """The conditions on a number that agree with all that is known, and the numbers that were not tried."""
+    tried = {numbers.present, *(one.alternative.value for one in examination.seen)}
+    failing, passing = examination.numbers_that("fails"), examination.numbers_that("passes")
+    return consistent_forms(failing, passing, numbers.named), set(range(numbers.least, numbers.most + 1)) - tried
 
 
 def is_ambiguous(examination: ExaminedFeature) -> bool:
     """Whether several conditions that differ agree with all that is known of a number."""
     numbers = examination.feature.numbers
-    failing, passing = examination.numbers_that("fails"), examination.numbers_that("passes")
-    if numbers is None or not passing:
+    if numbers is None or not examination.numbers_that("passes"):
         return False
-    unknown = set(range(numbers.least, numbers.most + 1)) - set(_tried(examination))
-    return telling(consistent_forms(failing, passing, numbers.named), unknown, numbers.present) is not None
+    return telling(*_open_questions(examination, numbers), numbers.present) is not None
 
 
 # Simple conditions on a whole number, held against what is known: odd, a power of two, at least so many.
@@ -139,47 +129,35 @@ def consistent_forms(failing: Collection[int], passing: Collection[int], named: 
 
     There is at least one failing number, and one that passes.
     """
-    return [
-        form
-        for form in _forms(failing, passing, named)
-        if all(map(form.holds, failing)) and not any(map(form.holds, passing))
-    ]
-
-
-def _forms(failing: Collection[int], passing: Collection[int], named: Mapping[int, str]) -> Iterator[NumberForm]:
+    low, high, least, most = max(passing), min(passing), min(failing), max(failing)
+    forms: list[NumberForm] = []
     if len(failing) == 1:
-        only = next(iter(failing))
-        yield NumberForm(str(only), lambda number: number == only)
-    yield from _thresholds(failing, passing)
-    yield _pattern("odd", lambda number: number % 2 == 1)
-    yield _pattern("even", lambda number: number % 2 == 0)
-    yield _pattern("a power of two", is_power_of_two)
-    yield _pattern("no power of two", lambda number: not is_power_of_two(number))
-    if len(passing) == 1:
-        but = next(iter(passing))
-        meaning = f" ({named[but]})" if but in named else ""
-        yield NumberForm(f"any but {but}{meaning}", lambda number: number != but, least_failing=3)
-
-
-def _pattern(text: str, holds: Callable[[int], bool]) -> NumberForm:
-    """A form that few numbers agree with by chance, so that three that fail and two that pass are asked for."""
-    return NumberForm(text, holds, least_failing=3, least_passing=2)
-
-
-def _thresholds(failing: Collection[int], passing: Collection[int]) -> Iterator[NumberForm]:
-    low, high = max(passing), min(passing)
-    least, most = min(failing), max(failing)
+        forms.append(NumberForm(str(least), lambda number: number == least))
     if low < least:
         gap = "" if low + 1 == least else f" ({low} is too small)"
-        yield NumberForm(f"at least {least}{gap}", lambda number: number > low)
+        forms.append(NumberForm(f"at least {least}{gap}", lambda number: number > low))
     if most < high:
         gap = "" if most + 1 == high else f" ({high} is too large)"
-        yield NumberForm(f"at most {most}{gap}", lambda number: number < high)
+        forms.append(NumberForm(f"at most {most}{gap}", lambda number: number < high))
+    forms += [NumberForm(text, holds, least_failing=3, least_passing=2) for text, holds in _RARE.items()]
+    if len(passing) == 1:
+        meaning = f" ({named[low]})" if low in named else ""
+        forms.append(NumberForm(f"any but {low}{meaning}", lambda number: number != low, least_failing=3))
+    return [form for form in forms if all(map(form.holds, failing)) and not any(map(form.holds, passing))]
 
 
 def is_power_of_two(number: int) -> bool:
     """Whether a number is 1, 2, 4, 8, ..."""
     return number > 0 and number & (number - 1) == 0
+
+
+_RARE: Mapping[str, Callable[[int], bool]] = {
+    "odd": lambda number: number % 2 == 1,
+    "even": lambda number: number % 2 == 0,
+    "a power of two": is_power_of_two,
+    "no power of two": lambda number: not is_power_of_two(number),
+}
+"""What few numbers agree with by chance, so that three that fail and two that pass are asked for."""
 
 
 def telling(forms: Sequence[NumberForm], unknown: Collection[int], near: int) -> int | None:

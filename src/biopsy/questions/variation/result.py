@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, TypeAlias
 
-from biopsy.questions.variation.features import Alternative, ExaminedFeature, What
+from biopsy.questions.variation.features import ExaminedFeature, What
 from biopsy.questions.variation.planner import consistent_forms, is_ambiguous, kinds
 from biopsy.text import count, first_of, html_table, printable, series
 
@@ -85,8 +84,8 @@ class Variation:
     def _repr_html_(self) -> str:
         rows = [
             (claim, one.title, one.text)
-            for claim, found in (("free", self.free), ("fixed", self.fixed), ("unknown", self.unknown))
-            for one in found
+            for claim, findings in (("free", self.free), ("fixed", self.fixed), ("unknown", self.unknown))
+            for one in findings
         ]
         return html_table(self.sentence, ["", "what", "as far as tried"], rows, 60)
 
@@ -115,36 +114,31 @@ def finding_of(examination: ExaminedFeature) -> Finding:
     """A feature in words, as far as it was tried."""
     feature = examination.feature
     failing, passing = examination.that("fails"), examination.that("passes")
+    still, gone = (tuple(dict.fromkeys(one.text for one in some)) for some in (failing, passing))
+    some_still, some_gone = first_of(still, _MOST_SHOWN), first_of(gone, _MOST_SHOWN)
+    claim, short = claim_of(examination), ""
+    if claim == "free":
+        text = f"any of {len(failing)} tried ({some_still})"
+    elif claim == "open":
+        tried = f"only {some_still} still failed" if failing else "no change gave a model that fails or passes"
+        text = f"not known: {tried}"
+    else:
+        short = _condition(examination)
+        if not short and kinds(failing) >= _KINDS_FOR_ANY_BUT and len(passing) < len(failing):
+            short = f"any but {series(gone, 'or')}"
+        short = short or series([*filter(None, [feature.present]), *still], "or") or "as they are"
+        answers = [f"{some_still} still fail{'s' if len(failing) == 1 else ''}"] if failing else []
+        answers.append(f"{some_gone} pass{'es' if len(passing) == 1 else ''}")
+        text = f"{short} ({'; '.join(answers)})"
     return Finding(
         what=feature.what,
         name=feature.name,
-        text=_text(examination, claim_of(examination)),
-        short=_short(examination) if passing else "",
+        text=text,
+        short=short,
         is_given=feature.is_given,
-        still=tuple(dict.fromkeys(one.text for one in failing)),
-        gone=tuple(dict.fromkeys(one.text for one in passing)),
+        still=still,
+        gone=gone,
     )
-
-
-def _text(examination: ExaminedFeature, claim: Claim) -> str:
-    failing, passing = examination.that("fails"), examination.that("passes")
-    if claim == "free":
-        return f"any of {len(failing)} tried ({_texts(failing)})"
-    if claim == "open":
-        tried = f"only {_texts(failing)} still failed" if failing else "no change gave a model that fails or passes"
-        return f"not known: {tried}"
-    return f"{_short(examination)} ({_answers(failing, passing)})"
-
-
-def _short(examination: ExaminedFeature) -> str:
-    """What a feature must be, in few words."""
-    failing, passing = examination.that("fails"), examination.that("passes")
-    return _condition(examination) or _set(examination.feature.present, failing, passing)
-
-
-def _answers(failing: Sequence[Alternative], passing: Sequence[Alternative]) -> str:
-    still = [f"{_texts(failing)} still fail{'s' if len(failing) == 1 else ''}"] if failing else []
-    return "; ".join([*still, f"{_texts(passing)} pass{'es' if len(passing) == 1 else ''}"])
 
 
 def _condition(examination: ExaminedFeature) -> str:
@@ -158,27 +152,12 @@ def _condition(examination: ExaminedFeature) -> str:
     return forms[0].text if forms and forms[0].is_supported(failing, passing) else ""
 
 
-def _set(present: str, failing: Sequence[Alternative], passing: Sequence[Alternative]) -> str:
-    """The few that fail, or all but the few that pass."""
-    if kinds(failing) >= _KINDS_FOR_ANY_BUT and len(passing) < len(failing):
-        return f"any but {series(_distinct(passing), 'or')}"
-    return series([*filter(None, [present]), *_distinct(failing)], "or") or "as they are"
-
-
-def _distinct(alternatives: Sequence[Alternative]) -> list[str]:
-    return list(dict.fromkeys(one.text for one in alternatives))
-
-
-def _texts(alternatives: Sequence[Alternative]) -> str:
-    return first_of(_distinct(alternatives), _MOST_SHOWN)
-
-
 # All of it in one sentence
 
 
-def sentence_of(found: Variation) -> str:
+def sentence_of(variation: Variation) -> str:
     """What is free, with how many changes were tried of it, and the conditions on what is not."""
-    free = [one for one in found.free if one.is_given]
+    free = [one for one in variation.free if one.is_given]
     parts = []
     if free:
         limits = {
@@ -187,9 +166,12 @@ def sentence_of(found: Variation) -> str:
             "never": ", each by itself but not all at once",
             None: ", each by itself" if len(free) > 1 else "",
         }
-        parts.append(f"fails for {series(_any_of(free))}{limits[found.together]}")
-    if found.fixed:
-        only = series([_required(one) for one in found.fixed])
+        values = [f"{one.name} ({len(one.still)} tried)" for one in free if one.what in _VALUES]
+        others = [f"any {one.title} ({len(one.still)} tried)" for one in free if one.what not in _VALUES]
+        anything = [f"any values of {series(values)}", *others] if values else others
+        parts.append(f"fails for {series(anything)}{limits[variation.together]}")
+    if variation.fixed:
+        only = series([_required(one) for one in variation.fixed])
         parts.append(f"only if {only}" if free else f"fails only if {only}")
     return "; ".join(parts) or "nothing can be said of what may vary"
 
@@ -199,10 +181,3 @@ def _required(one: Finding) -> str:
     if one.what == "attribute" and not one.short[:1].isalpha():
         return f"{one.title} = {one.short}"
     return f"the {one.title} {'are' if one.what in _VALUES else 'is'} {one.short}"
-
-
-def _any_of(free: Sequence[Finding]) -> list[str]:
-    """What is free, values of inputs and weights together."""
-    values = [f"{one.name} ({len(one.still)} tried)" for one in free if one.what in _VALUES]
-    others = [f"any {one.title} ({len(one.still)} tried)" for one in free if one.what not in _VALUES]
-    return [*([f"any values of {series(values)}"] if values else []), *others]

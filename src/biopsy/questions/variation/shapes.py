@@ -17,9 +17,10 @@ from biopsy.questions.variation.features import (
     Edit,
     Feature,
     FedModel,
-    Numbers,
+    in_turn,
     tied_groups,
     values_of,
+    whole_number,
     with_values,
 )
 from biopsy.questions.variation.validity import Validity
@@ -60,16 +61,22 @@ class ListedSize:
 def size_features(fed: FedModel, validity: Validity) -> Iterator[Feature]:
     """Every size of inputs and weights that can be changed, with what it is tied to."""
     closed = _with_sizes_as_fed(fed)
-    stand = _places(closed.model)
+    size_at = _places(closed.model)
     axes = [
-        place for place, size in stand.items() if isinstance(place, TensorAxis) and (size > 1 or place.number is None)
+        place for place, size in size_at.items() if isinstance(place, TensorAxis) and (size > 1 or place.number is None)
     ]
     axes = axes[:_MOST_AXES]  # weights of size 1 are that because they are the same for all
     groups: dict[tuple[TensorAxis | ListedSize, ...], int] = {}
-    for size in sorted({stand[axis] for axis in axes}):
-        anchors = [axis for axis in axes if stand[axis] == size]
-        places = [place for place, other in stand.items() if other == size]
-        for group in _groups(closed, validity, anchors, places):
+    for size in sorted({size_at[axis] for axis in axes}):
+        anchors = [axis for axis in axes if size_at[axis] == size]
+        places = [place for place, other in size_at.items() if other == size]
+
+        def is_valid(group: Sequence[TensorAxis | ListedSize], size: int = size) -> bool:
+            made = (resized(group, other)(closed) for other in (size + 1, 2 * size))
+            return any(one is not None and validity.told(one.model) is not None for one in made)
+
+        # Where nobody can tell what is tied, all that has this size is.
+        for group in tied_groups(anchors, places, is_valid) if validity.is_strict else [tuple(places)]:
             groups.setdefault(group, size)
     titles = {group: _title(fed.model, group) for group in groups}
     for group, size in groups.items():
@@ -86,40 +93,19 @@ def joined_size_features(fed: FedModel, sizes: Collection[int]) -> Iterator[Feat
             yield _feature(group, size, _title(fed.model, group), {})
 
 
-def _groups(
-    fed: FedModel, validity: Validity, axes: Sequence[TensorAxis], places: Sequence[TensorAxis | ListedSize]
-) -> list[tuple[TensorAxis | ListedSize, ...]]:
-    if not validity.is_strict:  # nobody can tell what is tied, so all that has this size is
-        return [tuple(places)]
-
-    size = _places(fed.model)[axes[0]]
-
-    def is_valid(group: Sequence[TensorAxis | ListedSize]) -> bool:
-        made = (resized(group, other)(fed) for other in (size + 1, 2 * size))
-        return any(one is not None and validity.told(one.model) is not None for one in made)
-
-    return tied_groups(axes, places, is_valid)
-
-
-def _feature(group: Sequence[Any], size: int, title: str, others: Mapping[int, str]) -> Feature:
-    def with_value(value: int, kind: str = "another size") -> Alternative:
-        return Alternative(kind=kind, text=str(value), edit=resized(group, value), value=value)
-
+def _feature(group: Sequence[TensorAxis | ListedSize], size: int, title: str, others: Mapping[int, str]) -> Feature:
     wanted = {size + 1: "one more", 2 * size: "doubled", 1: "one"}
     wanted |= {other: "as another size" for other in list(others)[:_MOST_NAMED] if other not in wanted}
     wanted |= {other: kind for other, kind in ((size + 2, "two more"), (size - 1, "one less")) if other not in wanted}
-    return Feature(
-        what="size",
-        name=title,
-        present=str(size),
-        alternatives=[with_value(value, kind) for value, kind in wanted.items() if value > 0 and value != size],
-        numbers=Numbers(
-            present=size,
-            with_value=with_value,
-            least=1,
-            most=max(2 * size, min(4 * size, size + _LARGEST_STEP), 8),
-            named={other: f"the {name}" for other, name in others.items()},
-        ),
+    return whole_number(
+        "size",
+        title,
+        size,
+        {value: kind for value, kind in wanted.items() if value > 0},
+        partial(resized, group),
+        (1, max(2 * size, min(4 * size, size + _LARGEST_STEP), 8)),
+        "another size",
+        {other: f"the {name}" for other, name in others.items()},
     )
 
 
@@ -145,23 +131,23 @@ def _with_sizes_as_fed(fed: FedModel) -> FedModel:
 
 def _places(model: onnx.ModelProto) -> dict[TensorAxis | ListedSize, int]:
     """Every place where a size stands, with the size; open dimensions have none."""
-    found: dict[TensorAxis | ListedSize, int] = {}
+    sizes: dict[TensorAxis | ListedSize, int] = {}
     for name, dims in _dims_of_inputs(model):
-        found |= {TensorAxis(name, axis): dim.dim_value for axis, dim in enumerate(dims) if dim.dim_value > 0}
+        sizes |= {TensorAxis(name, axis): dim.dim_value for axis, dim in enumerate(dims) if dim.dim_value > 0}
     lists = lists_of_sizes(model)
     for number, (name, tensor) in enumerate(named_tensors(model)):
         if name in lists and not is_external(tensor):
             values = values_of(tensor)
             flat = [] if values is None else values.ravel().tolist()
-            found |= {ListedSize(number, at): int(value) for at, value in enumerate(flat) if value > 0}
+            sizes |= {ListedSize(number, at): int(value) for at, value in enumerate(flat) if value > 0}
         elif has_sizes(tensor) and not is_external(tensor):
-            found |= {TensorAxis(name, axis, number): size for axis, size in enumerate(tensor.dims) if size > 0}
+            sizes |= {TensorAxis(name, axis, number): size for axis, size in enumerate(tensor.dims) if size > 0}
     for number, node in enumerate(walk.nodes(model)):
         for attribute in node.attribute:
             if attribute.name in SIZE_ATTRIBUTES and attribute.name != "group":
                 values_listed = list(attribute.ints) or ([attribute.i] if attribute.HasField("i") else [])
-                found |= {ListedSize(number, at, attribute.name): v for at, v in enumerate(values_listed) if v > 0}
-    return found
+                sizes |= {ListedSize(number, at, attribute.name): v for at, v in enumerate(values_listed) if v > 0}
+    return sizes
 
 
 def _dims_of_inputs(model: onnx.ModelProto) -> Iterator[tuple[str, Any]]:
@@ -176,20 +162,19 @@ def _dims_of_inputs(model: onnx.ModelProto) -> Iterator[tuple[str, Any]]:
 
 def resized(group: Sequence[TensorAxis | ListedSize], size: int) -> Edit:
     """The edit that gives all places of a group another size: values are repeated, or cut off at the end."""
-
-    def edit(fed: FedModel) -> FedModel | None:
-        made: FedModel | None = fed.copied()
-        for place in group:
-            made = None if made is None else _resized_at(made, place, size)
-        return made
-
-    return edit
+    return in_turn([FedModel.copied, *(partial(_resized_at, place=place, size=size) for place in group)])
 
 
 def _resized_at(fed: FedModel, place: TensorAxis | ListedSize, size: int) -> FedModel | None:
     """One place of a model that may be changed."""
-    if isinstance(place, ListedSize):
-        return fed if _listed_anew(fed.model, place, size) else None
+    if isinstance(place, ListedSize) and place.attribute:
+        node = list(walk.nodes(fed.model))[place.number]
+        attribute = next(one for one in node.attribute if one.name == place.attribute)
+        if attribute.ints:
+            attribute.ints[place.position] = size
+        else:
+            attribute.i = size
+        return fed
     if place.number is None:
         dims = next((dims for name, dims in _dims_of_inputs(fed.model) if name == place.name), ())
         if place.axis >= len(dims) or math.prod(max(dim.dim_value, 1) for dim in dims) * size > _MOST_ELEMENTS:
@@ -199,9 +184,13 @@ def _resized_at(fed: FedModel, place: TensorAxis | ListedSize, size: int) -> Fed
         return fed.with_fed(place.name, partial(repeated, axis=place.axis, size=size))
     tensor = list(named_tensors(fed.model))[place.number][1]
     values = values_of(tensor)
-    if values is None or place.axis >= values.ndim:
+    if values is None:
         return None
-    if values.size // values.shape[place.axis] * size > _MOST_ELEMENTS:
+    if isinstance(place, ListedSize):
+        changed = values.copy()
+        changed.reshape(-1)[place.position] = size
+        return fed if with_values(tensor, changed) else None
+    if place.axis >= values.ndim or values.size // values.shape[place.axis] * size > _MOST_ELEMENTS:
         return None
     return fed if with_values(tensor, repeated(values, place.axis, size)) else None
 
@@ -210,24 +199,6 @@ def repeated(values: Array, axis: int, size: int) -> Array:
     """Values with another size of one axis: repeated from the beginning, or cut off at the end."""
     before = values.shape[axis] if axis < values.ndim else 0
     return np.take(values, np.arange(size) % before, axis=axis) if before else values
-
-
-def _listed_anew(model: onnx.ModelProto, place: ListedSize, size: int) -> bool:
-    if not place.attribute:
-        tensor = list(named_tensors(model))[place.number][1]
-        values = values_of(tensor)
-        if values is None:
-            return False
-        changed = values.copy()
-        changed.reshape(-1)[place.position] = size
-        return with_values(tensor, changed)
-    node = list(walk.nodes(model))[place.number]
-    attribute = next(one for one in node.attribute if one.name == place.attribute)
-    if attribute.ints:
-        attribute.ints[place.position] = size
-    else:
-        attribute.i = size
-    return True
 
 
 # What an axis of a tensor is called: by the operator that reads it, else by its place.
@@ -252,11 +223,14 @@ _PRODUCTS = frozenset({"MatMul", "Gemm", "MatMulInteger"})
 
 def role_of(model: onnx.ModelProto, name: str, axis: int) -> str:
     """What an axis of an input or weight is called: "channels", "columns", "axis 3"."""
-    rank = _rank(model, name)
+    graphs = list(walk.graphs(model))
+    ranks = {info.name: len(info.type.tensor_type.shape.dim) for graph in graphs[::-1] for info in graph.input}
+    ranks |= {weight.name: len(weight.dims) for graph in graphs[::-1] for weight in graph.initializer}
+    rank = ranks.get(name, 0)
     for node in walk.nodes(model):
         for place, read in enumerate(node.input):
-            if read == name and (found := _by_operator(node, place, axis, rank)):
-                return found
+            if read == name and (role := _by_operator(node, place, axis, rank)):
+                return role
     if rank == 1:
         return "length"
     return ("rows", "columns")[axis] if rank == 2 else f"axis {axis}"
@@ -282,17 +256,6 @@ def _by_operator(node: onnx.NodeProto, place: int, axis: int, rank: int) -> str:
     if node.op_type in _PRODUCTS and place < 2 and rank > 2:
         return {rank - 1: "columns", rank - 2: "rows"}.get(axis, "batch" if axis == 0 else "")
     return ""
-
-
-def _rank(model: onnx.ModelProto, name: str) -> int:
-    for graph in walk.graphs(model):
-        for weight in graph.initializer:
-            if weight.name == name:
-                return len(weight.dims)
-        for info in graph.input:
-            if info.name == name:
-                return len(info.type.tensor_type.shape.dim)
-    return 0
 
 
 # The number of dimensions that inputs may have, where operators allow others.
@@ -323,7 +286,11 @@ def rank_features(fed: FedModel, validity: Validity) -> Iterator[Feature]:
                 Alternative(kind="one more", text=f"{rank + 1} (the first of size 1)", edit=_raised(group, 1)),
                 Alternative(kind="one more", text=f"{rank + 1} (the first of size 2)", edit=_raised(group, 2)),
                 Alternative(kind="one less", text=str(rank - 1), edit=_lowered(group)),
-                Alternative(kind="two more", text=f"{rank + 2} (the first of size 2)", edit=_twice_raised(group)),
+                Alternative(
+                    kind="two more",
+                    text=f"{rank + 2} (the first of size 2)",
+                    edit=in_turn([_raised(group, 1), _raised(group, 2)]),
+                ),
             ],
         )
 
@@ -339,20 +306,8 @@ def _raised(group: Sequence[str], size: int) -> Edit:
                 dims = [shape.Dimension(dim_value=size), *shape.dim]
                 del shape.dim[:]
                 shape.dim.extend(dims)
-                made = made.with_fed(info.name, lambda values: _stacked(values, size))
+                made = made.with_fed(info.name, lambda values: np.repeat(values[np.newaxis], size, axis=0))
         return made
-
-    return edit
-
-
-def _stacked(values: Array, size: int) -> Array:
-    return np.repeat(values[np.newaxis], size, axis=0)
-
-
-def _twice_raised(group: Sequence[str]) -> Edit:
-    def edit(fed: FedModel) -> FedModel | None:
-        once = _raised(group, 1)(fed)
-        return None if once is None else _raised(group, 2)(once)
 
     return edit
 

@@ -92,7 +92,6 @@ def main() -> int:
 
 
 def _answer(request: Request, note: Note) -> dict[str, Any]:
-
     model = parse(b64decode(request["model"]), None)
     looks: list[str] | None = request["looks"]
     if looks is None:
@@ -117,14 +116,10 @@ def _tell_types_anew(model: onnx.ModelProto) -> None:
     for info in light.graph.output:
         if info.name not in unknown:
             info.ClearField("type")
-    told = onnx_native.inferred(light).model.graph.output
-    for info, found in zip(model.graph.output, told, strict=True):
-        if found.type.tensor_type.elem_type:
-            info.type.CopyFrom(found.type)
-
-
-def _is_accepted(model: onnx.ModelProto) -> bool:
-    return onnx_native.checker_objection(model) is None
+    inferred_outputs = onnx_native.inferred(light).model.graph.output
+    for info, inferred_info in zip(model.graph.output, inferred_outputs, strict=True):
+        if inferred_info.type.tensor_type.elem_type:
+            info.type.CopyFrom(inferred_info.type)
 
 
 def has_allowed_types(model: onnx.ModelProto) -> bool:
@@ -133,31 +128,22 @@ def has_allowed_types(model: onnx.ModelProto) -> bool:
     Neither the checker of onnx nor its shape inference looks at that.
     """
     kinds, opsets = types_in(inferred(model).graph), opsets_of(model)
-    return all(_is_allowed(node, schema_of(node, opsets), kinds) for node in model.graph.node)
-
-
-def _is_allowed(node: onnx.NodeProto, schema: onnx.defs.OpSchema | None, kinds: Mapping[str, onnx.TypeProto]) -> bool:
-    if schema is None or not schema.inputs:
-        return True
-    for place, name in enumerate(node.input):
-        told = _type_name(kinds.get(name))
-        formal = schema.inputs[min(place, len(schema.inputs) - 1)]
-        if told is not None and formal.types and told not in formal.types:
-            return False
+    for node in model.graph.node:
+        schema = schema_of(node, opsets)
+        for place, name in enumerate(node.input if schema is not None and schema.inputs else ()):
+            kind = kinds.get(name)
+            if kind is None or kind.WhichOneof("value") != "tensor_type" or schema is None:
+                continue
+            dtype = DTYPE_OF_ELEM.get(kind.tensor_type.elem_type)
+            types = schema.inputs[min(place, len(schema.inputs) - 1)].types
+            if dtype is not None and types and f"tensor({_SCHEMA_NAMES.get(dtype, dtype)})" not in types:
+                return False
     return True
-
-
-def _type_name(kind: onnx.TypeProto | None) -> str | None:
-    """The type of a tensor as schemas name it: "tensor(float)"; None for what is no tensor, or unknown."""
-    if kind is None or kind.WhichOneof("value") != "tensor_type" or kind.tensor_type.elem_type not in DTYPE_OF_ELEM:
-        return None
-    name = DTYPE_OF_ELEM[kind.tensor_type.elem_type]
-    return f"tensor({_SCHEMA_NAMES.get(name, name)})"
 
 
 _LOOKS: Mapping[str, Callable[[Any], bool]] = {
     "ranks are known": has_ranks,
     "types are allowed": has_allowed_types,
     "shapes agree": is_consistent,
-    "well formed": _is_accepted,
+    "well formed": lambda model: onnx_native.checker_objection(model) is None,
 }

@@ -120,7 +120,12 @@ def vary(index: ModelIndex, check: Check, job: VariationJob, listener: events.Li
         with contextlib.ExitStack() as stack:
             for laboratory in laboratories:
                 stack.callback(laboratory.close)
-            run_resumable(search, _identity(index, check, job))
+            values, failure = job.values_free, job.reference
+            options = {
+                "--values": "found out" if values is None else values,
+                "failure": None if failure is None else str(failure),
+            }
+            run_resumable(search, JournalIdentity(index=index, check=check, search=job.search, options=options))
         return task.variation
 
 
@@ -150,12 +155,6 @@ def _feeds(index: ModelIndex, check: Check, inputs: Inputs | None) -> Sequence[M
     except errors.BiopsyError:
         return None  # the check itself will tell what is wrong with them
     return feeds or None
-
-
-def _identity(index: ModelIndex, check: Check, job: VariationJob) -> JournalIdentity:
-    free, failure = job.values_free, job.reference
-    options = {"--values": "found out" if free is None else free, "failure": None if failure is None else str(failure)}
-    return JournalIdentity(index=index, check=check, search=job.search, options=options)
 
 
 # Finding out what may vary, as a search with a check: every change is asked about, and nothing is written.
@@ -226,7 +225,16 @@ class VariationTask:
                     return self._begin_with(laboratory, judged, 1)
         judged, tries = self._flakiness.failure(lambda: as_it_is.unchanged)
         if judged.outcome is not Outcome.REPRODUCES:
-            raise _passes(judged, self._oracle.check.line(self._index.path or self._job.search.candidate))
+            line = self._oracle.check.line(self._index.path or self._job.search.candidate)
+            if judged.outcome is Outcome.INVALID:
+                raise errors.CheckError(
+                    f"the check cannot say whether the model fails: {judged.reason}", next_steps=[line]
+                )
+            raise errors.OriginalPasses(
+                f"the model does not fail this check ({judged.outcome.value}: {judged.reason}), so nothing can be "
+                "varied",
+                next_steps=[f"run it by hand: {line}"],
+            )
         return self._begin_with(as_it_is, judged, tries)
 
     def _begin_with(self, laboratory: Laboratory, judged: Judged, tries: int) -> None:
@@ -254,27 +262,35 @@ class VariationTask:
         try:
             with self._oracle.budget.enforced():
                 drive(varied(self._examinations), self._answered)
-                assert self._laboratory is not None
-                alone = [
-                    one.feature for one in self._examinations if one.feature.what == "size" and claim_of(one) != "free"
-                ]
-                sizes = {one.numbers.present for one in alone if one.numbers is not None}
-                known = {one.name for one in alone}
-                joined = [
-                    ExaminedFeature(one)
-                    for one in joined_size_features(self._laboratory.base, sizes)
-                    if one.name not in known
-                ]
-                self._examinations += joined
-                drive(varied(joined), self._answered)
-                told = {one.feature.numbers.present for one in joined if one.feature.numbers and one.that("fails")}
-                self._examinations = [one for one in self._examinations if one in joined or not _is_in(one, told)]
+                self._vary_joined_sizes()
                 self._found = replace(self._found, together=self._all_at_once())
         except BudgetSpentError:
             self._found = replace(self._found, complete=False)
         self._oracle.abandon_all()
         self._require_meaning()
         return True
+
+    def _vary_joined_sizes(self) -> None:
+        """Change all places of a size together, where changing some of them was not enough."""
+        assert self._laboratory is not None
+        alone = [one.feature for one in self._examinations if one.feature.what == "size" and claim_of(one) != "free"]
+        sizes = {one.numbers.present for one in alone if one.numbers is not None}
+        names = {one.name for one in alone}
+        joined = [
+            ExaminedFeature(one) for one in joined_size_features(self._laboratory.base, sizes) if one.name not in names
+        ]
+        self._examinations += joined
+        drive(varied(joined), self._answered)
+        failing = {one.feature.numbers.present for one in joined if one.feature.numbers and one.that("fails")}
+        self._examinations = [
+            one
+            for one in self._examinations
+            if one in joined
+            or one.that("fails")
+            or one.feature.what != "size"
+            or one.feature.numbers is None
+            or one.feature.numbers.present not in failing
+        ]
 
     def undo(self, digest: bytes | None) -> bool:
         """Nobody takes an answer back: persons are not asked."""
@@ -301,7 +317,8 @@ class VariationTask:
         for trying, trial in asked:
             answer: Answer = "invalid"
             if trial is not None:
-                self._ahead(waiting)
+                if self._oracle.jobs > 1:
+                    self._oracle.ahead(iter(waiting))
                 waiting = waiting[1:]
                 answer = self._answer(trial)
             trying.examination.note(trying.alternative, answer)
@@ -317,10 +334,6 @@ class VariationTask:
         self._asked.add((id(trying.examination), trial.digest))
         return trial
 
-    def _ahead(self, trials: Sequence[Trial]) -> None:
-        if self._oracle.jobs > 1:
-            self._oracle.ahead(iter(trials))
-
     def _answer(self, trial: Trial) -> Answer:
         return _ANSWERS.get(self._oracle.judge(trial).outcome, "neither")
 
@@ -329,18 +342,16 @@ class VariationTask:
         free = [one for one in self._examinations if claim_of(one) == "free"]
         if len(free) < 2:
             return None
-        tried = (self._answered_at_once(free, number) for number in range(_MOST_AT_ONCE))
-        told = set(islice((answer for answer in tried if answer in {"fails", "passes"}), _AT_ONCE))
-        if not told:
+        answers = (self._answered_at_once(free, number) for number in range(_MOST_AT_ONCE))
+        seen = set(islice((answer for answer in answers if answer in {"fails", "passes"}), _AT_ONCE))
+        if not seen:
             return None
-        return "sometimes" if len(told) > 1 else "always" if told == {"fails"} else "never"
+        return "sometimes" if len(seen) > 1 else "always" if seen == {"fails"} else "never"
 
     def _answered_at_once(self, free: Sequence[ExaminedFeature], number: int) -> Answer:
         assert self._laboratory is not None
-        edits: list[Edit] = []
-        for one in free:
-            failing = one.that("fails")
-            edits.append(failing[number % len(failing)].edit)
+        failing = [one.that("fails") for one in free]
+        edits = [some[number % len(some)].edit for some in failing]
         trial = self._laboratory.changed(in_turn(edits), "all that may vary at once")
         return "invalid" if trial is None else self._answer(trial)
 
@@ -370,18 +381,11 @@ class VariationTask:
         claims = [(claim_of(one), finding_of(one)) for one in self._examinations if one.seen]
         return replace(
             self._found,
-            free=tuple(found for claim, found in claims if claim == "free"),
-            fixed=tuple(found for claim, found in claims if claim == "fixed"),
-            unknown=tuple(found for claim, found in claims if claim == "open"),
+            free=tuple(finding for claim, finding in claims if claim == "free"),
+            fixed=tuple(finding for claim, finding in claims if claim == "fixed"),
+            unknown=tuple(finding for claim, finding in claims if claim == "open"),
             checks=self._oracle.tally.checks,
         )
-
-
-def _is_in(examination: ExaminedFeature, sizes: set[int]) -> bool:
-    """Whether something that never failed by itself is part of what was changed together."""
-    feature = examination.feature
-    is_size = feature.what == "size" and feature.numbers is not None and feature.numbers.present in sizes
-    return is_size and not examination.that("fails")
 
 
 def features_of(laboratory: Laboratory, bits: int) -> Iterator[Feature]:
@@ -395,29 +399,20 @@ def features_of(laboratory: Laboratory, bits: int) -> Iterator[Feature]:
     yield from rank_features(fed, validity)
 
 
-def _passes(judged: Judged, line: str) -> errors.BiopsyError:
-    if judged.outcome is Outcome.INVALID:
-        return errors.CheckError(f"the check cannot say whether the model fails: {judged.reason}", next_steps=[line])
-    return errors.OriginalPasses(
-        f"the model does not fail this check ({judged.outcome.value}: {judged.reason}), so nothing can be varied",
-        next_steps=[f"run it by hand: {line}"],
-    )
-
-
 # Changed models as they are given to the check: made, held against what is valid, and fed.
 
 VARIED = Stage("explain", is_iteration=False)
 """A model with one of its features changed."""
 
 
+@dataclass
 class Laboratory:
     """Makes trials of changed models; ``folder`` is where the inputs stand that they are fed."""
 
-    def __init__(self, base: FedModel, check: Check, folder: Path) -> None:
-        self.base = base
-        self._check = check
-        self._folder = folder
-        self._fed: dict[str, Check] = {}
+    base: FedModel
+    check: Check
+    folder: Path
+    _fed: dict[str, Check] = field(default_factory=dict)
 
     @cached_property
     def validity(self) -> Validity:
@@ -458,10 +453,10 @@ class Laboratory:
         )
 
     def _check_fed(self, digest: str, feeds: Sequence[Mapping[str, Array]]) -> Check:
-        assert isinstance(self._check, CommandCheck)
         if digest not in self._fed:
-            path = self._folder / f"{digest}.safetensors"
+            assert isinstance(self.check, CommandCheck)
+            path = self.folder / f"{digest}.safetensors"
             write_feeds(path, feeds)
-            self._check.start()  # once, and not for each set of inputs
-            self._fed[digest] = self._check.fed(path)
+            self.check.start()  # once, and not for each set of inputs
+            self._fed[digest] = self.check.fed(path)
         return self._fed[digest]

@@ -5,6 +5,7 @@ marks, barriers, higher precision and other spellings.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeAlias
 
@@ -27,9 +28,8 @@ from biopsy.questions.workarounds.spellings.site import (
     FLOAT,
     FLOAT16,
     INT64,
+    Family,
     Site,
-    Spelling,
-    unmatched,
 )
 from biopsy.questions.workarounds.spellings.table import respellings, spellings
 from biopsy.reduction.passes.editing import copied, described
@@ -38,15 +38,14 @@ from biopsy.search.subset import minimal_subsets, shortest
 
 if TYPE_CHECKING:
     import onnx
-    from packaging.version import Version
 
 
 def settings_that_pass(
     probe: SettingProbe, template: CheckTemplate, model: Path, weights_folder: Path | None
 ) -> list[ChangeCandidate]:
     """The smallest changes of settings with which the check passes. ``probe`` has seen the failure."""
-    found = switches_of(probe, template, model, weights_folder)
-    return [setting_candidate(switch.change) for switch in found.switches]
+    answer = switches_of(probe, template, model, weights_folder)
+    return [setting_candidate(switch.change) for switch in answer.switches]
 
 
 def setting_candidate(change: SettingChange) -> ChangeCandidate:
@@ -89,28 +88,20 @@ def releases_to_try(spec: EngineSpec) -> list[ChangeCandidate]:
         now = Version(release_now(spec))
     except InvalidVersion:
         return []
-    known = [
+    known = sorted(
         Version(each.version) for each in releases(distribution, python=interpreter_of(spec.settings.get("python")))
-    ]
-    newer = [max(known)] if known and max(known) > now else []
+    )
+    last = {version.release[:2]: version for version in known if version.release[:2] < now.release[:2]}
+    back = list(last.values())[::-1]  # of each older minor release the last one
+    older = [back[number - 1] for number in _OLDER if number <= len(back)]
     return [
         ChangeCandidate(
             kind="release",
             text=f"{distribution} {version}",
             change=SettingChange(release_settings(spec.name, distribution, str(version))),
         )
-        for version in [*newer, *_older(known, now)]
+        for version in [*(one for one in known[-1:] if one > now), *older]
     ]
-
-
-def _older(known: Sequence[Version], now: Version) -> list[Version]:
-    """The last release of the minor releases before one, as many back as ``_OLDER`` says."""
-    last: dict[tuple[int, ...], Version] = {}
-    for version in sorted(known):
-        if version.release[:2] < now.release[:2]:
-            last[version.release[:2]] = version
-    back = list(last.values())[::-1]
-    return [back[number - 1] for number in _OLDER if number <= len(back)]
 
 
 # Inner tensors marked as outputs: an engine has to compute them, so it cannot fuse the nodes around them into one.
@@ -124,23 +115,19 @@ def marks(model: onnx.ModelProto, nodes: Sequence[int]) -> list[Patch]:
     types = infer.infer_types(model)
     outputs = {info.name for info in model.graph.output}
     return [
-        _mark(model.graph.node[place], place, name)
+        Patch(
+            kind="mark",
+            name="output-mark",
+            text=f"{described(model.graph.node[place])}: its result {name!r} marked as an output",
+            cost="one more output of the model, and the fusions that it breaks",
+            exact=True,
+            nodes=(place,),
+            change=partial(marked, name=name),
+        )
         for place in nodes
         for name in model.graph.node[place].output
         if name and name not in outputs and name in types and types[name].shape is not None
     ]
-
-
-def _mark(node: onnx.NodeProto, place: int, name: str) -> Patch:
-    return Patch(
-        kind="mark",
-        name="output-mark",
-        text=f"{described(node)}: its result {name!r} marked as an output",
-        cost="one more output of the model, and the fusions that it breaks",
-        exact=True,
-        nodes=(place,),
-        change=lambda model: marked(model, name),
-    )
 
 
 def marked(model: onnx.ModelProto, name: str) -> onnx.ModelProto | None:
@@ -167,63 +154,49 @@ _WIDER = {FLOAT16: FLOAT, BFLOAT16: FLOAT, FLOAT: DOUBLE}
 _INT32 = 6
 
 
+BARRIERS = Family(matches="a result")
+
+
 def _behind(at: Site) -> list[str]:
     """The node again; only its first output gets a barrier."""
     at.require(bool(at.node.output[0]) and at.node.op_type not in {"Constant", "Identity"})
     return at.copies(at.node.input)
 
 
-def _cast_pair(at: Site) -> list[str]:
+@BARRIERS.by(
+    "cast-pair",
+    writes="its result cast to a wider type and back",
+    cost="the fusions that it breaks; ONNX Runtime removes the casts after them",
+)
+def _(at: Site) -> list[str]:
     elem = at.elem(at.node.output[0])
     first, *others = _behind(at)
-    return [at.cast(at.cast(first, _WIDER.get(elem) or unmatched()), elem), *others]
+    return [at.write("Cast(Cast(r, to=wider), to=elem)", r=first, wider=_WIDER[elem], elem=elem), *others]
 
 
-def _max_with_itself(at: Site) -> list[str]:
+@BARRIERS.by(
+    "max-with-itself",
+    writes="Max(r, r) of its result r, which is r",
+    cost="the fusions that it breaks, and a pass over the tensor",
+    least_opset=8,
+)
+def _(at: Site) -> list[str]:
     elem = at.elem(at.node.output[0])
     at.require(elem in {FLOAT, DOUBLE} or (at.opset >= 12 and elem in {FLOAT16, _INT32, INT64}))
     first, *others = _behind(at)
     return [at.new("Max", first, first), *others]
 
 
-def _where_never(at: Site) -> list[str]:
-    elem = at.elem(at.node.output[0])
-    at.require(elem in {FLOAT, DOUBLE, INT64, _INT32})
-    first, *others = _behind(at)
-    return [at.new("Where", at.new("Less", first, first), first, first), *others]
-
-
-BARRIERS = (
-    Spelling(
-        name="cast-pair",
-        operators=(),
-        matches="a result",
-        writes="its result cast to a wider type and back",
-        draft=_cast_pair,
-        cost="the fusions that it breaks; ONNX Runtime removes the casts after them",
-        exact=True,
-    ),
-    Spelling(
-        name="max-with-itself",
-        operators=(),
-        matches="a result",
-        writes="Max(r, r) of its result r, which is r",
-        draft=_max_with_itself,
-        cost="the fusions that it breaks, and a pass over the tensor",
-        exact=True,
-        least_opset=8,
-    ),
-    Spelling(
-        name="where-with-itself",
-        operators=(),
-        matches="a result",
-        writes="Where(r < r, r, r) of its result r, which is r",
-        draft=_where_never,
-        cost="the fusions that it breaks, and two passes over the tensor",
-        exact=True,
-        least_opset=9,
-    ),
+@BARRIERS.by(
+    "where-with-itself",
+    writes="Where(r < r, r, r) of its result r, which is r",
+    cost="the fusions that it breaks, and two passes over the tensor",
+    least_opset=9,
 )
+def _(at: Site) -> list[str]:
+    at.require(at.elem(at.node.output[0]) in {FLOAT, DOUBLE, INT64, _INT32})
+    first, *others = _behind(at)
+    return [at.write("Where(r < r, r, r)", r=first), *others]
 
 
 def barriers(model: onnx.ModelProto, nodes: Sequence[int]) -> list[Patch]:
@@ -248,7 +221,7 @@ def raised_precisions(model: onnx.ModelProto, nodes: Sequence[int]) -> list[Patc
     local functions are replaced by their nodes in the patched model. External weights are not read, but cast in the
     model.
     """
-    found = []
+    patches = []
     for high in (FP32, FP64):
         able = _raisable(model, high)
         chosen = [
@@ -257,9 +230,22 @@ def raised_precisions(model: onnx.ModelProto, nodes: Sequence[int]) -> list[Patc
             for name in [name for name in model.graph.node[place].output if name][:1]
             if name in able
         ]
-        groups = [[each] for each in chosen] + ([chosen] if len(chosen) > 1 else [])
-        found += [_patch(group, high) for group in groups]
-    return sorted(found, key=lambda patch: len(patch.nodes))
+        for group in [[each] for each in chosen] + ([chosen] if len(chosen) > 1 else []):
+            names = ", ".join(layer.label for _, layer in group[:3])
+            more = f" and {len(group) - 3} more" if len(group) > 3 else ""
+            memory = "as much memory again" if high is FP64 else "twice the memory"
+            patches.append(
+                Patch(
+                    kind="precision",
+                    name=f"in-{high.name}",
+                    text=f"{names}{more}: computed in {high.name}, with casts around",
+                    cost=f"{memory}, and slower, where these nodes compute",
+                    exact=False,
+                    nodes=tuple(place for place, _ in group),
+                    change=partial(raised, writes=[layer.writes for _, layer in group], high=high),
+                )
+            )
+    return sorted(patches, key=lambda patch: len(patch.nodes))
 
 
 def _raisable(model: onnx.ModelProto, high: Format) -> dict[str, Layer]:
@@ -278,29 +264,14 @@ def _raisable(model: onnx.ModelProto, high: Format) -> dict[str, Layer]:
 
 def _own_formats(graph: PlannedGraph) -> dict[int, Format]:
     """The precision in which each layer computes in the model, those in bodies included."""
-    found: dict[int, Format] = {}
+    formats: dict[int, Format] = {}
     for node in graph.nodes:
         if node.number >= 0:
             elem = graph.elems.get(node.proto.output[node.part.outputs[0]], 0)
-            found.update({node.number: OF_ELEM[elem]} if elem in OF_ELEM else {})
+            formats.update({node.number: OF_ELEM[elem]} if elem in OF_ELEM else {})
         for _, _, body in node.bodies:
-            found |= _own_formats(body)
-    return found
-
-
-def _patch(chosen: Sequence[tuple[int, Layer]], high: Format) -> Patch:
-    names = ", ".join(layer.label for _, layer in chosen[:3])
-    more = f" and {len(chosen) - 3} more" if len(chosen) > 3 else ""
-    written = [layer.writes for _, layer in chosen]
-    return Patch(
-        kind="precision",
-        name=f"in-{high.name}",
-        text=f"{names}{more}: computed in {high.name}, with casts around",
-        cost=f"{'as much memory again' if high is FP64 else 'twice the memory'}, and slower, where these nodes compute",
-        exact=False,
-        nodes=tuple(place for place, _ in chosen),
-        change=lambda model: raised(model, written, high),
-    )
+            formats |= _own_formats(body)
+    return formats
 
 
 def raised(model: onnx.ModelProto, writes: Sequence[str], high: Format) -> onnx.ModelProto | None:

@@ -6,18 +6,16 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Iterator, Sequence
-from dataclasses import replace
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
 from pathlib import Path
 
 from biopsy import errors, events
 from biopsy.checks.command_line import OwnRun
-from biopsy.checks.command_line import parse as command_line_parse
+from biopsy.checks.command_line import parse as parse_command
 from biopsy.checks.outcome import Outcome
 from biopsy.checks.warm import command_check
-from biopsy.engines.base import ModelInput
-from biopsy.engines.runner import wider_sample
 from biopsy.model.index import ModelIndex, Node, index_file
 from biopsy.model.load import parse, read_bytes
 from biopsy.model.weights_file import save_with_weights
@@ -32,10 +30,11 @@ from biopsy.questions.workarounds.changes import (
     setting_candidate,
     settings_that_pass,
 )
-from biopsy.questions.workarounds.question import FRESH, ChangeCandidate, Kind, PatchedFile, WorkaroundQuestion
+from biopsy.questions.workarounds.latency import Latency
+from biopsy.questions.workarounds.question import ChangeCandidate, Kind, WorkaroundQuestion
 from biopsy.questions.workarounds.result import FailureRate, TriedChange, Trust, VerifiedChange, Workarounds, labels
-from biopsy.questions.workarounds.trusted_values import TrustedValues, TrustQuestion, fresh_samples, trusted_values
-from biopsy.questions.workarounds.verification import Bench, ChangeTrials
+from biopsy.questions.workarounds.trusted_values import TrustedValues, trusted_values
+from biopsy.questions.workarounds.verification import ChangeTrials
 from biopsy.reduction.job import RecordingOptions, ReductionJob, run_job
 from biopsy.reduction.result import Target
 from biopsy.session.checked_search import SearchOptions, prepared
@@ -75,114 +74,77 @@ def find_workarounds(
             return WorkaroundSearch(question, check, place.candidate, scratch, listener).run(settings)
 
 
+@dataclass
 class WorkaroundSearch:
     """One search. ``candidate`` is where patched models stand, ``scratch`` a folder for everything else."""
 
-    def __init__(
-        self,
-        question: WorkaroundQuestion,
-        check: VariedCheck,
-        candidate: Path,
-        scratch: Path,
-        listener: events.Listener,
-    ) -> None:
-        self._question = question
-        self._check = check
-        self._candidate = candidate
-        self._scratch = scratch
-        self._listener = listener
-        self._meter = BudgetMeter(question.budget)
-        self._probe = SettingProbe(check, question.model, question.rules, self._bounded)
-        self._checks = 0
-        self._started = time.monotonic()
-        self._nodes: tuple[int, ...] | None = None
-        self._found: list[VerifiedChange] = []
-        self._tried: list[TriedChange] = []
+    question: WorkaroundQuestion
+    check: VariedCheck
+    candidate: Path
+    scratch: Path
+    listener: events.Listener
+    _checks: int = 0
+    _started: float = field(default_factory=time.monotonic)
+    _nodes: tuple[int, ...] | None = None
+    _verified: list[VerifiedChange] = field(default_factory=list)
+    _tried: list[TriedChange] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self._meter = BudgetMeter(self.question.budget)
+        self._probe = SettingProbe(self.check, self.question.model, self.question.rules, self._bounded)
 
     def run(self, settings: Sequence[SettingChange] | None = None) -> Workarounds:
         """Look at the original, learn what is right, try what may help; of settings only the known ones, if given."""
-        self._look_up_places()
-        self._require_failure()
-        trusted = self._trusted()
-        known = self._known(trusted)
-        bench = Bench(
-            question=self._question,
-            check=self._check,
-            probe=self._probe,
-            candidate=self._candidate,
-            scratch=self._scratch,
-            trusted=trusted,
-            model=parse(read_bytes(self._question.model), self._question.model),
-            listener=self._bounded,
-            settings=settings,
-        )
-        stopped, interrupted, output = None, False, None
-        with ChangeTrials(bench) as trials:
-            trials.require_symptom()
-            if self._nodes is not None:
-                self._listener(events.PlacesFound(self._labels))
-            try:
-                with self._meter.enforced():
-                    self._warn_of_deaf_check()
-                    for kind in self._question.kinds:
-                        self._try(kind, bench, trials)
-            except BudgetSpentError as limit:
-                stopped = str(limit)
-            except KeyboardInterrupt:
-                stopped, interrupted = "an interruption", True
-            known = replace(known, found=tuple(self._found))
-            output = self._written(known, trials)
-        return replace(
-            known,
-            output=output,
-            tried=tuple(self._tried),
-            piece=self._labels,
-            checks=self._checks,
-            seconds=time.monotonic() - self._started,
-            stopped=stopped,
-            interrupted=interrupted,
-        )
-
-    def _written(self, known: Workarounds, trials: ChangeTrials) -> Path | None:
-        """Write the best patched model, if there is one and it is wanted, and have the file checked.
-
-        Raises CheckError if the check does not pass with the file as it was written.
-        """
-        target, patched = self._question.target, known.patched
-        if target is None or patched is None or patched.model is None:
-            return None
-        write_patched(patched.model, target, self._question.index)
-        said = trials.check_file(target.path, patched)
-        if said is not None:
-            raise errors.CheckError(
-                f"{target.path} was written with {patched.text}, and does not pass as it stands there: {said}",
-                kept=f"{target.path}, which is not verified",
-            )
-        return target.path
-
-    def _look_up_places(self) -> None:
-        """The nodes that were named, before anything else: a wrong name is told at once."""
-        question = self._question
-        if question.nodes:
+        question = self.question
+        if question.nodes:  # a wrong name is told before anything else
             self._nodes = nodes_named(question.index, question.nodes)
         elif question.piece is not None:
             self._nodes = nodes_of_piece(question.index, index_file(question.piece))
-
-    def _require_failure(self) -> None:
-        """See the failure. Raises OriginalPasses, or CheckError if nothing can be said."""
         try:
             self._probe.begin()
         except errors.OriginalPasses as error:
             raise errors.OriginalPasses(
-                f"the model does not fail this check in {self._question.template.spec.text}: there is nothing to mend",
+                f"the model does not fail this check in {question.template.spec.text}: there is nothing to mend",
                 next_steps=error.next_steps,
             ) from error
+        trials = ChangeTrials(
+            question=question,
+            check=self.check,
+            probe=self._probe,
+            candidate=self.candidate,
+            scratch=self.scratch,
+            trusted=trusted_values(question, self.scratch, self.listener),
+            model=parse(read_bytes(question.model), question.model),
+            listener=self._bounded,
+        )
+        stopped, interrupted = None, False
+        with trials:
+            trials.require_symptom()
+            if self._nodes is not None:
+                self.listener(events.PlacesFound(self._labels))
+            try:
+                with self._meter.enforced():
+                    if not question.template.names_settings and {"setting", "release"} & set(question.kinds):
+                        remark = (
+                            f"the check has no {{engine}}: settings and releases help it only if it reads {VARIABLE}"
+                        )
+                        self.listener(events.Remark(remark, warning=True))
+                    for kind in question.kinds:
+                        self.listener(events.StageStarted(kind, len(question.index.nodes), 0))
+                        self._try(kind, trials, settings)
+            except BudgetSpentError as limit:
+                stopped = str(limit)
+            except KeyboardInterrupt:
+                stopped, interrupted = "an interruption", True
+            result = self._result(trials.trusted, stopped, interrupted)
+            output = self._written(result, trials)
+        return replace(result, output=output, checks=self._checks, seconds=time.monotonic() - self._started)
 
-    def _known(self, trusted: TrustedValues) -> Workarounds:
+    def _result(self, trusted: TrustedValues, stopped: str | None, interrupted: bool) -> Workarounds:
         seen = self._probe.found
         return Workarounds(
-            model=str(self._question.model),
-            engine=self._question.template.spec.text,
+            model=str(self.question.model),
+            engine=self.question.template.spec.text,
             failure=FailureRate(text=seen.failure, failed=seen.failed, runs=seen.runs),
             trust=Trust(
                 reference=trusted.engine,
@@ -190,86 +152,66 @@ class WorkaroundSearch:
                 samples=trusted.own,
                 fresh=trusted.fresh,
             ),
+            found=tuple(self._verified),
+            tried=tuple(self._tried),
+            piece=self._labels,
+            stopped=stopped,
+            interrupted=interrupted,
         )
+
+    def _written(self, result: Workarounds, trials: ChangeTrials) -> Path | None:
+        """Write the best patched model, if there is one and it is wanted, and have the file checked.
+
+        In the folder of the original it goes on referring to weights in other files; elsewhere it gets them inside.
+        Raises UsageError if it cannot be written, ModelError if weights are missing, CheckError if the check does not
+        pass with the file as it was written.
+        """
+        target, patched = self.question.target, result.patched
+        if target is None or patched is None or patched.model is None:
+            return None
+        model = parse(patched.model, target.path)
+        save_with_weights(model, target.path, self.question.index.folder, target.external, target.threshold)
+        objection = trials.check_file(target.path, patched)
+        if objection is not None:
+            raise errors.CheckError(
+                f"{target.path} was written with {patched.text}, and does not pass as it stands there: {objection}",
+                kept=f"{target.path}, which is not verified",
+            )
+        return target.path
 
     def _bounded(self, event: events.Event) -> None:
         """Hand on what is told, and count checks. Raises BudgetSpentError once the budget is spent."""
         self._checks += isinstance(event, events.Checked)
-        self._listener(event)
+        self.listener(event)
         if isinstance(event, events.Checking):
             self._meter.spend()
 
-    # What is right
-
-    def _trusted(self) -> TrustedValues:
-        question, index = self._question, self._question.index
-        wanted = index.fed_types()
-        fresh = fresh_samples(wanted, question.right.samples, question.right.drawn, FRESH)
-        started = time.monotonic()
-        asked = TrustQuestion(
-            model=_model_input(question),
-            references=question.right.references,
-            named=question.right.named,
-            suspect=question.template.spec.text,
-            judge=question.right.judge,
-            golden=question.right.golden,
-            scratch=self._scratch,
-            timeout=question.timeout or question.budget.seconds,
-        )
-        wider = wider_sample(index, wanted, question.right.drawn)
-        found = trusted_values(asked, question.right.samples, fresh, wider, self._listener)
-        if wanted and not found.fresh:
-            told = (
-                "no fresh inputs could be made: what is right for these inputs by luck is not told from what is right"
-            )
-            self._listener(events.Remark(told, warning=True))
-        self._listener(
-            events.Trusted(
-                engine=found.engine,
-                confirmed_by=found.confirmed_by,
-                samples=found.own,
-                fresh=found.fresh,
-                seconds=time.monotonic() - started,
-            )
-        )
-        return found
-
     # What may help
 
-    def _warn_of_deaf_check(self) -> None:
-        """Say if the check may not learn of other settings and releases: then none of them helps, whatever they do."""
-        if not self._question.template.names_settings and {"setting", "release"} & set(self._question.kinds):
-            told = f"the check has no {{engine}}: settings and releases help it only if it reads {VARIABLE}"
-            self._listener(events.Remark(told, warning=True))
-
-    def _try(self, kind: Kind, bench: Bench, trials: ChangeTrials) -> None:
-        self._listener(events.StageStarted(kind, len(self._question.index.nodes), 0))
+    def _try(self, kind: Kind, trials: ChangeTrials, settings: Sequence[SettingChange] | None) -> None:
+        question = self.question
         if kind in MODEL_KINDS:
-            self._try_patches(kind, bench, trials)
-            return
-        if kind == "release":
+            self._try_patches(kind, trials)
+        elif kind == "release":
             self._try_releases(trials)
+        elif settings is not None:
+            for change in settings:
+                self._verify(setting_candidate(change), trials)
         else:
-            for candidate in self._settings(bench):
+            try:
+                candidates = settings_that_pass(self._probe, question.template, question.model, question.index.folder)
+            finally:  # what was tried is noted also if that is stopped
+                for one in refused(self._probe.found.tried):
+                    self._note(one)
+            for candidate in candidates:
                 self._verify(candidate, trials)
-
-    def _settings(self, bench: Bench) -> Sequence[ChangeCandidate]:
-        """Those that are known already, else the fewest that help; what was tried is noted also if that is stopped."""
-        question = self._question
-        if bench.settings is not None:
-            return [setting_candidate(change) for change in bench.settings]
-        try:
-            return settings_that_pass(self._probe, question.template, question.model, question.index.folder)
-        finally:
-            for one in refused(self._probe.found.tried):
-                self._note(one)
 
     def _try_releases(self, trials: ChangeTrials) -> None:
         """The first release that helps."""
         try:
-            candidates = releases_to_try(self._question.template.spec)
+            candidates = releases_to_try(self.question.template.spec)
         except (errors.CannotInstall, errors.EngineMissing) as error:
-            self._listener(events.Remark(f"no other release is tried: {error.summary}", warning=True))
+            self.listener(events.Remark(f"no other release is tried: {error.summary}", warning=True))
             return
         for candidate in candidates:
             try:
@@ -281,42 +223,30 @@ class WorkaroundSearch:
                 if error.concerns_all:
                     return
 
-    def _try_patches(self, kind: Kind, bench: Bench, trials: ChangeTrials) -> None:
+    def _try_patches(self, kind: Kind, trials: ChangeTrials) -> None:
         """At the nodes of the piece; where nothing helps there, at those beside it."""
-        nodes = self._places()
-        if not nodes:
-            return
-
-        def holds(candidate: ChangeCandidate) -> bool:
-            return self._holds(candidate, trials)
-
-        for some in (nodes, neighbours(self._question.index, nodes)[:_MOST_NEIGHBOURS]):
-            before = len(self._found)
-            for candidate in candidates_of(kind, bench.model, some, holds):
-                self._verify(candidate, trials)
-            if len(self._found) > before:
-                return
-
-    def _places(self) -> tuple[int, ...]:
-        """Where to look in the model, found and told once."""
         if self._nodes is None:
-            self._nodes = self._nodes_of_smallest_piece()
-            self._listener(events.PlacesFound(self._labels))
-        return self._nodes
+            left = self._meter.seconds_left
+            seconds = None if left is None else _SHARE_OF_REDUCTION * left
+            try:
+                self._nodes = nodes_of_smallest_piece(self.question, self.scratch, seconds, self.listener)
+            except errors.BiopsyError as error:
+                self._nodes = ()
+                remark = f"the model could not be reduced, so no change of it is tried: {first_line(error.summary)}"
+                self.listener(events.Remark(remark, warning=True))
+            self.listener(events.PlacesFound(self._labels))
+        if not self._nodes:
+            return
+        for nodes in (self._nodes, neighbours(self.question.index, self._nodes)[:_MOST_NEIGHBOURS]):
+            before = len(self._verified)
+            for candidate in candidates_of(kind, trials.model, nodes, lambda one: self._holds(one, trials)):
+                self._verify(candidate, trials)
+            if len(self._verified) > before:
+                return
 
     @property
     def _labels(self) -> tuple[str, ...]:
-        return labels(self._nodes or (), [node.label for node in self._question.index.nodes])
-
-    def _nodes_of_smallest_piece(self) -> tuple[int, ...]:
-        left = self._meter.seconds_left
-        seconds = None if left is None else _SHARE_OF_REDUCTION * left
-        try:
-            return nodes_of_smallest_piece(self._question, self._scratch, seconds, self._listener)
-        except errors.BiopsyError as error:
-            told = f"the model could not be reduced, so no change of it is tried: {first_line(error.summary)}"
-            self._listener(events.Remark(told, warning=True))
-            return ()
+        return labels(self._nodes or (), [node.label for node in self.question.index.nodes])
 
     # One candidate
 
@@ -325,44 +255,40 @@ class WorkaroundSearch:
         number = self._checks
         self._bounded(events.Checking(number=number, stage=candidate.kind, description=candidate.text, line=""))
         started = time.monotonic()
-        said = trials.objection(candidate)
-        outcome = Outcome.PASSES if said is None else Outcome.OTHER_FAILURE
+        objection = trials.objection(candidate)
+        outcome = Outcome.PASSES if objection is None else Outcome.OTHER_FAILURE
         self._bounded(
             events.Checked(
                 number=number,
                 stage=candidate.kind,
                 outcome=outcome.value,
-                reason=said or "the outputs are right",
+                reason=objection or "the outputs are right",
                 seconds=time.monotonic() - started,
                 output=b"",
             )
         )
-        if said is not None:
-            self._note(TriedChange(kind=candidate.kind, text=candidate.text, right=False, reason=said))
-        return said is None
+        if objection is not None:
+            self._note(TriedChange(kind=candidate.kind, text=candidate.text, right=False, reason=objection))
+        return objection is None
 
     def _verify(self, candidate: ChangeCandidate, trials: ChangeTrials) -> bool:
         """Whether a candidate is a workaround in full, which is noted."""
-        found = trials.verified(candidate)
-        if isinstance(found, VerifiedChange):
-            self._found.append(found)
-            self._note(TriedChange(kind=candidate.kind, text=candidate.text, right=True), found)
-        else:
-            self._note(TriedChange(kind=candidate.kind, text=candidate.text, right=False, reason=found))
-        return isinstance(found, VerifiedChange)
+        verified = trials.verified(candidate)
+        if isinstance(verified, str):
+            self._note(TriedChange(kind=candidate.kind, text=candidate.text, right=False, reason=verified))
+            return False
+        self._verified.append(verified)
+        self._note(TriedChange(kind=candidate.kind, text=candidate.text, right=True), verified.latency)
+        return True
 
-    def _note(self, tried: TriedChange, found: VerifiedChange | None = None) -> None:
+    def _note(self, tried: TriedChange, latency: Latency | None = None) -> None:
         self._tried.append(tried)
-        ratio = None if found is None or found.latency is None else found.latency.ratio
-        self._listener(
+        ratio = None if latency is None else latency.ratio
+        self.listener(
             events.ChangeTried(
                 change=tried.kind, text=tried.text, right=tried.right, reason=tried.reason, latency=ratio
             )
         )
-
-
-def _model_input(question: WorkaroundQuestion) -> ModelInput:
-    return ModelInput(read_bytes(question.model), question.index.folder, question.model)
 
 
 # Where to look for a workaround in a model: the nodes of the smallest piece of it that still fails.
@@ -377,9 +303,10 @@ def nodes_of_smallest_piece(
     interruption, which is a KeyboardInterrupt.
     """
     words = question.template.with_change(SettingChange())
-    command = command_line_parse(words)
-    files = (command.input_files, command.golden_files) if isinstance(command, OwnRun) else ((), ())
-    inputs, golden = map(bool, files)
+    command = parse_command(words)
+    inputs, golden = (
+        (bool(command.input_files), bool(command.golden_files)) if isinstance(command, OwnRun) else (False, False)
+    )
     if golden and not inputs:
         raise errors.UsageError(
             "the check compares with golden values, but makes up its inputs: no part of it can fail"
@@ -409,27 +336,22 @@ def nodes_named(index: ModelIndex, words: Sequence[str]) -> tuple[int, ...]:
 
     Raises DoesNotFit for a word that means nothing in the model.
     """
-    found: set[int] = set()
+    names = [[node.name, *(index.names[tensor] for tensor in node.writes)] for node in index.nodes]
+    known = [name for some in names for name in some if name]
+    places: set[int] = set()
     for word in words:
-        meant = [
+        meant = {
             node.number
-            for node in index.nodes
-            if any((word == name or fnmatchcase(name, word)) for name in _names(index, node))
-        ]
+            for node, some in zip(index.nodes, names, strict=True)
+            if any(name and (word == name or fnmatchcase(name, word)) for name in some)
+        }
         if not meant:
-            known = [name for node in index.nodes for name in _names(index, node)]
             raise errors.DoesNotFit(
                 f"the model has no node {word!r}, and none that computes a tensor of this name",
                 next_steps=[*did_you_mean(word, known), "biopsy inspect model MODEL --show layers    names its nodes"],
             )
-        found.update(meant)
-    return tuple(sorted(found))
-
-
-def _names(index: ModelIndex, node: Node) -> Iterator[str]:
-    if node.name:
-        yield node.name
-    yield from (index.names[tensor] for tensor in node.writes)
+        places |= meant
+    return tuple(sorted(places))
 
 
 def nodes_of_piece(index: ModelIndex, piece: ModelIndex) -> tuple[int, ...]:
@@ -441,39 +363,26 @@ def nodes_of_piece(index: ModelIndex, piece: ModelIndex) -> tuple[int, ...]:
     by_name: dict[str, list[Node]] = {}
     for node in index.nodes:
         by_name.setdefault(node.name, []).append(node)
-    found: set[int] = set()
+    places: set[int] = set()
     for node in piece.nodes:
         computed = [by_output.get(piece.names[tensor]) for tensor in node.writes]
         named = by_name.get(node.name, []) if node.name else []
         alike = [one for one in (*computed, *(named if len(named) == 1 else ())) if one is not None]
-        found.update(one.number for one in alike if (one.op_type, one.domain) == (node.op_type, node.domain))
-    if not found:
+        places.update(one.number for one in alike if (one.op_type, one.domain) == (node.op_type, node.domain))
+    if not places:
         raise errors.DoesNotFit(
             f"no node of {piece.path or 'the piece'} is in the model, neither by its outputs nor by its name",
             next_steps=["--nodes NAME ...    the nodes that fail, by their names in the model"],
         )
-    return tuple(sorted(found))
+    return tuple(sorted(places))
 
 
 def neighbours(index: ModelIndex, nodes: Sequence[int]) -> tuple[int, ...]:
     """Nodes that write what these read, or read what these write, and are none of these."""
     known = set(nodes)
-    found: set[int] = set()
+    beside: set[int] = set()
     for node in nodes:
-        found.update(index.producer[tensor] for tensor in index.nodes[node].reads if tensor in index.producer)
+        beside.update(index.producer[tensor] for tensor in index.nodes[node].reads if tensor in index.producer)
         for tensor in index.nodes[node].writes:
-            found.update(index.consumers.get(tensor, ()))
-    return tuple(sorted(found - known))
-
-
-# The patched model as a file.
-
-
-def write_patched(model: bytes, target: PatchedFile, index: ModelIndex) -> None:
-    """Write a model that was made of an original, and refers to the same weights.
-
-    In the folder of the original it goes on referring to weights in other files; elsewhere it gets them inside. Raises
-    UsageError if it cannot be written, ModelError if weights are missing.
-    """
-    parsed = parse(model, target.path)
-    save_with_weights(parsed, target.path, index.folder, target.external, target.threshold)
+            beside.update(index.consumers.get(tensor, ()))
+    return tuple(sorted(beside - known))

@@ -9,7 +9,7 @@ import contextlib
 import statistics
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -71,26 +71,30 @@ class Side:
 
 
 class _Stopwatch:
-    """A process that holds a model and measures runs of it."""
+    """A process that holds a model and measures runs of it. Use it in a ``with``.
+
+    ``usual`` is the seconds of a run, None if the model does not run.
+    """
 
     def __init__(self, side: Side, timeout: float | None) -> None:
+        self.usual: float | None = None
         self._server = Server(__name__, side.engine, environment=side.environment)
         self._limits = Limits(seconds=timeout)
         self._request = {"model": str(side.model), "folder": str(side.folder), "feeds": str(side.feeds)}
 
-    def open(self) -> float:
-        """Build the model and run it; seconds of a run. Raises what the engine raises, and ServerEndedError."""
-        self._server.ask(self._request, self._limits)
-        return statistics.median(self.seconds(3))
+    def __enter__(self) -> _Stopwatch:
+        with contextlib.suppress(errors.BiopsyError, ServerEndedError):
+            self._server.ask(self._request, self._limits)
+            self.usual = self.seconds(3)
+        return self
 
-    def seconds(self, runs: int) -> list[float]:
-        """The seconds of some runs."""
-        told: list[float] = self._server.ask({"runs": runs}, self._limits)["seconds"]
-        return told
-
-    def close(self) -> None:
-        """End the process."""
+    def __exit__(self, *exception: object) -> None:
         self._server.close()
+
+    def seconds(self, runs: int) -> float:
+        """The median of some runs. Raises what the engine raises, and ServerEndedError."""
+        taken: list[float] = self._server.ask({"runs": runs}, self._limits)["seconds"]
+        return statistics.median(taken)
 
 
 def side_by_side(before: Side, after: Side, timeout: float | None = None) -> Latency | None:
@@ -98,46 +102,30 @@ def side_by_side(before: Side, after: Side, timeout: float | None = None) -> Lat
 
     ``timeout`` is in seconds per round.
     """
-    with _opened(after, timeout) as (new, seconds):
-        if new is None:
+    with _Stopwatch(after, timeout) as new:
+        if new.usual is None:
             return None
-        with _opened(before, timeout) as (old, seconds_before):
-            if old is None:
-                return Latency(after=1000 * statistics.median(new.seconds(_runs(seconds))))
-            runs = _runs(max(seconds, seconds_before))
-            befores: list[float] = []
-            afters: list[float] = []
+        with _Stopwatch(before, timeout) as old:
+            slower = max(new.usual, old.usual or 0.0, 1e-9)
+            runs = max(1, min(_MOST_RUNS, int(_SECONDS_OF_A_ROUND / slower)))
+            if old.usual is None:
+                return Latency(after=1000 * new.seconds(runs))
+            taken: dict[_Stopwatch, list[float]] = {old: [], new: []}
             try:
                 for number in range(ROUNDS):
-                    for watch, found in ((old, befores), (new, afters))[:: 1 if number % 2 else -1]:
-                        found.append(1000 * statistics.median(watch.seconds(runs)))
+                    for watch in (old, new)[:: 1 if number % 2 else -1]:
+                        taken[watch].append(1000 * watch.seconds(runs))
             except (errors.BiopsyError, ServerEndedError):
                 return None
-            ratios = [after / max(before, 1e-9) for before, after in zip(befores, afters, strict=True)]
+            ratios = [after / max(before, 1e-9) for before, after in zip(taken[old], taken[new], strict=True)]
             low, ratio, high = statistics.quantiles(ratios, n=4)
             return Latency(
-                after=statistics.median(afters), before=statistics.median(befores), ratio=ratio, low=low, high=high
+                after=statistics.median(taken[new]),
+                before=statistics.median(taken[old]),
+                ratio=ratio,
+                low=low,
+                high=high,
             )
-
-
-def _runs(seconds: float) -> int:
-    return max(1, min(_MOST_RUNS, int(_SECONDS_OF_A_ROUND / max(seconds, 1e-9))))
-
-
-@contextlib.contextmanager
-def _opened(side: Side, timeout: float | None) -> Iterator[tuple[_Stopwatch | None, float]]:
-    """A model that runs, and the seconds of a run; None if it does not run."""
-    watch = _Stopwatch(side, timeout)
-    try:
-        seconds = watch.open()
-    except (errors.BiopsyError, ServerEndedError):
-        watch.close()
-        yield None, 0.0
-        return
-    try:
-        yield watch, seconds
-    finally:
-        watch.close()
 
 
 # The child's side

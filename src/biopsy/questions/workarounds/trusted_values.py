@@ -15,10 +15,12 @@ import numpy as np
 from biopsy import errors, events
 from biopsy.engines.base import ModelInput
 from biopsy.engines.registry import PLAIN, parse_spec
-from biopsy.engines.runner import Inputs, feeds_for
+from biopsy.engines.runner import Inputs, feeds_for, wider_sample
 from biopsy.engines.worker import Worker
+from biopsy.model.load import read_bytes
 from biopsy.model.tensor_type import ValueType
 from biopsy.questions.layers.question import Judge
+from biopsy.questions.workarounds.question import FRESH, WorkaroundQuestion
 from biopsy.tensors.files import write_feeds
 from biopsy.tensors.results import Array, Feed, same_values
 from biopsy.tensors.types import is_extended, is_text, widened
@@ -63,113 +65,116 @@ class TrustedValues:
         They may be those of the first samples alone. ``also`` are types that the engine gives the outputs of the
         original, where these are others than the trusted ones.
         """
-        for number, (found, wanted) in enumerate(zip(actual, self.expected, strict=False)):
-            for name in wanted:
-                said = _difference(name, found, wanted, judge, also.get(name))
-                if said is not None:
-                    return f"{said}{self._of_sample(number)}"
+        for number, (given, wanted) in enumerate(zip(actual, self.expected, strict=False)):
+            for name, expected in wanted.items():
+                if name not in given:
+                    reason = f"output {name!r} is missing"
+                elif given[name].dtype not in (expected.dtype, also.get(name) or expected.dtype):
+                    reason = f"output {name!r} is {given[name].dtype}, not {expected.dtype}"
+                else:
+                    error = judge.error(name, [given[name]], [expected])
+                    if error.passed:
+                        continue
+                    reason = f"output {name!r}: {error.reason}"
+                if number >= self.own:
+                    return f"{reason} on a fresh input"
+                return f"{reason} in sample {number}" if self.own > 1 else reason
         return None
 
-    def _of_sample(self, number: int) -> str:
-        if number >= self.own:
-            return " on a fresh input"
-        return f" in sample {number}" if self.own > 1 else ""
+
+class _Witnesses:
+    """The engines that may say what is right, asked about the model of a question; ``refused`` is why some do not."""
+
+    def __init__(self, question: WorkaroundQuestion, scratch: Path) -> None:
+        self.right = question.right
+        self.suspect = parse_spec(question.template.spec.text)
+        self.refused: list[str] = []
+        self._scratch = scratch
+        self._model = ModelInput(read_bytes(question.model), question.index.folder, question.model)
+
+    def written(self, name: str, samples: Sequence[Feed]) -> Path:
+        """The file with some samples."""
+        write_feeds(self._scratch / name, samples)
+        return self._scratch / name
+
+    def values(self, engine: str, feeds: Path, timeout: float | None = _MOST_SECONDS) -> Outputs | None:
+        """What an engine computes; None if it cannot."""
+        with Worker(engine, self._scratch, timeout) as worker:
+            try:
+                return worker.run(self._model, feeds)
+            except CANNOT_RUN as error:
+                self.refused.append(f"{engine}: {first_line(error.summary)}")
+                return None
 
 
-def _difference(
-    name: str, found: Mapping[str, Array], wanted: Mapping[str, Array], judge: Judge, other: np.dtype[Any] | None
-) -> str | None:
-    if name not in found:
-        return f"output {name!r} is missing"
-    actual, expected = found[name], wanted[name]
-    if actual.dtype not in (expected.dtype, other or expected.dtype):
-        return f"output {name!r} is {actual.dtype}, not {expected.dtype}"
-    error = judge.error(name, [actual], [expected])
-    return None if error.passed else f"output {name!r}: {error.reason}"
-
-
-@dataclass(frozen=True, kw_only=True)
-class TrustQuestion:
-    """Whom to ask for values: engines to trust, the first that can; ``named``: a person has chosen them."""
-
-    model: ModelInput
-    references: tuple[str, ...]
-    named: bool
-    suspect: str
-    judge: Judge
-    golden: Outputs | None
-    scratch: Path
-    timeout: float | None
-
-
-def trusted_values(
-    asked: TrustQuestion, samples: Sequence[Feed], fresh: Sequence[Feed], wider: Feed | None, listener: events.Listener
-) -> TrustedValues:
+def trusted_values(question: WorkaroundQuestion, scratch: Path, listener: events.Listener) -> TrustedValues:
     """What the model should give: on the check's samples, on fresh ones, and on a wider one if that makes sense.
 
     It does where both engines give the same finite numbers. Raises CannotCompare if no engine can tell what is right,
     or if those that can contradict.
     """
-    refused: list[str] = []
-    for some in [fresh, []] if fresh else [[]]:  # the model may not be defined for what was made up
-        found = _first_trusted(asked, samples, some, refused)
-        if found is not None:
-            _require_meaning(found)
-            confirmed = _confirmed(found, asked, listener)
-            return confirmed if wider is None else _widened(confirmed, asked, [*samples, *some], wider)
-    raise errors.CannotCompare(
-        "cannot tell what is right: no engine that could be trusted runs the model",
-        details=[f"  {line}" for line in dict.fromkeys(refused)],
-        next_steps=["--reference-engine NAME    an engine that gives the right outputs"],
-    )
-
-
-def _first_trusted(
-    asked: TrustQuestion, samples: Sequence[Feed], fresh: Sequence[Feed], refused: list[str]
-) -> TrustedValues | None:
-    """What the first engine gives that runs the model and agrees with the check's values; ``refused`` gets the rest."""
-    feeds = asked.scratch / f"samples_{len(fresh)}.safetensors"
-    write_feeds(feeds, [*samples, *fresh])
-    for engine in dict.fromkeys(asked.references):
-        if parse_spec(engine) == parse_spec(asked.suspect):
-            continue
-        started = time.monotonic()
-        found = _run(engine, asked, feeds, asked.timeout, refused)
-        if found is None:
-            continue
-        trusted = TrustedValues(
-            engine=engine,
-            confirmed_by=None,
-            feeds=feeds,
-            own=len(samples),
-            expected=found,
+    right, wanted = question.right, question.index.fed_types()
+    fresh = fresh_samples(wanted, right.samples, right.drawn, FRESH)
+    started = time.monotonic()
+    witnesses = _Witnesses(question, scratch)
+    timeout = question.timeout or question.budget.seconds
+    for more in [fresh, []] if fresh else [[]]:  # the model may not be defined for what was made up
+        trusted = _first_trusted(witnesses, more, timeout)
+        if trusted is not None:
+            break
+    else:
+        raise errors.CannotCompare(
+            "cannot tell what is right: no engine that could be trusted runs the model",
+            details=[f"  {line}" for line in dict.fromkeys(witnesses.refused)],
+            next_steps=["--reference-engine NAME    an engine that gives the right outputs"],
+        )
+    _require_meaning(trusted)
+    trusted = _confirmed(trusted, witnesses, listener)
+    wider = wider_sample(question.index, wanted, right.drawn)
+    if wider is not None:
+        trusted = _widened(trusted, witnesses, [*right.samples, *more], wider)
+    if wanted and not trusted.fresh:
+        remark = "no fresh inputs could be made: what is right for these inputs by luck is not told from what is right"
+        listener(events.Remark(remark, warning=True))
+    listener(
+        events.Trusted(
+            engine=trusted.engine,
+            confirmed_by=trusted.confirmed_by,
+            samples=trusted.own,
+            fresh=trusted.fresh,
             seconds=time.monotonic() - started,
         )
-        against = _against_golden(trusted, asked)
-        if against is not None:
-            refused.append(f"{engine} contradicts the values of the check: {against}")
+    )
+    return trusted
+
+
+def _first_trusted(witnesses: _Witnesses, fresh: Sequence[Feed], timeout: float | None) -> TrustedValues | None:
+    """What the first engine gives that runs the model and agrees with the check's values."""
+    right = witnesses.right
+    feeds = witnesses.written(f"samples_{len(fresh)}.safetensors", [*right.samples, *fresh])
+    for engine in dict.fromkeys(right.references):
+        if parse_spec(engine) == witnesses.suspect:
             continue
-        return trusted
-    return None
-
-
-def _run(engine: str, asked: TrustQuestion, feeds: Path, timeout: float | None, refused: list[str]) -> Outputs | None:
-    with Worker(engine, asked.scratch, timeout) as worker:
-        try:
-            return worker.run(asked.model, feeds)
-        except CANNOT_RUN as error:
-            refused.append(f"{engine}: {first_line(error.summary)}")
-            return None
-
-
-def _against_golden(trusted: TrustedValues, asked: TrustQuestion) -> str | None:
-    """Why the values contradict those that the check holds against; None if they do not."""
-    if asked.golden is None:
-        return None
-    for found, wanted in zip(trusted.expected, asked.golden, strict=False):
-        said = _contradiction(found, {name: wanted[name] for name in wanted if name in found}, asked.judge)
-        if said is not None:
-            return said
+        started = time.monotonic()
+        values = witnesses.values(engine, feeds, timeout)
+        if values is None:
+            continue
+        seconds = time.monotonic() - started
+        golden = [
+            {name: value for name, value in known.items() if name in outputs}
+            for outputs, known in zip(values, right.golden or (), strict=False)
+        ]
+        against = _disagreement(values, golden, right.judge)
+        if against is None:
+            return TrustedValues(
+                engine=engine,
+                confirmed_by=None,
+                feeds=feeds,
+                own=len(right.samples),
+                expected=values,
+                seconds=seconds,
+            )
+        witnesses.refused.append(f"{engine} contradicts the values of the check: {against}")
     return None
 
 
@@ -179,79 +184,64 @@ def _require_meaning(trusted: TrustedValues) -> None:
     if not own or not own[0]:
         raise errors.CannotCompare(f"cannot tell what is right: {trusted.engine} gives no tensor")
     for name in own[0]:
-        if not any(_says_something(one[name]) for one in own if name in one):
+        values = [outputs[name] for outputs in own if name in outputs]
+        if not any(value.size and (value.dtype.kind not in "fc" or np.isfinite(value).any()) for value in values):
             raise errors.CannotCompare(
                 f"cannot tell what is right: {trusted.engine} gives no finite number for output {name!r}",
                 next_steps=["--load-inputs FILE    with inputs for which the outputs are numbers"],
             )
 
 
-def _says_something(value: Array) -> bool:
-    if not value.size:
-        return False
-    return value.dtype.kind not in "fc" or bool(np.isfinite(value).any())
-
-
-def _confirmed(trusted: TrustedValues, asked: TrustQuestion, listener: events.Listener) -> TrustedValues:
+def _confirmed(trusted: TrustedValues, witnesses: _Witnesses, listener: events.Listener) -> TrustedValues:
     """The values, with the name of another engine that agrees. Raises CannotCompare if it contradicts a guess."""
     name = parse_spec(trusted.engine).name
     for other in reversed(PLAIN):
-        if parse_spec(other).name == name or parse_spec(other) == parse_spec(asked.suspect):
+        if parse_spec(other).name == name or parse_spec(other) == witnesses.suspect:
             continue
-        found = _run(other, asked, trusted.feeds, _MOST_SECONDS, [])
-        if found is None:
+        values = witnesses.values(other, trusted.feeds)
+        if values is None:
             continue
-        against = _disagreement(trusted, found, asked.judge)
+        against = _disagreement(values, trusted.expected, witnesses.right.judge)
         if against is None:
             return replace(trusted, confirmed_by=other)
-        told = f"{other} does not agree with {trusted.engine}: {against}"
-        if not asked.named:
+        remark = f"{other} does not agree with {trusted.engine}: {against}"
+        if not witnesses.right.named:
             raise errors.CannotCompare(
-                f"cannot tell what is right: {told}",
+                f"cannot tell what is right: {remark}",
                 next_steps=[f"--reference-engine {trusted.engine}    or {other}: the one that is right"],
             )
-        listener(events.Remark(told, warning=True))
+        listener(events.Remark(remark, warning=True))
         return trusted
-    if name == parse_spec(asked.suspect).name:
+    if name == witnesses.suspect.name:
         listener(events.Remark(f"no engine of another package could confirm what {trusted.engine} gives", warning=True))
     return trusted
 
 
-def _widened(trusted: TrustedValues, asked: TrustQuestion, samples: Sequence[Feed], wider: Feed) -> TrustedValues:
+def _widened(trusted: TrustedValues, witnesses: _Witnesses, samples: Sequence[Feed], wider: Feed) -> TrustedValues:
     """The values with those of one more sample, where two engines agree on it, and none of its outputs overflows."""
     if trusted.confirmed_by is None:
         return trusted
-    feeds = asked.scratch / "wider.safetensors"
-    write_feeds(feeds, [wider])
-    found, other = (_run(engine, asked, feeds, _MOST_SECONDS, []) for engine in (trusted.engine, trusted.confirmed_by))
-    if found is None or other is None or not all(map(_is_finite, found[0].values())):
+    feeds = witnesses.written("wider.safetensors", [wider])
+    ours, others = (witnesses.values(engine, feeds) for engine in (trusted.engine, trusted.confirmed_by))
+    if ours is None or others is None or ours[0].keys() != others[0].keys():
         return trusted
-    if found[0].keys() != other[0].keys() or not all(
-        asked.judge.error(name, [other[0][name]], [found[0][name]]).passed for name in found[0]
-    ):
-        return trusted
-    every = asked.scratch / "all_samples.safetensors"
-    write_feeds(every, [*samples, wider])
-    return replace(trusted, feeds=every, expected=[*trusted.expected, *found])
+    for name, value in ours[0].items():
+        is_finite = value.dtype.kind not in "fc" or np.isfinite(value).all()
+        if not is_finite or not witnesses.right.judge.error(name, [others[0][name]], [value]).passed:
+            return trusted
+    every = witnesses.written("all_samples.safetensors", [*samples, wider])
+    return replace(trusted, feeds=every, expected=[*trusted.expected, *ours])
 
 
-def _is_finite(value: Array) -> bool:
-    return value.dtype.kind not in "fc" or bool(np.isfinite(value).all())
-
-
-def _disagreement(trusted: TrustedValues, found: Outputs, judge: Judge) -> str | None:
-    said = (_contradiction(other, ours, judge) for other, ours in zip(found, trusted.expected, strict=True))
-    return next(filter(None, said), None)
-
-
-def _contradiction(actual: Mapping[str, Array], expected: Mapping[str, Array], judge: Judge) -> str | None:
-    """How the outputs of one sample differ by more than the order of rounding explains; None if they do not."""
-    for name, wanted in expected.items():
-        if name not in actual:
-            return f"output {name!r} is missing"
-        error = judge.error(name, [actual[name]], [wanted])
-        if not error.passed and error.tolerance_ratio > _ALIKE:
-            return f"output {name!r}: {error.reason}"
+def _disagreement(actual: Outputs, expected: Outputs, judge: Judge) -> str | None:
+    """How outputs differ by more than the order of rounding explains; None if they do not."""
+    for given, wanted in zip(actual, expected, strict=False):
+        for name, value in wanted.items():
+            if name not in given:
+                return f"output {name!r} is missing"
+            error = judge.error(name, [given[name]], [value])
+            if not error.passed and error.tolerance_ratio > _ALIKE:
+                return f"output {name!r}: {error.reason}"
     return None
 
 
@@ -272,41 +262,29 @@ def fresh_samples(
     """
     if not wanted or not samples:
         return []
-    made = _drawn(wanted, drawn, count) if drawn.given is None else _varied(samples, count)
-    return [one for one in made if not any(_is_same(one, known) for known in samples)]
-
-
-def _drawn(wanted: Mapping[str, ValueType | None], drawn: Inputs, count: int) -> list[Feed]:
-    try:
-        return list(feeds_for(wanted, replace(drawn, iterations=count, seed=drawn.seed + _OTHER_SEED)).feeds)
-    except errors.BiopsyError:
-        return []
-
-
-def _varied(samples: Sequence[Feed], count: int) -> list[Feed]:
-    made: list[Feed] = []
-    for number in range(count):
+    fresh: list[Feed] = []
+    if drawn.given is None:
+        try:
+            fresh += feeds_for(wanted, replace(drawn, iterations=count, seed=drawn.seed + _OTHER_SEED)).feeds
+        except errors.BiopsyError:
+            return []
+    for number in range(0 if drawn.given is None else count):
         random = np.random.default_rng((_OTHER_SEED, number))
         sample = samples[number % len(samples)]
-        made.append({name: _other_values(np.asarray(sample[name]), random) for name in sample})
-    return made
+        fresh.append({name: _other_values(np.asarray(sample[name]), random) for name in sample})
+    return [one for one in fresh if not any(_is_same(one, known) for known in samples)]
 
 
 def _other_values(value: Array, random: np.random.Generator) -> Array:
-    if is_text(value) or value.size < 2 or not _is_float(value):
-        flat = value.reshape(-1)
-        return random.permutation(flat).reshape(value.shape)
+    is_float = value.dtype.kind == "f" or value.dtype.name == "bfloat16"
+    if is_text(value) or value.size < 2 or not is_float:
+        return random.permutation(value.reshape(-1)).reshape(value.shape)
     wide = widened(value) if is_extended(value.dtype) else value
     finite = wide[np.isfinite(wide)].astype(np.float64)
     if not finite.size or finite.min() == finite.max():
         return value
     drawn: Array = random.uniform(finite.min(), finite.max(), value.shape).astype(value.dtype)
     return drawn
-
-
-def _is_float(value: Array) -> bool:
-    dtype: np.dtype[Any] = value.dtype
-    return dtype.kind == "f" or dtype.name == "bfloat16"
 
 
 def _is_same(left: Feed, right: Feed) -> bool:

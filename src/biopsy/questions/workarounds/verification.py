@@ -6,8 +6,8 @@ from __future__ import annotations
 
 import contextlib
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -32,7 +32,7 @@ from biopsy.questions.workarounds.question import ChangeCandidate, WorkaroundQue
 from biopsy.questions.workarounds.result import VerifiedChange, labels
 from biopsy.questions.workarounds.trusted_values import CANNOT_RUN, TrustedValues
 from biopsy.reduction.passes.editing import described
-from biopsy.text import first_line, printable
+from biopsy.text import count, first_line, printable
 
 if TYPE_CHECKING:
     import onnx
@@ -43,12 +43,12 @@ _LEAST_TIMEOUT = 60.0
 _TIMES_THE_TRUSTED = 20
 
 
-@dataclass(frozen=True, kw_only=True)
-class Bench:
-    """What candidates are verified with: the question, its check, where candidates stand, what is right.
+@dataclass(kw_only=True)
+class ChangeTrials:
+    """Verifies candidates. Use it in a ``with``: an engine is kept loaded for the models of one after the other.
 
-    ``probe`` has seen the failure of the original. ``scratch`` is for transient files. ``settings`` are changes that
-    are known to help, None if that is to be found out.
+    ``probe`` has seen the failure of the original. Candidates stand at ``candidate``; ``scratch`` is for transient
+    files.
     """
 
     question: WorkaroundQuestion
@@ -59,16 +59,8 @@ class Bench:
     trusted: TrustedValues
     model: onnx.ModelProto
     listener: events.Listener
-    settings: Sequence[SettingChange] | None = None
-
-
-class ChangeTrials:
-    """Verifies candidates. Use it in a ``with``: an engine is kept loaded for the models of one after the other."""
-
-    def __init__(self, bench: Bench) -> None:
-        self._bench = bench
-        self._worker: Worker | None = None
-        self._types: Mapping[str, np.dtype[Any]] = {}
+    _worker: Worker | None = None
+    _types: Mapping[str, np.dtype[Any]] = field(default_factory=dict)
 
     def __enter__(self) -> ChangeTrials:
         return self
@@ -77,26 +69,24 @@ class ChangeTrials:
         if self._worker is not None:
             self._worker.close()
         with contextlib.suppress(OSError):
-            clear(self._bench.candidate, whole=True)
-        cleanup.keep(self._bench.candidate)
+            clear(self.candidate, whole=True)
+        cleanup.keep(self.candidate)
 
     @property
     def timeout(self) -> float:
         """Seconds that an engine may take for all samples: far more than the trusted one took, if nobody has said."""
-        bench = self._bench
-        return bench.question.timeout or max(_LEAST_TIMEOUT, _TIMES_THE_TRUSTED * bench.trusted.seconds)
+        return self.question.timeout or max(_LEAST_TIMEOUT, _TIMES_THE_TRUSTED * self.trusted.seconds)
 
     def require_symptom(self) -> None:
         """Raise CannotCompare if the engine gives for the original what is right, in as many runs as should show it.
 
         Then the values cannot tell a workaround from a change that hides the symptom.
         """
-        bench = self._bench
         original = ChangeCandidate(kind="setting", text="the model as it is")
-        for _ in range(bench.probe.needed):
+        for _ in range(self.probe.needed):
             if self.objection(original) is not None:
                 return
-        suspect, trusted = bench.question.template.spec.text, bench.trusted
+        suspect, trusted = self.question.template.spec.text, self.trusted
         raise errors.CannotCompare(
             f"cannot tell what is right: the check fails, but {suspect} gives the same as {trusted.engine} on these "
             "inputs",
@@ -110,89 +100,90 @@ class ChangeTrials:
 
     def objection(self, candidate: ChangeCandidate) -> str | None:
         """Why the outputs with a candidate are not right, in one line; None if they are."""
-        bench = self._bench
-        model = bench.model if not candidate.patches else patched(bench.model, candidate.patches)
+        model = self.model if not candidate.patches else patched(self.model, candidate.patches)
         if model is None:
             return "it does not fit the model"
         may_add = candidate.kind == "mark" or any(patch.kind == "mark" for patch in candidate.patches)
-        said = interface_objection(bench.model, model, may_add=may_add)
-        return said or self._of_values(_input_of(model, bench), candidate.change)
-
-    def _of_values(self, model: ModelInput, change: SettingChange) -> str | None:
-        bench = self._bench
-        spec = bench.question.template.changed(change)
-        if parse_spec(bench.trusted.engine) == spec and bench.trusted.confirmed_by is None:
+        objection = interface_objection(self.model, model, may_add=may_add)
+        if objection is not None:
+            return objection
+        spec, trusted = self.question.template.changed(candidate.change), self.trusted
+        if parse_spec(trusted.engine) == spec and trusted.confirmed_by is None:
             return f"{spec.text} is what counts as right here, and nothing confirms it"
-        with self._running(change) as worker:
+        folder = self.question.index.folder  # the original is read where it stands
+        if model is self.model:
+            given = ModelInput(model.SerializeToString(), folder, self.question.model)
+        else:
+            given = ModelInput(model.SerializeToString(deterministic=True), folder)
+        with self._running(candidate.change) as worker:
             try:
-                found = worker.run(model, bench.trusted.feeds)
+                outputs = worker.run(given, trusted.feeds)
             except CANNOT_RUN as error:
                 return first_line(error.summary)
-        if not self._types and not change.settings:
-            self._types = {name: value.dtype for name, value in found[0].items()}
-        return bench.trusted.objection(found, bench.question.right.judge, self._types)
+        if not self._types and not candidate.change.settings:
+            self._types = {name: value.dtype for name, value in outputs[0].items()}
+        return trusted.objection(outputs, self.question.right.judge, self._types)
 
     @contextlib.contextmanager
     def _running(self, change: SettingChange) -> Iterator[Worker]:
         """The engine as it is set, kept; with other settings one of its own."""
-        template = self._bench.question.template
+        template = self.question.template
         if not change.settings and not change.environment:
             if self._worker is None:
-                self._worker = Worker(template.spec.text, self._bench.scratch, self.timeout)
+                self._worker = Worker(template.spec.text, self.scratch, self.timeout)
             yield self._worker
             return
         changed = template.changed(change).text
-        with template.environment(change), Worker(changed, self._bench.scratch, self.timeout) as worker:
+        with template.environment(change), Worker(changed, self.scratch, self.timeout) as worker:
             yield worker
 
     # In full
 
     def verified(self, candidate: ChangeCandidate) -> VerifiedChange | str:
         """The workaround, if a candidate is one; else why not, in one line."""
-        bench = self._bench
-        for _ in range(bench.probe.needed):
-            said = self.objection(candidate)
-            if said is not None:
-                return said
-        model = self._written(candidate)
-        said = self._refused(model) if model is not None else None
-        return said or self._checked(candidate) or self._workaround(candidate, model)
-
-    def _written(self, candidate: ChangeCandidate) -> onnx.ModelProto | None:
-        """The patched model, written to where the check finds it; None if the model stays as it is."""
-        if not candidate.patches:
-            return None
-        made = patched(self._bench.model, candidate.patches)
-        assert made is not None
-        clear(self._bench.candidate)
-        write_transient(self._bench.candidate, [made.SerializeToString(deterministic=True)])
-        return made
-
-    def _refused(self, model: onnx.ModelProto) -> str | None:
-        bench = self._bench
-        lost = lost_validity(model, bench.model.SerializeToString(), bench.question.index.folder)
-        return None if lost is None or not lost.certain else str(lost)
+        for _ in range(self.probe.needed):
+            if (objection := self.objection(candidate)) is not None:
+                return objection
+        model = patched(self.model, candidate.patches) if candidate.patches else None
+        data = None if model is None else model.SerializeToString(deterministic=True)
+        if model is not None and data is not None:
+            clear(self.candidate)
+            write_transient(self.candidate, [data])  # where the check finds it
+            lost = lost_validity(model, self.model.SerializeToString(), self.question.index.folder)
+            if lost is not None and lost.certain:
+                return str(lost)
+        if (objection := self._checked(candidate)) is not None:
+            return objection
+        return VerifiedChange(
+            kind=candidate.kind,
+            text=candidate.text,
+            engine=self.question.template.changed(candidate.change).text,
+            environment=candidate.change.environment,
+            nodes=labels(candidate.nodes, [node.label for node in self.question.index.nodes]),
+            difference=() if model is None else difference(self.model, model).lines(),
+            holds=tuple(dict.fromkeys(patch.holds for patch in candidate.patches if patch.holds)),
+            model=data,
+            latency=self._latency(candidate),
+            runs=self.probe.needed,
+        )
 
     def _checked(self, candidate: ChangeCandidate) -> str | None:
         """What the check says against a candidate, or that the original does not fail beside it; None if nothing."""
-        bench = self._bench
-        runs = bench.probe.needed
-        probe = self._probe_of(bench.candidate) if candidate.patches else bench.probe
+        runs = self.probe.needed
+        probe = self._probe_of(self.candidate) if candidate.patches else self.probe
         for _ in range(runs):
             judged = probe.once(candidate.change, f"fresh: {candidate.text}", cold=True)
             if judged.outcome is not Outcome.PASSES:
                 return f"the check: {judged.outcome.value}: {judged.reason}"
-        nothing = SettingChange()
         for _ in range(runs):
-            if bench.probe.once(nothing, "fresh: as it was", cold=True).outcome is Outcome.REPRODUCES:
+            if self.probe.once(SettingChange(), "fresh: as it was", cold=True).outcome is Outcome.REPRODUCES:
                 return None
         return "the check passes, but then it passes as it was too: nothing can be said"
 
     def _probe_of(self, model: Path) -> SettingProbe:
         """What runs the check on another file than the original, and knows the original's failure."""
-        bench = self._bench
-        probe = SettingProbe(bench.check, model, bench.question.rules, bench.listener)
-        probe.reference, probe.needed = bench.probe.reference, bench.probe.needed
+        probe = SettingProbe(self.check, model, self.question.rules, self.listener)
+        probe.reference, probe.needed = self.probe.reference, self.probe.needed
         return probe
 
     def check_file(self, path: Path, change: VerifiedChange) -> str | None:
@@ -200,51 +191,26 @@ class ChangeTrials:
         judged = self._probe_of(path).once(SettingChange(), f"as written: {change.text}", cold=True)
         return None if judged.outcome is Outcome.PASSES else f"{judged.outcome.value}: {judged.reason}"
 
-    def _workaround(self, candidate: ChangeCandidate, model: onnx.ModelProto | None) -> VerifiedChange:
-        bench = self._bench
-        names = [node.label for node in bench.question.index.nodes]
-        return VerifiedChange(
-            kind=candidate.kind,
-            text=candidate.text,
-            engine=bench.question.template.changed(candidate.change).text,
-            environment=candidate.change.environment,
-            nodes=labels(candidate.nodes, names),
-            difference=() if model is None else difference(bench.model, model).lines(),
-            holds=tuple(dict.fromkeys(patch.holds for patch in candidate.patches if patch.holds)),
-            model=None if model is None else model.SerializeToString(deterministic=True),
-            latency=self._latency(candidate),
-            runs=bench.probe.needed,
-        )
-
     def _latency(self, candidate: ChangeCandidate) -> Latency | None:
         """How long the model takes beside the original; both from an environment of their own if one is."""
-        bench = self._bench
-        question, template = bench.question, bench.question.template
+        question, template = self.question, self.question.template
         unchanged = SettingChange()
         if RELEASE in candidate.change.settings and RELEASE not in template.spec.settings:
             unchanged = SettingChange({RELEASE: release_now(template.spec)})
-        before = self._side(unchanged, question.model)
-        after = self._side(candidate.change, bench.candidate if candidate.patches else question.model)
-        found = side_by_side(before, after, self.timeout)
-        return None if found is not None and found.ratio is None and RELEASE in candidate.change.settings else found
-
-    def _side(self, change: SettingChange, model: Path) -> Side:
-        bench = self._bench
-        return Side(
-            engine=bench.question.template.changed(change).text,
-            model=model,
-            folder=bench.question.index.folder,
-            feeds=bench.trusted.feeds,
-            environment=change.environment,
+        changed = self.candidate if candidate.patches else question.model
+        before, after = (
+            Side(
+                engine=template.changed(change).text,
+                model=model,
+                folder=question.index.folder,
+                feeds=self.trusted.feeds,
+                environment=change.environment,
+            )
+            for change, model in ((unchanged, question.model), (candidate.change, changed))
         )
-
-
-def _input_of(model: onnx.ModelProto, bench: Bench) -> ModelInput:
-    """A model as an engine is given it; the original is read where it stands."""
-    index = bench.question.index
-    if model is bench.model:
-        return ModelInput(model.SerializeToString(), index.folder, bench.question.model)
-    return ModelInput(model.SerializeToString(deterministic=True), index.folder)
+        latency = side_by_side(before, after, self.timeout)
+        is_alone = latency is not None and latency.ratio is None
+        return None if is_alone and RELEASE in candidate.change.settings else latency
 
 
 # What is different between a model and a changed one, as a list that a person reads.
@@ -286,15 +252,13 @@ class ModelDifference:
 
     def lines(self) -> tuple[str, ...]:
         """One line for each: ``- `` before what is gone, ``+ `` before what is new, ``~ `` before what changed."""
-        found = [f"- {each}" for each in self.removed]
-        found += [f"+ {each}" for each in (*self.added, *self.casts)]
-        found += [f"~ {each.node}: {', '.join(each.changes)}" for each in self.changed]
-        if self.constants:
-            found.append(f"+ {self.constants} constant{'s' if self.constants > 1 else ''}")
-        found += [f"+ output {each}" for each in self.outputs]
-        found += [f"- output {each}" for each in self.lost_outputs]
-        found += [f"~ {each}" for each in self.functions]
-        return tuple(found)
+        lines = [f"- {each}" for each in self.removed]
+        lines += [f"+ {each}" for each in (*self.added, *self.casts)]
+        lines += [f"~ {each.node}: {', '.join(each.changes)}" for each in self.changed]
+        lines += [f"+ {count(self.constants, 'constant')}"] if self.constants else []
+        lines += [f"+ output {each}" for each in self.outputs]
+        lines += [f"- output {each}" for each in self.lost_outputs]
+        return (*lines, *(f"~ {each}" for each in self.functions))
 
 
 def difference(before: onnx.ModelProto, after: onnx.ModelProto) -> ModelDifference:
@@ -305,8 +269,8 @@ def difference(before: onnx.ModelProto, after: onnx.ModelProto) -> ModelDifferen
     """
     old, new = dict(_nodes(before.graph, "")), dict(_nodes(after.graph, ""))
     pairs = _pairs(old, new)
-    found = set(pairs.values())
-    fresh = [(key[0], node) for key, node in new.items() if key not in found]
+    kept = set(pairs.values())
+    fresh = [(key[0], node) for key, node in new.items() if key not in kept]
     changed = [
         ChangedNode(node=_told(key[0], new[pairs[key]]), changes=tuple(_changes(old[key], new[pairs[key]])))
         for key in pairs
@@ -327,8 +291,15 @@ def difference(before: onnx.ModelProto, after: onnx.ModelProto) -> ModelDifferen
 
 def _pairs(old: _Nodes, new: _Nodes) -> dict[_Key, _Key]:
     """Nodes of both models that are the same one: the old key -> the new one."""
-    pairs = {key: key for key in new if key in old and _is_same(old[key], new[key])}
-    for traits in (_name, _inputs):
+    pairs = {
+        key: key
+        for key in new
+        if key in old
+        and walk.operator(old[key]) == walk.operator(new[key])
+        and list(old[key].output) == list(new[key].output)
+    }
+    traits_of: list[Callable[[onnx.NodeProto], object]] = [lambda node: node.name, lambda node: tuple(node.input)]
+    for traits in traits_of:
         taken = set(pairs.values())
         free: dict[tuple[object, ...], _Key] = {}
         for key, node in new.items():
@@ -336,17 +307,9 @@ def _pairs(old: _Nodes, new: _Nodes) -> dict[_Key, _Key]:
                 free.setdefault((key[0], walk.operator(node), traits(node)), key)
         for key, node in old.items():
             if key not in pairs and traits(node):
-                found = free.pop((key[0], walk.operator(node), traits(node)), None)
-                pairs |= {} if found is None else {key: found}
+                twin = free.pop((key[0], walk.operator(node), traits(node)), None)
+                pairs |= {} if twin is None else {key: twin}
     return pairs
-
-
-def _name(node: onnx.NodeProto) -> str:
-    return str(node.name)
-
-
-def _inputs(node: onnx.NodeProto) -> tuple[str, ...]:
-    return tuple(node.input)
 
 
 def _nodes(graph: onnx.GraphProto, path: _Path) -> Iterator[tuple[_Key, onnx.NodeProto]]:
@@ -358,11 +321,6 @@ def _nodes(graph: onnx.GraphProto, path: _Path) -> Iterator[tuple[_Key, onnx.Nod
             for number, body in enumerate(bodies):
                 inner = f"{path}{described(node)}, {attribute.name}{f'[{number}]' if number else ''}: "
                 yield from _nodes(body, inner)
-
-
-def _is_same(old: onnx.NodeProto, new: onnx.NodeProto) -> bool:
-    """Whether a node that writes the same tensor is still the same node."""
-    return walk.operator(old) == walk.operator(new) and list(old.output) == list(new.output)
 
 
 def _changes(old: onnx.NodeProto, new: onnx.NodeProto) -> Iterator[str]:
@@ -390,8 +348,8 @@ def _value(attribute: onnx.AttributeProto) -> str:
         return f"a tensor {list(attribute.t.dims)}"
     if attribute.name == "to" and attribute.i in DTYPE_OF_ELEM:
         return DTYPE_OF_ELEM[attribute.i]
-    found = helper.get_attribute_value(attribute)
-    return _short(found.decode("utf-8", "replace") if isinstance(found, bytes) else str(found))
+    value = helper.get_attribute_value(attribute)
+    return _short(value.decode("utf-8", "replace") if isinstance(value, bytes) else str(value))
 
 
 def _told(path: _Path, node: onnx.NodeProto) -> str:
@@ -401,8 +359,8 @@ def _told(path: _Path, node: onnx.NodeProto) -> str:
     attributes = ", ".join(f"{_short(name)}={value}" for name, value in _attributes(node).items())
     domain = f"{node.domain}." if node.domain not in ("", "ai.onnx") else ""
     named = f"{domain}{node.op_type}" + (f" {node.name!r}" if node.name and node.name not in node.output else "")
-    told = f"{_short(path, 4 * _MOST_TEXT)}{_short(named)}({inputs}) -> {outputs}"
-    return f"{told}  [{attributes}]" if attributes else told
+    text = f"{_short(path, 4 * _MOST_TEXT)}{_short(named)}({inputs}) -> {outputs}"
+    return f"{text}  [{attributes}]" if attributes else text
 
 
 def _output(info: onnx.ValueInfoProto) -> str:

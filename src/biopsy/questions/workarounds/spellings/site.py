@@ -1,19 +1,22 @@
-"""What a spelling is, and the node where one may be found: what can be asked about it and about the graph around it,
-and what is written in its place.
+"""The node at which another spelling may be found: what can be asked about it and the graph around it, and what is
+written in its place; and what a spelling is.
 """
 
 from __future__ import annotations
 
+import ast
 import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import permutations
 from typing import TYPE_CHECKING, Any, NoReturn, TypeAlias
 
 from biopsy.model import parts, walk
 from biopsy.model.external import is_external
 from biopsy.model.tensor_type import Shape, TensorType, elements
 from biopsy.reduction.passes.editing import inferred, names_in, opsets_of
+from biopsy.text import series
 
 if TYPE_CHECKING:
     import numpy as np
@@ -23,6 +26,10 @@ FLOAT, FLOAT16, DOUBLE, BFLOAT16, INT64, BOOL = 1, 10, 11, 16, 7, 9
 FLOATS = frozenset({FLOAT, FLOAT16, DOUBLE, BFLOAT16})
 
 _NEGATIVE_AXES_SINCE = 11
+
+_OPERATOR_OF = {
+    ast.Add: "Add", ast.Sub: "Sub", ast.Mult: "Mul", ast.Div: "Div", ast.Lt: "Less", ast.USub: "Neg",
+}  # fmt: skip
 
 
 class Unmatched(Exception):
@@ -37,24 +44,22 @@ def unmatched() -> NoReturn:
 class Site:
     """The node at a place of a graph.
 
-    What it is asked raises Unmatched where the answer is not known, so that a draft reads as if all were.
+    What it is asked raises Unmatched where the answer is not known, so that a draft reads as if all were. A site that
+    ``maker`` returns writes to the site that it was asked of.
     """
 
-    def __init__(self, scope: Scope, place: int) -> None:
+    def __init__(self, scope: Scope, place: int, reader: Site | None = None) -> None:
         self.scope = scope
         self.place = place
         self.node = scope.graph.node[place]
-        self.absorbed = {place}
-        self.written: list[onnx.NodeProto] = []
-        self._types: dict[str, TensorType] = {}
-        self._names: set[str] = set()
+        self.opset = scope.opsets.get("", 1)
+        self.absorbed: set[int] = reader.absorbed if reader else set()
+        self.absorbed.add(place)
+        self.written: list[onnx.NodeProto] = reader.written if reader else []
+        self._names: set[str] = reader._names if reader else set()
+        self._scalars: dict[tuple[float, int], str] = {}
 
     # What is there
-
-    @property
-    def opset(self) -> int:
-        """The version of ONNX's own operators."""
-        return self.scope.opsets.get("", 1)
 
     def require(self, holds: bool) -> None:
         """Raise Unmatched unless ``holds``."""
@@ -65,31 +70,34 @@ class Site:
         """The first inputs, "" for those that are not given."""
         return [*self.node.input, *[""] * count][:count]
 
-    def attribute(self, name: str, default: Any, node: onnx.NodeProto | None = None) -> Any:
+    def attribute(self, name: str, default: Any) -> Any:
         """The value of an attribute, texts as str; ``default`` if it is not given, rounded to float32 as ONNX does."""
         import numpy as np
         from onnx import helper
 
-        for each in (node or self.node).attribute:
+        for each in self.node.attribute:
             if each.name == name:
                 self.require(not each.ref_attr_name)
-                found = helper.get_attribute_value(each)
-                return found.decode("utf-8", "replace") if isinstance(found, bytes) else found
+                value = helper.get_attribute_value(each)
+                return value.decode("utf-8", "replace") if isinstance(value, bytes) else value
         return float(np.float32(default)) if isinstance(default, float) else default
 
     def kind(self, name: str) -> TensorType:
         """The type of a tensor."""
-        found = self._types.get(name) or self.scope.type_of(name)
-        return found if found is not None else unmatched()
+        return self.scope.type_of(name) or unmatched()
 
     def elem(self, name: str) -> int:
         """The element type of a tensor."""
         return self.kind(name).elem
 
+    def is_float(self, name: str) -> bool:
+        """Whether a tensor has one of the floating-point types."""
+        return self.elem(name) in FLOATS
+
     def shape(self, name: str) -> Shape:
         """The shape of a tensor of known rank."""
-        found = self.kind(name).shape
-        return found if found is not None else unmatched()
+        shape = self.kind(name).shape
+        return shape if shape is not None else unmatched()
 
     def rank(self, name: str) -> int:
         """The rank of a tensor."""
@@ -101,8 +109,8 @@ class Site:
 
     def value(self, name: str) -> np.ndarray[Any, Any]:
         """The value of a small constant."""
-        found = self.scope.value_of(name) if name else None
-        return found if found is not None else unmatched()
+        value = self.scope.value_of(name) if name else None
+        return value if value is not None else unmatched()
 
     def numbers(self, name: str) -> list[int]:
         """The value of a constant that is a list of whole numbers, or one."""
@@ -110,65 +118,104 @@ class Site:
 
     def single(self, name: str) -> float:
         """The value of a constant of one element."""
-        found = self.value(name)
-        self.require(found.size == 1)
-        return float(found.reshape(-1)[0])
+        value = self.value(name)
+        self.require(value.size == 1)
+        return float(value.reshape(-1)[0])
+
+    def is_by(self, name: str, *operators: str) -> bool:
+        """Whether a node with one of these operators computes a tensor."""
+        place = self.scope.producers.get(name)
+        return place is not None and self.scope.graph.node[place].op_type in operators
 
     def maker(self, name: str, *operators: str) -> Site:
         """The node that computes a tensor, as its first output, by one of these operators of ONNX; it may go then."""
-        place = self.scope.producers.get(name)
-        self.require(place is not None)
-        assert place is not None
-        node = self.scope.graph.node[place]
-        self.require(node.op_type in operators and walk.operator(node)[0] == "" and node.output[0] == name)
-        self.absorbed.add(place)
-        return Site(self.scope, place)
+        self.require(self.is_by(name, *operators))
+        made = Site(self.scope, self.scope.producers[name], self)
+        self.require(walk.operator(made.node)[0] == "" and made.node.output[0] == name)
+        return made
 
-    def axes(self, rank: int, *, by_input_since: int) -> list[int] | None:
-        """The axes of the node, none negative, in order; None if they are not given.
+    def either(self, *operators: str) -> tuple[Site, str]:
+        """The first of the two inputs that one of these operators computes, as ``maker`` has it; and the other one."""
+        for name, other in permutations(self.inputs(2)):
+            if self.is_by(name, *operators):
+                return self.maker(name, *operators), other
+        raise Unmatched
 
-        They are an attribute before the opset ``by_input_since``, and then the second input.
-        """
-        if self.opset >= by_input_since:
-            given = self.inputs(2)[1]
-            found = self.numbers(given) if given else None
-        else:
-            found = self.attribute("axes", None)
-        if found is None:
+    def axes(self, rank: int) -> list[int] | None:
+        """The axes of the node, an attribute or the second input, none negative, in order; None if not given."""
+        schema = walk.schema_of(self.node.op_type, self.opset, "") or unmatched()
+        given: Sequence[int] | None = self.attribute("axes", None)
+        if "axes" not in schema.attributes:
+            given = self.numbers(self.node.input[1]) if self.inputs(2)[1] else None
+        if given is None:
             return None
         least = -rank if self.opset >= _NEGATIVE_AXES_SINCE else 0
-        self.require(all(least <= axis < rank for axis in found))
-        return sorted(axis % rank for axis in found)
+        self.require(all(least <= axis < rank for axis in given))
+        return sorted(axis % rank for axis in given)
 
-    def is_only_output(self, position: int = 0) -> bool:
-        """Whether of the node's outputs only this one is wanted."""
-        return all(not name or at == position for at, name in enumerate(self.node.output))
+    def is_only_output(self) -> bool:
+        """Whether only the first of the node's outputs is wanted."""
+        return not any(self.node.output[1:])
 
     # What is written
 
-    def new(self, operator: str, *inputs: str, like: str = "", outputs: int = 1, domain: str = "", **given: Any) -> str:
-        """Write a node and return its first output, the first of ``outputs``.
+    def write(self, text: str, like: str | int = "", **names: Any) -> str:
+        """Write the nodes of an expression, such as "x * Tanh(Softplus(x))"; its result.
 
-        Attributes that are None are left out. ``like`` names a tensor of the type and shape that it gives, where later
-        steps need that. Raises Unmatched for an operator that the model's opset does not have.
+        A name stands for a tensor, or for the value of an attribute: ``axes=axes``. A number where a tensor is wanted
+        becomes a constant of the element type ``like`` or of the tensor ``like``, by default the first that is named;
+        a first factor that is named and is 1 is left out. ";" parts steps; all but the last are ``name = expression``.
+        """
+        known = names | {"": like or next(iter(names.values()))}
+        for step in ast.parse(text).body:
+            assert isinstance(step, ast.Assign | ast.Expr)
+            result = self._evaluated(step.value, known)
+            if isinstance(step, ast.Assign):
+                known[ast.unparse(step.targets[0])] = result
+        return str(result)
+
+    def _evaluated(self, part: ast.expr, names: dict[str, Any]) -> Any:
+        """A part of an expression: the tensor that was written for it, or its value where it is none."""
+        operands: list[ast.expr]
+        match part:
+            case ast.Call(ast.Name(operator), operands, keywords):
+                given = {str(each.arg): self._evaluated(each.value, names) for each in keywords}
+            case ast.BinOp(ast.Name(factor), ast.Mult(), right) if names[factor] == 1:
+                return self._evaluated(right, names)
+            case ast.BinOp(left, kind, right) | ast.Compare(left, [kind], [right]):
+                operator, operands, given = _OPERATOR_OF[type(kind)], [left, right], {}
+            case ast.UnaryOp(ast.USub(), operand) if not isinstance(operand, ast.Constant):
+                operator, operands, given = "Neg", [operand], {}
+            case ast.Name(name):
+                return names[name]
+            case _:
+                return ast.literal_eval(part)
+        values = [self._evaluated(each, names) for each in operands]
+        tensors = [each if isinstance(each, str) else self.scalar(each, names[""]) for each in values]
+        return self.new(operator, *tensors, **given)
+
+    def new(self, operator: str, *inputs: str, **given: Any) -> str:
+        """Write a node and return its first output.
+
+        Attributes that are None are left out, and those that are inputs at the model's opset are written as lists of
+        int64. Raises Unmatched for an operator that the opset does not have.
         """
         from onnx import helper
 
-        self.require(bool(domain) or walk.schema_of(operator, self.opset, "") is not None)
-        names = [self.free(operator) for _ in range(outputs)]
-        attributes = {name: value for name, value in given.items() if value is not None}
-        kept = list(inputs)
-        while kept and not kept[-1]:
-            kept.pop()
-        node = helper.make_node(operator, kept, names, name=names[0], domain=domain or None, **attributes)
-        self.written.append(node)
-        if like:
-            self._types[names[0]] = self.kind(like)
-        return names[0]
-
-    def note(self, name: str, elem: int, shape: Shape | None) -> None:
-        """Say of what type a tensor is that was written."""
-        self._types[name] = TensorType(elem, shape)
+        schema = walk.schema_of(operator, self.opset, "") or unmatched()
+        tensors, attributes = list(inputs), dict[str, Any]()
+        for name, value in given.items():
+            if value is not None and name not in schema.attributes:
+                position = [each.name for each in schema.inputs].index(name)
+                tensors += [""] * (position + 1 - len(tensors))
+                tensors[position] = self.longs(value)
+            elif value is not None:
+                attributes[name] = list(value) if isinstance(value, range) else value
+        while tensors and not tensors[-1]:
+            tensors.pop()
+        name = self.free(operator)
+        self.written.append(helper.make_node(operator, tensors, [name], name=name, **attributes))
+        return name
 
     def copy(self, inputs: Sequence[str], **changed: Any) -> str:
         """Write the node again with other inputs; its first output. Attributes that are None are left out."""
@@ -178,7 +225,7 @@ class Site:
         """As ``copy``; all outputs are returned, "" for those that the node does not give."""
         from onnx import helper
 
-        names = [self._free(f"{self._stem()}/{self.node.op_type}") if name else "" for name in self.node.output]
+        names = [self.free(self.node.op_type) if name else "" for name in self.node.output]
         own = self.node.name if all(node.name != self.node.name for node in self.written) else ""
         called = own or next(name for name in names if name)
         made = helper.make_node(self.node.op_type, inputs, names, name=called, domain=self.node.domain or None)
@@ -189,44 +236,32 @@ class Site:
 
     def constant(self, values: Any, elem: int) -> str:
         """Write a constant of an element type."""
+        import numpy as np
         from onnx import helper, numpy_helper
 
-        made = _tensor(values, elem)
-        name = self._free(f"{self._stem()}/Constant")
-        made.name = name
-        node = helper.make_node("Constant", [], [name], name=name)
-        node.attribute.append(helper.make_attribute("value", made))
-        self.written.append(node)
-        self._types[name] = TensorType(elem, numpy_helper.to_array(made).shape)
+        name = self.free("Constant")
+        tensor = numpy_helper.from_array(np.asarray(values, dtype=helper.tensor_dtype_to_np_dtype(elem)), name)
+        self.written.append(helper.make_node("Constant", [], [name], name=name, value=tensor))
         return name
 
-    def scalar(self, value: Any, like: str) -> str:
-        """Write a constant of rank 0 with the element type of a tensor."""
-        return self.constant(value, self.elem(like))
+    def scalar(self, value: Any, like: str | int) -> str:
+        """Write a constant of rank 0, once, with an element type or that of a tensor."""
+        elem = self.elem(like) if isinstance(like, str) else like
+        if (value, elem) not in self._scalars:
+            self._scalars[value, elem] = self.constant(value, elem)
+        return self._scalars[value, elem]
 
     def longs(self, values: Sequence[int]) -> str:
         """Write a list of int64."""
         return self.constant(list(values), INT64)
 
-    def reduced(self, operator: str, x: str, axes: Sequence[int] | None, *, keepdims: int = 1) -> str:
-        """Write a reduction, its axes where the opset wants them."""
-        since = 13 if operator == "ReduceSum" else 18
-        if axes is None or self.opset < since:
-            return self.new(operator, x, axes=None if axes is None else list(axes), keepdims=keepdims)
-        return self.new(operator, x, self.longs(axes), keepdims=keepdims)
-
     def squeezed(self, x: str, axes: Sequence[int]) -> str:
         """Write a Squeeze; nothing without axes."""
-        return self._with_axes("Squeeze", x, axes) if axes else x
+        return self.new("Squeeze", x, axes=axes) if axes else x
 
     def unsqueezed(self, x: str, axes: Sequence[int]) -> str:
         """Write an Unsqueeze; nothing without axes."""
-        return self._with_axes("Unsqueeze", x, axes) if axes else x
-
-    def _with_axes(self, operator: str, x: str, axes: Sequence[int]) -> str:
-        if self.opset < 13:
-            return self.new(operator, x, axes=list(axes))
-        return self.new(operator, x, self.longs(axes))
+        return self.new("Unsqueeze", x, axes=axes) if axes else x
 
     def reshaped(self, x: str, shape: Sequence[int]) -> str:
         """Write a Reshape; 0 keeps a size, -1 is what is left."""
@@ -234,32 +269,21 @@ class Site:
 
     def sliced(self, x: str, start: int, end: int, axis: int) -> str:
         """Write a Slice along one axis."""
-        if self.opset < 10:
-            return self.new("Slice", x, starts=[start], ends=[end], axes=[axis])
-        return self.new("Slice", x, self.longs([start]), self.longs([end]), self.longs([axis]))
+        return self.new("Slice", x, starts=[start], ends=[end], axes=[axis])
 
     def transposed(self, x: str, order: Sequence[int]) -> str:
         """Write a Transpose; nothing if the order stays."""
         return x if list(order) == sorted(order) else self.new("Transpose", x, perm=list(order))
 
-    def cast(self, x: str, elem: int) -> str:
-        """Write a Cast."""
-        return self.new("Cast", x, to=elem)
-
-    def take(self, other: Site) -> None:
-        """Take over what was written at another site."""
-        self.written += other.written
-        self._names |= other._names
+    def turned(self, x: str, rank: int) -> str:
+        """Write a Transpose of the last two axes."""
+        self.require(rank >= 2)
+        return self.transposed(x, [*range(rank - 2), rank - 1, rank - 2])
 
     def free(self, operator: str) -> str:
         """A free name for the result of an operator."""
-        return self._free(f"{self._stem()}/{operator}")
-
-    def _stem(self) -> str:
-        return next(name for name in self.node.output if name)
-
-    def _free(self, wanted: str) -> str:
-        name = walk.free_name(wanted, self.scope.taken)
+        stem = next(name for name in self.node.output if name)
+        name = walk.free_name(f"{stem}/{operator}", self.scope.taken)
         self._names.add(name)
         return name
 
@@ -268,24 +292,16 @@ class Site:
         self.scope.taken.difference_update(self._names)
 
 
-def _tensor(values: Any, elem: int) -> onnx.TensorProto:
-    import numpy as np
-    from onnx import helper, numpy_helper
-
-    return numpy_helper.from_array(np.asarray(values, dtype=helper.tensor_dtype_to_np_dtype(elem)))
-
-
 # What a spelling is: how it is found at a node, and what it writes there.
 
 Draft: TypeAlias = Callable[[Site], "str | Sequence[str]"]
 """Writes the other spelling of the node at a site, and returns the tensors that stand for its outputs, in order.
 
-Raises ``site.Unmatched`` where the spelling does not hold, or nobody can tell whether it does.
+Raises ``Unmatched`` where the spelling does not hold, or nobody can tell whether it does.
 """
 
 _EVERY = re.compile(r"all values(;|$)")
 
-ONNX = ""
 MICROSOFT = "com.microsoft"
 
 
@@ -309,7 +325,7 @@ class Spelling:
     exact: bool
     holds: str = ""
     least_opset: int = 7
-    domain: str = ONNX
+    domain: str = ""
 
     @property
     def limits(self) -> str:
@@ -319,6 +335,49 @@ class Spelling:
     def may_stand_at(self, domain: str, operator: str) -> bool:
         """Whether it is looked for at a node of this operator."""
         return not self.operators or (domain == self.domain and operator in self.operators)
+
+
+class Family(list[Spelling]):
+    """Spellings in the order in which they are tried; ``usual`` is what is said of each that does not say it itself.
+
+    What a spelling matches is told by its operators, and it is exact if it does not say for which values it holds. It
+    costs nothing, unless it says so.
+    """
+
+    def __init__(self, **usual: Any) -> None:
+        super().__init__()
+        self._usual = {"domain": "", "cost": "nothing"} | usual
+
+    def by(self, name: str, *operators: str, writes: str, **words: Any) -> Callable[[Draft], None]:
+        """Add a spelling whose draft is the function below."""
+        known: dict[str, Any] = self._usual | {"exact": "holds" not in words} | words
+        known.setdefault("matches", f"{known['domain']} {series(operators, 'or')}".strip())
+
+        def add(draft: Draft) -> None:
+            self.append(Spelling(name=name, operators=operators, draft=draft, writes=writes, **known))
+
+        return add
+
+    def text(
+        self, name: str, node: str, text: str, where: Callable[..., bool] = lambda at, **_: True, **words: Any
+    ) -> None:
+        """Add a spelling of one node, such as "Swish(x, alpha=1.0)", as an expression (``Site.write``).
+
+        The node names its inputs, and its attributes with their defaults. ``where`` takes the site and all of them.
+        What is written is told by the expression, unless it is said in words.
+        """
+        pattern = ast.parse(node, mode="eval").body
+        assert isinstance(pattern, ast.Call)
+        tensors = [ast.unparse(each) for each in pattern.args]
+        attributes = {str(each.arg): ast.literal_eval(each.value) for each in pattern.keywords}
+
+        def draft(at: Site) -> str:
+            names = dict(zip(tensors, at.inputs(len(tensors)), strict=True))
+            names |= {name: at.attribute(name, default) for name, default in attributes.items()}
+            at.require(where(at, **names))
+            return at.write(text, **names)
+
+        self.by(name, ast.unparse(pattern.func), **{"writes": text} | words)(draft)
 
 
 # A graph as those see it who change some of its nodes: what makes a tensor, who reads it, its type, its value.
@@ -357,43 +416,43 @@ class Scope:
     @cached_property
     def readers(self) -> dict[str, set[int]]:
         """Tensor -> the places of the nodes that read it, bodies included, and OUTSIDE."""
-        found: dict[str, set[int]] = {info.name: {OUTSIDE} for info in self.graph.output}
+        readers: dict[str, set[int]] = {info.name: {OUTSIDE} for info in self.graph.output}
         for place, node in enumerate(self.graph.node):
             for name in walk.reads(node):
-                found.setdefault(name, set()).add(place)
-        return found
+                readers.setdefault(name, set()).add(place)
+        return readers
 
     @cached_property
     def own_types(self) -> dict[str, TensorType]:
         """The types of this graph's tensors that can be told."""
-        found: dict[str, TensorType] = {}
+        types: dict[str, TensorType] = {}
         for graph in (self.told, self.graph):
             for info in (*graph.value_info, *graph.output, *graph.input):
                 kind = parts.tensor_type(info.SerializeToString())
-                if kind is not None and (info.name not in found or graph is self.told):
-                    found[info.name] = kind
+                if kind is not None and (info.name not in types or graph is self.told):
+                    types[info.name] = kind
         for weight in self.graph.initializer:
-            found[weight.name] = TensorType(weight.data_type, tuple(weight.dims))
-        return found
+            types[weight.name] = TensorType(weight.data_type, tuple(weight.dims))
+        return types
 
     @cached_property
     def own_constants(self) -> dict[str, onnx.TensorProto]:
         """Small initializers and Constant nodes; an initializer that a caller may replace is none."""
         replaceable = {info.name for info in self.graph.input} if self.model.ir_version >= 4 else frozenset[str]()
-        found = {weight.name: weight for weight in self.graph.initializer if weight.name not in replaceable}
+        constants = {weight.name: weight for weight in self.graph.initializer if weight.name not in replaceable}
         for node in self.graph.node:
             if node.op_type == "Constant" and walk.operator(node)[0] == "" and node.output:
-                found.update((node.output[0], each.t) for each in node.attribute if each.name == "value")
+                constants.update((node.output[0], each.t) for each in node.attribute if each.name == "value")
         return {
             name: each
-            for name, each in found.items()
+            for name, each in constants.items()
             if (not is_external(each) and elements(each.dims) <= _MOST_ELEMENTS)
         }
 
     def type_of(self, name: str) -> TensorType | None:
         """The type of a tensor, of this graph or one around it; None if it cannot be told."""
-        found = self.own_types.get(name)
-        return self.outer.type_of(name) if found is None and self.outer is not None else found
+        own = self.own_types.get(name)
+        return self.outer.type_of(name) if own is None and self.outer is not None else own
 
     def value_of(self, name: str) -> np.ndarray[Any, Any] | None:
         """The value of a small constant; None for any other tensor."""
