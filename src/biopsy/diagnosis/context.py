@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
-from typing import TypeVar
+from typing import Any, Self
 
 from biopsy import errors, events
 from biopsy.checks.command import CommandCheck, last_words
@@ -20,6 +20,9 @@ from biopsy.checks.outcome import Judged, Outcome
 from biopsy.checks.warm import command_check
 from biopsy.diagnosis.facts import KnownFacts
 from biopsy.diagnosis.question import DiagnosisQuestion, Words
+from biopsy.findings.envelope import as_json
+from biopsy.processes.writing import write_whole
+from biopsy.records import plain
 
 TIME = "the time limit"
 PERSON = "an interruption"
@@ -44,6 +47,8 @@ class DiagnosisStep:
 
     ``evidence`` is the key of the report that holds the evidence. ``answer`` raises TimeUpError, and BiopsyError where
     the question cannot be answered. ``files`` are what it leaves in the folder of the evidence, if it has an answer.
+    ``share`` is how much of the time that is left it may take; with ``warm`` it goes on with the process of the step
+    before it.
     """
 
     name: str
@@ -52,11 +57,9 @@ class DiagnosisStep:
     answer: Callable[[KnownFacts, StepContext], StepAnswer]
     evidence: str | None = None
     files: tuple[str, ...] = ()
+    share: float = 1.0
+    warm: bool = False
 
-
-# What the steps of a diagnosis work with: checks that are run, counted and bounded, and the time that is left.
-
-Self = TypeVar("Self", bound="StepContext")
 
 CANDIDATE = "candidate.onnx"
 """The name of the file in which candidates stand."""
@@ -127,7 +130,7 @@ class StepContext:
         self._step_end = self._end
         self._warm: CommandCheck | None = None
 
-    def __enter__(self: Self) -> Self:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(
@@ -145,6 +148,10 @@ class StepContext:
     def candidate(self) -> Path:
         """Where the candidates of a search stand."""
         return self.question.folder / CANDIDATE
+
+    def keep(self, name: str, tree: Any) -> None:
+        """Write what was found, as JSON, to a file in the folder of the evidence."""
+        write_whole(self.question.folder / name, [as_json(plain(tree))])
 
     # Time
 
@@ -181,6 +188,13 @@ class StepContext:
         self._listener(events.Remark(text, warning=warning))
 
     # Checks
+
+    @contextlib.contextmanager
+    def check_for_search(self, words: Words, jobs: int = 0) -> Iterator[CommandCheck]:
+        """The check of a search, closed after it. Raises TimeUpError where the search is stopped by its limit."""
+        made = command_check(words, str(self.candidate), jobs=jobs or self.question.effort.jobs)
+        with limit_as_time_up(), contextlib.closing(made) as check:
+            yield check
 
     def run(self, words: Words, model: Path, *, description: str = "", share: float = 1.0) -> CheckRun:
         """Run a check once, for at most a ``share`` of the step's time.

@@ -204,18 +204,20 @@ def require_sizes(index: ModelIndex, inputs: Inputs) -> None:
     if not guessed:
         return
     shown = [f"{name!r} is {open_ones[name]}" for name in guessed]
-    example = shape_words({name: _example(open_ones[name]) for name in guessed})
+    example = shape_words(
+        {
+            name: [
+                dim if isinstance(dim, int) else _EXAMPLE if place else 1
+                for place, dim in enumerate(open_ones[name].shape or ())
+            ]
+            for name in guessed
+        }
+    )
     raise errors.UsageError(
         f"the model leaves sizes of its inputs open, and none were given: {'; '.join(shown)}",
         details=["a size that nobody chose may be what fails, so none is made up here"],
         next_steps=[*(option_line("--input-shapes", text) for text in example), "--load-inputs FILE    for real ones"],
     )
-
-
-def _example(kind: TensorType) -> list[int]:
-    """Sizes to suggest."""
-    shape = kind.shape or ()
-    return [dim if isinstance(dim, int) else 1 if place == 0 else _EXAMPLE for place, dim in enumerate(shape)]
 
 
 def written(path: Path, feeds: Sequence[Feed]) -> Path:

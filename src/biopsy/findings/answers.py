@@ -5,7 +5,7 @@ workarounds.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,35 +16,27 @@ from biopsy.findings.model import MeasuredErrors, map_tree
 from biopsy.findings.report import Tree, verdict_tree
 from biopsy.model.index import ModelIndex
 from biopsy.questions.builds.building import BuildFindings
-from biopsy.questions.builds.difference import Choice, ChoiceGroup, Difference
+from biopsy.questions.builds.difference import Difference
 from biopsy.questions.builds.flags import Flags
 from biopsy.questions.known_failures.lookup import KnownLookup
-from biopsy.questions.layers.findings import Engines, LayerFindings, Suspect, layers_tree
+from biopsy.questions.layers.findings import Engines, LayerFindings, layers_tree
 from biopsy.questions.releases.findings import ReleaseFindings
 from biopsy.questions.transformations.findings import TransformationFindings
 from biopsy.questions.workarounds.result import Workarounds
 from biopsy.text import count
 
 
-def known_tree(found: KnownLookup) -> Tree:
-    """The key ``known``."""
-    return found.as_json()
-
-
-def known_verdict(found: KnownLookup) -> Tree:
+def known_verdict(lookup: KnownLookup) -> Tree:
     """Whether it looks like a known bug; that is no proof, so what would make it sure is said."""
-    best = found.best
+    best = lookup.best
+    left_open = [f"Whether it looks like {each}: comparing them took too long." for each in lookup.undecided]
     if best is None:
-        return verdict_tree("unknown", f"It is {found.sentence}.", not_tried=_left_open(found))
+        return verdict_tree("unknown", f"It is {lookup.sentence}.", not_tried=left_open)
     doubt = None if best.is_sure else "pattern, engine, way of failing and release do not all agree, or are not known"
     if doubt is None and best.failure.conditions:
         doubt = f"what else it needs is not checked: {' '.join(best.failure.conditions)}"
-    kind = "fails" if found.seen.stage or found.seen.kind else "unknown"
-    return verdict_tree(kind, f"It {best.sentence}.", certainty=doubt, not_tried=_left_open(found))
-
-
-def _left_open(found: KnownLookup) -> list[str]:
-    return [f"Whether it looks like {reference}: comparing them took too long." for reference in found.undecided]
+    kind = "fails" if lookup.seen.stage or lookup.seen.kind else "unknown"
+    return verdict_tree(kind, f"It {best.sentence}.", certainty=doubt, not_tried=left_open)
 
 
 # The sections of an examination of layers: verdict, the layers themselves, and the model as a map of their errors.
@@ -56,23 +48,30 @@ def layers_sections(
     found: LayerFindings, index: ModelIndex, path: Path, engines: Engines, samples: int
 ) -> dict[str, Any]:
     """What was found about the layers of the model in a file."""
-    wrong = [node for suspect in found.suspects for node in suspect.nodes]
+    ratios: dict[str, dict[int, float]] = {"introduced": {}, "propagated": {}}
+    for layer in found.layers:
+        for kind, error in (("introduced", layer.introduced), ("propagated", layer.propagated)):
+            if error is not None and not math.isnan(error.tolerance_ratio):
+                ratios[kind][layer.node.number] = error.tolerance_ratio
+    wrong = {node for suspect in found.suspects for node in suspect.nodes}
     return {
-        "verdict": verdict_of(found),
-        "whole": map_tree(index, sorted(set(wrong)), measured(found)),
+        "verdict": _layers_verdict(found),
+        "whole": map_tree(index, sorted(wrong), MeasuredErrors(**ratios)),
         "layers": layers_tree(found, path, engines, samples),
     }
 
 
-def verdict_of(found: LayerFindings) -> Tree:
-    """What was found in words."""
+def _layers_verdict(found: LayerFindings) -> Tree:
     rest = [] if found.complete else ["layers that were not measured before it was interrupted"]
     if found.unmeasured:
         rest.append(f"{count(len(found.unmeasured), 'layer')} that no golden value judges")
     if found.misfits:
         rest.append(f"{count(len(found.misfits), 'golden value')} not of the type or shape that the model computes")
     if found.suspects:
-        named = "; ".join(map(_named, found.suspects[:_MOST_NAMED]))
+        named = "; ".join(
+            f"{suspect.name} ({suspect.origins.places[0]})" if suspect.origins.places else suspect.name
+            for suspect in found.suspects[:_MOST_NAMED]
+        )
         masked = " The outputs are right all the same: what follows hides the error." if found.is_masked else ""
         text = f"{count(len(found.suspects), 'layer or group', 'layers or groups')} make errors: {named}.{masked}"
         return verdict_tree("wrong-layers", text, not_tried=rest)
@@ -84,46 +83,28 @@ def verdict_of(found: LayerFindings) -> Tree:
     return verdict_tree("unknown", text, not_tried=rest)
 
 
-def _named(suspect: Suspect) -> str:
-    """What a suspect is, and the first line of code that it comes from."""
-    return f"{suspect.name} ({suspect.origins.places[0]})" if suspect.origins.places else suspect.name
-
-
-def measured(found: LayerFindings) -> MeasuredErrors:
-    """The errors of each layer by its number."""
-    return MeasuredErrors(introduced=dict(_ratios(found, "introduced")), propagated=dict(_ratios(found, "propagated")))
-
-
-def _ratios(found: LayerFindings, which: str) -> Iterator[tuple[int, float]]:
-    for layer in found.layers:
-        error = layer.introduced if which == "introduced" else layer.propagated
-        if error is not None and not math.isnan(error.tolerance_ratio):
-            yield layer.node.number, error.tolerance_ratio
-
-
 # The sections of a search for the setting that switches a failure off.
 
 
-def settings_tree(found: Flags, engine: str, version: str | None) -> Tree:
-    """The key ``settings``; ``engine`` is the one whose settings were varied, as it was asked for."""
-    tree = found.as_json()
-    for told, one in zip(tree["tried"], found.tried, strict=True):
-        told["change"] = one.change.text
-    for told, switch in zip(tree["switches"], found.switches, strict=True):
-        told["change"] = switch.change.text
-        told["text"] = switch.text
+def settings_tree(flags: Flags, engine: str, version: str | None) -> Tree:
+    """The key ``settings``; ``engine`` is the one whose settings were varied, as it was named."""
+    tree = flags.as_json()
+    for entry, trial in zip(tree["tried"], flags.tried, strict=True):
+        entry["change"] = trial.change.text
+    for entry, switch in zip(tree["switches"], flags.switches, strict=True):
+        entry |= {"change": switch.change.text, "text": switch.text}
     return {"engine": engine, "version": version, **tree}
 
 
-def settings_verdict(found: Flags, lines: Sequence[str]) -> Tree:
+def settings_verdict(flags: Flags, lines: Sequence[str]) -> Tree:
     """What makes the failure go away, if anything does. ``lines`` are the check with each of the switches."""
-    if not found.switches:
+    if not flags.switches:
         return verdict_tree("unknown", "None of the settings that were tried makes the failure go away.")
-    best = found.switches[0]
+    best = flags.switches[0]
     workarounds = [
-        {"text": f"It goes away {one.text}.", "line": line}
-        for one, line in zip(found.switches, lines, strict=True)
-        if one.verified
+        {"text": f"It goes away {switch.text}.", "line": line}
+        for switch, line in zip(flags.switches, lines, strict=True)
+        if switch.verified
     ]
     doubt = None if best.verified else "not confirmed by fresh processes"
     return verdict_tree("fails", f"The failure goes away {best.text}.", certainty=doubt, workarounds=workarounds)
@@ -166,20 +147,18 @@ def difference_tree(found: Difference) -> Tree:
         "tests": found.tests,
         "decided": len(found.decided),
         "more_builds": found.more,
-        "groups": [_group_tree(group) for group in found.groups[:_MOST_GROUPS]],
-    }
-
-
-def _group_tree(group: ChoiceGroup) -> Tree:
-    def plain(choice: Choice) -> dict[str, str]:
-        return {"where": choice.where, "kind": choice.kind, "value": choice.value}
-
-    return {
-        "choices": [plain(choice) for choice in group.choices],
-        "bad": group.table.bad,
-        "good": group.table.good,
-        "chance": group.chance,
-        "adjusted": group.adjusted,
+        "groups": [
+            {
+                "choices": [
+                    {"where": choice.where, "kind": choice.kind, "value": choice.value} for choice in group.choices
+                ],
+                "bad": group.table.bad,
+                "good": group.table.good,
+                "chance": group.chance,
+                "adjusted": group.adjusted,
+            }
+            for group in found.groups[:_MOST_GROUPS]
+        ],
     }
 
 
@@ -212,11 +191,6 @@ def repeat_verdict(tally: RunTally) -> Tree:
 # The sections of a search for the release that broke a model, or mended it.
 
 
-def releases_tree(found: ReleaseFindings) -> Tree:
-    """The key ``releases``."""
-    return found.as_json()
-
-
 def releases_verdict(found: ReleaseFindings) -> Tree:
     """Which release it was, in words; ``workarounds`` are the releases to keep to."""
     sentence = f"{found.text}."
@@ -235,11 +209,6 @@ AGREE = (
     "in the reference evaluator both models give the same: the engine may be wrong about the transformed one, and not "
     "the tool"
 )
-
-
-def transformation_tree(found: TransformationFindings) -> dict[str, Any]:
-    """The key ``transformation``."""
-    return found.as_json()
 
 
 def transformation_verdict(found: TransformationFindings) -> Tree:
@@ -261,8 +230,8 @@ def transformation_verdict(found: TransformationFindings) -> Tree:
 def workarounds_tree(found: Workarounds, index: ModelIndex) -> Tree:
     """The key ``workaround``; ``python`` of the best are the lines that call the engine in this way."""
     tree = found.as_json()
-    for told, one in zip(tree["best"], found.best, strict=True):
-        told["python"] = list(calls_of(parse_spec(one.engine), index))
+    for entry, change in zip(tree["best"], found.best, strict=True):
+        entry["python"] = list(calls_of(parse_spec(change.engine), index))
     return tree
 
 
@@ -270,13 +239,12 @@ def workarounds_verdict(found: Workarounds, lines: Mapping[int, str]) -> Tree:
     """What makes the model right, if anything does. ``lines`` are the checks that show it, by place among the best."""
     if not found.found:
         nothing = f"Nothing that was tried makes the model right in {found.engine}."
-        told = nothing if found.tried else "No change could be tried."
-        return verdict_tree("unknown" if found.stopped or not found.tried else "fails", told)
-    best = found.best[0]
-    shown = [{"text": f"{one.text}.", "line": lines.get(number)} for number, one in enumerate(found.best, 1)]
-    doubt = (
-        None
-        if found.trust.confirmed_by
-        else f"what is right is what {found.trust.reference} gives; nothing else confirms it"
-    )
-    return verdict_tree("fails", f"The model is right with: {best.text}.", certainty=doubt, workarounds=shown)
+        if not found.tried:
+            nothing = "No change could be tried."
+        return verdict_tree("unknown" if found.stopped or not found.tried else "fails", nothing)
+    shown = [{"text": f"{change.text}.", "line": lines.get(number)} for number, change in enumerate(found.best, 1)]
+    doubt = None
+    if not found.trust.confirmed_by:
+        doubt = f"what is right is what {found.trust.reference} gives; nothing else confirms it"
+    text = f"The model is right with: {found.best[0].text}."
+    return verdict_tree("fails", text, certainty=doubt, workarounds=shown)
