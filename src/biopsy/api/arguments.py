@@ -98,13 +98,10 @@ def require_own_files(model: Model, **written: str | PathLike[str] | None) -> No
         if path is None:
             continue
         for other, taken in named.items():
-            if _same_file(Path(path), taken):
+            is_same_file = taken.is_file() and Path(path).is_file() and taken.samefile(path)
+            if is_same_file or taken.resolve() == Path(path).resolve():
                 raise errors.UsageError(f"{argument}={str(path)!r} is the file of {other} too: it would be lost")
         named[argument] = Path(path)
-
-
-def _same_file(one: Path, other: Path) -> bool:
-    return one.resolve() == other.resolve() or (one.is_file() and other.is_file() and one.samefile(other))
 
 
 def _serialized(model: bytes | onnx.ModelProto) -> bytes:
@@ -129,6 +126,13 @@ def require_check(check: object) -> None:
         raise errors.UsageError(
             f"check={check!r}: {wanted}", next_steps=["check=['biopsy', 'run', '{}', '--onnxrt', '--openvino']"]
         )
+
+
+def require_command(check: object) -> None:
+    """Raise UsageError for what is not the words of a command."""
+    require_check(check)
+    if callable(check):
+        raise errors.UsageError(f"check={check!r}: it is a command as a list of words")
 
 
 def check_of(check: Function | Sequence[str], candidate: Path, takes: Literal["path", "model"], jobs: int) -> Check:
@@ -173,6 +177,13 @@ def require_seconds(**given: float | None) -> None:
     for name, value in given.items():
         if value is not None and not 0 < value < float("inf"):
             raise errors.UsageError(f"{name}={value!r}: it is a time above 0, in seconds")
+
+
+def require_names(name: str, names: object, kind: str = "a tuple of names") -> None:
+    """Raise UsageError for a name that stands alone."""
+    if isinstance(names, str):
+        shown = f"({names!r},)" if "tuple" in kind else f"[{names!r}]"
+        raise errors.UsageError(f"{name}={names!r}: it is {kind}", next_steps=[f"{name}={shown}"])
 
 
 def tolerances_by_name(option: str, value: float | Mapping[str, float]) -> Mapping[str, float]:
@@ -306,8 +317,9 @@ def rules_of(given: Rules | None) -> Rules:
     """The rules, with sets for what may be any collection. Raises UsageError for what cannot be used."""
     rules = options_of("rules", given, Rules)
     require_choice("match", rules.match, get_args(Match))
-    _require_codes("fail_codes", rules.fail_codes)
-    _require_codes("ignored_codes", rules.ignored_codes)
+    for name, codes in (("fail_codes", rules.fail_codes), ("ignored_codes", rules.ignored_codes)):
+        if not isinstance(codes, Collection) or not all(isinstance(code, int) for code in codes):
+            raise errors.UsageError(f"{name}={codes!r}: it is a set of exit statuses", next_steps=[f"{name}={{1}}"])
     if not all(isinstance(pattern, re.Pattern) for pattern in rules.fail_regexes):
         raise errors.UsageError(
             f"fail_regexes={rules.fail_regexes!r}: it is a tuple of compiled regular expressions",
@@ -319,11 +331,6 @@ def rules_of(given: Rules | None) -> Rules:
         fail_regexes=tuple(rules.fail_regexes),
         match=rules.match,
     )
-
-
-def _require_codes(name: str, codes: object) -> None:
-    if not isinstance(codes, Collection) or not all(isinstance(code, int) for code in codes):
-        raise errors.UsageError(f"{name}={codes!r}: it is a set of exit statuses", next_steps=[f"{name}={{1}}"])
 
 
 # Checks whose words name the engine that varies, as ``flags`` and ``build`` take them.

@@ -5,11 +5,10 @@ the verdict.
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from biopsy import errors, events
 from biopsy.cli import advice
@@ -24,9 +23,6 @@ from biopsy.diagnosis.facts import Diagnosis
 from biopsy.model.load import require_file
 from biopsy.processes.writing import require_writable
 from biopsy.text import count
-
-if TYPE_CHECKING:
-    from biopsy.diagnosis.question import DiagnosisQuestion
 
 REST_OPTIONS = checks.REST_OPTIONS
 
@@ -91,23 +87,11 @@ def execute(args: argparse.Namespace, console: Console) -> int:
                 kept=f"{found.folder}, with what was found",
                 resume=advice.resume_line(args.words, REST_OPTIONS),
             )
-        _pack(args, found, question, partial(report.as_bytes, status, partial(sections, args.bundle)), shown)
+        if args.bundle is not None:
+            options.pack(args, question, found, report.as_bytes(status, partial(sections, args.bundle)), shown)
         if found.stopped is not None:
             shown.note(f"resume     {advice.resume_line(args.words, REST_OPTIONS, ['--max-time'])}")
         return status
-
-
-def _pack(
-    args: argparse.Namespace,
-    found: Diagnosis,
-    question: DiagnosisQuestion,
-    report: Callable[[], bytes],
-    console: Console,
-) -> None:
-    if args.bundle is None:
-        return
-
-    options.pack(args, question, found, report(), console)
 
 
 def _status(found: Diagnosis) -> int:

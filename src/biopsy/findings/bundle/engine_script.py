@@ -247,7 +247,6 @@ _TRT_CALLED = frozenset({"package", "flags", "optimization", "min_shapes", "opt_
 
 
 def _trt(engine: Engine, index: ModelIndex) -> ScriptedEngine:
-
     options = engine.options
     declared = {option.stem: {} if option.is_family else option.default for option in engine.options_declared}
     other = [name for name, value in options.items() if name not in _TRT_CALLED and value != declared[name]]
@@ -267,23 +266,17 @@ def _trt(engine: Engine, index: ModelIndex) -> ScriptedEngine:
 
 def _trt_shapes(engine: Engine, index: ModelIndex) -> list[Literal]:
     """Least, best and greatest shape of each open input, of each profile."""
-    declared = {index.names[tensor]: index.tensor_type(tensor) for tensor in index.fed_inputs()}
-    types = {name: type_ for name, type_ in declared.items() if _is_open(type_)}
-    if not types:
-        return []
-    known = {name: type_ for name, type_ in types.items() if type_ is not None}
-    if len(known) < len(types):
+    types = {index.names[tensor]: index.tensor_type(tensor) for tensor in index.fed_inputs()}
+    known = {name: type_ for name, type_ in types.items() if type_ is not None and not type_.is_static}
+    if None in types.values():
         raise OnlyBiopsyError("an input whose shape the model does not tell")
-    model = ModelInput(b"", Path())
-    found = profiles_of(known, engine.options, model, resolve_shapes(known, {}))
+    if not known:
+        return []
+    profiles = profiles_of(known, engine.options, ModelInput(b"", Path()), resolve_shapes(known, {}))
     return [
         {name: [list(span.least), list(span.best), list(span.most)] for name, span in profile.items()}
-        for profile in found
+        for profile in profiles
     ]
-
-
-def _is_open(type_: TensorType | None) -> bool:
-    return type_ is None or type_.shape is None or not all(isinstance(size, int) for size in type_.shape)
 
 
 _CALLS = {"onnxrt": _onnxrt, "openvino": _openvino, "reference": _reference, "trt": _trt}
@@ -299,21 +292,20 @@ def calls_of(spec: EngineSpec, index: ModelIndex) -> tuple[str, ...]:
     """
     plain = without_release(spec)
     release = None if "release" in plain.settings else spec.settings.get("release")
-    make = _ENGINE_CALLS_CALLS.get(spec.name)
     try:
         settings = scripted_engine(create(plain), index).settings
     except OnlyBiopsyError:
         return ()
-    return () if make is None else (*_installed(release, spec), *make(settings))
+    if spec.name not in _PYTHON:
+        return ()
+    lines = tuple(_PYTHON[spec.name](settings))
+    if release is None:
+        return lines
+    usual = find_class(spec.name).distributions[0]
+    return (f"# pip install {release if '==' in release else f'{usual}=={release}'}", *lines)
 
 
-def _installed(release: str | None, spec: EngineSpec) -> Iterator[str]:
-    if release is not None:
-        usual = find_class(spec.name).distributions[0]
-        yield f"# pip install {release if '==' in release else f'{usual}=={release}'}"
-
-
-def _engine_calls_onnxrt(settings: Mapping[str, Any]) -> Iterator[str]:
+def _python_of_onnxrt(settings: Mapping[str, Any]) -> Iterator[str]:
     yield "options = onnxruntime.SessionOptions()"
     if "level" in settings:
         yield f"options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.{settings['level']}"
@@ -328,12 +320,12 @@ def _engine_calls_onnxrt(settings: Mapping[str, Any]) -> Iterator[str]:
     yield f"session = onnxruntime.InferenceSession(path, options{more})"
 
 
-def _engine_calls_openvino(settings: Mapping[str, Any]) -> Iterator[str]:
+def _python_of_openvino(settings: Mapping[str, Any]) -> Iterator[str]:
     config = {"INFERENCE_PRECISION_HINT": settings.get("precision", "f32"), **settings.get("config", {})}
     yield f"compiled = openvino.compile_model(path, {settings.get('device', 'CPU')!r}, {config!r})"
 
 
-_ENGINE_CALLS_CALLS: Mapping[str, Callable[[Mapping[str, Any]], Iterator[str]]] = {
-    "onnxrt": _engine_calls_onnxrt,
-    "openvino": _engine_calls_openvino,
+_PYTHON: Mapping[str, Callable[[Mapping[str, Any]], Iterator[str]]] = {
+    "onnxrt": _python_of_onnxrt,
+    "openvino": _python_of_openvino,
 }
