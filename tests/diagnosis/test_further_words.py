@@ -6,7 +6,6 @@ from biopsy.diagnosis.facts import (
     ChangeSeen,
     ChangesSeen,
     ComparisonSeen,
-    DiagnosisVerdict,
     FurtherFacts,
     KnownFacts,
     ReleaseChangeSeen,
@@ -17,6 +16,7 @@ from biopsy.diagnosis.facts import (
 from biopsy.diagnosis.question import Effort
 from biopsy.diagnosis.verdict import verdict_of
 from biopsy.diagnosis.workarounds import next_lines
+from biopsy.findings.report import Verdict
 from biopsy.records import plain, record_of
 from support.diagnoses import facts, question, settings, switch
 
@@ -34,7 +34,7 @@ def released(*changes: ReleaseChangeSeen, doubt: str = "", complete: bool = True
     return ReleasesSeen(package="onnxruntime", text=text, changes=changes, doubt=doubt, complete=complete)
 
 
-def of(seen: KnownFacts, *steps: StepReport) -> DiagnosisVerdict:
+def of(seen: KnownFacts, *steps: StepReport) -> Verdict:
     return verdict_of(seen, steps, question())
 
 

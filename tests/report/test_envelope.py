@@ -45,9 +45,9 @@ def test_long_texts_are_shortened_and_say_so_but_no_half_line_is_told() -> None:
 
 
 def test_an_error_is_a_verdict_too() -> None:
-    assert verdict_of_error(errors.OriginalPasses("it passes"))["kind"] == "passes"
+    assert verdict_of_error(errors.OriginalPasses("it passes")).kind == "passes"
     stopped = verdict_of_error(errors.Interrupted("3 nodes are left", kept="r.onnx"))
-    assert (stopped["kind"], stopped["text"]) == ("unknown", "3 nodes are left Kept: r.onnx.")
+    assert (stopped.kind, stopped.text) == ("unknown", "3 nodes are left Kept: r.onnx.")
 
 
 def test_engines_are_told_with_their_versions_and_one_that_is_none_without() -> None:

@@ -108,6 +108,7 @@ class ReportFile:
     def as_bytes(self, status: int, sections: Sections) -> bytes:
         """The report of a command that ends with this status, as it stands in a file."""
         from biopsy.findings.envelope import CommandRun, as_json, report_tree
+        from biopsy.records import plain
 
         ended = CommandRun(
             command=self.command,
@@ -118,7 +119,7 @@ class ReportFile:
         )
         told = {**sections(), "remarks": [vars(one) for one in self.console.remarks]}
         if self.console.basis.text and told.get("verdict"):
-            told["verdict"] = {**told["verdict"], "settings": self.console.basis.text}
+            told["verdict"] = {**plain(told["verdict"]), "settings": self.console.basis.text}
         return as_json(report_tree(ended, told))
 
     @contextlib.contextmanager

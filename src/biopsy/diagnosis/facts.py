@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
+from biopsy.findings.report import Verdict
 from biopsy.text import html_table, printable
 
 Outcome = Literal["done", "skipped", "stopped", "failed"]
@@ -421,32 +422,13 @@ class KnownFacts:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Workaround:
-    """What avoids the failure: it was tried, and passed. ``line`` is to paste."""
-
-    text: str
-    line: str | None = None
-
-
-@dataclass(frozen=True, kw_only=True)
-class DiagnosisVerdict:
-    """What was found, in words. ``certainty`` says how sure that is and why, ``not_tried`` what was left open."""
-
-    kind: str
-    text: str
-    certainty: str | None = None
-    workarounds: tuple[Workaround, ...] = ()
-    not_tried: tuple[str, ...] = ()
-
-
-@dataclass(frozen=True, kw_only=True)
 class Diagnosis:
     """The end of a diagnosis. ``stopped`` is what ended it before its end: a person, or the time; None if nothing did.
 
     ``failed``: the model is known to fail, or one of its layers; None if even that is not known.
     """
 
-    verdict: DiagnosisVerdict
+    verdict: Verdict
     steps: tuple[StepReport, ...]
     facts: KnownFacts
     folder: str

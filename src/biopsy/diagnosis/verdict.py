@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from biopsy.diagnosis.context import UNABLE
-from biopsy.diagnosis.facts import DiagnosisVerdict, FailureSeen, KnownFacts, SettingsSeen, StepReport
+from biopsy.diagnosis.facts import FailureSeen, KnownFacts, SettingsSeen, StepReport
 from biopsy.diagnosis.question import DiagnosisQuestion, fixed_and_tiny
 from biopsy.diagnosis.steps.origin import RELEASES, operators_of
 from biopsy.diagnosis.steps.piece import joined
 from biopsy.diagnosis.workarounds import workarounds_of
 from biopsy.engines import registry
 from biopsy.engines.registry import parse_spec
+from biopsy.findings.report import Verdict
 from biopsy.text import count, first_line, first_of, series
 
 _MOST_NODES = 8
@@ -28,13 +29,13 @@ _OTHER_KINDS = {
 """What differs, of ``comparison.mismatch``, besides numbers; in braces what it is held against."""
 
 
-def verdict_of(facts: KnownFacts, steps: Sequence[StepReport], question: DiagnosisQuestion) -> DiagnosisVerdict:
+def verdict_of(facts: KnownFacts, steps: Sequence[StepReport], question: DiagnosisQuestion) -> Verdict:
     """The verdict on what is known, and what was left open."""
     kind, text = _kind_and_text(facts, question)
     certainty = [*_certainty(facts), *_certainty_of_causes(facts)] if kind not in ("passes", "unknown") else []
-    return DiagnosisVerdict(
-        kind=kind,
-        text=text,
+    return Verdict(
+        kind,
+        text,
         certainty=" ".join(certainty) or None,
         workarounds=tuple(workarounds_of(facts, question)),
         not_tried=tuple(_left_open(facts, steps)),

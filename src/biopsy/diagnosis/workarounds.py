@@ -8,7 +8,7 @@ from pathlib import Path
 from biopsy.checks.command_line import OwnRun, parse
 from biopsy.checks.words import as_word
 from biopsy.diagnosis.context import NO_PLACE, UNKNOWN_ENGINE
-from biopsy.diagnosis.facts import FailureSeen, KnownFacts, PieceFound, SwitchSeen, Workaround
+from biopsy.diagnosis.facts import FailureSeen, KnownFacts, PieceFound, SwitchSeen
 from biopsy.diagnosis.question import (
     DiagnosisQuestion,
     Words,
@@ -18,6 +18,7 @@ from biopsy.diagnosis.question import (
     without_weights_folder,
 )
 from biopsy.engines.registry import find_class, parse_spec
+from biopsy.findings.report import Workaround
 from biopsy.questions.builds.settings import ENGINE_PLACE, SETTINGS_PLACE, CheckTemplate
 from biopsy.text import can_be_typed, count, first_of, line_of, series
 

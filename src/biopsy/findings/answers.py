@@ -13,7 +13,7 @@ from biopsy.checks.repetition import RunTally, interval
 from biopsy.engines.registry import parse_spec
 from biopsy.findings.bundle.engine_script import calls_of
 from biopsy.findings.model import MeasuredErrors, map_tree
-from biopsy.findings.report import Tree, verdict_tree
+from biopsy.findings.report import Tree, Verdict, Workaround
 from biopsy.model.index import ModelIndex
 from biopsy.questions.builds.building import BuildFindings
 from biopsy.questions.builds.difference import Difference
@@ -26,17 +26,17 @@ from biopsy.questions.workarounds.result import Workarounds
 from biopsy.text import count
 
 
-def known_verdict(lookup: KnownLookup) -> Tree:
+def known_verdict(lookup: KnownLookup) -> Verdict:
     """Whether it looks like a known bug; that is no proof, so what would make it sure is said."""
     best = lookup.best
     left_open = [f"Whether it looks like {each}: comparing them took too long." for each in lookup.undecided]
     if best is None:
-        return verdict_tree("unknown", f"It is {lookup.sentence}.", not_tried=left_open)
+        return Verdict("unknown", f"It is {lookup.sentence}.", not_tried=left_open)
     doubt = None if best.is_sure else "pattern, engine, way of failing and release do not all agree, or are not known"
     if doubt is None and best.failure.conditions:
         doubt = f"what else it needs is not checked: {' '.join(best.failure.conditions)}"
     kind = "fails" if lookup.seen.stage or lookup.seen.kind else "unknown"
-    return verdict_tree(kind, f"It {best.sentence}.", certainty=doubt, not_tried=left_open)
+    return Verdict(kind, f"It {best.sentence}.", certainty=doubt, not_tried=left_open)
 
 
 # The sections of an examination of layers: verdict, the layers themselves, and the model as a map of their errors.
@@ -61,7 +61,7 @@ def layers_sections(
     }
 
 
-def _layers_verdict(found: LayerFindings) -> Tree:
+def _layers_verdict(found: LayerFindings) -> Verdict:
     rest = [] if found.complete else ["layers that were not measured before it was interrupted"]
     if found.unmeasured:
         rest.append(f"{count(len(found.unmeasured), 'layer')} that no golden value judges")
@@ -74,13 +74,13 @@ def _layers_verdict(found: LayerFindings) -> Tree:
         )
         masked = " The outputs are right all the same: what follows hides the error." if found.is_masked else ""
         text = f"{count(len(found.suspects), 'layer or group', 'layers or groups')} make errors: {named}.{masked}"
-        return verdict_tree("wrong-layers", text, not_tried=rest)
+        return Verdict("wrong-layers", text, not_tried=rest)
     if found.failure is not None:
-        return verdict_tree("fails", f"the engine {found.failure.text}", not_tried=rest)
+        return Verdict("fails", f"the engine {found.failure.text}", not_tried=rest)
     if found.nothing_wrong:
-        return verdict_tree("passes" if found.passed else "unknown", "No tensor is out of tolerance.", not_tried=rest)
+        return Verdict("passes" if found.passed else "unknown", "No tensor is out of tolerance.", not_tried=rest)
     text = "Tensors are out of tolerance, and no isolated layer makes them so."
-    return verdict_tree("unknown", text, not_tried=rest)
+    return Verdict("unknown", text, not_tried=rest)
 
 
 # The sections of a search for the setting that switches a failure off.
@@ -96,18 +96,18 @@ def settings_tree(flags: Flags, engine: str, version: str | None) -> Tree:
     return {"engine": engine, "version": version, **tree}
 
 
-def settings_verdict(flags: Flags, lines: Sequence[str]) -> Tree:
+def settings_verdict(flags: Flags, lines: Sequence[str]) -> Verdict:
     """What makes the failure go away, if anything does. ``lines`` are the check with each of the switches."""
     if not flags.switches:
-        return verdict_tree("unknown", "None of the settings that were tried makes the failure go away.")
+        return Verdict("unknown", "None of the settings that were tried makes the failure go away.")
     best = flags.switches[0]
     workarounds = [
-        {"text": f"It goes away {switch.text}.", "line": line}
+        Workaround(text=f"It goes away {switch.text}.", line=line)
         for switch, line in zip(flags.switches, lines, strict=True)
         if switch.verified
     ]
     doubt = None if best.verified else "not confirmed by fresh processes"
-    return verdict_tree("fails", f"The failure goes away {best.text}.", certainty=doubt, workarounds=workarounds)
+    return Verdict("fails", f"The failure goes away {best.text}.", certainty=doubt, workarounds=workarounds)
 
 
 # The sections of repeated builds and runs: how many failed, and what goes with it.
@@ -128,15 +128,15 @@ def builds_tree(found: BuildFindings) -> Tree:
     }
 
 
-def builds_verdict(found: BuildFindings) -> Tree:
+def builds_verdict(found: BuildFindings) -> Verdict:
     """How many builds are bad, and what goes with it."""
     text = f"{found.bad} of {count(found.runs, 'build')} are bad."
     causes = [group.told.text for group in found.difference.decided]
     if causes:
-        return verdict_tree("flaky", f"{text} It goes with {', '.join(causes[:3])}.")
+        return Verdict("flaky", f"{text} It goes with {', '.join(causes[:3])}.")
     if not found.runs:
-        return verdict_tree("unknown", "Nothing was built.")
-    return verdict_tree("passes" if not found.bad else "fails" if not found.good else "flaky", text)
+        return Verdict("unknown", "Nothing was built.")
+    return Verdict("passes" if not found.bad else "fails" if not found.good else "flaky", text)
 
 
 def difference_tree(found: Difference) -> Tree:
@@ -180,27 +180,26 @@ def repeat_tree(tally: RunTally, command: Sequence[str], until: Any, *, interrup
     }
 
 
-def repeat_verdict(tally: RunTally) -> Tree:
+def repeat_verdict(tally: RunTally) -> Verdict:
     """How often the command failed."""
     text = f"It failed in {tally.failed} of {count(tally.decided, 'run')}."
     if not tally.decided:
-        return verdict_tree("unknown", "No run has passed or failed.")
-    return verdict_tree("passes" if not tally.failed else "fails" if not tally.passed else "flaky", text)
+        return Verdict("unknown", "No run has passed or failed.")
+    return Verdict("passes" if not tally.failed else "fails" if not tally.passed else "flaky", text)
 
 
 # The sections of a search for the release that broke a model, or mended it.
 
 
-def releases_verdict(found: ReleaseFindings) -> Tree:
+def releases_verdict(found: ReleaseFindings) -> Verdict:
     """Which release it was, in words; ``workarounds`` are the releases to keep to."""
     sentence = f"{found.text}."
-    workarounds = [
-        {"text": f"Keep to {found.package}{pin}.", "line": f"pip install '{found.package}{pin}'"} for pin in found.pins
-    ]
-    unsure = [f"not confirmed when asked again: {one.text}" for one in found.borders if not one.verified]
+    pins = [f"{found.package}{pin}" for pin in found.pins]
+    workarounds = [Workaround(text=f"Keep to {pin}.", line=f"pip install '{pin}'") for pin in pins]
+    unsure = [f"not confirmed when asked again: {border.text}" for border in found.borders if not border.verified]
     certainty = "; ".join([*unsure, *([found.doubt] if found.doubt else [])]) or None
     kind = "unknown" if found.answer is None else "passes" if found.answer == "no release tried fails" else "fails"
-    return verdict_tree(kind, sentence, certainty=certainty, workarounds=workarounds)
+    return Verdict(kind, sentence, certainty=certainty, workarounds=workarounds)
 
 
 # The sections of a transformation that breaks a model.
@@ -211,17 +210,17 @@ AGREE = (
 )
 
 
-def transformation_verdict(found: TransformationFindings) -> Tree:
+def transformation_verdict(found: TransformationFindings) -> Verdict:
     """What the tool does wrong, and how its pass is left out."""
     passes = found.passes
     if found.fault == "control":
-        return verdict_tree("fails", found.sentence)
+        return Verdict("fails", found.sentence)
     lines = [line for line in (passes.omission.command, passes.omission.python) if line]
-    workarounds = [{"text": "The piece is right without it.", "line": line} for line in lines if passes.verified]
+    workarounds = [Workaround(text="The piece is right without it.", line=line) for line in lines if passes.verified]
     doubt = None if passes.verified or not passes.without else "not confirmed by fresh processes"
     if found.where.second_opinion == "right":
         doubt = AGREE
-    return verdict_tree("fails", found.sentence, certainty=doubt, workarounds=workarounds)
+    return Verdict("fails", found.sentence, certainty=doubt, workarounds=workarounds)
 
 
 # The sections of a search for workarounds.
@@ -235,16 +234,16 @@ def workarounds_tree(found: Workarounds, index: ModelIndex) -> Tree:
     return tree
 
 
-def workarounds_verdict(found: Workarounds, lines: Mapping[int, str]) -> Tree:
+def workarounds_verdict(found: Workarounds, lines: Mapping[int, str]) -> Verdict:
     """What makes the model right, if anything does. ``lines`` are the checks that show it, by place among the best."""
     if not found.found:
         nothing = f"Nothing that was tried makes the model right in {found.engine}."
         if not found.tried:
             nothing = "No change could be tried."
-        return verdict_tree("unknown" if found.stopped or not found.tried else "fails", nothing)
-    shown = [{"text": f"{change.text}.", "line": lines.get(number)} for number, change in enumerate(found.best, 1)]
+        return Verdict("unknown" if found.stopped or not found.tried else "fails", nothing)
+    shown = [Workaround(text=f"{change.text}.", line=lines.get(number)) for number, change in enumerate(found.best, 1)]
     doubt = None
     if not found.trust.confirmed_by:
         doubt = f"what is right is what {found.trust.reference} gives; nothing else confirms it"
     text = f"The model is right with: {found.best[0].text}."
-    return verdict_tree("fails", text, certainty=doubt, workarounds=shown)
+    return Verdict("fails", text, certainty=doubt, workarounds=shown)

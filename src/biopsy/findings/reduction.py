@@ -15,7 +15,7 @@ from biopsy.checks.judge import signature_of
 from biopsy.checks.outcome import Judged
 from biopsy.comparison.mismatch import ErrorSize, most_telling
 from biopsy.findings.model import GRAPH_MOST_NODES, graph_tree, map_tree, numbers_in
-from biopsy.findings.report import Tree, verdict_tree
+from biopsy.findings.report import Tree, Verdict
 from biopsy.findings.search_history import SearchHistory
 from biopsy.model.index import ModelIndex, index_file
 from biopsy.model.load import digest_of
@@ -48,7 +48,7 @@ def reduction_sections(
     ended = f" The search was stopped by {found.stopped}: smaller results may exist." if found.stopped else ""
     doubt = "not sure: the original and the result have the same status, but print different things at the end"
     return {
-        "verdict": verdict_tree("reduced", left + ended, certainty=doubt if found.last_words is not None else None),
+        "verdict": Verdict("reduced", left + ended, certainty=doubt if found.last_words is not None else None),
         "failure": None if found.judged_before is None else failure_tree(found.judged_before, found.error_before),
         "piece": None if piece is None else _piece_tree(found, piece, index, folder),
         "whole": map_tree(index, numbers),
