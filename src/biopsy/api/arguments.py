@@ -8,8 +8,7 @@ import math
 import re
 import warnings
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass
+from contextlib import closing, contextmanager
 from numbers import Real
 from os import PathLike
 from pathlib import Path
@@ -271,46 +270,43 @@ def fed(inputs: Mapping[str, ValueType | None], wanted: Inputs, stacklevel: int 
     return feeds
 
 
-# What ``reduce`` and ``precision`` share: a search that asks a check, and the options of any such search.
+@contextmanager
+def searching(
+    check: Function | Sequence[str],
+    takes: Literal["path", "model"],
+    search: str,
+    *,
+    rules: Rules | None,
+    repeating: Repeating | None,
+    budget: Budget | None,
+    parallelism: Parallelism | None,
+    journal: str | PathLike[str] | None,
+    inputs: Sequence[Feed] | None,
+) -> Iterator[tuple[SearchOptions, Check]]:
+    """The options of a search as a caller gave them, None where nothing was said, and its check.
 
-
-@dataclass(frozen=True, kw_only=True)
-class GivenOptions:
-    """The options of a search as a caller gave them; None where nothing was said."""
-
-    rules: Rules | None
-    repeating: Repeating | None
-    budget: Budget | None
-    parallelism: Parallelism | None
-    journal: str | PathLike[str] | None
-    inputs: Sequence[Feed] | None
-
-    @property
-    def jobs(self) -> int:
-        """How many checks run at once."""
-        return options_of("parallelism", self.parallelism, Parallelism).jobs
-
-    def search(self, candidate: Path, name: str) -> SearchOptions:
-        """The options of a search whose candidates stand at ``candidate``. Raises UsageError for what cannot be used.
-
-        ``name`` is what a person calls the search.
-        """
-        repeating = options_of("repeating", self.repeating, Repeating)
-        budget = options_of("budget", self.budget, Budget)
-        parallelism = options_of("parallelism", self.parallelism, Parallelism)
-        require_whole(jobs=parallelism.jobs, repeat=repeating.repeat, checks=budget.checks)
-        require_seconds(seconds=budget.seconds)
-        if not 0 < repeating.confidence < 1:
-            raise errors.UsageError(f"confidence={repeating.confidence!r}: it is above 0 and below 1")
-        about = {} if self.journal is None else {"inputs": digest_of_feeds(self.inputs or ())}
-        return SearchOptions(
-            rules=rules_of(self.rules),
+    ``search`` is what a person calls it. Raises UsageError for what cannot be used.
+    """
+    repeats = options_of("repeating", repeating, Repeating)
+    limits = options_of("budget", budget, Budget)
+    at_once = options_of("parallelism", parallelism, Parallelism)
+    require_whole(jobs=at_once.jobs, repeat=repeats.repeat, checks=limits.checks)
+    require_seconds(seconds=limits.seconds)
+    if not 0 < repeats.confidence < 1:
+        raise errors.UsageError(f"confidence={repeats.confidence!r}: it is above 0 and below 1")
+    about = {} if journal is None else {"inputs": digest_of_feeds(inputs or ())}
+    with temporary_folder("biopsy-") as place:
+        candidate = place / "candidate.onnx"
+        options = SearchOptions(
+            rules=rules_of(rules),
             candidate=candidate,
-            parallelism=parallelism,
-            budget=budget,
-            repeating=repeating,
-            resume=Resume(journal=None if self.journal is None else Path(self.journal), about=about, search=name),
+            parallelism=at_once,
+            budget=limits,
+            repeating=repeats,
+            resume=Resume(journal=None if journal is None else Path(journal), about=about, search=search),
         )
+        with closing(check_of(check, candidate, takes, at_once.jobs)) as made:
+            yield options, made
 
 
 def rules_of(given: Rules | None) -> Rules:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 import warnings
 from collections.abc import Mapping, Sequence
-from contextlib import closing
 from os import PathLike
 from pathlib import Path
 from typing import Literal, get_args
@@ -15,10 +14,8 @@ from biopsy.api.arguments import (
     Folder,
     Function,
     GivenInputs,
-    GivenOptions,
     GivenRanges,
     Model,
-    check_of,
     fed,
     feeds_of,
     index_of,
@@ -31,6 +28,7 @@ from biopsy.api.arguments import (
     require_own_files,
     require_seconds,
     require_whole,
+    searching,
     tolerances_by_name,
 )
 from biopsy.api.running import asked_of_outputs
@@ -176,24 +174,22 @@ def precision(
     if not is_int8 and inputs is not None:
         raise errors.UsageError(f"inputs have no effect with low={precisions.low!r}: only int8 is calibrated")
     feeds_given = feeds_of(inputs)
-    asked = GivenOptions(
-        rules=rules, repeating=repeating, budget=budget, parallelism=parallelism, journal=journal, inputs=feeds_given
-    )
     index = index_of(model, folder)
     feeds, changes = in_declared_types(feeds_given or (), index.declared_type)
     if changes:
         warnings.warn(casts_told(changes), UserWarning, stacklevel=2)
-    with temporary_folder("biopsy-") as place:
-        candidate = place / "candidate.onnx"
+    with searching(
+        check, takes, "search",
+        rules=rules, repeating=repeating, budget=budget, parallelism=parallelism, journal=journal, inputs=feeds_given,
+    ) as (search, made):  # fmt: skip
         job = PrecisionJob(
             target=PrecisionTarget(output=None if output is None else Path(output)),
             mode=mode,
             direction=direction,
             cost=cost,
-            search=asked.search(candidate, "search"),
+            search=search,
         )
-        with closing(check_of(check, candidate, takes, asked.jobs)) as made:
-            return run_job(index, lambda where: mixed_models(index, where, precisions, feeds), made, job, listener)
+        return run_job(index, lambda where: mixed_models(index, where, precisions, feeds), made, job, listener)
 
 
 # Asking what a tool that transforms models breaks.

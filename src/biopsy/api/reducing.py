@@ -6,7 +6,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from concurrent.futures import wait
-from contextlib import closing
 from dataclasses import replace
 from os import PathLike
 from pathlib import Path
@@ -18,9 +17,7 @@ from biopsy.api.arguments import (
     Folder,
     Function,
     GivenInputs,
-    GivenOptions,
     Model,
-    check_of,
     feeds_of,
     index_of,
     options_of,
@@ -29,11 +26,11 @@ from biopsy.api.arguments import (
     require_names,
     require_own_files,
     require_shapes,
+    searching,
 )
 from biopsy.checks.command_line import NO_WORDS, parse
 from biopsy.checks.judge import Rules
 from biopsy.engines.runner import Inputs
-from biopsy.processes.cleanup import temporary_folder
 from biopsy.questions.variation.result import Variation
 from biopsy.questions.variation.vary import USUAL_BUDGET, VariationJob
 from biopsy.questions.variation.vary import vary as found_out
@@ -118,15 +115,14 @@ def reduce(
     passes = options_of("passes", passes, Passes)
     require_names("skip", passes.skip)
     require_names("only", passes.only)
-    asked = GivenOptions(
-        rules=rules, repeating=repeating, budget=budget, parallelism=parallelism, journal=journal, inputs=feeds
-    )
-    with temporary_folder("biopsy-") as folder:
-        candidate = folder / "candidate.onnx"
+    with searching(
+        check, takes, "reduction",
+        rules=rules, repeating=repeating, budget=budget, parallelism=parallelism, journal=journal, inputs=feeds,
+    ) as (search, made):  # fmt: skip
         job = ReductionJob(
             target=Target(Path(output), None if min_good is None else Path(min_good)),
             mode=mode,
-            search=asked.search(candidate, "reduction"),
+            search=search,
             recording=RecordingOptions(samples=None if feeds is None else lambda: feeds),
             border=border,
             input_shapes=dict(input_shapes or {}),
@@ -135,8 +131,7 @@ def reduce(
             passes=replace(passes, skip=tuple(passes.skip), only=tuple(passes.only)),
             allow_vacuous_check=allow_vacuous_check,
         )
-        with closing(check_of(check, candidate, takes, asked.jobs)) as made:
-            return run_job(index_of(model), made, job, listener)
+        return run_job(index_of(model), made, job, listener)
 
 
 # The machines of a Ray cluster, for searches that Python code starts.
@@ -241,24 +236,18 @@ def vary(
     for name, value, known in (("takes", takes, ("path", "model")), ("values", values, get_args(Values))):
         require_choice(name, value, known)
     require_check(check)
-    asked = GivenOptions(
-        rules=rules,
-        repeating=repeating,
-        budget=budget or USUAL_BUDGET,
-        parallelism=parallelism,
-        journal=journal,
-        inputs=inputs,
-    )
     # What is said, else what the check's own words tell; None to conclude it from the failure.
     compares = None if callable(check) else parse(check).compares_recorded
     values_free = values == "free" if values != "auto" else None if compares is None else not compares
-    with temporary_folder("biopsy-") as place:
-        candidate = place / "candidate.onnx"
+    with searching(
+        check, takes, "explanation",
+        rules=rules, repeating=repeating, budget=budget or USUAL_BUDGET, parallelism=parallelism, journal=journal,
+        inputs=inputs,
+    ) as (search, made):  # fmt: skip
         job = VariationJob(
-            search=asked.search(candidate, "explanation"),
+            search=search,
             inputs=None if inputs is None else Inputs(given=inputs),
             values_free=values_free,
             allow_vacuous_check=allow_vacuous_check,
         )
-        with closing(check_of(check, candidate, takes, asked.jobs)) as made:
-            return found_out(index_of(model, folder), made, job, listener)
+        return found_out(index_of(model, folder), made, job, listener)

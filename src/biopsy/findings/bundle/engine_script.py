@@ -7,7 +7,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 from biopsy.comparison.tolerance import Criteria, asked_of
 from biopsy.engines.base import Engine, ModelInput
@@ -27,6 +27,10 @@ from biopsy.tensors.types import dtype_named, is_extended
 
 _LOAD = 'load(str(HERE / "model.onnx"), **SETTINGS)'
 _INPUTS = 'read(HERE / "inputs.npz", INPUTS)'
+
+
+_Parts: TypeAlias = tuple[Sequence[str], Mapping[str, Literal], Sequence[str]]
+"""Parts of a script, its constants, and its work."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -56,19 +60,20 @@ class EngineScript:
             modules=needed,
         )
 
-    def _of_kind(self, call: ScriptedEngine) -> tuple[Sequence[str], Mapping[str, Literal], Sequence[str]]:
-        failure = self.failure
-        if failure.kind in ("comparison", "non-finite"):
-            if not call.runs:
-                raise OnlyBiopsyError("running what TensorRT has built")
-            return self._comparison() if failure.kind == "comparison" else self._non_finite()
-        if failure.kind == "engine failure":
-            constants: dict[str, Literal] = {"KIND": self.failure.name, "SAID": self.failure.message}
-            if self.failure.stage != "run":
-                work = [f"return expect_failure(lambda: {_LOAD}, None, kind=KIND, said=SAID)"]
-                return ("engine_failure",), constants, work
-            if not call.runs:
-                raise OnlyBiopsyError("running what TensorRT has built")
+    def _of_kind(self, call: ScriptedEngine) -> _Parts:
+        kind, constants = self.failure.kind, {"KIND": self.failure.name, "SAID": self.failure.message}
+        needs_run = kind in ("comparison", "non-finite") or (kind == "engine failure" and self.failure.stage == "run")
+        if needs_run and not call.runs:
+            raise OnlyBiopsyError("running what TensorRT has built")
+        if kind == "comparison":
+            return self._comparison()
+        if kind == "non-finite":
+            work = [f"model = {_LOAD}", f"return find_non_finite(lambda feed: run(model, feed, OUTPUTS), {_INPUTS})"]
+            return ("values", "non_finite"), self._fed, work
+        if kind == "engine failure" and not needs_run:
+            work = [f"return expect_failure(lambda: {_LOAD}, None, kind=KIND, said=SAID)"]
+            return ("engine_failure",), {**constants}, work
+        if kind == "engine failure":
             work = [
                 f"feeds = {_INPUTS}",
                 "return expect_failure(",
@@ -79,13 +84,9 @@ class EngineScript:
                 ")",
             ]
             return ("values", "engine_failure"), {**self._fed, **constants}, work
-        if failure.kind in ("crash", "timeout"):
+        if kind in ("crash", "timeout"):
             return self._child(call)
         raise OnlyBiopsyError("a comparison that is not known")
-
-    @property
-    def _outputs(self) -> list[str]:
-        return [self.index.names[tensor] for tensor in self.index.outputs]
 
     @property
     def _fed(self) -> dict[str, Literal]:
@@ -96,9 +97,9 @@ class EngineScript:
                 raise OnlyBiopsyError(f"{name!r}, which is no tensor")
             if kind is not None and kind.elem != STRING and is_extended(dtype_named(kind.dtype)):
                 raise OnlyBiopsyError(f"{name!r}, whose type {kind.dtype} is not one of NumPy's own")
-        return {"OUTPUTS": self._outputs, "INPUTS": list(self.inputs)}
+        return {"OUTPUTS": [self.index.names[tensor] for tensor in self.index.outputs], "INPUTS": list(self.inputs)}
 
-    def _comparison(self) -> tuple[Sequence[str], Mapping[str, Literal], Sequence[str]]:
+    def _comparison(self) -> _Parts:
         if self.question.beyond:
             raise OnlyBiopsyError(self.question.beyond)
         limits: dict[str, dict[str, Literal]] = {}
@@ -118,14 +119,12 @@ class EngineScript:
         ]
         parts = ("values", "comparison") if plain else ("values", "comparison", "measures")
         if not plain:
-            limits = {name: _by_measures(asked) for name, asked in limits.items()}
+            for name, asked in limits.items():  # as the part that knows other measures takes them
+                if "atol" in asked:
+                    limits[name] = {"elements": [asked.pop("atol"), asked.pop("rtol")], **asked}
         return parts, {**self._fed, "EXPECTED": list(self.expected), "LIMITS": limits}, work
 
-    def _non_finite(self) -> tuple[Sequence[str], Mapping[str, Literal], Sequence[str]]:
-        work = [f"model = {_LOAD}", f"return find_non_finite(lambda feed: run(model, feed, OUTPUTS), {_INPUTS})"]
-        return ("values", "non_finite"), self._fed, work
-
-    def _child(self, call: ScriptedEngine) -> tuple[Sequence[str], Mapping[str, Literal], Sequence[str]]:
+    def _child(self, call: ScriptedEngine) -> _Parts:
         constants: dict[str, Literal] = {"ENDS_BY": self.failure.name, "SECONDS": self.seconds}
         watch = ["", "return watch_child(work, __file__, ends_by=ENDS_BY, seconds=SECONDS)"]
         if not self.inputs or not call.runs:
@@ -157,12 +156,6 @@ def _limits(name: str, asked: Criteria, expected: Array) -> dict[str, Literal]:
         found = {"errors": [asked.stat, asked.quantile, tolerance.atol, tolerance.rtol]}
     limits: list[Literal] = [[limit.metric, limit.value] for limit in asked.limits]
     return {**found, "limits": limits} if limits else found
-
-
-def _by_measures(asked: Mapping[str, Literal]) -> dict[str, Literal]:
-    """The same for the part of a script that knows other measures too."""
-    others = {key: value for key, value in asked.items() if key not in {"atol", "rtol"}}
-    return {"elements": [asked["atol"], asked["rtol"]], **others} if "atol" in asked else others
 
 
 # How a script calls an engine: the part of the script that does it, and the settings it is given.

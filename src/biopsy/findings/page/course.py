@@ -150,7 +150,9 @@ def _plot(name: str, title: str, unit: str, checks: Sequence[Branch], places: Se
     up = Axis(low=1.0, high=max(most, 2) * 1.15, begin=_UP[0], end=_UP[1], logarithmic=True)
     traces, words = frame(across, up, (unit, "nodes"), (across.ticks(5), up.ticks(5)))
     bands, labels = _bands(checks, places, across, up)
-    steps = _steps(places, lefts, across, up)
+    sizes = ((place, left) for place, left in zip(places, lefts, strict=True) if left is not None)
+    corners = [(across.at(place), up.at(max(left, 1))) for place, left in sizes]
+    smallest = "".join(f"H{x}V{y}" if at else f"M{x} {y}" for at, (x, y) in enumerate(corners)) or "M0 0"
     most_words = max(40, min(200, _WORDS // (2 * len(checks))))
     by_style: dict[str, list[str]] = {}
     legend: dict[str, Sign] = {}
@@ -158,7 +160,7 @@ def _plot(name: str, title: str, unit: str, checks: Sequence[Branch], places: Se
         style, shape, meaning = _SHAPES.get(check.text("outcome") or "", _UNKNOWN)
         by_style.setdefault(style, []).append(shape.format(x=across.at(place), y=up.at(size)))
         legend.setdefault(style, Sign(d=shape.format(x=10, y=7), style=style, text=meaning))
-    traces = [bands, *traces, Trace(d=steps, style="smallest")]
+    traces = [bands, *traces, Trace(d=smallest, style="smallest")]
     traces += [Trace(d="".join(parts), style=style, count=len(parts)) for style, parts in by_style.items()]
     return Drawing(
         name=name, title=title, note="", width=_WIDTH, height=_HEIGHT, traces=traces, words=[*words, *labels],
@@ -167,16 +169,6 @@ def _plot(name: str, title: str, unit: str, checks: Sequence[Branch], places: Se
         pointing=Pointing(alike="" if name == "checks" else "checks"),
         legend=[*legend.values(), Sign(d="M1 4h9v6h9", style="smallest", text="smallest that still fails")],
     )  # fmt: skip
-
-
-def _steps(places: Sequence[float], lefts: Sequence[int | None], across: Axis, up: Axis) -> str:
-    """The line of the smallest candidate so far."""
-    parts: list[str] = []
-    for place, left in zip(places, lefts, strict=True):
-        if left is not None:
-            parts.append(f"{'M' if not parts else 'H'}{across.at(place)}")
-            parts.append(f"{' ' if len(parts) == 1 else 'V'}{up.at(max(left, 1))}")
-    return "".join(parts) or "M0 0"
 
 
 def _bands(checks: Sequence[Branch], places: Sequence[float], across: Axis, up: Axis) -> tuple[Trace, list[Words]]:

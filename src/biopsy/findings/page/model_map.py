@@ -57,14 +57,19 @@ def section(report: Branch) -> Section | None:
 def _nodes(whole: Branch) -> list[Bead]:
     ops, op, names = whole.texts("ops"), whole.wholes("op"), whole.texts("names")
     reads, piece = whole.rows_of_wholes("reads"), set(whole.wholes("piece"))
-    introduced, propagated = (_by_number(whole, key) for key in ("introduced", "propagated"))
+    ratios: dict[str, dict[int, float]] = {}
+    for key in ("introduced", "propagated"):
+        try:
+            ratios[key] = {int(number): ratio for number, ratio in whole.numbers_by_name(key).items()}
+        except ValueError as error:
+            raise DamagedReport(f"its 'whole.{key}' has a key that is no number of a node") from error
     if not all(0 <= each < len(ops) for each in op):
         raise DamagedReport("its 'whole.op' has places that 'whole.ops' lacks")
     most = max(12, min(90, _NAMES // max(len(op), 1)))
     nodes = []
     for place, kind in enumerate(op):
         name = names[place] if place < len(names) else ""
-        made, carried = introduced.get(place), propagated.get(place)
+        made, carried = ratios["introduced"].get(place), ratios["propagated"].get(place)
         lines = [f"{cut(ops[kind], 40)}  {middle_cut(name, most)}".rstrip(), f"node {place}"]
         lines += ["in the piece"] if place in piece else []
         lines += [f"introduces {_ratio(made)}"] if made is not None else []
@@ -83,14 +88,6 @@ def _nodes(whole: Branch) -> list[Bead]:
 
 def _ratio(value: float) -> str:
     return "an error that is not a number" if math.isnan(value) else f"{times(value)} the tolerance"
-
-
-def _by_number(whole: Branch, key: str) -> dict[int, float]:
-    found = whole.numbers_by_name(key)
-    try:
-        return {int(number): ratio for number, ratio in found.items()}
-    except ValueError as error:
-        raise DamagedReport(f"its 'whole.{key}' has a key that is no number of a node") from error
 
 
 # A whole model as a ribbon that is read like a text: from left to right in the order of the graph, row below row.
@@ -179,19 +176,14 @@ def _cells(nodes: Sequence[Bead]) -> list[tuple[int, int]]:
     column = 0
     for members in members_of:
         for begin in range(0, len(members), _LANES):
-            _fill(cells, nodes, members[begin : begin + _LANES], column)
+            taken: set[int] = set()  # lanes: each node gets that of what it reads from, or the next one that is free
+            for place in members[begin : begin + _LANES]:
+                wished = min((cells[source][1] for source in nodes[place].reads if 0 <= source < place), default=0)
+                _, lane = min((abs(lane - wished), lane) for lane in range(_LANES) if lane not in taken)
+                taken.add(lane)
+                cells[place] = (column, lane)
             column += 1
     return cells
-
-
-def _fill(cells: list[tuple[int, int]], nodes: Sequence[Bead], members: Sequence[int], column: int) -> None:
-    """Give the nodes of a column the lanes of what they read from, or those next to them that are free."""
-    taken: set[int] = set()
-    for place in members:
-        wished = min((cells[source][1] for source in nodes[place].reads if 0 <= source < place), default=0)
-        lane = min((each for each in range(_LANES) if each not in taken), key=lambda each: (abs(each - wished), each))
-        taken.add(lane)
-        cells[place] = (column, lane)
 
 
 def _edges(

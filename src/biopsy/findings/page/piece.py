@@ -36,7 +36,6 @@ from biopsy.findings.page.wording import (
     cut,
     error_of,
     error_text,
-    first_few,
     middle_cut,
     node_lines,
     source_text,
@@ -67,7 +66,13 @@ def section(report: Branch) -> Section | None:
     elif nodes:
         blocks.append(drawn_piece(piece, nodes, tensors))
     small = 0 < len(nodes) <= _MOST_BESIDE
-    more: list[Block] = [_facts(piece), *_sources(nodes)]
+    more: list[Block] = [_facts(piece)]
+    made: dict[str, list[str]] = {}  # the lines of the program that nodes come from, each once, with the nodes
+    for node in nodes:
+        if where := source_text(node):
+            made.setdefault(where, []).append(cut(node.text("op_type") or "?", 40))
+    sources = [code(f"{', '.join(dict.fromkeys(ops))}: {where}") for where, ops in list(made.items())[:MOST_SHOWN]]
+    more += [Bullets(caption="Where it comes from", items=sources)] if sources else []
     if tensors:
         more.append(_grid_of_tensors(tensors, folded=not small))
     blocks = [Columns(blocks=[*blocks, Stack(blocks=more)])] if small else [*blocks, *more]
@@ -87,7 +92,7 @@ def section(report: Branch) -> Section | None:
 
 
 def _attributes(node: Branch) -> Cell:
-    attributes = first_few(node.texts_by_name("attributes"), 10)
+    attributes = list(node.texts_by_name("attributes").items())[:10]
     return code(cut(", ".join(f"{name} = {cut(text, 60)}" for name, text in attributes), 300))
 
 
@@ -100,30 +105,15 @@ def _facts(piece: Branch) -> Facts:
         "inputs": piece.text("inputs_path"),
     }
     if failure is not None:
-        known |= {"fails": failure.text("reason") or failure.text("message"), "worst element": _worst(failure)}
+        known["fails"] = failure.text("reason") or failure.text("message")
+        ratios = [(each.number("times_tolerance"), each) for each in failure.parts("mismatches")]
+        ratio, worst = max(((ratio or 0.0, each) for ratio, each in ratios if ratio is not None),
+                           key=lambda pair: pair[0], default=(0.0, None))  # fmt: skip
+        if worst is not None:
+            where = f"at {worst.loose('index')} of '{middle_cut(worst.text('output') or '', 80)}'"
+            sides = f"{worst.loose('actual')} instead of {worst.loose('expected')}"
+            known["worst element"] = f"{sides} {where}, {times(ratio)} the tolerance"
     return facts(known, 500, ["file", "SHA-256", "inputs"])
-
-
-def _worst(failure: Branch) -> str | None:
-    """The mismatch that is the most times its tolerance off."""
-    mismatches = [each for each in failure.parts("mismatches") if each.number("times_tolerance") is not None]
-    if not mismatches:
-        return None
-    worst = max(mismatches, key=lambda each: each.number("times_tolerance") or 0.0)
-    sides = f"{worst.loose('actual')} instead of {worst.loose('expected')}"
-    ratio = times(worst.number("times_tolerance") or 0.0)
-    return f"{sides} at {worst.loose('index')} of '{middle_cut(worst.text('output') or '', 80)}', {ratio} the tolerance"
-
-
-def _sources(nodes: Sequence[Branch]) -> list[Block]:
-    """The lines of the program that nodes come from, each once, with the nodes."""
-    made: dict[str, list[str]] = {}
-    for node in nodes:
-        where = source_text(node)
-        if where:
-            made.setdefault(where, []).append(cut(node.text("op_type") or "?", 40))
-    items = [code(f"{', '.join(dict.fromkeys(ops))}: {where}") for where, ops in list(made.items())[:MOST_SHOWN]]
-    return [Bullets(caption="Where it comes from", items=items)] if items else []
 
 
 def _grid_of_tensors(tensors: Mapping[str, Branch], *, folded: bool) -> Grid:
@@ -270,7 +260,7 @@ def _node_item(node: Branch, tensors: Mapping[str, Branch]) -> _Item:
     attributes = node.texts_by_name("attributes")
     rows = [Row(text=middle_cut(name, _CHARACTERS), style="name") for name in [node.text("name")] if name]
     rows += [
-        Row(text=cut(f"{name} = {text}", _CHARACTERS), style="attribute") for name, text in first_few(attributes, 4)
+        Row(text=cut(f"{name} = {text}", _CHARACTERS), style="attribute") for name, text in list(attributes.items())[:4]
     ]
     if len(attributes) > 4:
         rows.append(Row(text=f"and {count(len(attributes) - 4, 'more attribute')}", style="attribute"))
