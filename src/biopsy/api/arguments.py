@@ -187,11 +187,11 @@ def require_names(name: str, names: object, kind: str = "a tuple of names") -> N
 
 def tolerances_by_name(option: str, value: float | Mapping[str, float]) -> Mapping[str, float]:
     """Tolerances by the name of a tensor, "" for all. Raises UsageError for what is no number, 0 or more."""
-    found: Mapping[str, Any] = value if isinstance(value, Mapping) else {"": value}
-    for one in found.values():
+    by_name: Mapping[str, Any] = value if isinstance(value, Mapping) else {"": value}
+    for one in by_name.values():
         if not isinstance(one, Real) or not 0 <= float(one) < math.inf:
             raise errors.UsageError(f"{option}={value!r}: it is a number, 0 or more, or a dictionary of these by name")
-    return found
+    return by_name
 
 
 # Inputs and other tensors that Python users give, and how random ones are to be, each refused if it cannot be used.

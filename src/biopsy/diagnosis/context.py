@@ -9,7 +9,6 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Self
 
 from biopsy import errors, events
@@ -133,9 +132,7 @@ class StepContext:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *raised: object) -> None:
         self.cool()
 
     def cool(self) -> None:
@@ -201,7 +198,13 @@ class StepContext:
 
         Raises CheckError if it could not be run, TimeUpError if the time of the step was over before, or while it ran.
         """
-        return self.run_check(self._check_of(words), model, description=description, share=share)
+        command = parse(words)
+        if not isinstance(command, OwnRun):
+            check = CommandCheck(words, str(self.candidate))
+        else:  # our own runs share one warm process, which runs other words as well
+            check = self._warm = self._warm or command_check(words, str(self.candidate))
+            check.command = command
+        return self.run_check(check, model, description=description, share=share)
 
     def run_check(self, check: CommandCheck, model: Path, *, description: str = "", share: float = 1.0) -> CheckRun:
         """The same for a check that is made already."""
@@ -233,15 +236,6 @@ class StepContext:
                 f"the check could not be run: {judged.reason}", next_steps=[f"run it by hand: {line}"]
             )
         return CheckRun(judged=judged, tail=last_words(evidence.output).strip("\n"))
-
-    def _check_of(self, words: Words) -> CommandCheck:
-        """The check: our own runs share one warm process, which runs other words as well."""
-        if not isinstance(parse(words), OwnRun):
-            return CommandCheck(words, str(self.candidate))
-        if self._warm is None:
-            self._warm = command_check(words, str(self.candidate))
-        self._warm.command = parse(words)
-        return self._warm
 
 
 # Why a question could not be asked: what a verdict must then leave open.

@@ -70,7 +70,7 @@ def held_folder(folder: Path, *, beside: bool = False, warn: Callable[[str], obj
     place = next(each for each in places if not beside or not os.path.lexists(each) or _why_not_ours(each) is None)
     if place != folder:
         warn(f"{folder} {_why_not_ours(folder)}: it stays as it is, and the evidence goes to {place}")
-    made, was_marked = _prepare(place)
+    new_folders, was_marked = _prepare(place)
     with locked([place / STATE]):
         try:
             yield place
@@ -80,7 +80,7 @@ def held_folder(folder: Path, *, beside: bool = False, warn: Callable[[str], obj
                     for entry in os.scandir(place):
                         if entry.is_file(follow_symlinks=False):
                             (place / entry.name).unlink()
-                remove_empty(made)
+                remove_empty(new_folders)
             raise
 
 
@@ -119,7 +119,7 @@ def _prepare(folder: Path) -> tuple[list[Path], bool]:
     Returns the folders that were made, and whether it was marked before; if not, nothing has stood in it.
     """
     try:
-        made = make_folders_of(folder / STATE)
+        new_folders = make_folders_of(folder / STATE)
     except OSError as error:
         raise errors.UsageError(f"cannot make the folder {folder}: {error.strerror or error}") from error
     why_not = _why_not_ours(folder)
@@ -128,19 +128,18 @@ def _prepare(folder: Path) -> tuple[list[Path], bool]:
     was_marked = _sealed(folder) is not None
     if not was_marked:
         _write(folder / STATE, {"biopsy_diagnosis": _VERSION, "complete": True}, user_key())
-    return made, was_marked
+    return new_folders, was_marked
 
 
 def _ways_out(folder: Path) -> Iterator[str]:
     """What to do about a folder that is refused: name another, or move it to a name beside it that is free."""
     yield "--dir ANOTHER"
-    if folder.name in ("", ".."):
-        return
-    numbers = itertools.chain([""], itertools.count(2))
-    places = (folder.with_name(f"{folder.name}.old{number}") for number in numbers)
-    free = next(place for place in places if not os.path.lexists(place))
-    line = line_of(["mv", as_word(folder), as_word(free)])
-    yield line if is_refused(line) else f"{line}    moves it aside"
+    if folder.name not in ("", ".."):
+        numbers = itertools.chain([""], itertools.count(2))
+        places = (folder.with_name(f"{folder.name}.old{number}") for number in numbers)
+        free = next(place for place in places if not os.path.lexists(place))
+        line = line_of(["mv", as_word(folder), as_word(free)])
+        yield line if is_refused(line) else f"{line}    moves it aside"
 
 
 def identity_of(question: DiagnosisQuestion, check: Check) -> dict[str, str]:
@@ -261,8 +260,8 @@ def _sealed(folder: Path) -> dict[str, Any] | None:
 
 
 def _is_sealed(tree: Mapping[str, Any], key: bytes | None) -> bool:
-    content = {name: value for name, value in tree.items() if name != "seal"}
     seal = tree.get("seal")
+    content = {name: value for name, value in tree.items() if name != "seal"}
     return (
         key is not None and isinstance(seal, str) and hmac.compare_digest(seal.encode(), _seal(key, content).encode())
     )
@@ -275,10 +274,8 @@ def _write(path: Path, content: Mapping[str, Any], key: bytes | None) -> None:
 
 def _seal(key: bytes | None, content: Mapping[str, Any]) -> str:
     """What only this user can write; "" for a user without a key, whose diagnoses are not resumed."""
-    if key is None:
-        return ""
     whole = json.dumps(content, sort_keys=True, separators=(",", ":"))
-    return hmac.new(key, whole.encode("ascii"), "sha256").hexdigest()
+    return "" if key is None else hmac.new(key, whole.encode("ascii"), "sha256").hexdigest()
 
 
 # The questions of a diagnosis in their order. Each one decides by what is known whether it is asked.

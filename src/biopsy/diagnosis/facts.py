@@ -150,6 +150,11 @@ class SteadinessSeen:
         """Whether it fails now and then."""
         return 0 < self.failed < self.runs
 
+    @property
+    def how_often(self) -> str:
+        """In how many runs it fails, in words; "" if it always does."""
+        return f"it fails in {self.failed} of {self.runs} runs" if self.is_flaky else ""
+
 
 @dataclass(frozen=True, kw_only=True)
 class PieceSearch:

@@ -21,9 +21,9 @@ from biopsy.model.index import index_file
 from biopsy.records import plain
 
 
-def diagnosis_sections(found: Diagnosis, question: DiagnosisQuestion, folder: Path) -> dict[str, Any]:
+def diagnosis_sections(diagnosis: Diagnosis, question: DiagnosisQuestion, folder: Path) -> dict[str, Any]:
     """The sections of a diagnosis (docs/reference/report.md); paths are written as seen from ``folder``."""
-    facts, further, piece = found.facts, found.facts.further, found.facts.piece
+    facts, further, piece = diagnosis.facts, diagnosis.facts.further, diagnosis.facts.piece
     small, numbers = None, list[int | None]()
     if piece is not None:
         with contextlib.suppress(errors.BiopsyError):  # somebody may have removed or changed it since
@@ -42,10 +42,10 @@ def diagnosis_sections(found: Diagnosis, question: DiagnosisQuestion, folder: Pa
     others = [] if piece is None else piece.search.other_failures
     is_broken = further.transformation is not None and further.transformation.breaks
     return {
-        "verdict": plain(found.verdict),
+        "verdict": plain(diagnosis.verdict),
         "model": model_tree(question.index, question.model),
         "versions": versions_tree(facts.versions),
-        "steps": plain(found.steps),
+        "steps": plain(diagnosis.steps),
         "failure": None if facts.failure is None else _failure(facts.failure, facts.rounding),
         "piece": None
         if piece is None or small is None

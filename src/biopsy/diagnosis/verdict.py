@@ -186,7 +186,7 @@ def _circumstances(facts: KnownFacts) -> Iterator[str]:
         yield f"It was written in {first_of(piece.places, _MOST_PLACES)}."
     if steadiness is not None:
         if steadiness.is_flaky:
-            yield f"It is flaky: it fails in {steadiness.failed} of {steadiness.runs} runs."
+            yield f"It is flaky: {steadiness.how_often}."
         yield from (f"{sentence(text)}." for text in (steadiness.itself, steadiness.rows) if text)
     if layers is None or piece is None or not layers.of_piece or not layers.complete or len(piece.nodes) < 2:
         return

@@ -45,40 +45,40 @@ _MOST_NAMED = 5
 
 
 def layers_sections(
-    found: LayerFindings, index: ModelIndex, path: Path, engines: Engines, samples: int
+    findings: LayerFindings, index: ModelIndex, path: Path, engines: Engines, samples: int
 ) -> dict[str, Any]:
     """What was found about the layers of the model in a file."""
     ratios: dict[str, dict[int, float]] = {"introduced": {}, "propagated": {}}
-    for layer in found.layers:
+    for layer in findings.layers:
         for kind, error in (("introduced", layer.introduced), ("propagated", layer.propagated)):
             if error is not None and not math.isnan(error.tolerance_ratio):
                 ratios[kind][layer.node.number] = error.tolerance_ratio
-    wrong = {node for suspect in found.suspects for node in suspect.nodes}
+    wrong = {node for suspect in findings.suspects for node in suspect.nodes}
     return {
-        "verdict": _layers_verdict(found),
+        "verdict": _layers_verdict(findings),
         "whole": map_tree(index, sorted(wrong), MeasuredErrors(**ratios)),
-        "layers": layers_tree(found, path, engines, samples),
+        "layers": layers_tree(findings, path, engines, samples),
     }
 
 
-def _layers_verdict(found: LayerFindings) -> Verdict:
-    rest = [] if found.complete else ["layers that were not measured before it was interrupted"]
-    if found.unmeasured:
-        rest.append(f"{count(len(found.unmeasured), 'layer')} that no golden value judges")
-    if found.misfits:
-        rest.append(f"{count(len(found.misfits), 'golden value')} not of the type or shape that the model computes")
-    if found.suspects:
+def _layers_verdict(findings: LayerFindings) -> Verdict:
+    rest = [] if findings.complete else ["layers that were not measured before it was interrupted"]
+    if findings.unmeasured:
+        rest.append(f"{count(len(findings.unmeasured), 'layer')} that no golden value judges")
+    if findings.misfits:
+        rest.append(f"{count(len(findings.misfits), 'golden value')} not of the type or shape that the model computes")
+    if findings.suspects:
         named = "; ".join(
             f"{suspect.name} ({suspect.origins.places[0]})" if suspect.origins.places else suspect.name
-            for suspect in found.suspects[:_MOST_NAMED]
+            for suspect in findings.suspects[:_MOST_NAMED]
         )
-        masked = " The outputs are right all the same: what follows hides the error." if found.is_masked else ""
-        text = f"{count(len(found.suspects), 'layer or group', 'layers or groups')} make errors: {named}.{masked}"
+        masked = " The outputs are right all the same: what follows hides the error." if findings.is_masked else ""
+        text = f"{count(len(findings.suspects), 'layer or group', 'layers or groups')} make errors: {named}.{masked}"
         return Verdict("wrong-layers", text, not_tried=rest)
-    if found.failure is not None:
-        return Verdict("fails", f"the engine {found.failure.text}", not_tried=rest)
-    if found.nothing_wrong:
-        return Verdict("passes" if found.passed else "unknown", "No tensor is out of tolerance.", not_tried=rest)
+    if findings.failure is not None:
+        return Verdict("fails", f"the engine {findings.failure.text}", not_tried=rest)
+    if findings.nothing_wrong:
+        return Verdict("passes" if findings.passed else "unknown", "No tensor is out of tolerance.", not_tried=rest)
     text = "Tensors are out of tolerance, and no isolated layer makes them so."
     return Verdict("unknown", text, not_tried=rest)
 
@@ -116,37 +116,37 @@ _MOST_GROUPS = 500
 _MOST_KINDS = 200
 
 
-def builds_tree(found: BuildFindings) -> Tree:
+def builds_tree(builds: BuildFindings) -> Tree:
     """The key ``builds``: what was built with, what the check said of each build, what bad builds have in common."""
     return {
-        "engine": found.engine,
-        "version": found.version or None,
-        "runs": found.runs,
-        "outcomes": {outcome.value: times for outcome, times in found.outcomes.items()},
-        "seconds": round(found.seconds, 3),
-        "difference": difference_tree(found.difference),
+        "engine": builds.engine,
+        "version": builds.version or None,
+        "runs": builds.runs,
+        "outcomes": {outcome.value: times for outcome, times in builds.outcomes.items()},
+        "seconds": round(builds.seconds, 3),
+        "difference": difference_tree(builds.difference),
     }
 
 
-def builds_verdict(found: BuildFindings) -> Verdict:
+def builds_verdict(builds: BuildFindings) -> Verdict:
     """How many builds are bad, and what goes with it."""
-    text = f"{found.bad} of {count(found.runs, 'build')} are bad."
-    causes = [group.told.text for group in found.difference.decided]
+    text = f"{builds.bad} of {count(builds.runs, 'build')} are bad."
+    causes = [group.told.text for group in builds.difference.decided]
     if causes:
         return Verdict("flaky", f"{text} It goes with {', '.join(causes[:3])}.")
-    if not found.runs:
+    if not builds.runs:
         return Verdict("unknown", "Nothing was built.")
-    return Verdict("passes" if not found.bad else "fails" if not found.good else "flaky", text)
+    return Verdict("passes" if not builds.bad else "fails" if not builds.good else "flaky", text)
 
 
-def difference_tree(found: Difference) -> Tree:
+def difference_tree(difference: Difference) -> Tree:
     """What bad builds have chosen more often than good ones, as plain values."""
     return {
-        "good": found.good,
-        "bad": found.bad,
-        "tests": found.tests,
-        "decided": len(found.decided),
-        "more_builds": found.more,
+        "good": difference.good,
+        "bad": difference.bad,
+        "tests": difference.tests,
+        "decided": len(difference.decided),
+        "more_builds": difference.more,
         "groups": [
             {
                 "choices": [
@@ -157,7 +157,7 @@ def difference_tree(found: Difference) -> Tree:
                 "chance": group.chance,
                 "adjusted": group.adjusted,
             }
-            for group in found.groups[:_MOST_GROUPS]
+            for group in difference.groups[:_MOST_GROUPS]
         ],
     }
 
@@ -191,15 +191,16 @@ def repeat_verdict(tally: RunTally) -> Verdict:
 # The sections of a search for the release that broke a model, or mended it.
 
 
-def releases_verdict(found: ReleaseFindings) -> Verdict:
+def releases_verdict(releases: ReleaseFindings) -> Verdict:
     """Which release it was, in words; ``workarounds`` are the releases to keep to."""
-    sentence = f"{found.text}."
-    pins = [f"{found.package}{pin}" for pin in found.pins]
+    pins = [f"{releases.package}{pin}" for pin in releases.pins]
     workarounds = [Workaround(text=f"Keep to {pin}.", line=f"pip install '{pin}'") for pin in pins]
-    unsure = [f"not confirmed when asked again: {border.text}" for border in found.borders if not border.verified]
-    certainty = "; ".join([*unsure, *([found.doubt] if found.doubt else [])]) or None
-    kind = "unknown" if found.answer is None else "passes" if found.answer == "no release tried fails" else "fails"
-    return Verdict(kind, sentence, certainty=certainty, workarounds=workarounds)
+    unsure = [f"not confirmed when asked again: {border.text}" for border in releases.borders if not border.verified]
+    certainty = "; ".join(filter(None, [*unsure, releases.doubt])) or None
+    kind = (
+        "unknown" if releases.answer is None else "passes" if releases.answer == "no release tried fails" else "fails"
+    )
+    return Verdict(kind, f"{releases.text}.", certainty=certainty, workarounds=workarounds)
 
 
 # The sections of a transformation that breaks a model.
@@ -210,40 +211,40 @@ AGREE = (
 )
 
 
-def transformation_verdict(found: TransformationFindings) -> Verdict:
+def transformation_verdict(findings: TransformationFindings) -> Verdict:
     """What the tool does wrong, and how its pass is left out."""
-    passes = found.passes
-    if found.fault == "control":
-        return Verdict("fails", found.sentence)
+    passes = findings.passes
+    if findings.fault == "control":
+        return Verdict("fails", findings.sentence)
     lines = [line for line in (passes.omission.command, passes.omission.python) if line]
     workarounds = [Workaround(text="The piece is right without it.", line=line) for line in lines if passes.verified]
     doubt = None if passes.verified or not passes.without else "not confirmed by fresh processes"
-    if found.where.second_opinion == "right":
+    if findings.where.second_opinion == "right":
         doubt = AGREE
-    return Verdict("fails", found.sentence, certainty=doubt, workarounds=workarounds)
+    return Verdict("fails", findings.sentence, certainty=doubt, workarounds=workarounds)
 
 
 # The sections of a search for workarounds.
 
 
-def workarounds_tree(found: Workarounds, index: ModelIndex) -> Tree:
+def workarounds_tree(workarounds: Workarounds, index: ModelIndex) -> Tree:
     """The key ``workaround``; ``python`` of the best are the lines that call the engine in this way."""
-    tree = found.as_json()
-    for entry, change in zip(tree["best"], found.best, strict=True):
+    tree = workarounds.as_json()
+    for entry, change in zip(tree["best"], workarounds.best, strict=True):
         entry["python"] = list(calls_of(parse_spec(change.engine), index))
     return tree
 
 
-def workarounds_verdict(found: Workarounds, lines: Mapping[int, str]) -> Verdict:
+def workarounds_verdict(search: Workarounds, lines: Mapping[int, str]) -> Verdict:
     """What makes the model right, if anything does. ``lines`` are the checks that show it, by place among the best."""
-    if not found.found:
-        nothing = f"Nothing that was tried makes the model right in {found.engine}."
-        if not found.tried:
+    if not search.found:
+        nothing = f"Nothing that was tried makes the model right in {search.engine}."
+        if not search.tried:
             nothing = "No change could be tried."
-        return Verdict("unknown" if found.stopped or not found.tried else "fails", nothing)
-    shown = [Workaround(text=f"{change.text}.", line=lines.get(number)) for number, change in enumerate(found.best, 1)]
+        return Verdict("unknown" if search.stopped or not search.tried else "fails", nothing)
+    shown = [Workaround(text=f"{change.text}.", line=lines.get(number)) for number, change in enumerate(search.best, 1)]
     doubt = None
-    if not found.trust.confirmed_by:
-        doubt = f"what is right is what {found.trust.reference} gives; nothing else confirms it"
-    text = f"The model is right with: {found.best[0].text}."
+    if not search.trust.confirmed_by:
+        doubt = f"what is right is what {search.trust.reference} gives; nothing else confirms it"
+    text = f"The model is right with: {search.best[0].text}."
     return Verdict("fails", text, certainty=doubt, workarounds=shown)

@@ -51,14 +51,14 @@ def model_tree_of(path: Path) -> Tree:
 
 def opsets(index: ModelIndex) -> dict[str, int]:
     """Version by domain; the standard's domain is ""."""
-    found = {}
+    versions_by_domain = {}
     for number, kind, _, start, end in fields(index.model_tail):
         if number == 8 and kind == BYTES:
             payload = index.model_tail[start:end]
             domain = string_in(payload, 1, 0, len(payload))
             versions = [varint_at(payload, at) for n, k, _, at, _ in fields(payload) if (n, k) == (2, VARINT)]
-            found["" if domain == "ai.onnx" else domain] = signed(versions[-1]) if versions else 0
-    return found
+            versions_by_domain["" if domain == "ai.onnx" else domain] = signed(versions[-1]) if versions else 0
+    return versions_by_domain
 
 
 def producer(index: ModelIndex) -> str:
@@ -165,12 +165,12 @@ def graph_tree(
 def numbers_in(index: ModelIndex, original: ModelIndex, kept: Sequence[int]) -> list[int | None]:
     """For each node, the number of the one of the original that it was: None where names and operators were changed."""
     of_output = {original.names[tensor]: number for number in kept for tensor in original.nodes[number].writes}
-    found: list[int | None] = []
+    numbers: list[int | None] = []
     for node in index.nodes:
         number = next((of_output[index.names[t]] for t in node.writes if index.names[t] in of_output), None)
         is_same = number is not None and original.nodes[number].op_type == node.op_type
-        found.append(number if is_same else None)
-    return found
+        numbers.append(number if is_same else None)
+    return numbers
 
 
 def _node(index: ModelIndex, node: Node, number: int | None, source: NodeSource | None) -> Tree:

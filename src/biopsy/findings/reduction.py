@@ -35,48 +35,51 @@ _LOOKED_AT = 1 << 12
 
 
 def reduction_sections(
-    found: Reduction, index: ModelIndex, history: SearchHistory, mode: str, folder: Path
+    reduction: Reduction, index: ModelIndex, history: SearchHistory, mode: str, folder: Path
 ) -> dict[str, Any]:
     """The sections of a finished reduction of a model; paths are written as seen from ``folder``."""
-    piece, numbers = None, list(found.kept)
-    if found.output.is_file():  # it may have gone into a pipe or a device
+    piece, numbers = None, list(reduction.kept)
+    if reduction.output.is_file():  # it may have gone into a pipe or a device
         with contextlib.suppress(errors.BiopsyError):
-            piece = index_file(found.output)
-            numbers = [number for number in numbers_in(piece, index, found.kept) if number is not None]
-    size = f"{len(found.nodes)} of {count(found.nodes_before, 'node')}"
-    left = f"The smallest part that still fails in the same way has {size}: {found.signature}."
-    ended = f" The search was stopped by {found.stopped}: smaller results may exist." if found.stopped else ""
+            piece = index_file(reduction.output)
+            numbers = [number for number in numbers_in(piece, index, reduction.kept) if number is not None]
+    size = f"{len(reduction.nodes)} of {count(reduction.nodes_before, 'node')}"
+    left = f"The smallest part that still fails in the same way has {size}: {reduction.signature}."
+    ended = f" The search was stopped by {reduction.stopped}: smaller results may exist." if reduction.stopped else ""
+    before = reduction.judged_before
     doubt = "not sure: the original and the result have the same status, but print different things at the end"
     return {
-        "verdict": Verdict("reduced", left + ended, certainty=doubt if found.last_words is not None else None),
-        "failure": None if found.judged_before is None else failure_tree(found.judged_before, found.error_before),
-        "piece": None if piece is None else _piece_tree(found, piece, index, folder),
+        "verdict": Verdict("reduced", left + ended, certainty=doubt if reduction.last_words is not None else None),
+        "failure": None
+        if reduction.judged_before is None
+        else failure_tree(reduction.judged_before, reduction.error_before),
+        "piece": None if piece is None else _piece_tree(reduction, piece, index, folder),
         "whole": map_tree(index, numbers),
-        "search": search_tree(found, history, mode),
+        "search": search_tree(reduction, history, mode),
         "other_failures": [
-            {"reason": reason, "times": times, "model": relative(found.other_models.get(reason), folder)}
-            for reason, times in list(found.other_failures.items())[:_MOST_OTHERS]
+            {"reason": reason, "times": times, "model": relative(reduction.other_models.get(reason), folder)}
+            for reason, times in list(reduction.other_failures.items())[:_MOST_OTHERS]
         ],
     }
 
 
-def search_tree(found: Reduction, history: SearchHistory, mode: str) -> Tree:
+def search_tree(reduction: Reduction, history: SearchHistory, mode: str) -> Tree:
     """The course of the search, and what it came to."""
     return {
         "mode": mode,
         **history.tree(),
-        "nodes": found.nodes_before,
-        "left": len(found.nodes),
-        "outcomes": dict(found.outcomes),
-        "remembered": found.remembered,
-        "stopped": found.stopped,
-        "cannot_say": dict(list(found.cannot_say.items())[:_MOST_OTHERS]),
+        "nodes": reduction.nodes_before,
+        "left": len(reduction.nodes),
+        "outcomes": dict(reduction.outcomes),
+        "remembered": reduction.remembered,
+        "stopped": reduction.stopped,
+        "cannot_say": dict(list(reduction.cannot_say.items())[:_MOST_OTHERS]),
     }
 
 
-def _piece_tree(found: Reduction, piece: ModelIndex, original: ModelIndex, folder: Path) -> Tree:
+def _piece_tree(reduction: Reduction, piece: ModelIndex, original: ModelIndex, folder: Path) -> Tree:
     """The result: its file, how it fails, its graph with the error at each output that differs."""
-    judged = found.judged_after
+    judged = reduction.judged_after
     mismatches = () if judged is None else judged.evidence.verdict.mismatches[:GRAPH_MOST_NODES]
     tensor_errors = {}
     for each in mismatches:
@@ -92,9 +95,11 @@ def _piece_tree(found: Reduction, piece: ModelIndex, original: ModelIndex, folde
             "worst": None if each.error is None else worst,
         }
     return {
-        **file_tree(found.output, found.inputs, folder),
-        "failure": None if judged is None else failure_tree(judged, found.error_after),
-        **graph_tree(piece, original=original, kept=found.kept, tensor_errors=tensor_errors, sources=found.sources),
+        **file_tree(reduction.output, reduction.inputs, folder),
+        "failure": None if judged is None else failure_tree(judged, reduction.error_after),
+        **graph_tree(
+            piece, original=original, kept=reduction.kept, tensor_errors=tensor_errors, sources=reduction.sources
+        ),
     }
 
 

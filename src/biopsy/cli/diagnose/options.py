@@ -110,22 +110,19 @@ def _add_evidence(parser: argparse.ArgumentParser) -> None:
 
 
 def pack(
-    args: argparse.Namespace, question: DiagnosisQuestion, found: Diagnosis, report: bytes, console: Console
+    args: argparse.Namespace, question: DiagnosisQuestion, diagnosis: Diagnosis, report: bytes, console: Console
 ) -> None:
     """Pack what fails, if anything does. Raises CheckError if the script of the bundle does not show it."""
     from biopsy.diagnosis.question import without_weights_folder
     from biopsy.findings.bundle.job import EarlierFindings
 
-    facts = found.facts
+    facts = diagnosis.facts
     failure, piece, steadiness = facts.failure, facts.piece, facts.steadiness
     known, variation = facts.known, facts.variation
     if failure is None:
         console.warn(f"{args.bundle} is not written: no failure was found that could be packed")
         return
     words = list(without_weights_folder(failure.check))
-    how_often = ""
-    if steadiness is not None and steadiness.is_flaky:
-        how_often = f"it fails in {steadiness.failed} of {steadiness.runs} runs"
     packing = bundling.Packing(
         target=args.bundle,
         original=question.model,
@@ -137,11 +134,11 @@ def pack(
         folder=question.weights_folder if piece is None else None,
         reports=bundling.reports_of(report, console),
         found=EarlierFindings(
-            verdict=found.verdict.text,
+            verdict=diagnosis.verdict.text,
             variation="" if variation is None or variation.kept else variation.sentence,
             known=f"{known.reference}: {known.evidence}" if known is not None and known.reference else "",
-            how_often=how_often,
-            workarounds=tuple((each.text, each.line or "") for each in found.verdict.workarounds),
+            how_often="" if steadiness is None else steadiness.how_often,
+            workarounds=tuple((each.text, each.line or "") for each in diagnosis.verdict.workarounds),
             links={known.reference: known.issue} if known is not None and known.issue else {},
         ),
     )

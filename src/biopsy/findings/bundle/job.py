@@ -180,5 +180,5 @@ def packed_words(words: Sequence[str], *, inputs: bool, expected: bool) -> OwnRu
 
 def _place(result: RunnerResult, otherwise: int) -> int:
     """The place of the engine that a runner is named for."""
-    found = _RUNNER.search(result.runner)
-    return int(found[1]) if found else otherwise
+    named = _RUNNER.search(result.runner)
+    return int(named[1]) if named else otherwise

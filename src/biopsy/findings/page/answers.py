@@ -109,11 +109,11 @@ def settings(report: Branch) -> Section | None:
 
 def transformation(report: Branch) -> Section | None:
     """Both models of the piece, before a tool and after it, and the passes that do it."""
-    found = report.part("transformation")
-    if found is None:
+    part = report.part("transformation")
+    if part is None:
         return None
-    tool = " ".join(cut(each, 60) for each in (found.text("tool"), found.text("release")) if each)
-    piece, passes = found.part("piece"), found.part("passes")
+    tool = " ".join(cut(each, 60) for each in (part.text("tool"), part.text("release")) if each)
+    piece, passes = part.part("piece"), part.part("passes")
     blocks: list[Block] = []
     if passes is not None:
         alone = ", ".join(cut(each, 80) for each in passes.texts("alone")[:MOST_ROWS])
@@ -129,26 +129,26 @@ def transformation(report: Branch) -> Section | None:
 
 def releases(report: Branch) -> Section | None:
     """Which release of a package broke the model, or mended it, and what each answered."""
-    found = report.part("releases")
-    if found is None:
+    part = report.part("releases")
+    if part is None:
         return None
     blocks: list[Block] = []
     items: list[Cell | str] = []
-    for border in found.parts("borders")[:50]:
+    for border in part.parts("borders")[:50]:
         unsure = " (not confirmed when asked again)" if border.flag("verified") is False else ""
         notes = f" Notes: {cut(border.text('notes') or '', 200)}" if border.text("notes") else ""
         tone, sign = ("bad", "✕") if border.text("change") == "broke" else ("good", "✓")
         items.append(Cell(text=f"{cut(border.text('text') or '?', 300)}{unsure}.{notes}", tone=tone, sign=sign))
     if items:
-        package = cut(found.text("package") or "", 60)
+        package = cut(part.text("package") or "", 60)
         blocks.append(Bullets(caption=f"Releases of {package} between which it changes", items=items))
-    elif text := found.text("text"):
+    elif text := part.text("text"):
         blocks.append(Passage(text=f"{cut(text, 300)}."))
-    if yardstick := found.text("yardstick"):
+    if yardstick := part.text("yardstick"):
         blocks.append(Passage(text=f"As installed in every check: {cut(yardstick, 200)}."))
-    if doubt := found.text("doubt"):
+    if doubt := part.text("doubt"):
         blocks.append(Passage(text=cut(doubt, 400)))
-    if tried := found.parts("tried"):
+    if tried := part.parts("tried"):
         columns: dict[str, Column] = {
             "release": lambda entry: code(cut(entry.text("version") or "?", 60)),
             "date": words_of("date", 20),
@@ -162,11 +162,11 @@ def releases(report: Branch) -> Section | None:
 
 def precision(report: Branch) -> Section | None:
     """Which layers must stay in high precision."""
-    found = report.part("precision")
-    if found is None:
+    part = report.part("precision")
+    if part is None:
         return None
-    low, high, form = (found.text(key) for key in ("low", "high", "form"))
-    total, chosen, minimal = found.whole("layers"), found.parts("high_layers"), found.flag("one_minimal")
+    low, high, form = (part.text(key) for key in ("low", "high", "form"))
+    total, chosen, minimal = part.whole("layers"), part.parts("high_layers"), part.flag("one_minimal")
     told = {
         "precisions": f"{low or '?'} below {high or '?'}{f', {form}' if form else ''}" if low or high else None,
         "layers that must stay high": None if total is None else f"{len(chosen)} of {total}",
@@ -181,7 +181,7 @@ def precision(report: Branch) -> Section | None:
         columns: dict[str, Column] = {key: code_of(key) for key in ("name", "op", "output")}
         columns["made at"] = lambda entry: code(source_text(entry))
         blocks.append(table("Layers in high precision", chosen, columns))
-    if weights := found.parts("damaged_weights"):
+    if weights := part.parts("damaged_weights"):
         keys = ["name", "count", "saturated", "vanished"]
         blocks.append(plain_table("Weights that low precision damages", keys, weights))
     return Section(name="precision", title="Precision", blocks=blocks) if blocks else None
@@ -189,15 +189,15 @@ def precision(report: Branch) -> Section | None:
 
 def variation(report: Branch) -> Section | None:
     """What may be anything while it still fails, and what must be as it is."""
-    found = report.part("variation")
-    if found is None:
+    part = report.part("variation")
+    if part is None:
         return None
-    sentence = found.text("sentence")
+    sentence = part.text("sentence")
     blocks: list[Block] = [Passage(text=_as_sentence(cut(sentence, 1000)), tone="strong")] if sentence else []
     lists: list[Block] = []
     for key, caption, sign in (("free", "What may be anything", "○"), ("fixed", "What it needs", "●")):
         items: list[Cell | str] = []
-        for each in found.parts(key)[:MOST_ROWS]:
+        for each in part.parts(key)[:MOST_ROWS]:
             name = middle_cut(each.text("name") or "", 80)
             text = f"{each.text('what') or ''} {name}: {cut(each.text('text') or '', 300)}"
             items.append(Cell(text=text.strip(), sign=sign))
@@ -205,18 +205,18 @@ def variation(report: Branch) -> Section | None:
             lists.append(Bullets(caption=caption, items=items))
     if lists:
         blocks.append(Columns(blocks=lists))
-    if found.flag("complete") is False:
+    if part.flag("complete") is False:
         blocks.append(Passage(text="The search for what may vary was not finished."))
     return Section(name="variation", title="What may vary", blocks=blocks) if blocks else None
 
 
 def known(report: Branch) -> Section | None:
     """Which known bugs the piece looks like."""
-    found = report.part("known")
-    if found is None:
+    part = report.part("known")
+    if part is None:
         return None
-    sentence, digest = found.text("sentence"), found.text("fingerprint")
-    matches = found.parts("matches")[:_MOST_KNOWN]
+    sentence, digest = part.text("sentence"), part.text("fingerprint")
+    matches = part.parts("matches")[:_MOST_KNOWN]
     blocks: list[Block] = []
     if sentence and sentence not in [match.text("sentence") for match in matches]:
         blocks.append(Passage(text=_as_sentence(cut(f"it is {sentence}", 600)), tone="strong"))
@@ -227,7 +227,7 @@ def known(report: Branch) -> Section | None:
         ]
         text = _as_sentence(cut(f"it {match.text('sentence') or '?'}", 600))
         blocks += [Passage(text=text, tone="strong" if match.flag("looks_like_it") else "plain"), Facts(rows=rows)]
-    lines = (found.text("graph") or "").splitlines()
+    lines = (part.text("graph") or "").splitlines()
     if lines:
         caption = f"The pattern of the piece, {cut(digest or '?', 60)}"
         blocks.append(Listing(caption=caption, lines=[cut(line, 300) for line in lines[:40]]))
@@ -240,14 +240,14 @@ def _as_sentence(text: str) -> str:
 
 def others(report: Branch) -> Section | None:
     """Other failures met on the way."""
-    found = report.parts("other_failures")
+    failures = report.parts("other_failures")
     columns: dict[str, Column] = {
         "reason": words_of("reason", 300),
         "times": lambda entry: entry.text("times") or "",
         "model": lambda entry: code(entry.text("model") or "not kept"),
     }
-    blocks = [table("They are failures too", found, columns)]
-    return Section(name="others", title="Other failures met", blocks=blocks) if found else None
+    blocks = [table("They are failures too", failures, columns)]
+    return Section(name="others", title="Other failures met", blocks=blocks) if failures else None
 
 
 def remarks(report: Branch) -> Section | None:
@@ -269,13 +269,13 @@ _MOST_LINES = 200
 
 def section(report: Branch) -> Section | None:
     """None where the report is of another command."""
-    found = report.part("workaround")
-    if found is None:
+    part = report.part("workaround")
+    if part is None:
         return None
-    best, tried = found.parts("best"), found.parts("tried")
-    reference, other = cut(found.text("reference") or "?", 80), found.text("confirmed_by")
+    best, tried = part.parts("best"), part.parts("tried")
+    reference, other = cut(part.text("reference") or "?", 80), part.text("confirmed_by")
     agrees = f", as {cut(other, 80)} does" if other else "; no engine of another package confirms that"
-    samples, fresh = found.whole("samples") or 0, found.whole("fresh_samples") or 0
+    samples, fresh = part.whole("samples") or 0, part.whole("fresh_samples") or 0
     right = f"Right is what {reference} gives{agrees}: on {samples} of the check's inputs and {fresh} fresh ones."
     blocks: list[Block] = [Passage(text=right)]
     if best:

@@ -360,9 +360,9 @@ class Axis:
 def _powers(low: float, high: float, most: int) -> list[float]:
     first, last = math.ceil(math.log10(low) - 1e-9), math.floor(math.log10(high) + 1e-9)
     step = max(1, math.ceil((last - first + 1) / most))
-    found = [10.0**power for power in range(first, last + 1, step)]
-    if len(found) >= 3 or high / low > 100:
-        return found
+    powers = [10.0**power for power in range(first, last + 1, step)]
+    if len(powers) >= 3 or high / low > 100:
+        return powers
     fine = [factor * 10.0**power for power in range(first - 1, last + 1) for factor in (1, 2, 5)]
     return [value for value in fine if low <= value <= high]
 

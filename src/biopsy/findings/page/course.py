@@ -210,19 +210,19 @@ def _lines(check: Branch, most: int) -> list[str]:
 
 def runs(report: Branch) -> Section | None:
     """How often a command failed, and how."""
-    found = report.part("repeat")
-    if found is None:
+    part = report.part("repeat")
+    if part is None:
         return None
-    told = {"command": " ".join(found.texts("command"))}
-    told |= {name: found.text(name) or "" for name in ("iterations", "passed", "failed")}
-    interval = found.numbers("pass_rate_interval")
-    rate = found.number("pass_rate")
+    told = {"command": " ".join(part.texts("command"))}
+    told |= {name: part.text(name) or "" for name in ("iterations", "passed", "failed")}
+    interval = part.numbers("pass_rate_interval")
+    rate = part.number("pass_rate")
     if rate is not None and len(interval) == 2:
         low, high = (f"{100 * end:.0f} %" for end in interval)
         told["passes in"] = f"{100 * rate:.0f} % of runs; the true rate is between {low} and {high}"
-    told |= {cut(name, 60): text for name, text in list(found.texts_by_name("others").items())[:20]}
+    told |= {cut(name, 60): text for name, text in list(part.texts_by_name("others").items())[:20]}
     blocks: list[Block] = [facts(told, 500, ["command"])]
-    failures = found.parts("failures")
+    failures = part.parts("failures")
     if failures:
         blocks.append(plain_table("How it failed", ["reason", "times", "first"], failures))
     return Section(name="repeat", title="Repeated runs", blocks=blocks)
@@ -230,16 +230,16 @@ def runs(report: Branch) -> Section | None:
 
 def builds(report: Branch) -> Section | None:
     """How many builds are bad, and which choices of the engine go with them."""
-    found = report.part("builds")
-    if found is None:
+    part = report.part("builds")
+    if part is None:
         return None
-    outcomes = found.texts_by_name("outcomes")
+    outcomes = part.texts_by_name("outcomes")
     told = {
-        "engine": " ".join(text for text in (found.text("engine"), found.text("version")) if text),
-        "builds": found.text("runs") or "",
+        "engine": " ".join(text for text in (part.text("engine"), part.text("version")) if text),
+        "builds": part.text("runs") or "",
         "outcomes": ", ".join(f"{times} {name}" for name, times in list(outcomes.items())[:20]),
     }
-    seconds, difference = found.number("seconds"), found.part("difference")
+    seconds, difference = part.number("seconds"), part.part("difference")
     told["time"] = "" if seconds is None else duration(seconds)
     groups: Sequence[Branch] = []
     if difference is not None:

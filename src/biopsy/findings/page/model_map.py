@@ -250,44 +250,44 @@ _MOST_MISFITS = 5
 
 def layers_section(report: Branch) -> Section | None:
     """Which layers are wrong."""
-    found = report.part("layers")
-    if found is None:
+    part = report.part("layers")
+    if part is None:
         return None
-    blocks: list[Block] = [Facts(rows=_layer_facts(found))]
-    grouped = [each.wholes("nodes") for each in found.parts("groups")]
+    blocks: list[Block] = [Facts(rows=_layer_facts(part))]
+    grouped = [each.wholes("nodes") for each in part.parts("groups")]
     for key, caption in (("ranking", "What to look at, the worst first"), ("groups", "Wrong only together")):
-        entries = [each for each in found.parts(key) if key == "groups" or each.wholes("nodes") not in grouped]
+        entries = [each for each in part.parts(key) if key == "groups" or each.wholes("nodes") not in grouped]
         if entries:
             blocks.append(_grid_of_layers(caption, entries))
-    if origins := found.parts("non_finite_origins"):
+    if origins := part.parts("non_finite_origins"):
         keys = ["engine", "label", "tensor", "nan", "inf"]
         blocks.append(plain_table("Where NaN or infinity begins", keys, origins))
-    remarks = [cut(text, 500) for text in found.texts("remarks")[:30]]
+    remarks = [cut(text, 500) for text in part.texts("remarks")[:30]]
     if remarks:
         blocks.append(Bullets(caption="Remarks", items=remarks))
     return Section(name="layers", title="Layer by layer", blocks=blocks)
 
 
-def _layer_facts(found: Branch) -> list[tuple[str, Cell | str]]:
-    verdict = found.text("verdict") or "unknown"
+def _layer_facts(part: Branch) -> list[tuple[str, Cell | str]]:
+    verdict = part.text("verdict") or "unknown"
     tone, sign = {"right": ("good", "✓"), "wrong": ("bad", "✕")}.get(verdict, ("unsure", "?"))
     rows: list[tuple[str, Cell | str]] = [("verdict", Cell(text=cut(verdict, 40), tone=tone, sign=sign))]
     for key in ("suspect", "reference"):
-        side = found.part(key)
+        side = part.part(key)
         if side is not None:
             rows.append((key, cut(" ".join(text for text in (side.text("label"), side.text("version")) if text), 100)))
-    golden = found.part("golden")
+    golden = part.part("golden")
     if golden is not None:
         rows.append(("golden values", f"of {golden.whole('tensors')} of {golden.whole('of')} tensors"))
         misfits = golden.texts_by_name("misfits")
         told = [f"{middle_cut(name, 60)}: {cut(why, 200)}" for name, why in list(misfits.items())[:_MOST_MISFITS]]
         rows += [("do not fit", Cell(text="; ".join(told), tone="unsure", sign="?"))] if told else []
-    first = found.part("first_wrong")
+    first = part.part("first_wrong")
     if first is not None:
         rows.append(("first wrong tensor", Cell(text=middle_cut(first.text("tensor") or "", 100), code=True)))
-    if found.flag("masked"):
+    if part.flag("masked"):
         rows.append(("masked", "layers are wrong although the outputs are right"))
-    if found.flag("complete") is False:
+    if part.flag("complete") is False:
         rows.append(("complete", "no: it was interrupted"))
     return rows
 

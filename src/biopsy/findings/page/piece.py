@@ -179,13 +179,13 @@ def drawn_piece(piece: Branch, nodes: Sequence[Branch], tensors: Mapping[str, Br
         *(_end_item(value, tensors, "output") for value in values["outputs"][:_MOST_ENDS]),
     ]
     writer = {name: place for place, item in reversed(list(enumerate(items))) for name in item.writes if name}
-    found = {
+    reads = {
         (writer[name], place, name): None
         for place, item in enumerate(items)
         for name in item.reads
         if name in writer and writer[name] < place
     }
-    return _placed(items, list(found), tensors)
+    return _placed(items, list(reads), tensors)
 
 
 def _placed(items: Sequence[_Item], reads: Sequence[tuple[int, int, str]], tensors: Mapping[str, Branch]) -> DrawnGraph:
@@ -381,11 +381,11 @@ def _ways(
             onward[source] = target
         elif target >= count:
             begins.append((source, target))
-    found: dict[tuple[int, int], Sequence[float]] = {}
+    ways: dict[tuple[int, int], Sequence[float]] = {}
     for source, first in begins:
         passed, here = [], first
         while here >= count:
             passed.append(columns[here])
             here = onward[here]
-        found[source, here] = passed
-    return found
+        ways[source, here] = passed
+    return ways

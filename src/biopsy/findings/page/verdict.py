@@ -84,29 +84,29 @@ def pasteable(line: str | None, why: str | None) -> Pasteable:
 
 def _figures(report: Branch) -> list[tuple[str, str]]:
     """At most five numbers that say most."""
-    found: list[tuple[str, str]] = []
+    figures: list[tuple[str, str]] = []
     model, piece, search = report.part("model"), report.part("piece"), report.part("search")
     nodes = None if model is None else model.whole("nodes")
     size = None if search is None else search.whole("left")
     if piece is not None and piece.parts("nodes"):
         size = len(piece.parts("nodes")) + (piece.whole("more_nodes") or 0)
     if size is not None:
-        found.append((str(size), f"of {count(nodes, 'node')}" if nodes is not None else "nodes"))
+        figures.append((str(size), f"of {count(nodes, 'node')}" if nodes is not None else "nodes"))
     elif nodes is not None:
-        found.append((str(nodes), "nodes"))
+        figures.append((str(nodes), "nodes"))
     worst = _worst_ratio(report)
     if worst is not None:
-        found.append((times(worst), "the tolerance, at worst"))
+        figures.append((times(worst), "the tolerance, at worst"))
     checks = _checks_made(report)
     if checks is not None:
-        found.append((str(checks), "checks"))
+        figures.append((str(checks), "checks"))
     flaky = None if search is None else search.part("flaky")
     if flaky is not None:
-        found.append((f"{flaky.whole('failed')} of {flaky.whole('runs')}", "runs fail"))
+        figures.append((f"{flaky.whole('failed')} of {flaky.whole('runs')}", "runs fail"))
     seconds = report.number("seconds")
     if seconds is not None:
-        found.append((duration(seconds), "in all"))
-    return found[:5]
+        figures.append((duration(seconds), "in all"))
+    return figures[:5]
 
 
 def _checks_made(report: Branch) -> int | None:
@@ -141,10 +141,10 @@ _MOST_REMARKS = 20
 
 def section(report: Branch) -> Section | None:
     """The lines to look at, with their code; None where the report is not about a PyTorch module."""
-    found = report.part("torch")
-    if found is None:
+    part = report.part("torch")
+    if part is None:
         return None
-    places = found.parts("places")
+    places = part.parts("places")
     blocks: list[Block] = []
     for place in places[:_MOST_PLACES]:
         file, module, code_line = place.text("file"), place.text("module"), place.text("code")
@@ -158,25 +158,25 @@ def section(report: Branch) -> Section | None:
         blocks.append(listing)
     if len(places) > _MOST_PLACES:
         blocks.append(Passage(text=f"{count(len(places) - _MOST_PLACES, 'more line')}: in the file of the report."))
-    told = _facts(found)
+    told = _facts(part)
     if any(told.values()):
         blocks.append(facts(told, 2000, ["its model", "to send", "everything"]))
-    blocks += [Passage(text=cut(each, 500), tone="unsure") for each in found.texts("remarks")[:_MOST_REMARKS]]
+    blocks += [Passage(text=cut(each, 500), tone="unsure") for each in part.texts("remarks")[:_MOST_REMARKS]]
     title = "Lines of the module" if places else "The module"
     return Section(name="torch", title=title, blocks=blocks) if blocks else None
 
 
-def _facts(found: Branch) -> dict[str, str | None]:
+def _facts(part: Branch) -> dict[str, str | None]:
     """How far it is off, and what was kept."""
     keys = {"error": "error", "not certain": "reason", "engine asked": "suspect"}
-    told: dict[str, str | None] = {term: cut(found.text(key) or "", 600) for term, key in keys.items()}
-    values, piece = found.part("values"), found.part("piece") or Branch({})
+    told: dict[str, str | None] = {term: cut(part.text(key) or "", 600) for term, key in keys.items()}
+    values, piece = part.part("values"), part.part("piece") or Branch({})
     if values is not None:
         told["known from PyTorch"] = f"the values of {values.whole('matched')} of {values.whole('of')} tensors"
-    if "piece" in found:
+    if "piece" in part:
         nodes = piece.texts("nodes")
         named = ", ".join(middle_cut(node, 80) for node in nodes[:_MOST_NODES])
         more = f" and {len(nodes) - _MOST_NODES} more" if len(nodes) > _MOST_NODES else ""
         told["smallest part"] = f"{len(nodes)} of {piece.whole('of')} nodes: {named}{more}"
-    paths = {"its model": piece.text("path"), "to send": piece.text("bundle"), "everything": found.text("folder")}
+    paths = {"its model": piece.text("path"), "to send": piece.text("bundle"), "everything": part.text("folder")}
     return told | {term: middle_cut(path, 200) for term, path in paths.items() if path}
