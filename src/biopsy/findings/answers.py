@@ -197,9 +197,7 @@ def releases_verdict(releases: ReleaseFindings) -> Verdict:
     workarounds = [Workaround(text=f"Keep to {pin}.", line=f"pip install '{pin}'") for pin in pins]
     unsure = [f"not confirmed when asked again: {border.text}" for border in releases.borders if not border.verified]
     certainty = "; ".join(filter(None, [*unsure, releases.doubt])) or None
-    kind = (
-        "unknown" if releases.answer is None else "passes" if releases.answer == "no release tried fails" else "fails"
-    )
+    kind = {None: "unknown", "no release tried fails": "passes"}.get(releases.answer, "fails")
     return Verdict(kind, f"{releases.text}.", certainty=certainty, workarounds=workarounds)
 
 

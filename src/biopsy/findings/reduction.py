@@ -50,9 +50,7 @@ def reduction_sections(
     doubt = "not sure: the original and the result have the same status, but print different things at the end"
     return {
         "verdict": Verdict("reduced", left + ended, certainty=doubt if reduction.last_words is not None else None),
-        "failure": None
-        if reduction.judged_before is None
-        else failure_tree(reduction.judged_before, reduction.error_before),
+        "failure": None if before is None else failure_tree(before, reduction.error_before),
         "piece": None if piece is None else _piece_tree(reduction, piece, index, folder),
         "whole": map_tree(index, numbers),
         "search": search_tree(reduction, history, mode),
