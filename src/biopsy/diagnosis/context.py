@@ -180,10 +180,6 @@ class StepContext:
         if isinstance(event, events.Checking | events.Measured) and self.seconds_left == 0:
             raise TimeUpError
 
-    def remark(self, text: str, *, warning: bool = False) -> None:
-        """Say something on the way."""
-        self._listener(events.Remark(text, warning=warning))
-
     # Checks
 
     @contextlib.contextmanager

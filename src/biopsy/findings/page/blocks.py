@@ -311,6 +311,11 @@ def number_of(key: str, text: Callable[[float], str] = figure) -> Column:
     return cell
 
 
+def whole_of(key: str) -> Column:
+    """The whole number below a key."""
+    return lambda entry: "" if (value := entry.whole(key)) is None else str(value)
+
+
 def code(text: str) -> Cell:
     """A text in the type of code."""
     return Cell(text=text, code=True)

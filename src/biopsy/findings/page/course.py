@@ -28,6 +28,7 @@ from biopsy.findings.page.blocks import (
     number_of,
     plain_table,
     table,
+    whole_of,
     words_of,
 )
 from biopsy.findings.page.reading import Branch
@@ -73,18 +74,18 @@ def section(report: Branch) -> Section | None:
         columns: dict[str, Column] = {
             "pass": words_of("stage", 60),
             "nodes": _change,
-            "checks": _whole("checks"),
+            "checks": whole_of("checks"),
             "time": number_of("seconds", duration),
         }
         blocks.append(table("Pass by pass", passes, columns, most=200))
     blocks.append(_facts(search))
     if checks:
         columns = {
-            "check": _whole("number"),
+            "check": whole_of("number"),
             "pass": words_of("stage", 40),
             "what was tried": words_of("description", 100),
-            "nodes": _whole("nodes"),
-            "left": _whole("left"),
+            "nodes": whole_of("nodes"),
+            "left": whole_of("left"),
             "outcome": _outcome,
             "reason": words_of("reason", 160),
             "time": number_of("seconds", duration),
@@ -97,10 +98,6 @@ def section(report: Branch) -> Section | None:
 def _change(entry: Branch) -> str:
     before, after = entry.whole("before"), entry.whole("after")
     return "" if before is None or after is None else f"{before} → {after}" if before != after else f"{after}"
-
-
-def _whole(key: str) -> Column:
-    return lambda entry: "" if entry.whole(key) is None else str(entry.whole(key))
 
 
 def _outcome(entry: Branch) -> Cell:
@@ -273,8 +270,21 @@ def surroundings_section(report: Branch) -> Section | None:
     """The section on model and versions; None if the report has neither."""
     blocks: list[Block] = []
     model, versions = report.part("model"), report.part("versions")
-    sides = [_model_facts(model)] if model is not None else []
-    sides += [_version_facts(report, versions)] if versions is not None else []
+    sides = []
+    if model is not None:
+        size, opsets = model.whole("weight_bytes"), model.texts_by_name("opsets")
+        told = {
+            "model": model.text("path"),
+            "SHA-256": model.text("sha256"),
+            "nodes": model.text("nodes"),
+            "opsets": ", ".join(f"{domain or 'ai.onnx'} {version}" for domain, version in list(opsets.items())[:20]),
+            "IR version": model.text("ir_version"),
+            "weights": None if size is None else size_text(size),
+            "producer": model.text("producer"),
+        }
+        sides.append(facts(told, 400, ["model", "SHA-256"]))
+    if versions is not None:
+        sides.append(_version_facts(report, versions))
     if sides:
         blocks.append(Columns(blocks=sides))
     if model is not None:
@@ -287,20 +297,6 @@ def surroundings_section(report: Branch) -> Section | None:
             head = ["", "name", "type"]
             blocks.append(Grid(caption="Inputs and outputs", head=head, rows=rows, folded=len(rows) > 8))
     return Section(name="versions", title="Model and versions", blocks=blocks) if blocks else None
-
-
-def _model_facts(model: Branch) -> Facts:
-    size, opsets = model.whole("weight_bytes"), model.texts_by_name("opsets")
-    told = {
-        "model": model.text("path"),
-        "SHA-256": model.text("sha256"),
-        "nodes": model.text("nodes"),
-        "opsets": ", ".join(f"{domain or 'ai.onnx'} {version}" for domain, version in list(opsets.items())[:20]),
-        "IR version": model.text("ir_version"),
-        "weights": None if size is None else size_text(size),
-        "producer": model.text("producer"),
-    }
-    return facts(told, 400, ["model", "SHA-256"])
 
 
 def _version_facts(report: Branch, versions: Branch) -> Facts:

@@ -27,6 +27,7 @@ from biopsy.findings.page.blocks import (
     code_of,
     facts,
     table,
+    whole_of,
     words_of,
 )
 from biopsy.findings.page.model_map import Bead, ribbon
@@ -78,7 +79,7 @@ def section(report: Branch) -> Section | None:
     blocks = [Columns(blocks=[*blocks, Stack(blocks=more)])] if small else [*blocks, *more]
     if nodes:
         columns: dict[str, Column] = {
-            "number": lambda node: "" if (number := node.whole("number")) is None else str(number),
+            "number": whole_of("number"),
             "operator": words_of("op_type", 60, "?"),
             "name": code_of("name"),
             "attributes": _attributes,
