@@ -108,7 +108,7 @@ class Branch:
 
     def parts(self, key: str) -> list[Branch]:
         """The objects of a list."""
-        return self._read_list(self._tree.get(key), key, self._branch)
+        return self._read_list(key, self._branch)
 
     def parts_by_name(self, key: str) -> dict[str, Branch]:
         """The objects of an object."""
@@ -116,7 +116,7 @@ class Branch:
 
     def texts(self, key: str) -> list[str]:
         """The texts of a list; numbers and truth values are written out."""
-        return self._read_list(self._tree.get(key), key, self._text)
+        return self._read_list(key, self._text)
 
     def texts_by_name(self, key: str) -> dict[str, str]:
         """An object of anything as texts: lists with commas, null as ""."""
@@ -124,19 +124,19 @@ class Branch:
 
     def numbers(self, key: str) -> list[float]:
         """The numbers of a list, NaN for null."""
-        return self._read_list(self._tree.get(key), key, self._number_or_nan)
+        return self._read_list(key, self._number_or_nan)
 
     def wholes(self, key: str) -> list[int]:
         """The whole numbers of a list."""
-        return [] if key not in self else self._wholes(self._tree[key], key)
+        return self._read(key, self._wholes) or []
 
     def rows_of_wholes(self, key: str) -> list[list[int]]:
         """A list of lists of whole numbers."""
-        return self._read_list(self._tree.get(key), key, self._wholes)
+        return self._read_list(key, self._wholes)
 
     def rows_of_numbers(self, key: str) -> list[list[float]]:
         """A list of lists of numbers, NaN for null."""
-        return self._read_list(self._tree.get(key), key, self._row_of_numbers)
+        return self._read_list(key, self._row_of_numbers)
 
     def numbers_by_name(self, key: str) -> dict[str, float]:
         """The numbers of an object; null ones are left out."""
@@ -151,16 +151,16 @@ class Branch:
         value = self._tree.get(key)
         return None if value is None else kind(value, key)
 
-    def _read_list(
-        self, value: Any, key: str, kind: Callable[[Any, str], Value], *, required: bool = False
-    ) -> list[Value]:
-        if value is None and not required:
-            return []
+    def _read_list(self, key: str, kind: Callable[[Any, str], Value]) -> list[Value]:
+        values = self._read(key, self._list) or []
+        return [kind(each, f"{key}[{place}]") for place, each in enumerate(values)]
+
+    def _list(self, value: Any, key: str) -> list[Any]:
         if not isinstance(value, list):
             raise self._damaged(key, "a list")
         if len(value) > _MOST_ENTRIES:
             raise self._damaged(key, f"a list of at most {_MOST_ENTRIES} entries")
-        return [kind(each, f"{key}[{place}]") for place, each in enumerate(value)]
+        return value
 
     def _entries(self, key: str) -> Iterable[tuple[str, Any]]:
         """The entries of an object by name."""
@@ -202,13 +202,13 @@ class Branch:
         raise self._damaged(key, "a number")
 
     def _wholes(self, value: Any, key: str) -> list[int]:
-        numbers = self._read_list(value, key, lambda each, _: each, required=True)
+        numbers = self._list(value, key)
         if not all(isinstance(each, int) and not isinstance(each, bool) for each in numbers):
             raise self._damaged(key, "a list of whole numbers")
         return numbers
 
     def _row_of_numbers(self, value: Any, key: str) -> list[float]:
-        return self._read_list(value, key, self._number_or_nan, required=True)
+        return [self._number_or_nan(each, key) for each in self._list(value, key)]
 
     def _number_or_nan(self, value: Any, key: str) -> float:
         return float("nan") if value is None else self._number(value, key)
