@@ -18,18 +18,12 @@ _NOT_FINITE = ("nan", "inf", "-inf")
 def plain(value: Any) -> Any:
     """Records as objects, tuples as lists, enums as their values, paths as text.
 
-    A field's metadata may say how it is told: ``name`` is another key, ``most`` the greatest length of a list or an
-    object. Numbers that JSON lacks become text: "nan", "inf", "-inf", "(1+2j)".
+    Numbers that JSON lacks become text: "nan", "inf", "-inf", "(1+2j)".
     """
     if isinstance(value, Enum):
         return value.value
     if is_dataclass(value) and not isinstance(value, type):
-        return {
-            field.metadata.get("name", field.name): _first(
-                plain(getattr(value, field.name)), field.metadata.get("most")
-            )
-            for field in fields(value)
-        }
+        return {field.name: plain(getattr(value, field.name)) for field in fields(value)}
     if isinstance(value, Mapping):
         return {key: plain(each) for key, each in value.items()}
     if isinstance(value, list | tuple):
@@ -37,12 +31,6 @@ def plain(value: Any) -> Any:
     if isinstance(value, float):
         return value if math.isfinite(value) else str(value)
     return str(value) if isinstance(value, complex | bytes | PathLike) else value
-
-
-def _first(tree: Any, most: int | None) -> Any:
-    if most is None:
-        return tree
-    return dict(list(tree.items())[:most]) if isinstance(tree, dict) else tree[:most]
 
 
 def record_of(kind: type[Record], tree: object) -> Record:

@@ -16,7 +16,7 @@ from biopsy.diagnosis.facts import (
 from biopsy.diagnosis.question import Effort
 from biopsy.diagnosis.verdict import verdict_of
 from biopsy.diagnosis.workarounds import next_lines
-from biopsy.findings.report import Verdict
+from biopsy.findings.verdict import Verdict
 from biopsy.records import plain, record_of
 from support.diagnoses import facts, question, settings, switch
 

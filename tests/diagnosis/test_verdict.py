@@ -18,7 +18,7 @@ from biopsy.diagnosis.facts import (
     StepReport,
 )
 from biopsy.diagnosis.verdict import verdict_of
-from biopsy.findings.report import Verdict
+from biopsy.findings.verdict import Verdict
 from support.diagnoses import CHECK, SUSPECT, TRUSTED, facts, failure, piece, question, settings, switch
 
 

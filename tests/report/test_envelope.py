@@ -6,7 +6,8 @@ from hypothesis import strategies as st
 
 from biopsy import errors
 from biopsy.findings.envelope import CommandRun, as_json, report_tree
-from biopsy.findings.report import LONGEST_TEXT, bounded, verdict_of_error, versions_tree
+from biopsy.findings.report import LONGEST_TEXT, bounded, versions_tree
+from biopsy.findings.verdict import verdict_of_error
 
 RUN = CommandRun(command="debug reduce", line="biopsy debug reduce m.onnx", status=5, began=0.0, seconds=1.25)
 

@@ -132,7 +132,7 @@ class ReportFile:
             yield
         except errors.BiopsyError as error:
             if not isinstance(error, errors.UsageError):
-                from biopsy.findings.report import verdict_of_error
+                from biopsy.findings.verdict import verdict_of_error
 
                 told = verdict_of_error(error)
                 try:

@@ -128,7 +128,8 @@ def execute(args: argparse.Namespace, console: Console) -> int:
 
 def _sections(found: TorchDiagnosis) -> Mapping[str, Any]:
     """What a report tells."""
-    from biopsy.findings.report import Verdict, versions_tree
+    from biopsy.findings.report import versions_tree
+    from biopsy.findings.verdict import Verdict
 
     tree = found.as_json()
     return {

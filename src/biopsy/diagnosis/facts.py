@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
-from biopsy.findings.report import Verdict
+from biopsy.findings.verdict import Verdict
 from biopsy.text import html_table, printable
 
 Outcome = Literal["done", "skipped", "stopped", "failed"]

@@ -12,7 +12,7 @@ from biopsy.diagnosis.steps.piece import joined
 from biopsy.diagnosis.workarounds import workarounds_of
 from biopsy.engines import registry
 from biopsy.engines.registry import parse_spec
-from biopsy.findings.report import Verdict
+from biopsy.findings.verdict import Verdict
 from biopsy.text import count, first_line, first_of, series
 
 _MOST_NODES = 8

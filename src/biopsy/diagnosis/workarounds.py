@@ -18,7 +18,7 @@ from biopsy.diagnosis.question import (
     without_weights_folder,
 )
 from biopsy.engines.registry import find_class, parse_spec
-from biopsy.findings.report import Workaround
+from biopsy.findings.verdict import Workaround
 from biopsy.questions.builds.settings import ENGINE_PLACE, SETTINGS_PLACE, CheckTemplate
 from biopsy.text import can_be_typed, count, first_of, line_of, series
 

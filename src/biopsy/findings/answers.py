@@ -13,7 +13,8 @@ from biopsy.checks.repetition import RunTally, interval
 from biopsy.engines.registry import parse_spec
 from biopsy.findings.bundle.engine_script import calls_of
 from biopsy.findings.model import MeasuredErrors, map_tree
-from biopsy.findings.report import Tree, Verdict, Workaround
+from biopsy.findings.report import Tree
+from biopsy.findings.verdict import Verdict, Workaround
 from biopsy.model.index import ModelIndex
 from biopsy.questions.builds.building import BuildFindings
 from biopsy.questions.builds.difference import Difference

@@ -1,13 +1,10 @@
-"""What reports are made of: plain values bounded in size, the verdict in words, the versions of everything that ran,
-and the course of a search.
-"""
+"""What reports are made of: plain values bounded in size, and the versions of everything that ran."""
 
 from __future__ import annotations
 
 import contextlib
 import platform
-from collections.abc import Iterable, Sequence
-from dataclasses import KW_ONLY, dataclass
+from collections.abc import Iterable
 from importlib import metadata
 from typing import Any, TypeAlias
 
@@ -38,39 +35,6 @@ def bounded(tree: Any, key: str = "") -> Any:
     if key in _LINES:
         return tree if len(tree) <= _LONGEST_LINE else None
     return shortened(tree, LONGEST_TEXT)
-
-
-# What was found, in words: the kind of an answer, how sure it is, and what was not asked.
-
-
-@dataclass(frozen=True, kw_only=True)
-class Workaround:
-    """What avoids a failure: it was tried, and passed. ``line`` is to paste."""
-
-    text: str
-    line: str | None = None
-
-
-@dataclass(frozen=True)
-class Verdict:
-    """What was found, in words. ``certainty`` says how sure that is and why, ``not_tried`` what was left open."""
-
-    kind: str
-    text: str
-    _: KW_ONLY
-    certainty: str | None = None
-    workarounds: Sequence[Workaround] = ()
-    not_tried: Sequence[str] = ()
-
-
-def verdict_of_error(error: errors.BiopsyError) -> Verdict:
-    """What it means that a command ended with an error."""
-    if isinstance(error, errors.OriginalPasses):
-        return Verdict("passes", error.message)
-    if isinstance(error, errors.EngineFailure):
-        return Verdict("fails", error.message)
-    kept = f" Kept: {error.kept}." if error.kept else ""
-    return Verdict("unknown", f"{error.message}{kept}")
 
 
 # What a command ran on: packages, engines, the processor and what it can do, the graphics card.

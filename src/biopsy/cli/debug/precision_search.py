@@ -21,8 +21,9 @@ from biopsy.cli.debug import checking
 from biopsy.cli.progress import Progress, say_output, say_places, shows, time_left
 from biopsy.cli.report import ReportFile
 from biopsy.findings.model import map_tree, model_tree_of
-from biopsy.findings.report import Verdict, versions_tree
+from biopsy.findings.report import versions_tree
 from biopsy.findings.search_history import SearchHistory
+from biopsy.findings.verdict import Verdict
 from biopsy.model.index import ModelIndex
 from biopsy.questions.precision.search import PrecisionJob, PrecisionResult, PrecisionTarget, precision_tree
 from biopsy.session.checked_search import SearchOptions

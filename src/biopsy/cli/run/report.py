@@ -124,7 +124,8 @@ def sections(args: argparse.Namespace, found: Findings) -> dict[str, Any]:
     """What a report tells of a run."""
     from biopsy.findings.envelope import EngineRun, run_section
     from biopsy.findings.model import model_tree_of
-    from biopsy.findings.report import Verdict, versions_tree
+    from biopsy.findings.report import versions_tree
+    from biopsy.findings.verdict import Verdict
 
     runs = [
         EngineRun(
