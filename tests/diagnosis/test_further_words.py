@@ -2,12 +2,10 @@
 
 import dataclasses
 
-from biopsy.diagnosis.evidence import as_json, from_json
 from biopsy.diagnosis.facts import (
     ChangeSeen,
     ChangesSeen,
     ComparisonSeen,
-    DiagnosisVerdict,
     FurtherFacts,
     KnownFacts,
     ReleaseChangeSeen,
@@ -18,6 +16,8 @@ from biopsy.diagnosis.facts import (
 from biopsy.diagnosis.question import Effort
 from biopsy.diagnosis.verdict import verdict_of
 from biopsy.diagnosis.workarounds import next_lines
+from biopsy.findings.verdict import Verdict
+from biopsy.records import plain, record_of
 from support.diagnoses import facts, question, settings, switch
 
 BROKE = ReleaseChangeSeen(
@@ -34,7 +34,7 @@ def released(*changes: ReleaseChangeSeen, doubt: str = "", complete: bool = True
     return ReleasesSeen(package="onnxruntime", text=text, changes=changes, doubt=doubt, complete=complete)
 
 
-def of(seen: KnownFacts, *steps: StepReport) -> DiagnosisVerdict:
+def of(seen: KnownFacts, *steps: StepReport) -> Verdict:
     return verdict_of(seen, steps, question())
 
 
@@ -127,4 +127,4 @@ def test_facts_come_back_from_the_file_of_the_evidence() -> None:
         changes=ChangesSeen(best=(SETTING, MARK), rejected=(("a", "b"),)),
         releases=released(BROKE),
     )
-    assert from_json(KnownFacts, as_json(seen)) == seen
+    assert record_of(KnownFacts, plain(seen)) == seen

@@ -6,19 +6,19 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from biopsy.diagnosis.evidence import as_json, from_json
 from biopsy.diagnosis.facts import FailureSeen, KnownFacts, StepReport
+from biopsy.records import plain, record_of
 from support.diagnoses import facts, settings, switch
 
 
 def test_all_facts_come_back() -> None:
     known = facts(settings=settings(switch("A"), switch(text="with x=1")))
-    assert from_json(KnownFacts, json.loads(json.dumps(as_json(known)))) == known
+    assert record_of(KnownFacts, json.loads(json.dumps(plain(known)))) == known
 
 
 @given(st.builds(StepReport))
 def test_any_report_of_a_step_comes_back(report: StepReport) -> None:
-    assert from_json(StepReport, json.loads(json.dumps(as_json(report)))) == report
+    assert record_of(StepReport, json.loads(json.dumps(plain(report)))) == report
 
 
 @pytest.mark.parametrize(
@@ -28,12 +28,12 @@ def test_any_report_of_a_step_comes_back(report: StepReport) -> None:
     ],
 )  # fmt: skip
 def test_a_value_of_another_type_is_refused(change: dict[str, object]) -> None:
-    tree = as_json(StepReport(name="n", question="q", outcome="done", answer="a"))
+    tree = plain(StepReport(name="n", question="q", outcome="done", answer="a"))
     with pytest.raises(ValueError, match=r"unexpected|no "):
-        from_json(StepReport, {**tree, **change})
+        record_of(StepReport, {**tree, **change})
 
 
 @pytest.mark.parametrize("tree", [None, [], {}, {"check": "words"}, {"check": [1]}])
 def test_what_is_no_record_is_refused(tree: object) -> None:
     with pytest.raises(ValueError, match=r"no |unexpected"):
-        from_json(FailureSeen, tree)
+        record_of(FailureSeen, tree)

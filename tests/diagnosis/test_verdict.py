@@ -9,7 +9,6 @@ from biopsy.checks.own_program import NAME
 from biopsy.diagnosis.context import TWO_ENGINES
 from biopsy.diagnosis.facts import (
     ComparisonSeen,
-    DiagnosisVerdict,
     FaultBeforeEngines,
     KnownFacts,
     KnownFailureSeen,
@@ -19,10 +18,11 @@ from biopsy.diagnosis.facts import (
     StepReport,
 )
 from biopsy.diagnosis.verdict import verdict_of
+from biopsy.findings.verdict import Verdict
 from support.diagnoses import CHECK, SUSPECT, TRUSTED, facts, failure, piece, question, settings, switch
 
 
-def of(known: KnownFacts, *steps: StepReport) -> DiagnosisVerdict:
+def of(known: KnownFacts, *steps: StepReport) -> Verdict:
     return verdict_of(known, steps, question())
 
 

@@ -6,7 +6,8 @@ from hypothesis import strategies as st
 
 from biopsy import errors
 from biopsy.findings.envelope import CommandRun, as_json, report_tree
-from biopsy.findings.report import LONGEST_TEXT, bounded, verdict_of_error, versions_tree
+from biopsy.findings.report import LONGEST_TEXT, bounded, versions_tree
+from biopsy.findings.verdict import verdict_of_error
 
 RUN = CommandRun(command="debug reduce", line="biopsy debug reduce m.onnx", status=5, began=0.0, seconds=1.25)
 
@@ -45,9 +46,9 @@ def test_long_texts_are_shortened_and_say_so_but_no_half_line_is_told() -> None:
 
 
 def test_an_error_is_a_verdict_too() -> None:
-    assert verdict_of_error(errors.OriginalPasses("it passes"))["kind"] == "passes"
+    assert verdict_of_error(errors.OriginalPasses("it passes")).kind == "passes"
     stopped = verdict_of_error(errors.Interrupted("3 nodes are left", kept="r.onnx"))
-    assert (stopped["kind"], stopped["text"]) == ("unknown", "3 nodes are left Kept: r.onnx.")
+    assert (stopped.kind, stopped.text) == ("unknown", "3 nodes are left Kept: r.onnx.")
 
 
 def test_engines_are_told_with_their_versions_and_one_that_is_none_without() -> None:

@@ -8,8 +8,7 @@ import math
 import re
 import warnings
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass
+from contextlib import closing, contextmanager
 from numbers import Real
 from os import PathLike
 from pathlib import Path
@@ -98,13 +97,10 @@ def require_own_files(model: Model, **written: str | PathLike[str] | None) -> No
         if path is None:
             continue
         for other, taken in named.items():
-            if _same_file(Path(path), taken):
+            is_same_file = taken.is_file() and Path(path).is_file() and taken.samefile(path)
+            if is_same_file or taken.resolve() == Path(path).resolve():
                 raise errors.UsageError(f"{argument}={str(path)!r} is the file of {other} too: it would be lost")
         named[argument] = Path(path)
-
-
-def _same_file(one: Path, other: Path) -> bool:
-    return one.resolve() == other.resolve() or (one.is_file() and other.is_file() and one.samefile(other))
 
 
 def _serialized(model: bytes | onnx.ModelProto) -> bytes:
@@ -129,6 +125,13 @@ def require_check(check: object) -> None:
         raise errors.UsageError(
             f"check={check!r}: {wanted}", next_steps=["check=['biopsy', 'run', '{}', '--onnxrt', '--openvino']"]
         )
+
+
+def require_command(check: object) -> None:
+    """Raise UsageError for what is not the words of a command."""
+    require_check(check)
+    if callable(check):
+        raise errors.UsageError(f"check={check!r}: it is a command as a list of words")
 
 
 def check_of(check: Function | Sequence[str], candidate: Path, takes: Literal["path", "model"], jobs: int) -> Check:
@@ -175,13 +178,20 @@ def require_seconds(**given: float | None) -> None:
             raise errors.UsageError(f"{name}={value!r}: it is a time above 0, in seconds")
 
 
+def require_names(name: str, names: object, kind: str = "a tuple of names") -> None:
+    """Raise UsageError for a name that stands alone."""
+    if isinstance(names, str):
+        shown = f"({names!r},)" if "tuple" in kind else f"[{names!r}]"
+        raise errors.UsageError(f"{name}={names!r}: it is {kind}", next_steps=[f"{name}={shown}"])
+
+
 def tolerances_by_name(option: str, value: float | Mapping[str, float]) -> Mapping[str, float]:
     """Tolerances by the name of a tensor, "" for all. Raises UsageError for what is no number, 0 or more."""
-    found: Mapping[str, Any] = value if isinstance(value, Mapping) else {"": value}
-    for one in found.values():
+    by_name: Mapping[str, Any] = value if isinstance(value, Mapping) else {"": value}
+    for one in by_name.values():
         if not isinstance(one, Real) or not 0 <= float(one) < math.inf:
             raise errors.UsageError(f"{option}={value!r}: it is a number, 0 or more, or a dictionary of these by name")
-    return found
+    return by_name
 
 
 # Inputs and other tensors that Python users give, and how random ones are to be, each refused if it cannot be used.
@@ -260,54 +270,52 @@ def fed(inputs: Mapping[str, ValueType | None], wanted: Inputs, stacklevel: int 
     return feeds
 
 
-# What ``reduce`` and ``precision`` share: a search that asks a check, and the options of any such search.
+@contextmanager
+def searching(
+    check: Function | Sequence[str],
+    takes: Literal["path", "model"],
+    search: str,
+    *,
+    rules: Rules | None,
+    repeating: Repeating | None,
+    budget: Budget | None,
+    parallelism: Parallelism | None,
+    journal: str | PathLike[str] | None,
+    inputs: Sequence[Feed] | None,
+) -> Iterator[tuple[SearchOptions, Check]]:
+    """The options of a search as a caller gave them, None where nothing was said, and its check.
 
-
-@dataclass(frozen=True, kw_only=True)
-class GivenOptions:
-    """The options of a search as a caller gave them; None where nothing was said."""
-
-    rules: Rules | None
-    repeating: Repeating | None
-    budget: Budget | None
-    parallelism: Parallelism | None
-    journal: str | PathLike[str] | None
-    inputs: Sequence[Feed] | None
-
-    @property
-    def jobs(self) -> int:
-        """How many checks run at once."""
-        return options_of("parallelism", self.parallelism, Parallelism).jobs
-
-    def search(self, candidate: Path, name: str) -> SearchOptions:
-        """The options of a search whose candidates stand at ``candidate``. Raises UsageError for what cannot be used.
-
-        ``name`` is what a person calls the search.
-        """
-        repeating = options_of("repeating", self.repeating, Repeating)
-        budget = options_of("budget", self.budget, Budget)
-        parallelism = options_of("parallelism", self.parallelism, Parallelism)
-        require_whole(jobs=parallelism.jobs, repeat=repeating.repeat, checks=budget.checks)
-        require_seconds(seconds=budget.seconds)
-        if not 0 < repeating.confidence < 1:
-            raise errors.UsageError(f"confidence={repeating.confidence!r}: it is above 0 and below 1")
-        about = {} if self.journal is None else {"inputs": digest_of_feeds(self.inputs or ())}
-        return SearchOptions(
-            rules=rules_of(self.rules),
+    ``search`` is what a person calls it. Raises UsageError for what cannot be used.
+    """
+    repeats = options_of("repeating", repeating, Repeating)
+    limits = options_of("budget", budget, Budget)
+    at_once = options_of("parallelism", parallelism, Parallelism)
+    require_whole(jobs=at_once.jobs, repeat=repeats.repeat, checks=limits.checks)
+    require_seconds(seconds=limits.seconds)
+    if not 0 < repeats.confidence < 1:
+        raise errors.UsageError(f"confidence={repeats.confidence!r}: it is above 0 and below 1")
+    about = {} if journal is None else {"inputs": digest_of_feeds(inputs or ())}
+    with temporary_folder("biopsy-") as place:
+        candidate = place / "candidate.onnx"
+        options = SearchOptions(
+            rules=rules_of(rules),
             candidate=candidate,
-            parallelism=parallelism,
-            budget=budget,
-            repeating=repeating,
-            resume=Resume(journal=None if self.journal is None else Path(self.journal), about=about, search=name),
+            parallelism=at_once,
+            budget=limits,
+            repeating=repeats,
+            resume=Resume(journal=None if journal is None else Path(journal), about=about, search=search),
         )
+        with closing(check_of(check, candidate, takes, at_once.jobs)) as made:
+            yield options, made
 
 
 def rules_of(given: Rules | None) -> Rules:
     """The rules, with sets for what may be any collection. Raises UsageError for what cannot be used."""
     rules = options_of("rules", given, Rules)
     require_choice("match", rules.match, get_args(Match))
-    _require_codes("fail_codes", rules.fail_codes)
-    _require_codes("ignored_codes", rules.ignored_codes)
+    for name, codes in (("fail_codes", rules.fail_codes), ("ignored_codes", rules.ignored_codes)):
+        if not isinstance(codes, Collection) or not all(isinstance(code, int) for code in codes):
+            raise errors.UsageError(f"{name}={codes!r}: it is a set of exit statuses", next_steps=[f"{name}={{1}}"])
     if not all(isinstance(pattern, re.Pattern) for pattern in rules.fail_regexes):
         raise errors.UsageError(
             f"fail_regexes={rules.fail_regexes!r}: it is a tuple of compiled regular expressions",
@@ -319,11 +327,6 @@ def rules_of(given: Rules | None) -> Rules:
         fail_regexes=tuple(rules.fail_regexes),
         match=rules.match,
     )
-
-
-def _require_codes(name: str, codes: object) -> None:
-    if not isinstance(codes, Collection) or not all(isinstance(code, int) for code in codes):
-        raise errors.UsageError(f"{name}={codes!r}: it is a set of exit statuses", next_steps=[f"{name}={{1}}"])
 
 
 # Checks whose words name the engine that varies, as ``flags`` and ``build`` take them.

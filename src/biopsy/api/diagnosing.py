@@ -19,6 +19,8 @@ from biopsy.api.arguments import (
     options_of,
     require_check,
     require_choice,
+    require_command,
+    require_names,
     require_own_files,
     require_seconds,
     require_whole,
@@ -108,9 +110,7 @@ def diagnose(
     require_seconds(max_time=max_time)
     require_whole(iterations=iterations, jobs=jobs)
     if check is not None:
-        require_check(check)
-        if callable(check):
-            raise errors.UsageError(f"check={check!r}: it is a command as a list of words")
+        require_command(check)
     specs = () if check is not None else (engines,) if isinstance(engines, str) else tuple(engines)
     for spec in specs:
         create(spec)
@@ -232,11 +232,13 @@ def workaround(
     require_whole(iterations=iterations)
     require_seconds(check_timeout=check_timeout)
     require_own_files(model, output=output)
-    asked_kinds = _kinds(kinds)
+    require_names("kinds", kinds)
+    for kind in kinds:
+        require_choice("kinds", kind, get_args(Kind))
+    if not kinds:
+        raise errors.UsageError("kinds=(): nothing would be tried")
     if check is not None:
-        require_check(check)
-        if callable(check):
-            raise errors.UsageError(f"check={check!r}: it is a command as a list of words")
+        require_command(check)
     for spec in filter(None, (engine, reference)):
         create(spec)
     if output is not None:
@@ -244,8 +246,7 @@ def workaround(
     wanted = inputs_of(inputs, iterations, seed, val_range, shapes)
     with model_file(model, folder) as (path, weights), temporary_folder("biopsy-") as scratch:
         index = index_file(path, weights)
-        kinds_of_inputs = index.fed_types()
-        samples = fed(kinds_of_inputs, wanted)
+        samples = fed(index.fed_types(), wanted)
         limits = (*tolerance_words("--atol", atol), *tolerance_words("--rtol", rtol))
         question = WorkaroundQuestion(
             index=index,
@@ -259,7 +260,7 @@ def workaround(
                 named=reference is not None,
             ),
             rules=rules_of(rules),
-            kinds=asked_kinds,
+            kinds=tuple(kind for kind in KINDS if kind in kinds),
             piece=None if piece is None else Path(piece),
             nodes=tuple(nodes),
             default_name=str(scratch / "candidate.onnx"),
@@ -268,16 +269,6 @@ def workaround(
             budget=USUAL_BUDGET if budget is None else options_of("budget", budget, Budget),
         )
         return find_workarounds(question, listener)
-
-
-def _kinds(kinds: Sequence[Kind]) -> tuple[Kind, ...]:
-    if isinstance(kinds, str):
-        raise errors.UsageError(f"kinds={kinds!r}: it is a tuple of names", next_steps=[f"kinds=({kinds!r},)"])
-    for kind in kinds:
-        require_choice("kinds", kind, get_args(Kind))
-    if not kinds:
-        raise errors.UsageError("kinds=(): nothing would be tried")
-    return tuple(kind for kind in KINDS if kind in kinds)
 
 
 def _template(

@@ -35,7 +35,7 @@ from biopsy.processes.environments.releases import releases as releases_of
 from biopsy.questions.builds.building import BuildFindings, BuildTally, build_repeatedly, findings_of
 from biopsy.questions.builds.elsewhere import BuildsElsewhere
 from biopsy.questions.builds.flags import Flags, find_switches
-from biopsy.questions.builds.one_build import BuildPlan, BuildRuns, BuildsHere, CheckFor, artifact_name
+from biopsy.questions.builds.one_build import BuildPlan, BuildRuns, BuildsHere, artifact_name
 from biopsy.questions.builds.settings import (
     CheckTemplate,
     SettingChange,
@@ -171,15 +171,24 @@ def _runs(
     machines: OtherMachines | None,
     listener: events.Listener,
 ) -> Iterator[BuildRuns]:
-    """Who builds and checks."""
-    if machines is None:
-        with _checks(plan, check, timeout) as check_for:
-            yield BuildsHere(plan, check_for, listener)
-        return
-
-    assert not callable(check)
-    template = CheckTemplate(("build",), plan.spec) if check is None else template_of(check, plan.spec)
-    yield BuildsElsewhere(plan, separate_checks(template, "{}", timeout), machines, machines.room, listener)
+    """Who builds and checks. Raises UsageError for a function where variables of the environment vary."""
+    if machines is not None:
+        assert not callable(check)
+        template = CheckTemplate(("build",), plan.spec) if check is None else template_of(check, plan.spec)
+        yield BuildsElsewhere(plan, separate_checks(template, "{}", timeout), machines, machines.room, listener)
+    elif check is None or callable(check):
+        if check is not None and timeout is not None:
+            raise errors.UsageError("check_timeout has no effect on a function: only a command can be ended")
+        names = [variation.key for variation in plan.variations if variation.key.startswith("env.")]
+        if check is not None and names:
+            raise errors.UsageError(
+                f"vary: {names[0]} may have no effect on a function, since this process has read it already",
+                next_steps=["check=['python', 'check.py', '{}', '{engine}']"],
+            )
+        yield BuildsHere(plan, lambda change: _function_check(plan, check, change), listener)
+    else:
+        with closing(varied_check(template_of(check, plan.spec), "{}", timeout)) as varied:
+            yield BuildsHere(plan, varied.with_change, listener)
 
 
 def _variations(vary: Mapping[str, Sequence[object]], spec: EngineSpec) -> list[VariedSetting]:
@@ -198,39 +207,16 @@ def _variations(vary: Mapping[str, Sequence[object]], spec: EngineSpec) -> list[
     return found
 
 
-@contextmanager
-def _checks(plan: BuildPlan, check: BuildCheck | Sequence[str] | None, timeout: float | None) -> Iterator[CheckFor]:
-    """The check for each build. Raises UsageError for a function where variables of the environment vary."""
-    if check is None or callable(check):
-        if check is not None and timeout is not None:
-            raise errors.UsageError("check_timeout has no effect on a function: only a command can be ended")
-        names = [variation.key for variation in plan.variations if variation.key.startswith("env.")]
-        if check is not None and names:
-            raise errors.UsageError(
-                f"vary: {names[0]} may have no effect on a function, since this process has read it already",
-                next_steps=["check=['python', 'check.py', '{}', '{engine}']"],
-            )
-        yield lambda change: _function_check(plan, check, change)
-        return
-    with closing(varied_check(template_of(check, plan.spec), "{}", timeout)) as varied:
-        yield varied.with_change
-
-
 def _function_check(plan: BuildPlan, check: BuildCheck | None, change: SettingChange) -> FunctionCheck:
     spec = CheckTemplate((), plan.spec).changed(change).text
-    if check is None:
-        return FunctionCheck(_builds, as_proto=False)
+    if check is None:  # building alone is checked, so it is never called
+        return FunctionCheck(lambda path: False, as_proto=False)
 
     @functools.wraps(check)
     def with_engine(path: Path) -> object:
         return check(path, spec)
 
     return FunctionCheck(with_engine, as_proto=False)
-
-
-def _builds(path: Path) -> bool:
-    """What is asked if building alone is checked: it is never called."""
-    return False
 
 
 # Asking which release of a package broke a model, or mended it.

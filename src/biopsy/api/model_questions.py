@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import re
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import closing, contextmanager
+from collections.abc import Mapping, Sequence
 from os import PathLike
 from pathlib import Path
 from typing import Literal, get_args
@@ -15,10 +14,8 @@ from biopsy.api.arguments import (
     Folder,
     Function,
     GivenInputs,
-    GivenOptions,
     GivenRanges,
     Model,
-    check_of,
     fed,
     feeds_of,
     index_of,
@@ -27,9 +24,11 @@ from biopsy.api.arguments import (
     options_of,
     require_check,
     require_choice,
+    require_names,
     require_own_files,
     require_seconds,
     require_whole,
+    searching,
     tolerances_by_name,
 )
 from biopsy.api.running import asked_of_outputs
@@ -61,7 +60,8 @@ from biopsy.questions.transformations.question import (
 from biopsy.session.flakiness import Repeating
 from biopsy.session.pool import Parallelism
 from biopsy.session.trial import Budget
-from biopsy.tensors.results import Feed
+
+_Takes = Literal["path", "model"]
 
 
 def layers(
@@ -99,6 +99,10 @@ def layers(
     require_whole(record_memory=record_memory, iterations=iterations)
     require_seconds(run_timeout=run_timeout)
     wanted = inputs_of(inputs, iterations, seed, val_range, shapes)
+    try:
+        pattern = None if nodes is None else re.compile(nodes)
+    except re.error as error:
+        raise errors.UsageError(f"nodes={nodes!r}: it is no regular expression: {error}") from error
     with model_file(model, folder) as (path, weights), temporary_folder("biopsy-") as scratch:
         question = question_about(
             path,
@@ -107,18 +111,11 @@ def layers(
             suspect=suspect,
             reference=reference,
             judge=Judge(*asked_of_outputs(atol, rtol, stat)),
-            nodes=_pattern(nodes),
+            nodes=pattern,
             limit=record_memory,
             timeout=run_timeout,
         )
         return Examination(question, scratch, listener).run()
-
-
-def _pattern(text: str | None) -> re.Pattern[str] | None:
-    try:
-        return None if text is None else re.compile(text)
-    except re.error as error:
-        raise errors.UsageError(f"nodes={text!r}: it is no regular expression: {error}") from error
 
 
 # Asking which layers of a model need a high precision.
@@ -134,7 +131,7 @@ def precision(
     low: Low = "fp16",
     high: High = "float32",
     form: Form = "emulate",
-    takes: Literal["path", "model"] = "path",
+    takes: _Takes = "path",
     mode: Mode = "minimal",
     direction: Direction = "forward",
     cost: Cost = "count",
@@ -162,10 +159,9 @@ def precision(
     result does not pass again, ModelError for a damaged model, UsageError for an argument that cannot be used,
     Interrupted on Ctrl-C with the best model written.
     """
-    _require_choices(
-        low=(low, get_args(Low)), high=(high, get_args(High)), form=(form, get_args(Form)), mode=(mode, get_args(Mode)),
-        takes=(takes, ("path", "model")), direction=(direction, get_args(Direction)), cost=(cost, get_args(Cost)),
-    )  # fmt: skip
+    given = {"low": low, "high": high, "form": form, "mode": mode, "takes": takes, "direction": direction, "cost": cost}
+    for (name, value), kind in zip(given.items(), (Low, High, Form, Mode, _Takes, Direction, Cost), strict=True):
+        require_choice(name, value, get_args(kind))
     require_check(check)
     precisions = Precisions(low=low, high=high, form=form)
     require_own_files(model, output=output, journal=journal)
@@ -177,35 +173,23 @@ def precision(
         raise errors.UsageError("form='native' has no effect with low='int8', which has a form of its own")
     if not is_int8 and inputs is not None:
         raise errors.UsageError(f"inputs have no effect with low={precisions.low!r}: only int8 is calibrated")
-    given = feeds_of(inputs)
-    asked = GivenOptions(
-        rules=rules, repeating=repeating, budget=budget, parallelism=parallelism, journal=journal, inputs=given
-    )
+    feeds_given = feeds_of(inputs)
     index = index_of(model, folder)
-    feeds = _calibration(index, given)
-    with temporary_folder("biopsy-") as place:
-        candidate = place / "candidate.onnx"
+    feeds, changes = in_declared_types(feeds_given or (), index.declared_type)
+    if changes:
+        warnings.warn(casts_told(changes), UserWarning, stacklevel=2)
+    with searching(
+        check, takes, "search",
+        rules=rules, repeating=repeating, budget=budget, parallelism=parallelism, journal=journal, inputs=feeds_given,
+    ) as (search, made):  # fmt: skip
         job = PrecisionJob(
             target=PrecisionTarget(output=None if output is None else Path(output)),
             mode=mode,
             direction=direction,
             cost=cost,
-            search=asked.search(candidate, "search"),
+            search=search,
         )
-        with closing(check_of(check, candidate, takes, asked.jobs)) as made:
-            return run_job(index, lambda where: mixed_models(index, where, precisions, feeds), made, job, listener)
-
-
-def _require_choices(**given: tuple[str, Sequence[str]]) -> None:
-    for name, (value, known) in given.items():
-        require_choice(name, value, known)
-
-
-def _calibration(index: ModelIndex, inputs: Sequence[Feed] | None) -> Sequence[Feed]:
-    feeds, changes = in_declared_types(inputs or (), index.declared_type)
-    if changes:
-        warnings.warn(casts_told(changes), UserWarning, stacklevel=3)
-    return feeds
+        return run_job(index, lambda where: mixed_models(index, where, precisions, feeds), made, job, listener)
 
 
 # Asking what a tool that transforms models breaks.
@@ -262,35 +246,26 @@ def transform(
     require_seconds(tool_timeout=tool_timeout)
     tool = parse_tool(by)
     wanted = inputs_of(inputs, iterations, seed, val_range, shapes)
-    with _indexed(model, folder) as index, tool_python(tool, _packages(packages, python), listener) as interpreter:
-        question = TransformationQuestion(
-            index=index,
-            tool=tool,
-            python=interpreter,
-            decides=_command(check) if check is not None else _engine(engine, index, wanted, atol, rtol),
-            passes=None if passes is None else tuple(passes),
-            control=None if control is None else parse_tool(control),
-            output=None if output is None else Path(output),
-            reduces=reduce,
-            budget=options_of("budget", budget, Budget),
-            limits=Limits(seconds=tool_timeout),
-        )
-        return find_transformation(question, listener)
-
-
-@contextmanager
-def _indexed(model: Model, folder: Folder) -> Iterator[ModelIndex]:
+    require_names("packages", packages, "a list")
+    needed = ToolPackages(packages=tuple(packages), python=python)
     with model_file(model, folder) as (path, weights):
         index = index_file(path, weights)
         if index.has_external_data and weights.resolve() != path.parent.resolve():
             raise errors.UsageError(f"a tool looks for the weights of {path} beside it, not in {weights}")
-        yield index
-
-
-def _packages(packages: Sequence[str], python: str | None) -> ToolPackages:
-    if isinstance(packages, str):
-        raise errors.UsageError(f"packages={packages!r}: it is a list", next_steps=[f"packages=[{packages!r}]"])
-    return ToolPackages(packages=tuple(packages), python=python)
+        with tool_python(tool, needed, listener) as interpreter:
+            question = TransformationQuestion(
+                index=index,
+                tool=tool,
+                python=interpreter,
+                decides=_command(check) if check is not None else _engine(engine, index, wanted, atol, rtol),
+                passes=None if passes is None else tuple(passes),
+                control=None if control is None else parse_tool(control),
+                output=None if output is None else Path(output),
+                reduces=reduce,
+                budget=options_of("budget", budget, Budget),
+                limits=Limits(seconds=tool_timeout),
+            )
+            return find_transformation(question, listener)
 
 
 def _command(check: Sequence[str]) -> CommandQuestion:

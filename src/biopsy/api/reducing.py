@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from concurrent.futures import wait
-from contextlib import closing
+from dataclasses import replace
 from os import PathLike
 from pathlib import Path
 from types import TracebackType
@@ -17,21 +17,20 @@ from biopsy.api.arguments import (
     Folder,
     Function,
     GivenInputs,
-    GivenOptions,
     Model,
-    check_of,
     feeds_of,
     index_of,
     options_of,
     require_check,
     require_choice,
+    require_names,
     require_own_files,
     require_shapes,
+    searching,
 )
 from biopsy.checks.command_line import NO_WORDS, parse
 from biopsy.checks.judge import Rules
 from biopsy.engines.runner import Inputs
-from biopsy.processes.cleanup import temporary_folder
 from biopsy.questions.variation.result import Variation
 from biopsy.questions.variation.vary import USUAL_BUDGET, VariationJob
 from biopsy.questions.variation.vary import vary as found_out
@@ -111,46 +110,28 @@ def reduce(
     require_own_files(model, output=output, min_good=min_good, journal=journal)
     require_shapes("input_shapes", input_shapes)
     feeds = feeds_of(inputs)
-    asked = GivenOptions(
-        rules=rules, repeating=repeating, budget=budget, parallelism=parallelism, journal=journal, inputs=feeds
-    )
-    with temporary_folder("biopsy-") as folder:
-        candidate = folder / "candidate.onnx"
+    border = options_of("border", border, Border)
+    require_choice("cut", border.cut, get_args(Cut))
+    passes = options_of("passes", passes, Passes)
+    require_names("skip", passes.skip)
+    require_names("only", passes.only)
+    with searching(
+        check, takes, "reduction",
+        rules=rules, repeating=repeating, budget=budget, parallelism=parallelism, journal=journal, inputs=feeds,
+    ) as (search, made):  # fmt: skip
         job = ReductionJob(
             target=Target(Path(output), None if min_good is None else Path(min_good)),
             mode=mode,
-            search=asked.search(candidate, "reduction"),
+            search=search,
             recording=RecordingOptions(samples=None if feeds is None else lambda: feeds),
-            border=_border(border),
+            border=border,
             input_shapes=dict(input_shapes or {}),
             values=values,
             command=NO_WORDS if callable(check) else parse(check),
-            passes=_passes(passes),
+            passes=replace(passes, skip=tuple(passes.skip), only=tuple(passes.only)),
             allow_vacuous_check=allow_vacuous_check,
         )
-        with closing(check_of(check, candidate, takes, asked.jobs)) as made:
-            return run_job(index_of(model), made, job, listener)
-
-
-def _border(given: Border | None) -> Border:
-    border = options_of("border", given, Border)
-    require_choice("cut", border.cut, get_args(Cut))
-    return border
-
-
-def _passes(given: Passes | None) -> Passes:
-    """The passes, their names in tuples. Raises UsageError for a name that stands alone."""
-    passes = options_of("passes", given, Passes)
-    _require_names("skip", passes.skip)
-    _require_names("only", passes.only)
-    return Passes(
-        simplify=passes.simplify, anonymize=passes.anonymize, skip=tuple(passes.skip), only=tuple(passes.only)
-    )
-
-
-def _require_names(name: str, names: object) -> None:
-    if isinstance(names, str):
-        raise errors.UsageError(f"{name}={names!r}: it is a tuple of names", next_steps=[f"{name}=({names!r},)"])
+        return run_job(index_of(model), made, job, listener)
 
 
 # The machines of a Ray cluster, for searches that Python code starts.
@@ -255,29 +236,18 @@ def vary(
     for name, value, known in (("takes", takes, ("path", "model")), ("values", values, get_args(Values))):
         require_choice(name, value, known)
     require_check(check)
-    asked = GivenOptions(
-        rules=rules,
-        repeating=repeating,
-        budget=budget or USUAL_BUDGET,
-        parallelism=parallelism,
-        journal=journal,
-        inputs=inputs,
-    )
+    # What is said, else what the check's own words tell; None to conclude it from the failure.
     compares = None if callable(check) else parse(check).compares_recorded
-    with temporary_folder("biopsy-") as place:
-        candidate = place / "candidate.onnx"
+    values_free = values == "free" if values != "auto" else None if compares is None else not compares
+    with searching(
+        check, takes, "explanation",
+        rules=rules, repeating=repeating, budget=budget or USUAL_BUDGET, parallelism=parallelism, journal=journal,
+        inputs=inputs,
+    ) as (search, made):  # fmt: skip
         job = VariationJob(
-            search=asked.search(candidate, "explanation"),
+            search=search,
             inputs=None if inputs is None else Inputs(given=inputs),
-            values_free=_is_free(values, compares),
+            values_free=values_free,
             allow_vacuous_check=allow_vacuous_check,
         )
-        with closing(check_of(check, candidate, takes, asked.jobs)) as made:
-            return found_out(index_of(model, folder), made, job, listener)
-
-
-def _is_free(values: Values, compares_recorded: bool | None) -> bool | None:
-    """What is said, else what the check's own words tell; None to conclude it from the failure."""
-    if values != "auto":
-        return values == "free"
-    return None if compares_recorded is None else not compares_recorded
+        return found_out(index_of(model, folder), made, job, listener)

@@ -79,10 +79,6 @@ Sections: TypeAlias = "Callable[[], Mapping[str, Any]]"
 _PAGE = ".html"
 
 
-def _nothing() -> Mapping[str, Any]:
-    return {}
-
-
 @dataclass(frozen=True, kw_only=True)
 class ReportFile:
     """The report of one command line: where it goes, None for nowhere, and what was typed when.
@@ -106,13 +102,13 @@ class ReportFile:
         """Write the report of a command that ends with this status. Raises UsageError if it cannot be written."""
         if self.path is None:
             return
-
-        found = self.as_bytes(status, sections)
-        write_whole(self.path, [page_in(found) if self.path.suffix == _PAGE else found])
+        report = self.as_bytes(status, sections)
+        write_whole(self.path, [page_in(report) if self.path.suffix == _PAGE else report])
 
     def as_bytes(self, status: int, sections: Sections) -> bytes:
         """The report of a command that ends with this status, as it stands in a file."""
         from biopsy.findings.envelope import CommandRun, as_json, report_tree
+        from biopsy.records import plain
 
         ended = CommandRun(
             command=self.command,
@@ -123,11 +119,11 @@ class ReportFile:
         )
         told = {**sections(), "remarks": [vars(one) for one in self.console.remarks]}
         if self.console.basis.text and told.get("verdict"):
-            told["verdict"] = {**told["verdict"], "settings": self.console.basis.text}
+            told["verdict"] = {**plain(told["verdict"]), "settings": self.console.basis.text}
         return as_json(report_tree(ended, told))
 
     @contextlib.contextmanager
-    def also_of_errors(self, sections: Sections = _nothing) -> Iterator[None]:
+    def also_of_errors(self, sections: Sections = dict) -> Iterator[None]:
         """Write a report also where what stands inside ends with an error that says something of the model.
 
         That is none of the command line, which keeps the work from beginning.
@@ -136,19 +132,14 @@ class ReportFile:
             yield
         except errors.BiopsyError as error:
             if not isinstance(error, errors.UsageError):
-                self._write_of(error, sections)
+                from biopsy.findings.verdict import verdict_of_error
+
+                told = verdict_of_error(error)
+                try:
+                    self.write(error.status, lambda: {"verdict": told, **sections()})
+                except errors.UsageError as unwritten:  # the other error is the one to end with
+                    self.console.warn(unwritten.message)
             raise
-
-    def _write_of(self, error: errors.BiopsyError, sections: Sections) -> None:
-        def told() -> Mapping[str, Any]:
-            from biopsy.findings.report import verdict_of_error
-
-            return {"verdict": verdict_of_error(error), **sections()}
-
-        try:
-            self.write(error.status, told)
-        except errors.UsageError as unwritten:  # the other error is the one to end with
-            self.console.warn(unwritten.message)
 
 
 def page_in(report: bytes) -> bytes:

@@ -128,11 +128,12 @@ def execute(args: argparse.Namespace, console: Console) -> int:
 
 def _sections(found: TorchDiagnosis) -> Mapping[str, Any]:
     """What a report tells."""
-    from biopsy.findings.report import verdict_tree, versions_tree
+    from biopsy.findings.report import versions_tree
+    from biopsy.findings.verdict import Verdict
 
     tree = found.as_json()
     return {
-        "verdict": verdict_tree(found.verdict.blame, found.verdict.text, certainty=found.verdict.reason or None),
+        "verdict": Verdict(found.verdict.blame, found.verdict.text, certainty=found.verdict.reason or None),
         "versions": versions_tree([found.suspect]),
         "steps": tree.pop("steps"),
         "torch": tree,

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
-from dataclasses import fields, is_dataclass
 from typing import Any
 
 from biopsy.comparison.compare import ErrorSummary, JudgedLimit, OutputComparison
@@ -12,6 +10,7 @@ from biopsy.comparison.metrics import Element, NotFinite, Scalar, Statistics
 from biopsy.comparison.noise import NoiseComparison, NoiseReport, explained_by
 from biopsy.comparison.runs import RunComparison
 from biopsy.comparison.tolerance import AT_LEAST, Tolerance
+from biopsy.records import plain
 from biopsy.text import option_line, printable
 
 
@@ -243,17 +242,5 @@ def noise_tree(report: NoiseReport) -> dict[str, Any]:
 
 def not_finite_tree(engine: str, found: NotFinite) -> dict[str, Any]:
     """An output that holds NaN or infinities."""
-    return {"engine": engine, **plain(found)}
-
-
-def plain(value: Any) -> Any:
-    """Dataclasses as objects, tuples as lists; what JSON has no numbers for as text: "nan", "inf", "-inf", "(1+2j)"."""
-    if is_dataclass(value) and not isinstance(value, type):
-        return {field.name: plain(getattr(value, field.name)) for field in fields(value)}
-    if isinstance(value, Mapping):
-        return {key: plain(one) for key, one in value.items()}
-    if isinstance(value, list | tuple):
-        return [plain(one) for one in value]
-    if isinstance(value, float):
-        return value if math.isfinite(value) else str(value)
-    return str(value) if isinstance(value, complex | bytes) else value
+    tree: dict[str, Any] = plain(found)
+    return {"engine": engine, **tree}

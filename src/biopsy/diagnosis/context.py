@@ -9,8 +9,7 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from types import TracebackType
-from typing import TypeVar
+from typing import Any, Self
 
 from biopsy import errors, events
 from biopsy.checks.command import CommandCheck, last_words
@@ -20,6 +19,9 @@ from biopsy.checks.outcome import Judged, Outcome
 from biopsy.checks.warm import command_check
 from biopsy.diagnosis.facts import KnownFacts
 from biopsy.diagnosis.question import DiagnosisQuestion, Words
+from biopsy.findings.envelope import as_json
+from biopsy.processes.writing import write_whole
+from biopsy.records import plain
 
 TIME = "the time limit"
 PERSON = "an interruption"
@@ -44,6 +46,8 @@ class DiagnosisStep:
 
     ``evidence`` is the key of the report that holds the evidence. ``answer`` raises TimeUpError, and BiopsyError where
     the question cannot be answered. ``files`` are what it leaves in the folder of the evidence, if it has an answer.
+    ``share`` is how much of the time that is left it may take; with ``warm`` it goes on with the process of the step
+    before it.
     """
 
     name: str
@@ -52,11 +56,9 @@ class DiagnosisStep:
     answer: Callable[[KnownFacts, StepContext], StepAnswer]
     evidence: str | None = None
     files: tuple[str, ...] = ()
+    share: float = 1.0
+    warm: bool = False
 
-
-# What the steps of a diagnosis work with: checks that are run, counted and bounded, and the time that is left.
-
-Self = TypeVar("Self", bound="StepContext")
 
 CANDIDATE = "candidate.onnx"
 """The name of the file in which candidates stand."""
@@ -127,12 +129,10 @@ class StepContext:
         self._step_end = self._end
         self._warm: CommandCheck | None = None
 
-    def __enter__(self: Self) -> Self:
+    def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *raised: object) -> None:
         self.cool()
 
     def cool(self) -> None:
@@ -145,6 +145,10 @@ class StepContext:
     def candidate(self) -> Path:
         """Where the candidates of a search stand."""
         return self.question.folder / CANDIDATE
+
+    def keep(self, name: str, tree: Any) -> None:
+        """Write what was found, as JSON, to a file in the folder of the evidence."""
+        write_whole(self.question.folder / name, [as_json(plain(tree))])
 
     # Time
 
@@ -176,18 +180,27 @@ class StepContext:
         if isinstance(event, events.Checking | events.Measured) and self.seconds_left == 0:
             raise TimeUpError
 
-    def remark(self, text: str, *, warning: bool = False) -> None:
-        """Say something on the way."""
-        self._listener(events.Remark(text, warning=warning))
-
     # Checks
+
+    @contextlib.contextmanager
+    def check_for_search(self, words: Words, jobs: int = 0) -> Iterator[CommandCheck]:
+        """The check of a search, closed after it. Raises TimeUpError where the search is stopped by its limit."""
+        made = command_check(words, str(self.candidate), jobs=jobs or self.question.effort.jobs)
+        with limit_as_time_up(), contextlib.closing(made) as check:
+            yield check
 
     def run(self, words: Words, model: Path, *, description: str = "", share: float = 1.0) -> CheckRun:
         """Run a check once, for at most a ``share`` of the step's time.
 
         Raises CheckError if it could not be run, TimeUpError if the time of the step was over before, or while it ran.
         """
-        return self.run_check(self._check_of(words), model, description=description, share=share)
+        command = parse(words)
+        if not isinstance(command, OwnRun):
+            check = CommandCheck(words, str(self.candidate))
+        else:  # our own runs share one warm process, which runs other words as well
+            check = self._warm = self._warm or command_check(words, str(self.candidate))
+            check.command = command
+        return self.run_check(check, model, description=description, share=share)
 
     def run_check(self, check: CommandCheck, model: Path, *, description: str = "", share: float = 1.0) -> CheckRun:
         """The same for a check that is made already."""
@@ -219,15 +232,6 @@ class StepContext:
                 f"the check could not be run: {judged.reason}", next_steps=[f"run it by hand: {line}"]
             )
         return CheckRun(judged=judged, tail=last_words(evidence.output).strip("\n"))
-
-    def _check_of(self, words: Words) -> CommandCheck:
-        """The check: our own runs share one warm process, which runs other words as well."""
-        if not isinstance(parse(words), OwnRun):
-            return CommandCheck(words, str(self.candidate))
-        if self._warm is None:
-            self._warm = command_check(words, str(self.candidate))
-        self._warm.command = parse(words)
-        return self._warm
 
 
 # Why a question could not be asked: what a verdict must then leave open.

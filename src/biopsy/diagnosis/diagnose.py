@@ -58,15 +58,15 @@ class _PlanRun:
         self._evidence = evidence
         self._listener = listener
         self._facts = evidence.known.facts
-        self._before = {step.name: step for step in evidence.known.steps}
-        self._reports: list[StepReport] = []
         self._stopped: str | None = None
 
     def run(self) -> tuple[KnownSteps, str | None]:
         """What is known at the end, and what ended it before; None if nothing did."""
+        before = {report.name: report for report in self._evidence.known.steps}
+        reports: list[StepReport] = []
         for number, step in enumerate(PLAN, 1):
-            report = self._before.get(step.name) or self._report(step, number)
-            self._reports.append(report)
+            report = before.get(step.name) or self._report(step, number)
+            reports.append(report)
             self._listener(
                 events.StepDone(
                     name=report.name,
@@ -77,29 +77,35 @@ class _PlanRun:
                 )
             )
             if report.outcome in ("done", "failed"):
-                self._evidence.save(self._known, complete=False)
-        return self._known, self._stopped
-
-    @property
-    def _known(self) -> KnownSteps:
-        return KnownSteps(self._facts, tuple(self._reports))
+                self._evidence.save(KnownSteps(self._facts, tuple(reports)), complete=False)
+        return KnownSteps(self._facts, tuple(reports)), self._stopped
 
     def _report(self, step: DiagnosisStep, number: int) -> StepReport:
         if self._stopped is not None:
-            return _report_of(step, "stopped", f"not asked: {self._stopped} came before", None)
+            answer = f"not asked: {self._stopped} came before"
+            return StepReport(name=step.name, question=step.question, outcome="stopped", answer=answer)
         why_not = step.not_asked(self._facts, self._context)
         if why_not is not None:
-            return _report_of(step, "skipped", why_not, None)
+            return StepReport(name=step.name, question=step.question, outcome="skipped", answer=why_not)
         self._listener(events.StepStarted(step.name, step.question, number, len(PLAN)))
         started, checks = time.monotonic(), self._context.checks
-        outcome, answer = self._asked(step)
-        spent = time.monotonic() - started, self._context.checks - checks
-        return _report_of(step, outcome, answer, spent)
+        outcome, answer = self._answer(step)
+        return StepReport(
+            name=step.name,
+            question=step.question,
+            outcome=outcome,
+            answer=answer,
+            seconds=time.monotonic() - started,
+            checks=self._context.checks - checks,
+            evidence=step.evidence if outcome == "done" else None,
+        )
 
-    def _asked(self, step: DiagnosisStep) -> tuple[Outcome, str]:
+    def _answer(self, step: DiagnosisStep) -> tuple[Outcome, str]:
         """The outcome of a step, and its line; what is learnt is kept."""
         try:
-            self._context.begin_step()
+            self._context.begin_step(step.share)
+            if not step.warm:
+                self._context.cool()
             answered = step.answer(self._facts, self._context)
         except TimeUpError:
             self._stopped = TIME if self._context.is_over else self._stopped
@@ -110,8 +116,14 @@ class _PlanRun:
             self._stopped = PERSON
             kept = f": {stop.message}; kept {stop.kept}" if isinstance(stop, errors.Interrupted) and stop.kept else ""
             return "stopped", f"interrupted{kept}"
-        except errors.VacuousCheck as error:
-            raise self._says_nothing(error) from error
+        except errors.VacuousCheck as error:  # nothing that the check says is about the model
+            raise errors.VacuousCheck(
+                "a model of one Identity node fails this check in the same way: the check fails on anything, and "
+                "nothing can be said of the model.",
+                details=error.details,
+                kept=f"{self._context.question.folder}, with what the check printed",
+                next_steps=error.next_steps[:1],
+            ) from error
         except errors.BiopsyError as error:
             if self._facts == KnownFacts():
                 raise
@@ -122,26 +134,3 @@ class _PlanRun:
         if answered.ended == PERSON or self._context.is_over:
             self._stopped = answered.ended
         return "stopped", f"not finished: {answered.line}"
-
-    def _says_nothing(self, error: errors.VacuousCheck) -> errors.VacuousCheck:
-        """The error to end with where the check fails on anything: nothing that it says is about the model."""
-        return errors.VacuousCheck(
-            "a model of one Identity node fails this check in the same way: the check fails on anything, and nothing "
-            "can be said of the model.",
-            details=error.details,
-            kept=f"{self._context.question.folder}, with what the check printed",
-            next_steps=error.next_steps[:1],
-        )
-
-
-def _report_of(step: DiagnosisStep, outcome: Outcome, answer: str, spent: tuple[float, int] | None) -> StepReport:
-    seconds, checks = spent or (0.0, 0)
-    return StepReport(
-        name=step.name,
-        question=step.question,
-        outcome=outcome,
-        answer=answer,
-        seconds=seconds,
-        checks=checks,
-        evidence=step.evidence if outcome == "done" else None,
-    )

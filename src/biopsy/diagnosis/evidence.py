@@ -10,12 +10,11 @@ import itertools
 import json
 import os
 import stat
-import types
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, field, fields, is_dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
+from typing import Any
 
 from biopsy import errors
 from biopsy.checks.outcome import Check
@@ -33,6 +32,7 @@ from biopsy.model.load import digest_of
 from biopsy.processes.own_files import key_path, user_key
 from biopsy.processes.reading import read_plain
 from biopsy.processes.writing import make_folders_of, remove_empty, write_whole
+from biopsy.records import plain, record_of
 from biopsy.session.checked_search import JournalIdentity, SearchOptions
 from biopsy.session.workspace import locked
 from biopsy.text import first_of, is_refused, line_of, printable
@@ -41,6 +41,8 @@ STATE = "diagnosis.json"
 _LOCK = f".{STATE}.lock"
 _MOST_BYTES = 64 << 20
 _VERSION = 1
+_FRESH = "--fresh    begins anew"
+_MOST_NAMED = 3
 
 
 @dataclass(frozen=True)
@@ -63,12 +65,12 @@ def held_folder(folder: Path, *, beside: bool = False, warn: Callable[[str], obj
     diagnosis that runs.
     """
     require_no_place([folder], "--dir ANOTHER")
-    place = next(
-        each for each in _places(folder) if not beside or (not os.path.lexists(each) or _why_not_ours(each) is None)
-    )
+    others = (folder.with_name(f"{folder.name}-{number}") for number in itertools.count(2))
+    places = itertools.chain([folder], others)
+    place = next(each for each in places if not beside or not os.path.lexists(each) or _why_not_ours(each) is None)
     if place != folder:
         warn(f"{folder} {_why_not_ours(folder)}: it stays as it is, and the evidence goes to {place}")
-    made, was_marked = _prepare(place)
+    new_folders, was_marked = _prepare(place)
     with locked([place / STATE]):
         try:
             yield place
@@ -78,13 +80,8 @@ def held_folder(folder: Path, *, beside: bool = False, warn: Callable[[str], obj
                     for entry in os.scandir(place):
                         if entry.is_file(follow_symlinks=False):
                             (place / entry.name).unlink()
-                remove_empty(made)
+                remove_empty(new_folders)
             raise
-
-
-def _places(folder: Path) -> Iterator[Path]:
-    yield folder
-    yield from (folder.with_name(f"{folder.name}-{number}") for number in itertools.count(2))
 
 
 def _why_not_ours(folder: Path) -> str | None:
@@ -95,7 +92,7 @@ def _why_not_ours(folder: Path) -> str | None:
         if not folder.is_dir():
             return "is no folder"
         names = [entry.name for entry in os.scandir(folder)]
-        strange = next((name for name in names if not _is_plain(folder / name)), None)
+        strange = next((name for name in names if not _has_one_name((folder / name).lstat())), None)
     except OSError as error:
         raise errors.UsageError(f"cannot read the folder {folder}: {error.strerror or error}") from error
     if strange is not None:
@@ -111,9 +108,8 @@ def _why_not_ours(folder: Path) -> str | None:
     return f"holds another {changed} than a diagnosis has left there" if is_changed else None
 
 
-def _is_plain(path: Path) -> bool:
+def _has_one_name(status: os.stat_result) -> bool:
     """Whether this is a folder, or a file that has no other name: writing to it changes nothing elsewhere."""
-    status = path.lstat()
     return stat.S_ISDIR(status.st_mode) or (stat.S_ISREG(status.st_mode) and status.st_nlink == 1)
 
 
@@ -123,7 +119,7 @@ def _prepare(folder: Path) -> tuple[list[Path], bool]:
     Returns the folders that were made, and whether it was marked before; if not, nothing has stood in it.
     """
     try:
-        made = make_folders_of(folder / STATE)
+        new_folders = make_folders_of(folder / STATE)
     except OSError as error:
         raise errors.UsageError(f"cannot make the folder {folder}: {error.strerror or error}") from error
     why_not = _why_not_ours(folder)
@@ -132,19 +128,18 @@ def _prepare(folder: Path) -> tuple[list[Path], bool]:
     was_marked = _sealed(folder) is not None
     if not was_marked:
         _write(folder / STATE, {"biopsy_diagnosis": _VERSION, "complete": True}, user_key())
-    return made, was_marked
+    return new_folders, was_marked
 
 
 def _ways_out(folder: Path) -> Iterator[str]:
     """What to do about a folder that is refused: name another, or move it to a name beside it that is free."""
     yield "--dir ANOTHER"
-    if folder.name in ("", ".."):
-        return
-    numbers = itertools.chain([""], itertools.count(2))
-    places = (folder.with_name(f"{folder.name}.old{number}") for number in numbers)
-    free = next(place for place in places if not os.path.lexists(place))
-    line = line_of(["mv", as_word(folder), as_word(free)])
-    yield line if is_refused(line) else f"{line}    moves it aside"
+    if folder.name not in ("", ".."):
+        numbers = itertools.chain([""], itertools.count(2))
+        places = (folder.with_name(f"{folder.name}.old{number}") for number in numbers)
+        free = next(place for place in places if not os.path.lexists(place))
+        line = line_of(["mv", as_word(folder), as_word(free)])
+        yield line if is_refused(line) else f"{line}    moves it aside"
 
 
 def identity_of(question: DiagnosisQuestion, check: Check) -> dict[str, str]:
@@ -187,8 +182,8 @@ class EvidenceFile:
             "biopsy_diagnosis": _VERSION,
             "complete": complete,
             "identity": self._identity,
-            "facts": as_json(known.facts),
-            "steps": [as_json(step) for step in known.steps],
+            "facts": plain(known.facts),
+            "steps": plain(known.steps),
             "files": _digests(self.path.parent, _files_of(known.steps)),
         }
         _write(self.path, content, self._key)
@@ -211,9 +206,10 @@ class EvidenceFile:
                 next_steps=[_FRESH, "--dir ANOTHER    keeps it"],
             )
         try:
+            steps = [record_of(StepReport, step) for step in tree["steps"]]
             self.known = KnownSteps(
-                from_json(KnownFacts, tree["facts"]),
-                tuple(step for step in map(_step_of, tree["steps"]) if step.outcome in ("done", "failed")),
+                record_of(KnownFacts, tree["facts"]),
+                tuple(step for step in steps if step.outcome in ("done", "failed")),
             )
         except ValueError as error:
             raise errors.UsageError(f"{self.path} is of another version: {error}", next_steps=[_FRESH]) from error
@@ -240,19 +236,8 @@ def _files_of(steps: Sequence[StepReport]) -> list[str]:
 
 def _digests(folder: Path, names: Iterable[str]) -> dict[str, str | None]:
     """The SHA-256 of each file by its name; None where there is none, a link being none."""
-    return {name: digest_of(folder / name) if _is_own_file(folder / name) else None for name in names}
-
-
-def _is_own_file(path: Path) -> bool:
-    return path.is_file() and not path.is_symlink()
-
-
-def _step_of(tree: object) -> StepReport:
-    return from_json(StepReport, tree)
-
-
-_FRESH = "--fresh    begins anew"
-_MOST_NAMED = 3
+    paths = {name: folder / name for name in names}
+    return {name: digest_of(path) if path.is_file() and not path.is_symlink() else None for name, path in paths.items()}
 
 
 def _read(path: Path) -> dict[str, Any] | None:
@@ -275,8 +260,8 @@ def _sealed(folder: Path) -> dict[str, Any] | None:
 
 
 def _is_sealed(tree: Mapping[str, Any], key: bytes | None) -> bool:
-    content = {name: value for name, value in tree.items() if name != "seal"}
     seal = tree.get("seal")
+    content = {name: value for name, value in tree.items() if name != "seal"}
     return (
         key is not None and isinstance(seal, str) and hmac.compare_digest(seal.encode(), _seal(key, content).encode())
     )
@@ -289,10 +274,8 @@ def _write(path: Path, content: Mapping[str, Any], key: bytes | None) -> None:
 
 def _seal(key: bytes | None, content: Mapping[str, Any]) -> str:
     """What only this user can write; "" for a user without a key, whose diagnoses are not resumed."""
-    if key is None:
-        return ""
     whole = json.dumps(content, sort_keys=True, separators=(",", ":"))
-    return hmac.new(key, whole.encode("ascii"), "sha256").hexdigest()
+    return "" if key is None else hmac.new(key, whole.encode("ascii"), "sha256").hexdigest()
 
 
 # The questions of a diagnosis in their order. Each one decides by what is known whether it is asked.
@@ -313,57 +296,3 @@ PLAN: tuple[DiagnosisStep, ...] = (
     RELEASES,
 )
 """A further question is a step in a file of its own, and its place here."""
-
-
-# Records as JSON and back: frozen dataclasses of plain values, tuples and other such records.
-
-Record = TypeVar("Record")
-
-
-def as_json(record: Any) -> dict[str, Any]:
-    """The fields of a record; tuples become lists when this is written."""
-    return asdict(record)
-
-
-def from_json(kind: type[Record], tree: object) -> Record:
-    """The record that a tree of JSON holds. Raises ValueError if it holds none."""
-    if not isinstance(tree, Mapping):
-        raise ValueError(f"no {kind.__name__}")
-    hints = get_type_hints(kind)
-    known: Any = kind
-    try:
-        return kind(**{one.name: _value(hints[one.name], tree[one.name]) for one in fields(known) if one.name in tree})
-    except TypeError as error:
-        raise ValueError(f"no {kind.__name__}: {error}") from error
-
-
-def _value(hint: Any, value: Any) -> Any:
-    origin, arguments = get_origin(hint), get_args(hint)
-    if origin in (Union, types.UnionType):
-        return _one_of(arguments, value)
-    if origin is tuple:
-        if not isinstance(value, list | tuple):
-            raise ValueError(f"no list: {value!r}")
-        if arguments[1:] == (Ellipsis,):
-            return tuple(_value(arguments[0], item) for item in value)
-        return tuple(_value(hint, item) for hint, item in zip(arguments, value, strict=True))
-    if origin is Literal:
-        return _require(value in arguments, value)
-    if isinstance(hint, type) and is_dataclass(hint):
-        return from_json(hint, value)
-    if hint is float:
-        return float(_require(isinstance(value, int | float), value))
-    return _require(type(value) is hint, value)
-
-
-def _one_of(hints: tuple[Any, ...], value: Any) -> Any:
-    if value is None:
-        return _require(type(None) in hints, value)
-    (hint,) = (each for each in hints if each is not type(None))
-    return _value(hint, value)
-
-
-def _require(holds: bool, value: Any) -> Any:
-    if not holds:
-        raise ValueError(f"an unexpected value: {value!r}")
-    return value

@@ -2,107 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-from typing import Literal
+from dataclasses import dataclass, field, replace
+from typing import Any, Literal
 
+from biopsy.findings.verdict import Verdict
 from biopsy.text import html_table, printable
-
-
-@dataclass(frozen=True, kw_only=True)
-class TransformationSeen:
-    """What a ``tool`` makes of the model, or of the piece (``of_piece``), in a ``sentence``.
-
-    ``breaks``: that is wrong, in an engine that runs the original rightly. ``nodes`` become those of ``nodes_after``;
-    they are the smallest part that the tool breaks. ``engine_doubted``: another engine runs both alike.
-    """
-
-    tool: str
-    sentence: str
-    breaks: bool
-    of_piece: bool = False
-    nodes: tuple[str, ...] = ()
-    nodes_after: tuple[str, ...] = ()
-    passes: tuple[str, ...] = ()
-    engine_doubted: bool = False
-
-
-@dataclass(frozen=True, kw_only=True)
-class ReleaseChangeSeen:
-    """Two releases between which the answer changes, in words; ``right`` is the one without the failure.
-
-    ``engine`` is the spec that runs it. ``verified``: the original, asked once more, says the same of both.
-    """
-
-    text: str
-    broke: bool
-    right: str
-    engine: str
-    verified: bool = False
-
-
-@dataclass(frozen=True, kw_only=True)
-class ReleasesSeen:
-    """Which release of the engine's ``package`` broke the model, or mended it, in a sentence: ``text``.
-
-    ``tried`` is how many were asked. ``doubt`` is what makes the answer worth less. ``complete``: it was searched to
-    the end.
-    """
-
-    package: str
-    text: str
-    changes: tuple[ReleaseChangeSeen, ...] = ()
-    tried: int = 0
-    doubt: str = ""
-    complete: bool = True
-
-    @property
-    def is_sure(self) -> bool:
-        """Whether the answer holds for the original, on both sides of each change."""
-        return self.complete and not self.doubt and all(change.verified for change in self.changes)
-
-
-@dataclass(frozen=True, kw_only=True)
-class ChangeSeen:
-    """A change with which the whole model is right, verified: a setting, or another model.
-
-    ``engine`` is the spec with it, ``nodes`` how many nodes of the original are changed. ``latency`` is how many times
-    as long the model then takes, in words; "" where nobody can say. ``path`` is the changed model, if it was written.
-    """
-
-    kind: str
-    text: str
-    engine: str
-    environment: tuple[tuple[str, str], ...] = ()
-    nodes: int = 0
-    latency: str = ""
-    path: str | None = None
-
-
-@dataclass(frozen=True, kw_only=True)
-class ChangesSeen:
-    """The best changes that make the whole model right, the best one first, and why others of settings do not.
-
-    ``rejected`` are engines with settings that pass the check and are not right, with the reason. ``tried`` is how
-    many changes were. ``doubt`` says whose word it is that they are right, if only one engine says so.
-    """
-
-    best: tuple[ChangeSeen, ...] = ()
-    rejected: tuple[tuple[str, str], ...] = ()
-    tried: int = 0
-    complete: bool = True
-    doubt: str = ""
-
-
-@dataclass(frozen=True, kw_only=True)
-class FurtherFacts:
-    """All of that; None where a question has no answer."""
-
-    transformation: TransformationSeen | None = None
-    changes: ChangesSeen | None = None
-    releases: ReleasesSeen | None = None
-
-
-# What a diagnosis has found out: one record for each question that has an answer.
 
 Outcome = Literal["done", "skipped", "stopped", "failed"]
 """What became of a question: it has an answer; it was not asked; a limit or a person ended it; it cannot be answered.
@@ -246,6 +150,11 @@ class SteadinessSeen:
         """Whether it fails now and then."""
         return 0 < self.failed < self.runs
 
+    @property
+    def how_often(self) -> str:
+        """In how many runs it fails, in words; "" if it always does."""
+        return f"it fails in {self.failed} of {self.runs} runs" if self.is_flaky else ""
+
 
 @dataclass(frozen=True, kw_only=True)
 class PieceSearch:
@@ -376,6 +285,100 @@ class KnownFailureSeen:
 
 
 @dataclass(frozen=True, kw_only=True)
+class TransformationSeen:
+    """What a ``tool`` makes of the model, or of the piece (``of_piece``), in a ``sentence``.
+
+    ``breaks``: that is wrong, in an engine that runs the original rightly. ``nodes`` become those of ``nodes_after``;
+    they are the smallest part that the tool breaks. ``engine_doubted``: another engine runs both alike.
+    """
+
+    tool: str
+    sentence: str
+    breaks: bool
+    of_piece: bool = False
+    nodes: tuple[str, ...] = ()
+    nodes_after: tuple[str, ...] = ()
+    passes: tuple[str, ...] = ()
+    engine_doubted: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class ReleaseChangeSeen:
+    """Two releases between which the answer changes, in words; ``right`` is the one without the failure.
+
+    ``engine`` is the spec that runs it. ``verified``: the original, asked once more, says the same of both.
+    """
+
+    text: str
+    broke: bool
+    right: str
+    engine: str
+    verified: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class ReleasesSeen:
+    """Which release of the engine's ``package`` broke the model, or mended it, in a sentence: ``text``.
+
+    ``tried`` is how many were asked. ``doubt`` is what makes the answer worth less. ``complete``: it was searched to
+    the end.
+    """
+
+    package: str
+    text: str
+    changes: tuple[ReleaseChangeSeen, ...] = ()
+    tried: int = 0
+    doubt: str = ""
+    complete: bool = True
+
+    @property
+    def is_sure(self) -> bool:
+        """Whether the answer holds for the original, on both sides of each change."""
+        return self.complete and not self.doubt and all(change.verified for change in self.changes)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ChangeSeen:
+    """A change with which the whole model is right, verified: a setting, or another model.
+
+    ``engine`` is the spec with it, ``nodes`` how many nodes of the original are changed. ``latency`` is how many times
+    as long the model then takes, in words; "" where nobody can say. ``path`` is the changed model, if it was written.
+    """
+
+    kind: str
+    text: str
+    engine: str
+    environment: tuple[tuple[str, str], ...] = ()
+    nodes: int = 0
+    latency: str = ""
+    path: str | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class ChangesSeen:
+    """The best changes that make the whole model right, the best one first, and why others of settings do not.
+
+    ``rejected`` are engines with settings that pass the check and are not right, with the reason. ``tried`` is how
+    many changes were. ``doubt`` says whose word it is that they are right, if only one engine says so.
+    """
+
+    best: tuple[ChangeSeen, ...] = ()
+    rejected: tuple[tuple[str, str], ...] = ()
+    tried: int = 0
+    complete: bool = True
+    doubt: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class FurtherFacts:
+    """What is asked last; None where a question has no answer."""
+
+    transformation: TransformationSeen | None = None
+    changes: ChangesSeen | None = None
+    releases: ReleasesSeen | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
 class KnownFacts:
     """All that is known so far; None where a question has no answer."""
 
@@ -392,24 +395,35 @@ class KnownFacts:
     variation: VariationSeen | None = None
     further: FurtherFacts = field(default_factory=FurtherFacts)
 
+    @property
+    def versions(self) -> dict[str, str]:
+        """The version of each engine that was run, by its spec."""
+        return dict(self.compared.engines) if self.compared is not None else {}
 
-@dataclass(frozen=True, kw_only=True)
-class Workaround:
-    """What avoids the failure: it was tried, and passed. ``line`` is to paste."""
+    @property
+    def fault(self) -> str | None:
+        """The kind of the fault that is no engine's, if there is one."""
+        return None if self.fault_before is None else self.fault_before.kind
 
-    text: str
-    line: str | None = None
+    @property
+    def is_rounding(self) -> bool:
+        """Whether all of the difference is rounding, by float64."""
+        return self.rounding is not None and self.rounding.is_rounding
 
+    @property
+    def is_flaky(self) -> bool:
+        """Whether the model fails in some runs and passes in others."""
+        return self.steadiness is not None and self.steadiness.is_flaky
 
-@dataclass(frozen=True, kw_only=True)
-class DiagnosisVerdict:
-    """What was found, in words. ``certainty`` says how sure that is and why, ``not_tried`` what was left open."""
+    @property
+    def mending_switches(self) -> tuple[SwitchSeen, ...]:
+        """The changes of settings with which the original passes."""
+        switches = self.settings.switches if self.settings is not None else ()
+        return tuple(switch for switch in switches if switch.mends_original)
 
-    kind: str
-    text: str
-    certainty: str | None = None
-    workarounds: tuple[Workaround, ...] = ()
-    not_tried: tuple[str, ...] = ()
+    def also(self, **answers: Any) -> KnownFacts:
+        """The same with answers to what is asked last."""
+        return replace(self, further=replace(self.further, **answers))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -419,7 +433,7 @@ class Diagnosis:
     ``failed``: the model is known to fail, or one of its layers; None if even that is not known.
     """
 
-    verdict: DiagnosisVerdict
+    verdict: Verdict
     steps: tuple[StepReport, ...]
     facts: KnownFacts
     folder: str
@@ -432,10 +446,8 @@ class Diagnosis:
         return None if self.verdict.kind == "unknown" else self.verdict.kind != "passes"
 
     def __repr__(self) -> str:
-
         return f"<Diagnosis: {self.verdict.kind}: {printable(self.verdict.text)}>"
 
     def _repr_html_(self) -> str:
-
         rows = [(step.name, step.outcome, step.answer) for step in self.steps]
         return html_table(f"{self.verdict.kind}: {self.verdict.text}", ["question", "", "answer"], rows)

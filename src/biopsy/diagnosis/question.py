@@ -183,10 +183,10 @@ def settled(index: ModelIndex, inputs: Inputs, folder: Path, files: Sequence[Pat
     require_sizes(index, inputs)
     if not wanted:
         return Samples(inputs=inputs, made_up=False)
-    found = feeds_for(wanted, inputs)
-    if files and not found.made_up:
+    drawn = feeds_for(wanted, inputs)
+    if files and not drawn.made_up:
         return Samples(inputs=inputs, files=tuple(files), made_up=False)
-    path = written(folder / "inputs", found.feeds)
+    path = written(folder / "inputs", drawn.feeds)
     return Samples(inputs=inputs, files=(path,), made_up=inputs.given is None)
 
 
@@ -204,50 +204,53 @@ def require_sizes(index: ModelIndex, inputs: Inputs) -> None:
     if not guessed:
         return
     shown = [f"{name!r} is {open_ones[name]}" for name in guessed]
-    example = shape_words({name: _example(open_ones[name]) for name in guessed})
+    example = {
+        name: [
+            dim if isinstance(dim, int) else _EXAMPLE if place else 1
+            for place, dim in enumerate(open_ones[name].shape or ())
+        ]
+        for name in guessed
+    }
     raise errors.UsageError(
         f"the model leaves sizes of its inputs open, and none were given: {'; '.join(shown)}",
         details=["a size that nobody chose may be what fails, so none is made up here"],
-        next_steps=[*(option_line("--input-shapes", text) for text in example), "--load-inputs FILE    for real ones"],
+        next_steps=[
+            *(option_line("--input-shapes", text) for text in shape_words(example)),
+            "--load-inputs FILE    for real ones",
+        ],
     )
-
-
-def _example(kind: TensorType) -> list[int]:
-    """Sizes to suggest."""
-    shape = kind.shape or ()
-    return [dim if isinstance(dim, int) else 1 if place == 0 else _EXAMPLE for place, dim in enumerate(shape)]
 
 
 def written(path: Path, feeds: Sequence[Feed]) -> Path:
     """Write feeds to a file of this name, with the ending of the first form that can hold them. Raises DataError."""
-    trouble: errors.BiopsyError | None = None
     for ending in _ENDINGS:
+        whole = path.with_name(f"{path.name}{ending}")
         try:
-            write_feeds(path.with_name(f"{path.name}{ending}"), feeds)
-        except errors.DataError as error:
-            trouble = error
+            write_feeds(whole, feeds)
+        except errors.DataError:
+            if ending == _ENDINGS[-1]:
+                raise
         else:
-            return path.with_name(f"{path.name}{ending}")
-    assert trouble is not None
-    raise trouble
+            break
+    return whole
 
 
 def with_other_seed(index: ModelIndex, samples: Samples, seed: int, folder: Path) -> Path | None:
     """A file of other random inputs of the same shapes; None where inputs were given, or there are none."""
     if not samples.made_up or not samples.files:
         return None
-    found = feeds_for(wanted_by(index), replace(samples.inputs, seed=samples.inputs.seed + seed))
-    return written(folder / f"inputs_seed_{samples.inputs.seed + seed}", found.feeds)
+    drawn = feeds_for(wanted_by(index), replace(samples.inputs, seed=samples.inputs.seed + seed))
+    return written(folder / f"inputs_seed_{samples.inputs.seed + seed}", drawn.feeds)
 
 
 def shapes_of(index: ModelIndex, samples: Samples) -> dict[str, tuple[int, ...]]:
     """The shapes of the first sample, of those inputs that the model takes."""
     wanted = wanted_by(index)
-    found: dict[str, tuple[int, ...]] = {}
+    shapes: dict[str, tuple[int, ...]] = {}
     for path in samples.files:
         feed: Feed = read_feeds(path)[0]
-        found.update({name: form_of(feed, name).shape for name in feed if name in wanted})
-    return found
+        shapes.update({name: form_of(feed, name).shape for name in feed if name in wanted})
+    return shapes
 
 
 def shape_words(shapes: Mapping[str, Sequence[int | None]]) -> tuple[str, ...]:
@@ -264,12 +267,20 @@ def larger(index: ModelIndex, samples: Samples, folder: Path) -> Iterator[tuple[
     """
     shapes = shapes_of(index, samples)
     for size in _USUAL:
-        grown = {name: _grown(index.declared_type(name), shape, size) for name, shape in shapes.items()}
+        grown = {}
+        for name, shape in shapes.items():
+            kind = index.declared_type(name)
+            grown[name] = shape
+            if isinstance(kind, TensorType) and kind.shape is not None and len(kind.shape) == len(shape):
+                grown[name] = tuple(
+                    size if place and not isinstance(dim, int) and now <= _TINY else now
+                    for place, (dim, now) in enumerate(zip(kind.shape, shape, strict=True))
+                )
         if grown == shapes:
             return
         try:
-            found = feeds_for(wanted_by(index), replace(samples.inputs, given=None, shapes=grown, symbols={}))
-            path = written(folder / f"inputs_of_size_{size}", found.feeds)
+            drawn = feeds_for(wanted_by(index), replace(samples.inputs, given=None, shapes=grown, symbols={}))
+            path = written(folder / f"inputs_of_size_{size}", drawn.feeds)
         except errors.BiopsyError:
             continue  # sizes that contradict each other, or too much memory: nothing is learnt from them
         yield shape_words(grown), path
@@ -291,13 +302,4 @@ def fixed_and_tiny(index: ModelIndex) -> tuple[str, ...]:
         f"{name!r} is {kind}"
         for name, kind in wanted_by(index).items()
         if isinstance(kind, TensorType) and len(kind.shape or ()) > 2 and set((kind.shape or ())[2:]) == {1}
-    )
-
-
-def _grown(kind: ValueType | None, shape: tuple[int, ...], size: int) -> tuple[int, ...]:
-    if not isinstance(kind, TensorType) or kind.shape is None or len(kind.shape) != len(shape):
-        return shape
-    return tuple(
-        size if place and not isinstance(dim, int) and now <= _TINY else now
-        for place, (dim, now) in enumerate(zip(kind.shape, shape, strict=True))
     )

@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from biopsy.diagnosis.context import UNABLE
-from biopsy.diagnosis.facts import DiagnosisVerdict, FailureSeen, KnownFacts, PrecisionSeen, StepReport, SwitchSeen
+from biopsy.diagnosis.facts import FailureSeen, KnownFacts, SettingsSeen, StepReport
 from biopsy.diagnosis.question import DiagnosisQuestion, fixed_and_tiny
 from biopsy.diagnosis.steps.origin import RELEASES, operators_of
 from biopsy.diagnosis.steps.piece import joined
 from biopsy.diagnosis.workarounds import workarounds_of
 from biopsy.engines import registry
 from biopsy.engines.registry import parse_spec
+from biopsy.findings.verdict import Verdict
 from biopsy.text import count, first_line, first_of, series
 
 _MOST_NODES = 8
@@ -28,94 +29,75 @@ _OTHER_KINDS = {
 """What differs, of ``comparison.mismatch``, besides numbers; in braces what it is held against."""
 
 
-def verdict_of(facts: KnownFacts, steps: Sequence[StepReport], question: DiagnosisQuestion) -> DiagnosisVerdict:
+def verdict_of(facts: KnownFacts, steps: Sequence[StepReport], question: DiagnosisQuestion) -> Verdict:
     """The verdict on what is known, and what was left open."""
     kind, text = _kind_and_text(facts, question)
-    certainty = " ".join(_certainty(facts)) or None
-    return DiagnosisVerdict(
-        kind=kind,
-        text=text,
-        certainty=certainty if kind not in ("passes", "unknown") else None,
+    certainty = [*_certainty(facts), *_certainty_of_causes(facts)] if kind not in ("passes", "unknown") else []
+    return Verdict(
+        kind,
+        text,
+        certainty=" ".join(certainty) or None,
         workarounds=tuple(workarounds_of(facts, question)),
         not_tried=tuple(_left_open(facts, steps)),
     )
 
 
 def _kind_and_text(facts: KnownFacts, question: DiagnosisQuestion) -> tuple[str, str]:
-    failure, fault = facts.failure, facts.fault_before
+    failure, fault, precision = facts.failure, facts.fault_before, facts.precision
     if failure is None:
         return _without_failure(facts, question)
+    message = first_line(failure.said.message)[:_LONGEST_MESSAGE]
+    says = f" {title_of(failure.suspect)} says: {message}" if message and failure.suspect else ""
+    piece = "" if facts.piece is None else f" The smallest part that shows it: {_where(facts)}."
     if fault is not None and fault.kind == "input":
         return "input", (
             f"The size of the inputs is at fault, and no engine: {series(fault.every)} fail with "
-            f"{' '.join(fault.shapes)}, and none of them with {' '.join(fault.passes_with)}." + _engine_says(failure)
+            f"{' '.join(fault.shapes)}, and none of them with {' '.join(fault.passes_with)}.{says}"
         )
     if fault is not None and fault.kind == "random":
         return "random", f"Nothing can be said of an engine: {fault.text}."
-    if facts.rounding is not None and facts.rounding.is_rounding:
+    if facts.is_rounding:
         return "rounding", _rounding_text(facts, failure)
-    piece = _of_piece(facts)
-    precision = facts.precision
     if precision is not None and precision.passes and precision.high:
-        return "precision", _precision_text(precision, facts, failure)
+        high, total = first_of(precision.high, _MOST_NODES), count(precision.layers, "layer")
+        return "precision", (
+            f"It is a matter of precision: {_suspect(facts, failure)} and {_trusted(failure)} differ, and agree with "
+            f"{high} in float32, {len(precision.high)} of {total}. Either {precision.low} "
+            f"is not enough there, or the {precision.low} arithmetic of one of them is wrong.{piece}"
+        )
     if fault is not None and fault.kind == "not-finite":
         return "not-finite", f"The model or its inputs make NaN, not one engine: {fault.text}.{piece}"
     if fault is not None:
         wrong = "either none of them supports it, or the model or its inputs are wrong"
         tiny = fixed_and_tiny(question.index)
         small = f" Its input may be too small: {', '.join(tiny)}, and the model fixes that." if tiny else ""
-        return "refused", f"{_begun(fault.text)}: {wrong}.{small}{piece}{_engine_says(failure)}"
-    kind = "masked" if failure.masked else "flaky" if _is_flaky(facts) else "reduced" if facts.piece else "fails"
-    sentences = [
-        _begun(_subject(facts, failure, question)),
-        *_written(facts),
-        *_how_often(facts),
-        *_together(facts),
-        *_switched(facts),
-        *_sizes(failure),
-        *_known(facts),
-        *_transformed(facts),
-        *_released(facts),
-    ]
-    return kind, " ".join(sentences)
-
-
-# Nothing fails
+        return "refused", f"{sentence(fault.text)}: {wrong}.{small}{piece}{says}"
+    is_flaky = facts.is_flaky or (facts.steadiness is not None and facts.steadiness.itself != "")
+    kind = "masked" if failure.masked else "flaky" if is_flaky else "reduced" if facts.piece else "fails"
+    subject = sentence(_subject(facts, failure, question))
+    return kind, " ".join([subject, *_circumstances(facts), *_causes(facts, failure)])
 
 
 def _without_failure(facts: KnownFacts, question: DiagnosisQuestion) -> tuple[str, str]:
-    compared = facts.compared
+    compared, layers, transformation = facts.compared, facts.layers, facts.further.transformation
+    samples = question.samples
     if compared is None:
         return "unknown", "Whether the model fails is not known: the first question has no answer yet."
     if question.check is None and not compared.rows:
         ran = ", ".join(question.engines)
         return "unknown", f"{ran} runs the model, but nothing could be compared: {'; '.join(compared.not_compared)}."
-    passes = f"The model does not fail: {'; '.join(compared.passed)}, with {_inputs(question)}{_inside(facts)}."
-    if facts.further.transformation is not None and facts.further.transformation.breaks:
-        return "fails", f"{facts.further.transformation.sentence} {_before_it(passes)}"
-    return "passes", passes
-
-
-def _inputs(question: DiagnosisQuestion) -> str:
-    samples = question.samples
-    if question.check is not None and not samples.files:
-        return "the inputs of the check"
+    inputs = f"{count(samples.inputs.iterations, 'random sample')} of seed {samples.inputs.seed}"
     if not samples.files:
-        return "no inputs, which it does not take"
-    if not samples.made_up:
-        return "the inputs that were given"
-    given = samples.inputs
-    return f"{count(given.iterations, 'random sample')} of seed {given.seed}"
-
-
-def _inside(facts: KnownFacts) -> str:
-    layers = facts.layers
-    if layers is None or not layers.complete:
-        return ""
-    return f"; in {layers.suspect}, none of its {count(layers.layers, 'layer')} is wrong by more than rounding"
-
-
-# Rounding
+        inputs = "no inputs, which it does not take" if question.check is None else "the inputs of the check"
+    elif not samples.made_up:
+        inputs = "the inputs that were given"
+    inside = ""
+    if layers is not None and layers.complete:
+        inside = f"; in {layers.suspect}, none of its {count(layers.layers, 'layer')} is wrong by more than rounding"
+    passes = f"the model does not fail: {'; '.join(compared.passed)}, with {inputs}{inside}."
+    if transformation is not None and transformation.breaks:
+        return "fails", f"{transformation.sentence} Before that, {passes}"
+    return "passes", sentence(passes)
 
 
 def _rounding_text(facts: KnownFacts, failure: FailureSeen) -> str:
@@ -135,31 +117,16 @@ def _rounding_text(facts: KnownFacts, failure: FailureSeen) -> str:
     return f"{head}: {sides}{beyond}; held against float64, that is rounding{times} ({inputs}).{end}"
 
 
-def _precision_text(precision: PrecisionSeen, facts: KnownFacts, failure: FailureSeen) -> str:
-    high = first_of(precision.high, _MOST_NODES)
-    return (
-        f"It is a matter of precision: {_suspect(facts, failure)} and {_trusted(failure)} differ, and agree with "
-        f"{high} in float32, {len(precision.high)} of {count(precision.layers, 'layer')}. Either {precision.low} "
-        f"is not enough there, or the {precision.low} arithmetic of one of them is wrong.{_of_piece(facts)}"
-    )
-
-
-# A failure
-
-
 def _subject(facts: KnownFacts, failure: FailureSeen, question: DiagnosisQuestion) -> str:
     """What fails, in the model's smallest part."""
-    where = _where(facts)
+    where, optimizer, engine, said = _where(facts), sole_optimizer(facts), _suspect(facts, failure), failure.said
     on = f"{'on' if where == _WHOLE else 'for'} {where}"
-    optimizer = sole_optimizer(facts)
-    engine = _suspect(facts, failure)
     who = engine if optimizer is None else f"{engine}'s optimizer {optimizer}"
-    said = failure.said
     if failure.masked:
         return f"{engine} computes an inner tensor wrongly, which the outputs do not show: {where}."
     if failure.suspect is None:
-        asked = "The check" if question.check is not None else f"A run of {series(question.rivals[0])}"
-        return f"{asked} fails {on}: {said.signature}."
+        judge = "The check" if question.check is not None else f"A run of {series(question.rivals[0])}"
+        return f"{judge} fails {on}: {said.signature}."
     if said.stage == "compare" and said.kind == "not-finite":
         return f"{engine} gives NaN or infinity {on}."
     if said.stage == "compare":
@@ -168,48 +135,37 @@ def _subject(facts: KnownFacts, failure: FailureSeen, question: DiagnosisQuestio
         return f"{who} fails {on}: {said.signature}."
     message = first_line(said.message)[:_LONGEST_MESSAGE]
     detail = f": {message}" if message else f" ({said.signature})"
-    if optimizer is not None:
-        return f"With its optimizer {optimizer}, {engine} cannot {said.stage} {where}{detail}."
-    return f"{engine} cannot {said.stage} {where}{detail}."
-
-
-def _engine_says(failure: FailureSeen) -> str:
-    """A sentence with the message of the engine that fails; "" where it gave none."""
-    message = first_line(failure.said.message)[:_LONGEST_MESSAGE]
-    return f" {title_of(failure.suspect)} says: {message}" if message and failure.suspect else ""
+    with_it = "" if optimizer is None else f"With its optimizer {optimizer}, "
+    return f"{with_it}{engine} cannot {said.stage} {where}{detail}."
 
 
 def _differs(facts: KnownFacts, failure: FailureSeen) -> str:
-    rounding = facts.rounding
+    rounding, trusted = facts.rounding, _trusted(failure)
     if failure.is_of_not_finite and rounding is not None and rounding.blames(failure.suspect, failure.trusted):
         return "gives NaN or infinity where float64 does not, or the other way round,"
     if failure.said.kind != "mismatch":
-        return _OTHER_KINDS.get(failure.said.kind, "differs from {}").format(_trusted(failure))
+        return _OTHER_KINDS.get(failure.said.kind, "differs from {}").format(trusted)
     if rounding is None or not rounding.is_more:
-        return f"differs from {_trusted(failure)}"
+        return f"differs from {trusted}"
     if failure.suspect in rounding.wrong and failure.trusted not in rounding.wrong:
         return "computes something else, by more than rounding,"
     both = "both are wrong by float64" if len(rounding.wrong) > 1 else "which of the two is wrong is not known"
-    return f"differs from {_trusted(failure)} by more than rounding ({both})"
+    return f"differs from {trusted} by more than rounding ({both})"
 
 
 def _suspect(facts: KnownFacts, failure: FailureSeen) -> str:
     if failure.suspect is None:
         return "the check"
-    versions = dict(facts.compared.engines) if facts.compared is not None else {}
-    return full_title(failure.suspect, versions.get(failure.suspect, ""))
+    return full_title(failure.suspect, facts.versions.get(failure.suspect, ""))
 
 
 def _trusted(failure: FailureSeen) -> str:
-    if failure.trusted is None:
-        return "what is expected"
-    return full_title(failure.trusted, "")
+    return "what is expected" if failure.trusted is None else full_title(failure.trusted, "")
 
 
 def _where(facts: KnownFacts) -> str:
-    piece = facts.piece
+    piece, layers = facts.piece, facts.layers
     if piece is None:
-        layers = facts.layers
         if layers is not None and layers.alone:
             return first_of(layers.alone, _MOST_NODES)
         if layers is not None and layers.together:
@@ -223,34 +179,15 @@ def _where(facts: KnownFacts) -> str:
     return (" -> " if joined(piece)[1] else ", ").join(operators)
 
 
-def _of_piece(facts: KnownFacts) -> str:
-    return "" if facts.piece is None else f" The smallest part that shows it: {_where(facts)}."
-
-
-def _written(facts: KnownFacts) -> Iterator[str]:
-    """Where in its author's code the piece was written."""
-    places = () if facts.piece is None else facts.piece.places
-    if places:
-        yield f"It was written in {first_of(places, _MOST_PLACES)}."
-
-
-def _is_flaky(facts: KnownFacts) -> bool:
-    seen = facts.steadiness
-    return seen is not None and (seen.is_flaky or bool(seen.itself))
-
-
-def _how_often(facts: KnownFacts) -> Iterator[str]:
-    seen = facts.steadiness
-    if seen is None:
-        return
-    if seen.is_flaky:
-        yield f"It is flaky: it fails in {seen.failed} of {seen.runs} runs."
-    for told in filter(None, (seen.itself, seen.rows)):
-        yield f"{_begun(told)}."
-
-
-def _together(facts: KnownFacts) -> Iterator[str]:
-    layers, piece = facts.layers, facts.piece
+def _circumstances(facts: KnownFacts) -> Iterator[str]:
+    """Where the piece was written, how often it fails, and which of its nodes are wrong alone."""
+    piece, layers, steadiness = facts.piece, facts.layers, facts.steadiness
+    if piece is not None and piece.places:
+        yield f"It was written in {first_of(piece.places, _MOST_PLACES)}."
+    if steadiness is not None:
+        if steadiness.is_flaky:
+            yield f"It is flaky: {steadiness.how_often}."
+        yield from (f"{sentence(text)}." for text in (steadiness.itself, steadiness.rows) if text)
     if layers is None or piece is None or not layers.of_piece or not layers.complete or len(piece.nodes) < 2:
         return
     if layers.alone:
@@ -260,65 +197,43 @@ def _together(facts: KnownFacts) -> Iterator[str]:
         yield f"No node of these fails alone; they fail together{fused}."
 
 
-def _switched(facts: KnownFacts) -> Iterator[str]:
-    settings = facts.settings
-    if settings is None:
-        return
-    sole = sole_optimizer(facts)
-    if not settings.tried:
-        return
+def _causes(facts: KnownFacts, failure: FailureSeen) -> Iterator[str]:
+    """What switches the failure off, which bug it looks like, and which tool or release it comes from."""
+    settings, known, transformation = facts.settings, facts.known, facts.further.transformation
+    if settings is not None and settings.tried:
+        yield from _switched(settings, facts)
+    if failure.passes_with:
+        yield f"With larger inputs, {' '.join(failure.passes_with)}, it does not fail."
+    if known is not None and known.reference:
+        yield f"It {known.sentence}."
+    if transformation is not None and not transformation.of_piece:
+        text = transformation.sentence
+        yield text if transformation.breaks else f"{sentence(text).rstrip('.')}."
+    if facts.further.releases is not None and facts.further.releases.is_sure:
+        yield f"{facts.further.releases.text}."
+
+
+def _switched(settings: SettingsSeen, facts: KnownFacts) -> Iterator[str]:
     if not settings.switches:
         yield f"None of the {len(settings.tried)} settings that were tried switches it off."
-        return
-    mending = [switch for switch in settings.switches if switch.mends_original]
-    if mending and not (sole and len(mending) == 1):
+    mending = facts.mending_switches
+    if mending and not (sole_optimizer(facts) and len(mending) == 1):
         yield f"It goes away {', or '.join(switch.text for switch in mending)}."
     for switch in settings.switches:
         if not switch.mends_original:
             yield f"In the piece it goes away {switch.text}; that does not mend the whole model."
 
 
-def _sizes(failure: FailureSeen) -> Iterator[str]:
-    if failure.passes_with:
-        yield f"With larger inputs, {' '.join(failure.passes_with)}, it does not fail."
-
-
-def _known(facts: KnownFacts) -> Iterator[str]:
-    if facts.known is not None and facts.known.reference:
-        yield f"It {facts.known.sentence}."
-
-
-def _transformed(facts: KnownFacts) -> Iterator[str]:
-    seen = facts.further.transformation
-    if seen is not None and not seen.of_piece:
-        yield seen.sentence if seen.breaks else f"{_begun(seen.sentence).rstrip('.')}."
-
-
-def _before_it(passes: str) -> str:
-    return passes.replace("The model does", "Before that, the model does", 1)
-
-
-def _released(facts: KnownFacts) -> Iterator[str]:
-    releases = facts.further.releases
-    if releases is not None and releases.is_sure:
-        yield f"{releases.text}."
-
-
 def sole_optimizer(facts: KnownFacts) -> str | None:
     """The optimizer that is at fault: off alone it mends the model, and no other change of as few settings does."""
-    settings = facts.settings
-    if settings is None or not settings.complete:
+    mending = facts.mending_switches
+    if facts.settings is None or not facts.settings.complete or len(mending) != 1:
         return None
-    mending: list[SwitchSeen] = [switch for switch in settings.switches if switch.mends_original]
-    if len(mending) != 1 or len(mending[0].optimizers) != 1 or not mending[0].verified:
-        return None
-    return mending[0].optimizers[0]
-
-
-# How sure
+    return mending[0].optimizers[0] if len(mending[0].optimizers) == 1 and mending[0].verified else None
 
 
 def _certainty(facts: KnownFacts) -> Iterator[str]:
+    """How sure it is that the model, and the piece, fail."""
     rounding, steadiness, piece = facts.rounding, facts.steadiness, facts.piece
     if steadiness is not None and not steadiness.is_flaky:
         yield f"It failed in {steadiness.failed} of {steadiness.runs} runs."
@@ -330,64 +245,50 @@ def _certainty(facts: KnownFacts) -> Iterator[str]:
     if piece is not None:
         how = "no single node of it can go" if piece.is_one_minimal else "a smaller one may exist"
         yield f"The piece was checked again as it was written, in a process of its own; {how}."
-    yield from _made(facts)
-    yield from _doubts_of_releases(facts)
-    changes = facts.further.changes
+
+
+def _certainty_of_causes(facts: KnownFacts) -> Iterator[str]:
+    """What is evidence of the causes that were found, and what makes them doubtful."""
+    tool, releases = facts.further.transformation, facts.further.releases
+    changes, settings = facts.further.changes, facts.settings
+    if tool is not None and tool.breaks and tool.of_piece and tool.nodes_after:
+        yield f"The optimizer turns the piece into {operators_of(tool)}, which is wrong with no optimizer, too."
+    if tool is not None and tool.breaks and tool.engine_doubted:
+        yield f"In the reference evaluator, what {tool.tool} makes is right: the engine may be wrong about it."
+    if releases is not None and releases.complete:
+        if releases.doubt:
+            yield f"{sentence(releases.doubt)}."
+        for change in releases.changes:
+            if not change.verified:
+                yield f"Not confirmed with the whole model: {releases.package}, {change.text}."
     if changes is not None and changes.best and changes.doubt:
         yield f"Of workarounds, {changes.doubt}; nothing else confirms it."
-    settings = facts.settings
     if settings is not None and settings.switches:
-        sure = all(switch.verified for switch in settings.switches)
+        is_sure = all(switch.verified for switch in settings.switches)
         yield (
             "With the switch, fresh processes pass; without it, they fail."
-            if sure
+            if is_sure
             else "The switch was not confirmed by fresh processes."
         )
-
-
-def _made(facts: KnownFacts) -> Iterator[str]:
-    """What the optimizer has written, which is evidence of what it does."""
-    seen = facts.further.transformation
-    if seen is None or not seen.breaks:
-        return
-    if seen.of_piece and seen.nodes_after:
-        yield f"The optimizer turns the piece into {operators_of(seen)}, which is wrong with no optimizer, too."
-    if seen.engine_doubted:
-        yield f"In the reference evaluator, what {seen.tool} makes is right: the engine may be wrong about it."
-
-
-def _doubts_of_releases(facts: KnownFacts) -> Iterator[str]:
-    releases = facts.further.releases
-    if releases is None or not releases.complete:
-        return
-    if releases.doubt:
-        yield f"{_begun(releases.doubt)}."
-    for change in releases.changes:
-        if not change.verified:
-            yield f"Not confirmed with the whole model: {releases.package}, {change.text}."
 
 
 def _left_open(facts: KnownFacts, steps: Sequence[StepReport]) -> Iterator[str]:
     for step in steps:
         if step.outcome in ("stopped", "failed") or (step.outcome == "skipped" and step.answer in UNABLE):
-            yield f"{_begun(step.question)} ({step.answer})"
+            yield f"{sentence(step.question)} ({step.answer})"
     if facts.compared is not None:
-        yield from (f"{_begun(told)}." for told in facts.compared.not_compared)
-    is_rounding = facts.rounding is not None and facts.rounding.is_rounding
+        yield from (f"{sentence(text)}." for text in facts.compared.not_compared)
     is_precision = facts.precision is not None and bool(facts.precision.high)
-    is_of_engine = facts.fault_before is None and not is_rounding and not is_precision
+    is_of_engine = facts.fault_before is None and not facts.is_rounding and not is_precision
     is_open = facts.further.releases is None and not any(step.name == RELEASES.name and step.seconds for step in steps)
     if facts.failure is not None and facts.failure.suspect is not None and is_of_engine and is_open:
         yield f"Other releases of {title_of(facts.failure.suspect)} were not tried."
 
 
-def _begun(text: str) -> str:
-    """A sentence begins with a capital letter, unless it begins with a name of its own."""
+def sentence(text: str) -> str:
+    """The text with a capital letter, unless it begins with a name of its own."""
     first = text.partition(" ")[0]
     return text if ":" in first or "'" in first else text[:1].upper() + text[1:]
-
-
-# Engines as a verdict names them: with their version and their settings.
 
 
 def title_of(spec: str) -> str:
@@ -396,7 +297,7 @@ def title_of(spec: str) -> str:
 
 
 def full_title(spec: str, version: str) -> str:
-    """Such as ``ONNX Runtime 1.31.1 (optimization=none)``."""
+    """An engine with its version and its settings, such as ``ONNX Runtime 1.31.1 (optimization=none)``."""
     settings = parse_spec(spec).text.partition(":")[2]
     named = " ".join(filter(None, (title_of(spec), version)))
     return f"{named} ({settings})" if settings else named

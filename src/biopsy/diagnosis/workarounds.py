@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import Path
 
 from biopsy.checks.command_line import OwnRun, parse
 from biopsy.checks.words import as_word
 from biopsy.diagnosis.context import NO_PLACE, UNKNOWN_ENGINE
-from biopsy.diagnosis.facts import FailureSeen, KnownFacts, PieceFound, SwitchSeen, Workaround
+from biopsy.diagnosis.facts import FailureSeen, KnownFacts, PieceFound, SwitchSeen
 from biopsy.diagnosis.question import (
     DiagnosisQuestion,
     Words,
@@ -18,7 +18,7 @@ from biopsy.diagnosis.question import (
     without_weights_folder,
 )
 from biopsy.engines.registry import find_class, parse_spec
-from biopsy.engines.runner import Inputs
+from biopsy.findings.verdict import Workaround
 from biopsy.questions.builds.settings import ENGINE_PLACE, SETTINGS_PLACE, CheckTemplate
 from biopsy.text import can_be_typed, count, first_of, line_of, series
 
@@ -27,7 +27,7 @@ _MOST_NAMED = 5
 
 def workarounds_of(facts: KnownFacts, question: DiagnosisQuestion) -> Iterator[Workaround]:
     """Those that were tried on the original and passed."""
-    failure = facts.failure
+    failure, precision = facts.failure, facts.precision
     if failure is None:
         return
     yield from _of_rounding(facts, question)
@@ -35,25 +35,18 @@ def workarounds_of(facts: KnownFacts, question: DiagnosisQuestion) -> Iterator[W
         words = with_inputs(failure.check, None if failure.passing_inputs is None else Path(failure.passing_inputs))
         text = f"With inputs of {' '.join(failure.passes_with)} it does not fail."
         yield Workaround(text=text, line=_line(words, question.model))
-    for switch in facts.settings.switches if facts.settings is not None else ():
-        if switch.mends_original:
-            yield _of_switch(switch, facts, question)
+    for switch in facts.mending_switches:
+        yield _of_switch(switch, facts, question)
     yield from _of_changes(facts, question)
-    yield from _of_releases(facts, question)
-    precision = facts.precision
     if precision is not None and precision.passes and precision.high and precision.output is not None:
         path = Path(precision.output)
         text = f"{as_word(path)}, the model with {first_of(precision.high, _MOST_NAMED)} in float32, passes."
         yield Workaround(text=text, line=_line(without_weights_folder(failure.check), path))
-    if failure.trusted is not None and question.check is None and _is_refused_always(facts):
+    # An engine cannot load, build or run the model, or dies of it, and not only now and then.
+    is_refused = failure.said.stage != "compare" and not facts.is_flaky
+    if failure.trusted is not None and question.check is None and is_refused:
         words = question.original_words([failure.trusted])
         yield Workaround(text=f"Another engine: {failure.trusted} runs it.", line=_line(words, question.model))
-
-
-def _is_refused_always(facts: KnownFacts) -> bool:
-    """Whether an engine cannot load, build or run the model, or dies of it, and not only now and then."""
-    is_flaky = facts.steadiness is not None and facts.steadiness.is_flaky
-    return facts.failure is not None and facts.failure.said.stage != "compare" and not is_flaky
 
 
 def _of_rounding(facts: KnownFacts, question: DiagnosisQuestion) -> Iterator[Workaround]:
@@ -81,73 +74,55 @@ def with_limits(command: OwnRun, limits: Words) -> Words:
 
 
 def _of_switch(switch: SwitchSeen, facts: KnownFacts, question: DiagnosisQuestion) -> Workaround:
-    failure = facts.failure
-    assert failure is not None and failure.suspect is not None
+    """A switch, with what a closer look has said: how much slower the model is with it, or that it is not right."""
     exact = ", and errs no more than by rounding" if switch.right_by_float64 else ""
-    more = _cost_of(switch, facts)
+    more, changes = "", facts.further.changes
+    if changes is not None:
+        rejected = dict(changes.rejected).get(switch.engine)
+        same = [each for each in changes.best if each.engine == switch.engine and each.kind == "setting"]
+        if rejected is not None:
+            more = f"; but it is not shown to be right on other inputs: {rejected}"
+        elif same and same[0].latency:
+            more = f"; it takes {same[0].latency}"
     what = f"{series(switch.optimizers)} off" if switch.optimizers else switch.text.removeprefix("with ")
-    words = _with_engine(switch.engine, facts, question)
     assigned = [f"{name}={value}" for name, value in switch.environment if can_be_typed(value)]
     prefix = f"{line_of(['env', *assigned])} " if assigned else ""
-    return Workaround(text=f"{what}: the model passes{exact}{more}.", line=f"{prefix}{_line(words, question.model)}")
+    line = _line(_with_engine(switch.engine, facts, question), question.model)
+    return Workaround(text=f"{what}: the model passes{exact}{more}.", line=f"{prefix}{line}")
 
 
 def _with_engine(engine: str, facts: KnownFacts, question: DiagnosisQuestion) -> Words:
     """The words of the check with another engine in the place of the one that fails; none if they have no place."""
     failure = facts.failure
     assert failure is not None and failure.suspect is not None
-    template = question.template or with_engine_place(failure.check, failure.suspect)
-    places = {ENGINE_PLACE: engine, SETTINGS_PLACE: engine.partition(":")[2]}
-    return tuple(_filled(word, places) for word in template or ())
-
-
-def _cost_of(switch: SwitchSeen, facts: KnownFacts) -> str:
-    """What a closer look has said of a switch: how much slower the model is with it, or that it is not right."""
-    changes = facts.further.changes
-    if changes is None:
-        return ""
-    rejected = dict(changes.rejected).get(switch.engine)
-    if rejected is not None:
-        return f"; but it is not shown to be right on other inputs: {rejected}"
-    latency = [one.latency for one in changes.best if one.engine == switch.engine and one.kind == "setting"]
-    return f"; it takes {latency[0]}" if latency and latency[0] else ""
+    template = question.template or with_engine_place(failure.check, failure.suspect) or ()
+    settings = engine.partition(":")[2]
+    return tuple(word.replace(ENGINE_PLACE, engine).replace(SETTINGS_PLACE, settings) for word in template)
 
 
 def _of_changes(facts: KnownFacts, question: DiagnosisQuestion) -> Iterator[Workaround]:
-    """The best changes of the model; those of settings are told with what has found them."""
-    failure = facts.failure
-    for change in facts.further.changes.best if facts.further.changes is not None else ():
-        if change.kind == "setting" or failure is None:
+    """The best changes of the model, and the last release that the original was asked with.
+
+    Changes of settings are told with what has found them.
+    """
+    failure, changes, releases = facts.failure, facts.further.changes, facts.further.releases
+    assert failure is not None
+    for change in changes.best if changes is not None else ():
+        if change.kind == "setting":
             continue
         cost = f", {count(change.nodes, 'node')} changed" if change.nodes else ""
         cost += f"; it takes {change.latency}" if change.latency else ""
+        text = f"{change.text[:1].upper()}{change.text[1:]}"
         if change.path is None:
-            yield Workaround(text=f"{_begun(change.text)}: the model is right{cost}.")
+            yield Workaround(text=f"{text}: the model is right{cost}.")
             continue
         path = Path(change.path)
-        text = f"{_begun(change.text)}: {as_word(path)}, the model with that, is right{cost}."
-        yield Workaround(text=text, line=_line(without_weights_folder(failure.check), path))
-
-
-def _begun(text: str) -> str:
-    return f"{text[:1].upper()}{text[1:]}"
-
-
-def _of_releases(facts: KnownFacts, question: DiagnosisQuestion) -> Iterator[Workaround]:
-    """The last change alone: a release that the original was asked with."""
-    releases = facts.further.releases
-    if releases is None or releases.doubt or not releases.changes or not releases.changes[-1].verified:
-        return
-    last = releases.changes[-1]
-    words = _with_engine(last.engine, facts, question)
-    text = f"{releases.package} {last.right}: the model passes."
-    yield Workaround(text=text, line=_line(words, question.model))
-
-
-def _filled(word: str, places: Mapping[str, str]) -> str:
-    for place, value in places.items():
-        word = word.replace(place, value)
-    return word
+        line = _line(without_weights_folder(failure.check), path)
+        yield Workaround(text=f"{text}: {as_word(path)}, the model with that, is right{cost}.", line=line)
+    if releases is not None and not releases.doubt and releases.changes and releases.changes[-1].verified:
+        last = releases.changes[-1]
+        line = _line(_with_engine(last.engine, facts, question), question.model)
+        yield Workaround(text=f"{releases.package} {last.right}: the model passes.", line=line)
 
 
 def _line(words: Words, model: Path) -> str:
@@ -161,11 +136,21 @@ def next_lines(facts: KnownFacts, question: DiagnosisQuestion) -> Iterator[tuple
     if failure is None:
         has_passed = facts.compared is not None and bool(facts.compared.rows)
         if has_passed and question.samples.made_up and question.engines and question.check is None:
+            inputs = question.samples.inputs
             engines = [word for engine in question.engines for word in ("--engine", engine)]
-            other = ["--seed", str(question.samples.inputs.seed + 1), "--iterations", "8"]
-            making = _made_by(question.samples.inputs)
-            words = ["biopsy", "diagnose", as_word(question.model), *engines, *other, *making, *question.judging.limits]
-            yield line_of(words), "other random inputs"
+            ranges = {name: f"[{least!r},{greatest!r}]" for name, (least, greatest) in inputs.val_range.items()}
+            making = {
+                "--input-shapes": shape_words(inputs.shapes),
+                "--input-symbols": [f"{name}={size}" for name, size in inputs.symbols.items()],
+                "--val-range": [f"{name}:{ends}" if name else ends for name, ends in ranges.items()],
+            }
+            words = ["biopsy", "diagnose", as_word(question.model), *engines, "--seed", str(inputs.seed + 1)]
+            words += [
+                "--iterations",
+                "8",
+                *(word for option, said in making.items() if said for word in (option, *said)),
+            ]
+            yield line_of([*words, *question.judging.limits]), "other random inputs"
         return
     if piece is not None:
         path = Path(piece.path)
@@ -201,17 +186,6 @@ def _deeper(facts: KnownFacts, question: DiagnosisQuestion, of_piece: Words) -> 
     yield line_of([*words, *check]), "which change of the model avoids it, and what that costs"
 
 
-def _made_by(inputs: Inputs) -> list[str]:
-    """The options that say how random inputs are made."""
-    ranges = {name: f"[{least!r},{greatest!r}]" for name, (least, greatest) in inputs.val_range.items()}
-    said = {
-        "--input-shapes": shape_words(inputs.shapes),
-        "--input-symbols": [f"{name}={size}" for name, size in inputs.symbols.items()],
-        "--val-range": [f"{name}:{ends}" if name else ends for name, ends in ranges.items()],
-    }
-    return [word for option, words in said.items() if words for word in (option, *words)]
-
-
 # Where a check says which engine it runs, for questions that are asked with other settings or releases of it.
 
 
@@ -220,32 +194,30 @@ def why_not_varied(facts: KnownFacts, question: DiagnosisQuestion, what: str) ->
     failure = facts.failure
     if failure is None:
         return "nothing fails"
-    if facts.fault_before is not None and facts.fault_before.kind != "refused":
+    if facts.fault not in (None, "refused"):
         return "no engine is at fault"
-    if facts.rounding is not None and facts.rounding.is_rounding:
+    if facts.is_rounding:
         return f"it is rounding: no {what} is at fault"
     if failure.masked:
         return "a failure that the outputs do not show"
     if failure.suspect is None:
         return UNKNOWN_ENGINE
-    if _template(failure.check, failure, question) is None:
-        return NO_PLACE
-    return None
+    return NO_PLACE if _template(failure.check, failure, question) is None else None
 
 
 def original_template(failure: FailureSeen, question: DiagnosisQuestion) -> CheckTemplate:
     """The check of the original with a place for the engine, where ``why_not_varied`` has no objection."""
-    found = _template(failure.check, failure, question)
-    assert found is not None
-    return found
+    template = _template(failure.check, failure, question)
+    assert template is not None
+    return template
 
 
 def piece_template(failure: FailureSeen, piece: PieceFound, question: DiagnosisQuestion) -> CheckTemplate:
     """The same for the piece, with the inputs that it is fed."""
     inputs = None if piece.inputs is None else Path(piece.inputs)
-    found = _template(with_inputs(without_weights_folder(failure.check), inputs), failure, question)
-    assert found is not None
-    return found
+    template = _template(with_inputs(without_weights_folder(failure.check), inputs), failure, question)
+    assert template is not None
+    return template
 
 
 def _template(words: Words, failure: FailureSeen, question: DiagnosisQuestion) -> CheckTemplate | None:

@@ -5,7 +5,7 @@ workarounds.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,38 +13,31 @@ from biopsy.checks.repetition import RunTally, interval
 from biopsy.engines.registry import parse_spec
 from biopsy.findings.bundle.engine_script import calls_of
 from biopsy.findings.model import MeasuredErrors, map_tree
-from biopsy.findings.report import Tree, verdict_tree
+from biopsy.findings.report import Tree
+from biopsy.findings.verdict import Verdict, Workaround
 from biopsy.model.index import ModelIndex
 from biopsy.questions.builds.building import BuildFindings
-from biopsy.questions.builds.difference import Choice, ChoiceGroup, Difference
+from biopsy.questions.builds.difference import Difference
 from biopsy.questions.builds.flags import Flags
 from biopsy.questions.known_failures.lookup import KnownLookup
-from biopsy.questions.layers.findings import Engines, LayerFindings, Suspect, layers_tree
+from biopsy.questions.layers.findings import Engines, LayerFindings, layers_tree
 from biopsy.questions.releases.findings import ReleaseFindings
 from biopsy.questions.transformations.findings import TransformationFindings
 from biopsy.questions.workarounds.result import Workarounds
 from biopsy.text import count
 
 
-def known_tree(found: KnownLookup) -> Tree:
-    """The key ``known``."""
-    return found.as_json()
-
-
-def known_verdict(found: KnownLookup) -> Tree:
+def known_verdict(lookup: KnownLookup) -> Verdict:
     """Whether it looks like a known bug; that is no proof, so what would make it sure is said."""
-    best = found.best
+    best = lookup.best
+    left_open = [f"Whether it looks like {each}: comparing them took too long." for each in lookup.undecided]
     if best is None:
-        return verdict_tree("unknown", f"It is {found.sentence}.", not_tried=_left_open(found))
+        return Verdict("unknown", f"It is {lookup.sentence}.", not_tried=left_open)
     doubt = None if best.is_sure else "pattern, engine, way of failing and release do not all agree, or are not known"
     if doubt is None and best.failure.conditions:
         doubt = f"what else it needs is not checked: {' '.join(best.failure.conditions)}"
-    kind = "fails" if found.seen.stage or found.seen.kind else "unknown"
-    return verdict_tree(kind, f"It {best.sentence}.", certainty=doubt, not_tried=_left_open(found))
-
-
-def _left_open(found: KnownLookup) -> list[str]:
-    return [f"Whether it looks like {reference}: comparing them took too long." for reference in found.undecided]
+    kind = "fails" if lookup.seen.stage or lookup.seen.kind else "unknown"
+    return Verdict(kind, f"It {best.sentence}.", certainty=doubt, not_tried=left_open)
 
 
 # The sections of an examination of layers: verdict, the layers themselves, and the model as a map of their errors.
@@ -53,80 +46,69 @@ _MOST_NAMED = 5
 
 
 def layers_sections(
-    found: LayerFindings, index: ModelIndex, path: Path, engines: Engines, samples: int
+    findings: LayerFindings, index: ModelIndex, path: Path, engines: Engines, samples: int
 ) -> dict[str, Any]:
     """What was found about the layers of the model in a file."""
-    wrong = [node for suspect in found.suspects for node in suspect.nodes]
+    ratios: dict[str, dict[int, float]] = {"introduced": {}, "propagated": {}}
+    for layer in findings.layers:
+        for kind, error in (("introduced", layer.introduced), ("propagated", layer.propagated)):
+            if error is not None and not math.isnan(error.tolerance_ratio):
+                ratios[kind][layer.node.number] = error.tolerance_ratio
+    wrong = {node for suspect in findings.suspects for node in suspect.nodes}
     return {
-        "verdict": verdict_of(found),
-        "whole": map_tree(index, sorted(set(wrong)), measured(found)),
-        "layers": layers_tree(found, path, engines, samples),
+        "verdict": _layers_verdict(findings),
+        "whole": map_tree(index, sorted(wrong), MeasuredErrors(**ratios)),
+        "layers": layers_tree(findings, path, engines, samples),
     }
 
 
-def verdict_of(found: LayerFindings) -> Tree:
-    """What was found in words."""
-    rest = [] if found.complete else ["layers that were not measured before it was interrupted"]
-    if found.unmeasured:
-        rest.append(f"{count(len(found.unmeasured), 'layer')} that no golden value judges")
-    if found.misfits:
-        rest.append(f"{count(len(found.misfits), 'golden value')} not of the type or shape that the model computes")
-    if found.suspects:
-        named = "; ".join(map(_named, found.suspects[:_MOST_NAMED]))
-        masked = " The outputs are right all the same: what follows hides the error." if found.is_masked else ""
-        text = f"{count(len(found.suspects), 'layer or group', 'layers or groups')} make errors: {named}.{masked}"
-        return verdict_tree("wrong-layers", text, not_tried=rest)
-    if found.failure is not None:
-        return verdict_tree("fails", f"the engine {found.failure.text}", not_tried=rest)
-    if found.nothing_wrong:
-        return verdict_tree("passes" if found.passed else "unknown", "No tensor is out of tolerance.", not_tried=rest)
+def _layers_verdict(findings: LayerFindings) -> Verdict:
+    rest = [] if findings.complete else ["layers that were not measured before it was interrupted"]
+    if findings.unmeasured:
+        rest.append(f"{count(len(findings.unmeasured), 'layer')} that no golden value judges")
+    if findings.misfits:
+        rest.append(f"{count(len(findings.misfits), 'golden value')} not of the type or shape that the model computes")
+    if findings.suspects:
+        named = "; ".join(
+            f"{suspect.name} ({suspect.origins.places[0]})" if suspect.origins.places else suspect.name
+            for suspect in findings.suspects[:_MOST_NAMED]
+        )
+        masked = " The outputs are right all the same: what follows hides the error." if findings.is_masked else ""
+        text = f"{count(len(findings.suspects), 'layer or group', 'layers or groups')} make errors: {named}.{masked}"
+        return Verdict("wrong-layers", text, not_tried=rest)
+    if findings.failure is not None:
+        return Verdict("fails", f"the engine {findings.failure.text}", not_tried=rest)
+    if findings.nothing_wrong:
+        return Verdict("passes" if findings.passed else "unknown", "No tensor is out of tolerance.", not_tried=rest)
     text = "Tensors are out of tolerance, and no isolated layer makes them so."
-    return verdict_tree("unknown", text, not_tried=rest)
-
-
-def _named(suspect: Suspect) -> str:
-    """What a suspect is, and the first line of code that it comes from."""
-    return f"{suspect.name} ({suspect.origins.places[0]})" if suspect.origins.places else suspect.name
-
-
-def measured(found: LayerFindings) -> MeasuredErrors:
-    """The errors of each layer by its number."""
-    return MeasuredErrors(introduced=dict(_ratios(found, "introduced")), propagated=dict(_ratios(found, "propagated")))
-
-
-def _ratios(found: LayerFindings, which: str) -> Iterator[tuple[int, float]]:
-    for layer in found.layers:
-        error = layer.introduced if which == "introduced" else layer.propagated
-        if error is not None and not math.isnan(error.tolerance_ratio):
-            yield layer.node.number, error.tolerance_ratio
+    return Verdict("unknown", text, not_tried=rest)
 
 
 # The sections of a search for the setting that switches a failure off.
 
 
-def settings_tree(found: Flags, engine: str, version: str | None) -> Tree:
-    """The key ``settings``; ``engine`` is the one whose settings were varied, as it was asked for."""
-    tree = found.as_json()
-    for told, one in zip(tree["tried"], found.tried, strict=True):
-        told["change"] = one.change.text
-    for told, switch in zip(tree["switches"], found.switches, strict=True):
-        told["change"] = switch.change.text
-        told["text"] = switch.text
+def settings_tree(flags: Flags, engine: str, version: str | None) -> Tree:
+    """The key ``settings``; ``engine`` is the one whose settings were varied, as it was named."""
+    tree = flags.as_json()
+    for entry, trial in zip(tree["tried"], flags.tried, strict=True):
+        entry["change"] = trial.change.text
+    for entry, switch in zip(tree["switches"], flags.switches, strict=True):
+        entry |= {"change": switch.change.text, "text": switch.text}
     return {"engine": engine, "version": version, **tree}
 
 
-def settings_verdict(found: Flags, lines: Sequence[str]) -> Tree:
+def settings_verdict(flags: Flags, lines: Sequence[str]) -> Verdict:
     """What makes the failure go away, if anything does. ``lines`` are the check with each of the switches."""
-    if not found.switches:
-        return verdict_tree("unknown", "None of the settings that were tried makes the failure go away.")
-    best = found.switches[0]
+    if not flags.switches:
+        return Verdict("unknown", "None of the settings that were tried makes the failure go away.")
+    best = flags.switches[0]
     workarounds = [
-        {"text": f"It goes away {one.text}.", "line": line}
-        for one, line in zip(found.switches, lines, strict=True)
-        if one.verified
+        Workaround(text=f"It goes away {switch.text}.", line=line)
+        for switch, line in zip(flags.switches, lines, strict=True)
+        if switch.verified
     ]
     doubt = None if best.verified else "not confirmed by fresh processes"
-    return verdict_tree("fails", f"The failure goes away {best.text}.", certainty=doubt, workarounds=workarounds)
+    return Verdict("fails", f"The failure goes away {best.text}.", certainty=doubt, workarounds=workarounds)
 
 
 # The sections of repeated builds and runs: how many failed, and what goes with it.
@@ -135,51 +117,49 @@ _MOST_GROUPS = 500
 _MOST_KINDS = 200
 
 
-def builds_tree(found: BuildFindings) -> Tree:
+def builds_tree(builds: BuildFindings) -> Tree:
     """The key ``builds``: what was built with, what the check said of each build, what bad builds have in common."""
     return {
-        "engine": found.engine,
-        "version": found.version or None,
-        "runs": found.runs,
-        "outcomes": {outcome.value: times for outcome, times in found.outcomes.items()},
-        "seconds": round(found.seconds, 3),
-        "difference": difference_tree(found.difference),
+        "engine": builds.engine,
+        "version": builds.version or None,
+        "runs": builds.runs,
+        "outcomes": {outcome.value: times for outcome, times in builds.outcomes.items()},
+        "seconds": round(builds.seconds, 3),
+        "difference": difference_tree(builds.difference),
     }
 
 
-def builds_verdict(found: BuildFindings) -> Tree:
+def builds_verdict(builds: BuildFindings) -> Verdict:
     """How many builds are bad, and what goes with it."""
-    text = f"{found.bad} of {count(found.runs, 'build')} are bad."
-    causes = [group.told.text for group in found.difference.decided]
+    text = f"{builds.bad} of {count(builds.runs, 'build')} are bad."
+    causes = [group.told.text for group in builds.difference.decided]
     if causes:
-        return verdict_tree("flaky", f"{text} It goes with {', '.join(causes[:3])}.")
-    if not found.runs:
-        return verdict_tree("unknown", "Nothing was built.")
-    return verdict_tree("passes" if not found.bad else "fails" if not found.good else "flaky", text)
+        return Verdict("flaky", f"{text} It goes with {', '.join(causes[:3])}.")
+    if not builds.runs:
+        return Verdict("unknown", "Nothing was built.")
+    return Verdict("passes" if not builds.bad else "fails" if not builds.good else "flaky", text)
 
 
-def difference_tree(found: Difference) -> Tree:
+def difference_tree(difference: Difference) -> Tree:
     """What bad builds have chosen more often than good ones, as plain values."""
     return {
-        "good": found.good,
-        "bad": found.bad,
-        "tests": found.tests,
-        "decided": len(found.decided),
-        "more_builds": found.more,
-        "groups": [_group_tree(group) for group in found.groups[:_MOST_GROUPS]],
-    }
-
-
-def _group_tree(group: ChoiceGroup) -> Tree:
-    def plain(choice: Choice) -> dict[str, str]:
-        return {"where": choice.where, "kind": choice.kind, "value": choice.value}
-
-    return {
-        "choices": [plain(choice) for choice in group.choices],
-        "bad": group.table.bad,
-        "good": group.table.good,
-        "chance": group.chance,
-        "adjusted": group.adjusted,
+        "good": difference.good,
+        "bad": difference.bad,
+        "tests": difference.tests,
+        "decided": len(difference.decided),
+        "more_builds": difference.more,
+        "groups": [
+            {
+                "choices": [
+                    {"where": choice.where, "kind": choice.kind, "value": choice.value} for choice in group.choices
+                ],
+                "bad": group.table.bad,
+                "good": group.table.good,
+                "chance": group.chance,
+                "adjusted": group.adjusted,
+            }
+            for group in difference.groups[:_MOST_GROUPS]
+        ],
     }
 
 
@@ -201,32 +181,25 @@ def repeat_tree(tally: RunTally, command: Sequence[str], until: Any, *, interrup
     }
 
 
-def repeat_verdict(tally: RunTally) -> Tree:
+def repeat_verdict(tally: RunTally) -> Verdict:
     """How often the command failed."""
     text = f"It failed in {tally.failed} of {count(tally.decided, 'run')}."
     if not tally.decided:
-        return verdict_tree("unknown", "No run has passed or failed.")
-    return verdict_tree("passes" if not tally.failed else "fails" if not tally.passed else "flaky", text)
+        return Verdict("unknown", "No run has passed or failed.")
+    return Verdict("passes" if not tally.failed else "fails" if not tally.passed else "flaky", text)
 
 
 # The sections of a search for the release that broke a model, or mended it.
 
 
-def releases_tree(found: ReleaseFindings) -> Tree:
-    """The key ``releases``."""
-    return found.as_json()
-
-
-def releases_verdict(found: ReleaseFindings) -> Tree:
+def releases_verdict(releases: ReleaseFindings) -> Verdict:
     """Which release it was, in words; ``workarounds`` are the releases to keep to."""
-    sentence = f"{found.text}."
-    workarounds = [
-        {"text": f"Keep to {found.package}{pin}.", "line": f"pip install '{found.package}{pin}'"} for pin in found.pins
-    ]
-    unsure = [f"not confirmed when asked again: {one.text}" for one in found.borders if not one.verified]
-    certainty = "; ".join([*unsure, *([found.doubt] if found.doubt else [])]) or None
-    kind = "unknown" if found.answer is None else "passes" if found.answer == "no release tried fails" else "fails"
-    return verdict_tree(kind, sentence, certainty=certainty, workarounds=workarounds)
+    pins = [f"{releases.package}{pin}" for pin in releases.pins]
+    workarounds = [Workaround(text=f"Keep to {pin}.", line=f"pip install '{pin}'") for pin in pins]
+    unsure = [f"not confirmed when asked again: {border.text}" for border in releases.borders if not border.verified]
+    certainty = "; ".join(filter(None, [*unsure, releases.doubt])) or None
+    kind = {None: "unknown", "no release tried fails": "passes"}.get(releases.answer, "fails")
+    return Verdict(kind, f"{releases.text}.", certainty=certainty, workarounds=workarounds)
 
 
 # The sections of a transformation that breaks a model.
@@ -237,46 +210,40 @@ AGREE = (
 )
 
 
-def transformation_tree(found: TransformationFindings) -> dict[str, Any]:
-    """The key ``transformation``."""
-    return found.as_json()
-
-
-def transformation_verdict(found: TransformationFindings) -> Tree:
+def transformation_verdict(findings: TransformationFindings) -> Verdict:
     """What the tool does wrong, and how its pass is left out."""
-    passes = found.passes
-    if found.fault == "control":
-        return verdict_tree("fails", found.sentence)
+    passes = findings.passes
+    if findings.fault == "control":
+        return Verdict("fails", findings.sentence)
     lines = [line for line in (passes.omission.command, passes.omission.python) if line]
-    workarounds = [{"text": "The piece is right without it.", "line": line} for line in lines if passes.verified]
+    workarounds = [Workaround(text="The piece is right without it.", line=line) for line in lines if passes.verified]
     doubt = None if passes.verified or not passes.without else "not confirmed by fresh processes"
-    if found.where.second_opinion == "right":
+    if findings.where.second_opinion == "right":
         doubt = AGREE
-    return verdict_tree("fails", found.sentence, certainty=doubt, workarounds=workarounds)
+    return Verdict("fails", findings.sentence, certainty=doubt, workarounds=workarounds)
 
 
 # The sections of a search for workarounds.
 
 
-def workarounds_tree(found: Workarounds, index: ModelIndex) -> Tree:
+def workarounds_tree(workarounds: Workarounds, index: ModelIndex) -> Tree:
     """The key ``workaround``; ``python`` of the best are the lines that call the engine in this way."""
-    tree = found.as_json()
-    for told, one in zip(tree["best"], found.best, strict=True):
-        told["python"] = list(calls_of(parse_spec(one.engine), index))
+    tree = workarounds.as_json()
+    for entry, change in zip(tree["best"], workarounds.best, strict=True):
+        entry["python"] = list(calls_of(parse_spec(change.engine), index))
     return tree
 
 
-def workarounds_verdict(found: Workarounds, lines: Mapping[int, str]) -> Tree:
+def workarounds_verdict(search: Workarounds, lines: Mapping[int, str]) -> Verdict:
     """What makes the model right, if anything does. ``lines`` are the checks that show it, by place among the best."""
-    if not found.found:
-        nothing = f"Nothing that was tried makes the model right in {found.engine}."
-        told = nothing if found.tried else "No change could be tried."
-        return verdict_tree("unknown" if found.stopped or not found.tried else "fails", told)
-    best = found.best[0]
-    shown = [{"text": f"{one.text}.", "line": lines.get(number)} for number, one in enumerate(found.best, 1)]
-    doubt = (
-        None
-        if found.trust.confirmed_by
-        else f"what is right is what {found.trust.reference} gives; nothing else confirms it"
-    )
-    return verdict_tree("fails", f"The model is right with: {best.text}.", certainty=doubt, workarounds=shown)
+    if not search.found:
+        nothing = f"Nothing that was tried makes the model right in {search.engine}."
+        if not search.tried:
+            nothing = "No change could be tried."
+        return Verdict("unknown" if search.stopped or not search.tried else "fails", nothing)
+    shown = [Workaround(text=f"{change.text}.", line=lines.get(number)) for number, change in enumerate(search.best, 1)]
+    doubt = None
+    if not search.trust.confirmed_by:
+        doubt = f"what is right is what {search.trust.reference} gives; nothing else confirms it"
+    text = f"The model is right with: {search.best[0].text}."
+    return Verdict("fails", text, certainty=doubt, workarounds=shown)

@@ -11,12 +11,13 @@ from datetime import UTC, datetime
 from typing import Any
 
 from biopsy import errors
-from biopsy.comparison.describe import noise_tree, not_finite_tree, plain, run_tree
+from biopsy.comparison.describe import noise_tree, not_finite_tree, run_tree
 from biopsy.comparison.metrics import NotFinite
 from biopsy.comparison.noise import NoiseReport
 from biopsy.comparison.runs import RunComparison
 from biopsy.engines.base import Engine
 from biopsy.findings.report import Tree, bounded
+from biopsy.records import plain
 
 VERSION = 2
 """Of the schema: it grows when a key changes its meaning or goes, not when one is added."""
@@ -47,8 +48,8 @@ def report_tree(run: CommandRun, sections: Mapping[str, Any]) -> Tree:
         "seconds": round(run.seconds, 3),
     }
     there = {key: value for key, value in sections.items() if value is not None}
-    found: Tree = bounded(plain({**head, **there}))
-    return found
+    tree: Tree = bounded(plain({**head, **there}))
+    return tree
 
 
 def as_json(tree: Tree) -> bytes:
@@ -82,22 +83,18 @@ def run_section(
 ) -> Tree:
     """The key ``run``; ``not_finite`` are found with the label of their engine."""
     return {
-        "engines": [_engine_tree(one) for one in engines],
-        "comparisons": [run_tree(one) for one in compared],
-        "noise": [noise_tree(one) for one in noise],
+        "engines": [
+            {
+                "label": run.engine.label,
+                "name": run.engine.name,
+                "version": run.version,
+                "seconds": list(run.seconds),
+                "remarks": list(run.remarks),
+                "failure": run.failure and {key: getattr(run.failure, key) for key in ("stage", "kind", "message")},
+            }
+            for run in engines
+        ],
+        "comparisons": [run_tree(each) for each in compared],
+        "noise": [noise_tree(each) for each in noise],
         "not_finite": [not_finite_tree(engine, odd) for engine, odd in not_finite],
-    }
-
-
-def _engine_tree(one: EngineRun) -> Tree:
-    failure = one.failure
-    return {
-        "label": one.engine.label,
-        "name": one.engine.name,
-        "version": one.version,
-        "seconds": list(one.seconds),
-        "remarks": list(one.remarks),
-        "failure": None
-        if failure is None
-        else {"stage": failure.stage, "kind": failure.kind, "message": failure.message},
     }

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -52,14 +51,14 @@ def model_tree_of(path: Path) -> Tree:
 
 def opsets(index: ModelIndex) -> dict[str, int]:
     """Version by domain; the standard's domain is ""."""
-    found = {}
+    versions_by_domain = {}
     for number, kind, _, start, end in fields(index.model_tail):
         if number == 8 and kind == BYTES:
             payload = index.model_tail[start:end]
             domain = string_in(payload, 1, 0, len(payload))
             versions = [varint_at(payload, at) for n, k, _, at, _ in fields(payload) if (n, k) == (2, VARINT)]
-            found["" if domain == "ai.onnx" else domain] = signed(versions[-1]) if versions else 0
-    return found
+            versions_by_domain["" if domain == "ai.onnx" else domain] = signed(versions[-1]) if versions else 0
+    return versions_by_domain
 
 
 def producer(index: ModelIndex) -> str:
@@ -104,20 +103,19 @@ def map_tree(index: ModelIndex, piece: Iterable[int] = (), measured: MeasuredErr
         return None
     places: dict[str, int] = {}
     op = [places.setdefault(shortened(node.op_type, _LONGEST_NAME), len(places)) for node in index.nodes]
-    found = measured or MeasuredErrors()
+    ratios = measured or MeasuredErrors()
     return {
         "ops": list(places),
         "op": op,
         "names": [shortened(node.name, _LONGEST_NAME) for node in index.nodes],
-        "reads": [_reads(index, node.reads) for node in index.nodes],
+        "reads": [
+            sorted({index.producer[tensor] for tensor in node.reads if tensor in index.producer})[:_MOST_READ]
+            for node in index.nodes
+        ],
         "piece": sorted(piece),
-        "introduced": {str(node): ratio for node, ratio in found.introduced.items()},
-        "propagated": {str(node): ratio for node, ratio in found.propagated.items()},
+        "introduced": {str(node): ratio for node, ratio in ratios.introduced.items()},
+        "propagated": {str(node): ratio for node, ratio in ratios.propagated.items()},
     }
-
-
-def _reads(index: ModelIndex, tensors: Sequence[int]) -> list[int]:
-    return sorted({index.producer[tensor] for tensor in tensors if tensor in index.producer})[:_MOST_READ]
 
 
 # A small model as a graph that can be drawn: nodes with their attributes, tensors with their types and values.
@@ -167,12 +165,12 @@ def graph_tree(
 def numbers_in(index: ModelIndex, original: ModelIndex, kept: Sequence[int]) -> list[int | None]:
     """For each node, the number of the one of the original that it was: None where names and operators were changed."""
     of_output = {original.names[tensor]: number for number in kept for tensor in original.nodes[number].writes}
-    found: list[int | None] = []
+    numbers: list[int | None] = []
     for node in index.nodes:
         number = next((of_output[index.names[t]] for t in node.writes if index.names[t] in of_output), None)
         is_same = number is not None and original.nodes[number].op_type == node.op_type
-        found.append(number if is_same else None)
-    return found
+        numbers.append(number if is_same else None)
+    return numbers
 
 
 def _node(index: ModelIndex, node: Node, number: int | None, source: NodeSource | None) -> Tree:
@@ -209,39 +207,29 @@ def _nodes_inside(payload: bytes) -> int:
     return len(nodes) + sum(map(_nodes_inside, nodes))
 
 
-# Tensors
-
-
 def _tensors(index: ModelIndex, tensor_errors: Mapping[str, Any]) -> Iterator[tuple[str, Tree]]:
     """Each tensor that a node shown reads or writes, and the outputs, with what is known of it."""
     nodes = index.nodes[:GRAPH_MOST_NODES]
     used = [tensor for node in nodes for tensor in (*node.reads, *node.writes)]
-    inferred = _inferred(index) if len(index.nodes) <= GRAPH_MOST_NODES else {}
-    kind_of = partial(_kind, index, frozenset(index.fed_inputs()), frozenset(index.outputs))
+    infos = infer_value_infos(without_weights(index)) if len(index.nodes) <= GRAPH_MOST_NODES else {}
+    fed, given = frozenset(index.fed_inputs()), frozenset(index.outputs)
     for tensor in dict.fromkeys([*used, *index.outputs[:GRAPH_MOST_NODES]]):
-        name = index.names[tensor]
-        told = value_tree(name, _better(index.value_type(tensor), inferred.get(name)))
+        name, declared = index.names[tensor], index.value_type(tensor)
+        inferred = parts.value_type(infos[name]) if name in infos else None
+        kind = "weight" if tensor in index.weights else "input" if tensor in fed else "inner"
+        if kind == "inner" and tensor in given:
+            kind = "output"
+        value = value_tree(name, _better(declared, inferred))
         yield (
             name,
             {
-                "kind": kind_of(tensor),
-                "dtype": told["dtype"],
-                "shape": told["shape"],
+                "kind": kind,
+                "dtype": value["dtype"],
+                "shape": value["shape"],
                 "values": _summary(index, tensor),
                 "error": tensor_errors.get(name),
             },
         )
-
-
-def _kind(index: ModelIndex, fed: frozenset[int], outputs: frozenset[int], tensor: int) -> str:
-    if tensor in index.weights:
-        return "weight"
-    return "input" if tensor in fed else "output" if tensor in outputs else "inner"
-
-
-def _inferred(index: ModelIndex) -> dict[str, ValueType | None]:
-    infos = infer_value_infos(without_weights(index))
-    return {name: parts.value_type(info) for name, info in infos.items()}
 
 
 def _better(declared: ValueType | None, inferred: ValueType | None) -> ValueType | None:

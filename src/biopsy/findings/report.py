@@ -1,11 +1,10 @@
-"""What reports are made of: plain values bounded in size, the verdict in words, the versions of everything that ran,
-and the course of a search.
-"""
+"""What reports are made of: plain values bounded in size, and the versions of everything that ran."""
 
 from __future__ import annotations
 
+import contextlib
 import platform
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable
 from importlib import metadata
 from typing import Any, TypeAlias
 
@@ -38,37 +37,6 @@ def bounded(tree: Any, key: str = "") -> Any:
     return shortened(tree, LONGEST_TEXT)
 
 
-# What was found, in words: the kind of an answer, how sure it is, and what was not asked.
-
-
-def verdict_tree(
-    kind: str,
-    text: str,
-    *,
-    certainty: str | None = None,
-    workarounds: Sequence[Tree] = (),
-    not_tried: Sequence[str] = (),
-) -> Tree:
-    """A verdict. ``workarounds`` have ``text`` and ``line``, and were tried; ``not_tried`` are sentences."""
-    return {
-        "kind": kind,
-        "text": text,
-        "certainty": certainty,
-        "workarounds": list(workarounds),
-        "not_tried": list(not_tried),
-    }
-
-
-def verdict_of_error(error: errors.BiopsyError) -> Tree:
-    """What it means that a command ended with an error."""
-    if isinstance(error, errors.OriginalPasses):
-        return verdict_tree("passes", error.message)
-    if isinstance(error, errors.EngineFailure):
-        return verdict_tree("fails", error.message)
-    kept = f" Kept: {error.kept}." if error.kept else ""
-    return verdict_tree("unknown", f"{error.message}{kept}")
-
-
 # What a command ran on: packages, engines, the processor and what it can do, the graphics card.
 
 _PACKAGES = (
@@ -83,10 +51,14 @@ def versions_tree(engines: Iterable[str] = ()) -> Tree:
 
     Asking an engine for its version imports its package.
     """
+    packages = {}
+    for name in _PACKAGES:
+        with contextlib.suppress(metadata.PackageNotFoundError):
+            packages[name] = metadata.version(name)
     return {
         "biopsy": metadata.version("biopsy"),
         "python": platform.python_version(),
-        "packages": dict(_packages()),
+        "packages": packages,
         "engines": [_engine(label) for label in dict.fromkeys(engines)],
         **machine_tree(),
     }
@@ -94,33 +66,23 @@ def versions_tree(engines: Iterable[str] = ()) -> Tree:
 
 def machine_tree() -> Tree:
     """The system, the processor and what it can do, the first graphics card and its driver; None where unknown."""
-    found = hardware()
+    machine = hardware()
     return {
         "os": platform.platform(terse=True),
-        "cpu": found.processor,
-        "cpu_features": list(found.features),
-        "gpu": found.graphics[0] if found.graphics else None,
-        "driver": found.driver,
+        "cpu": machine.processor,
+        "cpu_features": list(machine.features),
+        "gpu": machine.graphics[0] if machine.graphics else None,
+        "driver": machine.driver,
     }
 
 
-def _packages() -> Iterator[tuple[str, str]]:
-    for name in _PACKAGES:
-        try:
-            yield name, metadata.version(name)
-        except metadata.PackageNotFoundError:
-            continue
-
-
 def _engine(label: str) -> Tree:
-
-    name = label.partition(":")[0]
+    name, version, elsewhere = label.partition(":")[0], None, {}
     try:
         spec = parse_spec(label)
         name, engine = spec.name, class_of(spec)
-        version: str | None = engine.version()
-        elsewhere = dict(engine.imports.facts())
+        version, elsewhere = engine.version(), dict(engine.imports.facts())
     except errors.BiopsyError:
-        version, elsewhere = None, {}
-    told: Tree = {"label": label, "name": name, "version": version}
-    return {**told, "environment": elsewhere} if elsewhere else told
+        pass  # nobody can say
+    tree: Tree = {"label": label, "name": name, "version": version}
+    return {**tree, "environment": elsewhere} if elsewhere else tree

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from collections import Counter, deque
-from dataclasses import dataclass
 
 from biopsy import events
 from biopsy.findings.report import Tree
@@ -17,20 +16,13 @@ _LONGEST_REASON = 300
 _MOST_PASSES = 2000
 
 
-@dataclass(frozen=True)
-class _Announced:
-    """A check that was begun: its words, and how many nodes the candidate has."""
-
-    description: str
-    nodes: int | None
-
-
 class SearchHistory:
     """A listener that keeps what the report tells of a search; ``started`` is by ``time.monotonic``."""
 
     def __init__(self, started: float | None = None) -> None:
         self._started = time.monotonic() if started is None else started
-        self._announced: dict[int, _Announced] = {}
+        self._announced: dict[int, tuple[str, int | None]] = {}
+        """The words of each check that was begun, and how many nodes the candidate has."""
         self._passes: list[Tree] = []
         self._first: list[Tree] = []
         self._last: deque[Tree] = deque(maxlen=MOST_CHECKS // 2)
@@ -41,7 +33,7 @@ class SearchHistory:
         """Take note of one event."""
         if isinstance(event, events.Checking):
             nodes = event.nodes if isinstance(event, events.CheckingCandidate) else None
-            self._announced[event.number] = _Announced(shortened(event.description, _LONGEST_REASON), nodes)
+            self._announced[event.number] = shortened(event.description, _LONGEST_REASON), nodes
         elif isinstance(event, events.Checked):
             self._checked(event)
         elif isinstance(event, events.Abandoned):
@@ -57,17 +49,34 @@ class SearchHistory:
             }
             if len(self._passes) < _MOST_PASSES:
                 self._passes.append(done)
+        elif isinstance(event, events.ModelRead):
+            self._facts["nodes"] = event.nodes
+        elif isinstance(event, events.Stopped):
+            self._facts["stopped"] = event.reason
+        elif isinstance(event, events.Resumed):
+            self._facts["remembered"] = event.runs
         else:
-            self._facts |= _facts_of(event)
+            self._note_rate(event)
+
+    def _note_rate(self, event: events.Event) -> None:
+        """Keep in how many runs something fails."""
+        if isinstance(event, events.Verified):
+            rate = {"failed": event.failed, "runs": event.runs}
+            self._facts["verified"] = {**rate, "machine": event.machine or None}
+        elif isinstance(event, events.FlakyFailure):
+            rate = {"failed": event.failed, "runs": event.runs}
+            self._facts["flaky"] = {**rate, "needed": event.needed, "confidence": event.confidence}
 
     def _checked(self, event: events.Checked) -> None:
-        known = self._announced.pop(event.number, _Announced("", None))
-        nodes, left = (event.nodes, event.left) if isinstance(event, events.CheckedCandidate) else (known.nodes, None)
+        description, nodes = self._announced.pop(event.number, ("", None))
+        left = None
+        if isinstance(event, events.CheckedCandidate):
+            nodes, left = event.nodes, event.left
         self._outcomes[event.outcome] += 1
         check = {
             "number": event.number,
             "stage": event.stage,
-            "description": known.description,
+            "description": description,
             "nodes": nodes,
             "left": left,
             "outcome": event.outcome,
@@ -101,19 +110,3 @@ class SearchHistory:
             "verified": None,
             **self._facts,
         }
-
-
-def _facts_of(event: events.Event) -> Tree:
-    """What one event alone tells."""
-    if isinstance(event, events.ModelRead):
-        return {"nodes": event.nodes}
-    if isinstance(event, events.Stopped):
-        return {"stopped": event.reason}
-    if isinstance(event, events.Resumed):
-        return {"remembered": event.runs}
-    if isinstance(event, events.Verified):
-        return {"verified": {"failed": event.failed, "runs": event.runs, "machine": event.machine or None}}
-    if isinstance(event, events.FlakyFailure):
-        rate = {"failed": event.failed, "runs": event.runs}
-        return {"flaky": {**rate, "needed": event.needed, "confidence": event.confidence}}
-    return {}

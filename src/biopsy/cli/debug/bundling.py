@@ -5,7 +5,7 @@ and the other files that a reduction writes by names of its own.
 from __future__ import annotations
 
 import argparse
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -25,7 +25,6 @@ from biopsy.text import size_text
 
 if TYPE_CHECKING:
     from biopsy.findings.bundle.job import EarlierFindings, RunQuestion
-    from biopsy.findings.bundle.make import Bundle
 
 
 def add(parser: argparse.ArgumentParser | argparse._ArgumentGroup, found: str) -> None:
@@ -82,7 +81,6 @@ def words_to_hide(args: argparse.Namespace) -> dict[str, str] | None:
     """What the bundle of ``--anonymize`` may not tell of the model, which is read now; None for any other bundle."""
     if args.bundle is None or not args.anonymize:
         return None
-
     return words_of_model(args.model)
 
 
@@ -129,7 +127,13 @@ def pack(packing: Packing, console: Console) -> None:
         console.warn(f"reproduce.py fails as it should, but only where biopsy is installed{why}")
     if packing.words is not None and own is not None and (own.load_inputs or own.load_outputs):
         console.warn("inputs.npz and expected.npz of the bundle hold numbers that come from your inputs")
-    _require_reproduced(bundle)
+    if bundle.standing == "not":
+        raise errors.CheckError(
+            f"{bundle.path} is not fit to be sent: its reproduce.py does not show the failure (it ended with status "
+            f"{bundle.status}, and not with 1)",
+            details=[f"  {line}" for line in bundle.output.splitlines()[-5:]],
+            kept=f"{bundle.path}, which says so in ISSUE.md and NOT-REPRODUCED.txt, and the result beside it",
+        )
 
 
 def question_of(own: argparse.Namespace) -> RunQuestion:
@@ -138,6 +142,11 @@ def question_of(own: argparse.Namespace) -> RunQuestion:
     from biopsy.findings.bundle.job import RunQuestion
 
     tolerances, stats = tolerances_of(own)
+    beyond = {
+        "--compare-with": own.compare_with,
+        "--compare-func-script": own.compare_func_script,
+        "--postprocess-func-script": own.postprocess_func_script,
+    }
     return RunQuestion(
         engines=[create(spec) for spec in engines.specs_to_run(own)],
         outputs=OutputChoice(
@@ -148,31 +157,11 @@ def question_of(own: argparse.Namespace) -> RunQuestion:
         limits=comparing.limits_of(own),
         golden=own.load_outputs or (),
         build_only=own.build_only,
-        beyond=next(iter(_beyond(own)), ""),
+        beyond=next((f"the option {option}" for option, value in beyond.items() if value), ""),
     )
-
-
-def _beyond(own: argparse.Namespace) -> Sequence[str]:
-    asked = {
-        "--compare-with": own.compare_with,
-        "--compare-func-script": own.compare_func_script,
-        "--postprocess-func-script": own.postprocess_func_script,
-    }
-    return [f"the option {option}" for option, value in asked.items() if value]
 
 
 _SHOWN = ("model.onnx", "model.onnx.data", "inputs.npz", "expected.npz")
-
-
-def _require_reproduced(bundle: Bundle) -> None:
-    if bundle.standing != "not":
-        return
-    raise errors.CheckError(
-        f"{bundle.path} is not fit to be sent: its reproduce.py does not show the failure (it ended with status "
-        f"{bundle.status}, and not with 1)",
-        details=[f"  {line}" for line in bundle.output.splitlines()[-5:]],
-        kept=f"{bundle.path}, which says so in ISSUE.md and NOT-REPRODUCED.txt, and the result beside it",
-    )
 
 
 # The files that ``biopsy debug reduce`` writes by names of its own.

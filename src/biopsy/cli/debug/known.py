@@ -161,7 +161,7 @@ def _advice(args: argparse.Namespace, found: KnownLookup) -> Iterator[Advice]:
 
 def _sections(args: argparse.Namespace, found: KnownLookup) -> Mapping[str, Any]:
     """What a report tells."""
-    from biopsy.findings.answers import known_tree, known_verdict
+    from biopsy.findings.answers import known_verdict
     from biopsy.findings.model import model_tree_of
     from biopsy.findings.report import versions_tree
 
@@ -169,6 +169,6 @@ def _sections(args: argparse.Namespace, found: KnownLookup) -> Mapping[str, Any]
         "verdict": known_verdict(found),
         "model": model_tree_of(args.model),
         "versions": versions_tree([args.engine] if args.engine else []),
-        "known": known_tree(found),
+        "known": found.as_json(),
         "next": [vars(one) for one in _advice(args, found)],
     }

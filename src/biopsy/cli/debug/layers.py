@@ -5,9 +5,9 @@ engines, the suspect and the one to trust; with ``--bundle``, the worst layer al
 from __future__ import annotations
 
 import argparse
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -110,6 +110,7 @@ def execute(args: argparse.Namespace, console: Console) -> int:
     """Examine the model; returns 0 if all is right, 1 if some layer is wrong."""
     from biopsy.cli.debug.layers_report import LayersReport, say_result
     from biopsy.questions.layers.examination import Examination
+    from biopsy.questions.layers.findings import as_csv
 
     bundling.require_possible(args)
     _require_sense(args)
@@ -132,45 +133,26 @@ def execute(args: argparse.Namespace, console: Console) -> int:
                 findings, interrupted = examination.findings, True
             except errors.TooMuchMemory as error:
                 raise errors.TooMuchMemory(error.message, next_steps=[types.MORE_MEMORY]) from error
-        status = errors.Interrupted.status if interrupted else _status(findings)
-        report.write(status, lambda: _sections(args, findings, examination, question.index))
-        _write_csv(args, findings)
+        status = 0 if findings.passed else 1
+        if not findings.passed and findings.nothing_wrong:  # some layers are right, and nobody knows about others
+            status = errors.CannotCompare.status
+        if interrupted:
+            status = errors.Interrupted.status
+        sections = partial(_sections, args, findings, examination, question.index)
+        report.write(status, sections)
+        if args.csv is not None:
+            write_whole(args.csv, [as_csv(findings)])
         say_result(console, findings, args)
         progress.ended(status)
     if interrupted:
         kept = ", ".join(str(path) for path in (args.report, args.csv) if path is not None)
         raise errors.Interrupted("what was measured until then is shown above", kept=kept or None)
     if args.bundle is not None:
-        made = report.as_bytes(status, lambda: _sections(args, findings, examination, question.index))
-        _pack(args, question, findings, fed, made, console)
+        _pack(args, question, findings, fed, report.as_bytes(status, sections), console)
     return status
 
 
-def _status(findings: LayerFindings) -> int:
-    """The exit status: some layers right, and nobody knows about others, is no answer."""
-    if findings.passed:
-        return 0
-    return errors.CannotCompare.status if findings.nothing_wrong else 1
-
-
-def _pack(
-    args: argparse.Namespace,
-    question: Question,
-    findings: LayerFindings,
-    fed: Sequence[Feed],
-    report: bytes,
-    console: Console,
-) -> None:
-    if findings.passed:
-        console.warn(f"{args.bundle} is not written: nothing is wrong")
-        return
-
-    packed = Packed(question=question, findings=findings, feeds=fed, report=report)
-    pack(args, packed, console)
-
-
 def _require_sense(args: argparse.Namespace) -> None:
-
     require_file(args.model)
     for path in (args.csv, args.events, args.save_inputs):
         if path is not None and (path.suffix or path != args.save_inputs):
@@ -181,13 +163,19 @@ def _require_sense(args: argparse.Namespace) -> None:
 
 def _question(args: argparse.Namespace, fed: list[Feed], console: Console) -> Question:
     """The question; once it is known what is fed, that stands in ``fed``."""
-    from biopsy.cli.run.settings import tolerances_of
+    from biopsy.cli.run.settings import inputs_of, tolerances_of
     from biopsy.questions.layers.question import Judge, question_about
+
+    def feeds(kinds: Mapping[str, TensorType | None]) -> Sequence[Feed]:
+        """The input samples, saved if that is asked for."""
+        fed[:], _ = settled(kinds, inputs_of(args), console)
+        save(args.save_inputs, fed)
+        return fed
 
     return question_about(
         args.model,
         args.external_data_dir,
-        lambda kinds: _feeds(kinds, args, fed, console),
+        feeds,
         suspect=args.suspect,
         reference=args.reference_engine,
         judge=Judge(*tolerances_of(args), limits_of(args)),
@@ -196,18 +184,6 @@ def _question(args: argparse.Namespace, fed: list[Feed], console: Console) -> Qu
         timeout=args.run_timeout,
         memory=args.run_memory,
     )
-
-
-def _feeds(
-    kinds: Mapping[str, TensorType | None], args: argparse.Namespace, fed: list[Feed], console: Console
-) -> Sequence[Feed]:
-    """The input samples, saved if that is asked for."""
-    from biopsy.cli.run.settings import inputs_of
-
-    feeds, _ = settled(kinds, inputs_of(args), console)
-    save(args.save_inputs, feeds)
-    fed[:] = feeds
-    return feeds
 
 
 def _sections(
@@ -225,13 +201,6 @@ def _sections(
         **layers_sections(findings, index, args.model, examination.engines, examination.samples),
         "next": [vars(one) for one in advice_of(findings, args)],
     }
-
-
-def _write_csv(args: argparse.Namespace, findings: LayerFindings) -> None:
-    from biopsy.questions.layers.findings import as_csv
-
-    if args.csv is not None:
-        write_whole(args.csv, [as_csv(findings)])
 
 
 # The two engines of ``debug layers``: the suspect, and the one to trust.
@@ -328,54 +297,49 @@ _LIMITS = (
 )  # fmt: skip
 
 
-@dataclass(frozen=True, kw_only=True)
-class Packed:
-    """What was asked, what was found with which samples, and the report of it as it stands in a file."""
-
-    question: Question
-    findings: LayerFindings
-    feeds: Sequence[Feed]
-    report: bytes
-
-
-def pack(args: argparse.Namespace, packed: Packed, console: Console) -> None:
+def _pack(
+    args: argparse.Namespace,
+    question: Question,
+    findings: LayerFindings,
+    feeds: Sequence[Feed],
+    report: bytes,
+    console: Console,
+) -> None:
     """Pack the worst suspect; the whole model, which is said, where no layer or group alone is at fault.
 
     Raises CheckError if that does not fail by itself, or if the script of the bundle does not show it.
     """
     from biopsy.tensors.files import write_feeds
 
-    question, findings, feeds = packed.question, packed.findings, packed.feeds
+    if findings.passed:
+        console.warn(f"{args.bundle} is not written: nothing is wrong")
+        return
     with temporary_folder("biopsy-", args.work_dir) as scratch:
-        inputs = scratch / "inputs.safetensors"
+        model, inputs, names = args.model, scratch / "inputs.safetensors", list(question.index.ids)
         if findings.suspects:
             suspect = findings.suspects[0]
-            model = _piece(question, suspect, scratch)
-            names: Collection[str] = suspect.outputs
-            write_feeds(inputs, _fed(question, suspect, feeds, scratch))
+            model, names = _piece(question, suspect, scratch), list(suspect.outputs)
+            feeds = _fed(question, suspect, feeds, scratch)
         else:
             console.warn("no layer alone is at fault: the bundle holds the whole model ('debug reduce' makes it small)")
-            model, names = args.model, question.index.ids
-            write_feeds(inputs, feeds)
-        reports = bundling.reports_of(packed.report, console)
-        bundling.pack(_packing(args, model, inputs, list(_words(args, names)), reports), console)
-
-
-def _packing(
-    args: argparse.Namespace, model: Path, inputs: Path, words: list[str], reports: Mapping[str, bytes]
-) -> bundling.Packing:
-
-    return bundling.Packing(
-        target=args.bundle,
-        original=args.model,
-        model=model,
-        check=CommandCheck(words, "{}", args.run_timeout),
-        rules=Rules(),
-        own_run=checking.own_run(argparse.Namespace(check=words)),
-        inputs=inputs,
-        folder=args.external_data_dir if model is args.model else None,
-        reports=reports,
-    )
+        write_feeds(inputs, feeds)
+        words = ["biopsy", "run", "{}", "--engine", args.reference_engine, "--engine", args.suspect]
+        for option in _LIMITS:  # for all outputs, or for those that are there
+            given = getattr(args, option[2:].replace("-", "_")) or ()
+            kept = [word for word in given if ":" not in word or word.rpartition(":")[0] in names]
+            words += [option, *kept] if kept else []
+        packing = bundling.Packing(
+            target=args.bundle,
+            original=args.model,
+            model=model,
+            check=CommandCheck(words, "{}", args.run_timeout),
+            rules=Rules(),
+            own_run=checking.own_run(argparse.Namespace(check=words)),
+            inputs=inputs,
+            folder=args.external_data_dir if model is args.model else None,
+            reports=bundling.reports_of(report, console),
+        )
+        bundling.pack(packing, console)
 
 
 def _piece(question: Question, suspect: Suspect, scratch: Path) -> Path:
@@ -404,13 +368,3 @@ def _fed(question: Question, suspect: Suspect, feeds: Sequence[Feed], scratch: P
         {name: sample[name] for name in own} | {name: values[name] for name in computed}
         for sample, values in zip(feeds, inner, strict=True)
     ]
-
-
-def _words(args: argparse.Namespace, names: Collection[str]) -> Iterator[str]:
-    """The check: both engines, and the limits that are for all outputs or for those of these names."""
-    yield from ("biopsy", "run", "{}", "--engine", args.reference_engine, "--engine", args.suspect)
-    for option in _LIMITS:
-        given = getattr(args, option[2:].replace("-", "_")) or ()
-        kept = [word for word in given if ":" not in word or word.rpartition(":")[0] in names]
-        if kept:
-            yield from (option, *kept)

@@ -23,7 +23,6 @@ if TYPE_CHECKING:
         LayerFindings,
         LayerGroup,
         LayerOrigins,
-        MarkingEffect,
         NonFiniteOrigin,
         Suspect,
         TensorError,
@@ -86,7 +85,7 @@ class LayersReport(Progress):
         self._live.update(_STAGES.get(event.stage, event.stage), text, event.done / max(event.total, 1))
 
 
-def line(console: Console, head: str, text: str) -> None:
+def _line(console: Console, head: str, text: str) -> None:
     """A line that begins with a word in its column."""
     console.note(f"{head:<{COLUMN}} {text}")
 
@@ -95,56 +94,64 @@ def say_result(console: Console, findings: LayerFindings, args: argparse.Namespa
     """All that is to be known about the findings, the verdict first."""
     for remark in findings.remarks:
         console.warn(printable(remark))
-    _say_whole(console, findings, args.suspect)
-    _say_isolated(console, findings)
+    _say_runs(console, findings, args.suspect)
     if findings.unmeasured:
         labels = {layer.node.number: printable(layer.node.label) for layer in findings.layers}
         named = first_of([labels[number] for number in findings.unmeasured if number in labels], 4)
-        line(console, "unmeasured", f"no golden value comes after {named}")
+        _line(console, "unmeasured", f"no golden value comes after {named}")
     _say_table(console, findings, args.top)
     for layer in findings.layers:
-        if layer.is_suspect and layer.piece is not None:
-            _say_piece(console, layer)
+        if layer.is_suspect and layer.piece is not None:  # run as one, since nobody has values of what lies between
+            labels_of_piece = [printable(label) for label in layer.piece.labels]
+            as_one = f"{count(len(labels_of_piece), 'layer')}, of which only the last has a recorded value"
+            _line(console, "as one", as_one)
+            _say_layers(console, labels_of_piece, layer, layer.introduced, layer.piece.origins)
+            if layer.is_of_model:
+                _say_below(console, _OF_MODEL)
     for group in findings.groups:
         _say_group(console, group)
     for effect in findings.marking_effects:
-        _say_marking_effect(console, effect)
+        names = ", ".join(_quoted(name) for name in effect.tensors[:4])
+        names += f" and {len(effect.tensors) - 4} more" if len(effect.tensors) > 4 else ""
+        output = _quoted(effect.output)
+        what = {
+            "gone": f"with {names} marked as an output, the failure of {output} is gone: the engine fuses across it",
+            "appears": f"{output} is right, and wrong when tensors are marked ({names})",
+            "differs": f"{output} has other values when tensors are marked ({names})",
+        }[effect.change]
+        console.say(f"{'observing':<{COLUMN}} {what}")
     _say_non_finite_origins(console, findings)
     _say_verdict(console, findings)
     say_advice(console, advice_of(findings, args))
 
 
-def _say_whole(console: Console, findings: LayerFindings, suspect: str) -> None:
-    if findings.failure is not None:
-        line(console, "whole", f"{suspect} {findings.failure.text}")
-        return
+def _say_runs(console: Console, findings: LayerFindings, suspect: str) -> None:
+    """What the whole model gave, with inner tensors marked and without, and its layers in isolation."""
     wrong = [output for output in findings.outputs if not output.passed]
-    if wrong:
-        what = f"output {_quoted(wrong[0].tensor)} is wrong: {_error_text(wrong[0])}"
-        what += f", as {'is 1 other' if len(wrong) == 2 else f'are {len(wrong) - 1} others'}" if len(wrong) > 1 else ""
+    if findings.failure is not None:
+        _line(console, "whole", f"{suspect} {findings.failure.text}")
     else:
         what = f"{count(len(findings.outputs), 'output')} within the tolerances"
-    line(console, "whole", f"{suspect} · {what}")
-    measured = [layer.propagated for layer in findings.layers if layer.propagated is not None]
-    if measured:
-        beyond = sum(not error.passed for error in measured)
-        line(console, "marked", f"{beyond} of {count(len(measured), 'layer')} out of tolerance in the whole model")
-
-
-def _say_isolated(console: Console, findings: LayerFindings) -> None:
-    run = [layer for layer in findings.layers if layer.introduced is not None]
-    wrong = sum(layer.verdict == "introduces" for layer in run)
-    text = f"{wrong} of {count(len(run), 'layer')} out of tolerance in isolation"
+        if wrong:
+            others = len(wrong) - 1
+            what = f"output {_quoted(wrong[0].tensor)} is wrong: {_error_text(wrong[0])}"
+            what += f", as {'is 1 other' if others == 1 else f'are {others} others'}" if others else ""
+        _line(console, "whole", f"{suspect} · {what}")
+        measured = [layer.propagated for layer in findings.layers if layer.propagated is not None]
+        if measured:
+            beyond = sum(not error.passed for error in measured)
+            text = f"{beyond} of {count(len(measured), 'layer')} out of tolerance in the whole model"
+            _line(console, "marked", text)
+    isolated = [layer for layer in findings.layers if layer.introduced is not None]
+    introducing = sum(layer.verdict == "introduces" for layer in isolated)
+    text = f"{introducing} of {count(len(isolated), 'layer')} out of tolerance in isolation"
     bridged = sum(bool(layer.within) for layer in findings.layers)
     if bridged:
         text += f" · {bridged} without a recorded value, each measured as one piece with the next that has one"
     failing = [layer.failure for layer in findings.layers if layer.failure is not None]
     if failing:
         text += f" · {len(failing)} cannot be run in isolation ({failing[0].kind})"
-    line(console, "isolated", text)
-
-
-# The table
+    _line(console, "isolated", text)
 
 
 _HEAD = ("layer", "introduces", "x allowed", "in model", "worst element")
@@ -213,73 +220,50 @@ def _error_text(error: TensorError) -> str:
     return f"|difference| up to {_number(error.absolute)} at {_worst_text(error)}"
 
 
-# What else was found
-
-
 _OF_MODEL = (
     "the engine gives what the model says there, and the golden values are of something else: look at who made it"
 )
 
 
-def _say_piece(console: Console, layer: LayerFinding) -> None:
-    """Layers that were run as one, since nobody has values of what lies between."""
-    assert layer.piece is not None
-    labels = [printable(label) for label in layer.piece.labels]
-    line(console, "as one", f"{count(len(labels), 'layer')}, of which only the last has a recorded value")
-    console.say(f"{'':<{COLUMN}} {first_of(labels, _MOST_LABELS, ' -> ')}")
-    if layer.failure is not None:
-        console.say(f"{'':<{COLUMN}} {printable(layer.failure.text)}")
-    elif layer.introduced is not None:
-        console.say(f"{'':<{COLUMN}} {_quoted(layer.introduced.tensor)}: {_error_text(layer.introduced)}")
-    _say_origins(console, layer.piece.origins)
-    if layer.is_of_model:
-        console.say(f"{'':<{COLUMN}} {_OF_MODEL}")
+def _say_below(console: Console, *texts: str) -> None:
+    for text in texts:
+        console.say(f"{'':<{COLUMN}} {text}")
 
 
-def _say_origins(console: Console, origins: LayerOrigins) -> None:
-    """What several layers are together, and the lines of code that they come from."""
-    for text in (origins.name, *origins.places[:_MOST_PLACES]):
-        if text:
-            console.say(f"{'':<{COLUMN}} {text}")
+def _say_layers(
+    console: Console,
+    labels: Sequence[str],
+    found: LayerFinding | LayerGroup,
+    error: TensorError | None,
+    origins: LayerOrigins,
+) -> None:
+    """Layers that were run as one piece, how that is wrong, what they are and the lines of code they come from."""
+    _say_below(console, first_of(labels, _MOST_LABELS, " -> "))
+    if found.failure is not None:
+        _say_below(console, printable(found.failure.text))
+    elif error is not None:
+        _say_below(console, f"{_quoted(error.tensor)}: {_error_text(error)}")
+    _say_below(console, *filter(None, (origins.name, *origins.places[:_MOST_PLACES])))
     if len(origins.places) > _MOST_PLACES:
-        console.say(f"{'':<{COLUMN}} and {len(origins.places) - _MOST_PLACES} more places")
+        _say_below(console, f"and {len(origins.places) - _MOST_PLACES} more places")
 
 
 def _say_group(console: Console, group: LayerGroup) -> None:
     from biopsy.comparison.noise import explained_by
 
     cause = "they fail" if group.failure is not None else "they are wrong"
-    line(console, "together", f"{count(len(group.nodes), 'layer')}, right one by one: {cause} when run as one piece")
-    labels = group.labels[:_MOST_LABELS]
-    more = f" and {len(group.labels) - _MOST_LABELS} more" if len(group.labels) > _MOST_LABELS else ""
-    console.say(f"{'':<{COLUMN}} {' -> '.join(labels)}{more}")
-    if group.failure is not None:
-        console.say(f"{'':<{COLUMN}} {group.failure.text}")
-    elif group.error is not None:
-        console.say(f"{'':<{COLUMN}} {_quoted(group.error.tensor)}: {_error_text(group.error)}")
-    _say_origins(console, group.origins)
+    _line(console, "together", f"{count(len(group.nodes), 'layer')}, right one by one: {cause} when run as one piece")
+    _say_layers(console, group.labels, group, group.error, group.origins)
     if group.is_of_model:
-        console.say(f"{'':<{COLUMN}} {_OF_MODEL}")
+        _say_below(console, _OF_MODEL)
     elif group.rounding_ratio is not None:
         narrower = explained_by(group.rounding_ratio)
         times = f"{_number(group.rounding_ratio)} times the error of plain float32"
-        console.say(f"{'':<{COLUMN}} not rounding: {times}" + (f", as if rounded to {narrower}" if narrower else ""))
+        _say_below(console, f"not rounding: {times}" + (f", as if rounded to {narrower}" if narrower else ""))
     if group.flaky is not None:
-        console.say(f"{'':<{COLUMN}} flaky: it is so {group.flaky.text}")
+        _say_below(console, f"flaky: it is so {group.flaky.text}")
     if group.hides:
-        console.say(f"{'':<{COLUMN}} marking the tensors between them as outputs removes the error: fusion causes it")
-
-
-def _say_marking_effect(console: Console, effect: MarkingEffect) -> None:
-    names = ", ".join(_quoted(name) for name in effect.tensors[:4])
-    more = f" and {len(effect.tensors) - 4} more" if len(effect.tensors) > 4 else ""
-    what = {
-        "gone": f"with {names}{more} marked as an output, the failure of {_quoted(effect.output)} is gone: the "
-        "engine fuses across it",
-        "appears": f"{_quoted(effect.output)} is right, and wrong when tensors are marked ({names}{more})",
-        "differs": f"{_quoted(effect.output)} has other values when tensors are marked ({names}{more})",
-    }[effect.change]
-    console.say(f"{'observing':<{COLUMN}} {what}")
+        _say_below(console, "marking the tensors between them as outputs removes the error: fusion causes it")
 
 
 def _say_non_finite_origins(console: Console, findings: LayerFindings) -> None:
@@ -300,34 +284,32 @@ def _say_non_finite_origins(console: Console, findings: LayerFindings) -> None:
 
 
 def _say_verdict(console: Console, findings: LayerFindings) -> None:
-    first = findings.first_wrong
-    if first is not None:
-        layer, error = first
-        console.say(
-            f"{'first':<{COLUMN}} {_quoted(error.tensor)} of {layer.label} is the first tensor out of tolerance"
-        )
+    if findings.first_wrong is not None:
+        layer, error = findings.first_wrong
+        where = f"{_quoted(error.tensor)} of {layer.label}"
+        console.say(f"{'first':<{COLUMN}} {where} is the first tensor out of tolerance")
         if layer.source is not None and layer.number not in {n for one in findings.suspects for n in one.nodes}:
-            console.say(f"{'':<{COLUMN}} {layer.source.with_code}")
+            _say_below(console, layer.source.with_code)
     if findings.is_masked:
         console.say(f"{'masked':<{COLUMN}} the outputs are right all the same: what follows hides the error")
-    labels = [suspect.name for suspect in findings.suspects[:3]]
-    more = f" and {len(findings.suspects) - 3} more" if len(findings.suspects) > 3 else ""
     incomplete = "" if findings.complete else " (interrupted: not all was measured)"
+    labels = [suspect.name for suspect in findings.suspects[:3]]
     if labels:
-        console.say(f"FAILED | {'; '.join(labels)}{more}{incomplete}")
+        more = f" and {len(findings.suspects) - 3} more" if len(findings.suspects) > 3 else ""
+        verdict = f"FAILED | {'; '.join(labels)}{more}{incomplete}"
     elif findings.nothing_wrong and not findings.complete:
-        console.say("INTERRUPTED | no tensor that was measured until then is out of tolerance")
+        verdict = "INTERRUPTED | no tensor that was measured until then is out of tolerance"
     elif findings.nothing_wrong and findings.unmeasured:
-        console.say(
-            f"UNKNOWN | no golden value judges {count(len(findings.unmeasured), 'layer')}; the others are right"
-        )
+        unmeasured = count(len(findings.unmeasured), "layer")
+        verdict = f"UNKNOWN | no golden value judges {unmeasured}; the others are right"
     elif findings.nothing_wrong and findings.misfits:
         unfit = count(len(findings.misfits), "golden value")
-        console.say(f"UNKNOWN | {unfit} not of the type or shape that the model computes; all else is right")
+        verdict = f"UNKNOWN | {unfit} not of the type or shape that the model computes; all else is right"
     elif findings.passed:
-        console.say("PASSED | no tensor is out of tolerance")
+        verdict = "PASSED | no tensor is out of tolerance"
     else:
-        console.say(f"FAILED | tensors are out of tolerance, and no isolated layer makes them so{incomplete}")
+        verdict = f"FAILED | tensors are out of tolerance, and no isolated layer makes them so{incomplete}"
+    console.say(verdict)
 
 
 # What to type after ``debug layers``: the reduction, and the worst layer or group cut out and fed what it was fed.
@@ -358,7 +340,21 @@ def next_lines(findings: LayerFindings, args: argparse.Namespace) -> list[list[s
     if making and not inputs:
         inputs = [SAVED_INPUTS]
         saving = [[*_run(args), _reference(args), *making, "--save-inputs", SAVED_INPUTS]]
-    return [*saving, _reduce(findings, args, inputs), *_piece(findings.suspects[0], args, inputs)]
+    # With inputs, each candidate of the reduction is fed what its place in the model saw with them.
+    recorded = ["--load-inputs", *inputs, "--iter-inputs", CUT_INPUTS] if inputs else []
+    if args.load_outputs is not None:
+        recorded = recording_options(args.reference_engine, inputs)
+    is_ordered = args.report is not None and args.report.suffix != ".html"
+    reduction: list[str | ListOption] = [
+        *("biopsy", "debug", "reduce", as_word(args.model), "-o", output_word("reduced.onnx", args.model)),
+        *_weights(args),
+        *recorded,
+        *(["--order-by", as_word(args.report)] if is_ordered else []),
+        *(["--mark-intermediate"] if findings.is_masked else []),
+        *("--check", "biopsy", "run", "{}", *(["--load-inputs", CUT_INPUTS] if inputs else [])),
+        *_compare(args),
+    ]
+    return [*saving, reduction, *_piece(findings.suspects[0], args, inputs)]
 
 
 def _weights(args: argparse.Namespace) -> list[str]:
@@ -374,34 +370,8 @@ def _reference(args: argparse.Namespace) -> ListOption:
 
 
 def _compare(args: argparse.Namespace) -> list[str | ListOption]:
-    golden = _golden(args)
-    trusted = [_reference(args)] if golden is None else ["--load-outputs", golden]
+    trusted = [_reference(args)] if args.load_outputs is None else ["--load-outputs", as_word(args.load_outputs)]
     return [*trusted, ListOption("--engine", [args.suspect]), *given(args, LIMITS)]
-
-
-def _golden(args: argparse.Namespace) -> str | None:
-    """The file of golden values as a word, if it is one that is trusted."""
-    return None if args.load_outputs is None else as_word(args.load_outputs)
-
-
-def _reduce(findings: LayerFindings, args: argparse.Namespace, inputs: Sequence[str]) -> list[str | ListOption]:
-    """A reduction whose check compares the same engines; of a masked error, with inner tensors as outputs.
-
-    With ``inputs`` each candidate is fed what its place in the model saw with them.
-    """
-    recorded = ["--load-inputs", *inputs, "--iter-inputs", CUT_INPUTS] if inputs else []
-    if args.load_outputs is not None:
-        recorded = recording_options(args.reference_engine, inputs)
-    fed = ["--load-inputs", CUT_INPUTS] if inputs else []
-    return [
-        *("biopsy", "debug", "reduce", as_word(args.model), "-o", output_word("reduced.onnx", args.model)),
-        *_weights(args),
-        *recorded,
-        *(["--order-by", as_word(args.report)] if args.report is not None and args.report.suffix != ".html" else []),
-        *(["--mark-intermediate"] if findings.is_masked else []),
-        *("--check", "biopsy", "run", "{}", *fed),
-        *_compare(args),
-    ]
 
 
 def _piece(worst: Suspect, args: argparse.Namespace, inputs: Sequence[str]) -> Iterator[list[str | ListOption]]:
@@ -417,9 +387,9 @@ def _piece(worst: Suspect, args: argparse.Namespace, inputs: Sequence[str]) -> I
         yield ["biopsy", "run", piece, *_compare(args)]
         return
     loaded = ["--load-inputs", *inputs] if inputs else []
-    golden = _golden(args)
-    if golden is not None:
-        yield ["biopsy", "data", "to-input", *dict.fromkeys((*inputs, golden)), "-o", "suspect_inputs.npz"]
+    if args.load_outputs is not None:
+        files = dict.fromkeys((*inputs, as_word(args.load_outputs)))
+        yield ["biopsy", "data", "to-input", *files, "-o", "suspect_inputs.npz"]
         yield ["biopsy", "run", piece, "--load-inputs", "suspect_inputs.npz", *_compare(args)]
         return
     yield [

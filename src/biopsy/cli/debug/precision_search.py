@@ -21,8 +21,9 @@ from biopsy.cli.debug import checking
 from biopsy.cli.progress import Progress, say_output, say_places, shows, time_left
 from biopsy.cli.report import ReportFile
 from biopsy.findings.model import map_tree, model_tree_of
-from biopsy.findings.report import Tree, verdict_tree, versions_tree
+from biopsy.findings.report import versions_tree
 from biopsy.findings.search_history import SearchHistory
+from biopsy.findings.verdict import Verdict
 from biopsy.model.index import ModelIndex
 from biopsy.questions.precision.search import PrecisionJob, PrecisionResult, PrecisionTarget, precision_tree
 from biopsy.session.checked_search import SearchOptions
@@ -283,8 +284,8 @@ class PrecisionSections:
         }
 
 
-def _verdict(found: PrecisionResult) -> Tree:
+def _verdict(found: PrecisionResult) -> Verdict:
     needed = f"{len(found.high)} of {count(found.layers, 'layer')} must be {found.precision}"
     ended = f" The search was stopped by {found.stopped}: fewer may be enough." if found.stopped else ""
     text = f"{needed}, the others may be {found.low}." if found.high else f"Every layer may be {found.low}."
-    return verdict_tree("reduced" if found.high else "passes", text + ended)
+    return Verdict("reduced" if found.high else "passes", text + ended)

@@ -7,14 +7,11 @@ from __future__ import annotations
 import argparse
 import time
 from collections.abc import Container, Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 from biopsy import events
-from biopsy.checks.command_line import LOAD_INPUTS, PLACEHOLDER, CommandLine, OwnInspect, OwnRun, parse
-from biopsy.checks.outcome import Judged
+from biopsy.checks.command_line import LOAD_INPUTS, PLACEHOLDER, OwnInspect, OwnRun, parse
 from biopsy.checks.repetition import rate_text
 from biopsy.checks.words import as_word, names_path, output_word
 from biopsy.cli.advice import LIMITS, MADE_BY_DEFAULT, MAKING, Advice, file_of, given, lacking, merge_words, say_advice
@@ -24,7 +21,6 @@ from biopsy.cli.debug import checking
 from biopsy.cli.progress import Progress, say_output, say_places, shows, time_left
 from biopsy.cli.run.options import are_given
 from biopsy.comparison.mismatch import error_text
-from biopsy.engines.registry import EngineSpec
 from biopsy.findings.model import model_tree
 from biopsy.findings.report import versions_tree
 from biopsy.findings.search_history import SearchHistory
@@ -108,7 +104,6 @@ class ReductionReport(Progress):
 
     @shows(events.FlakyFailure)
     def _show_flakiness(self, event: events.FlakyFailure) -> None:
-
         self.line("flaky", f"the same model fails in {rate_text(event.failed, event.runs)}")
         needed = f"a candidate passes only after {count(event.needed, 'run')} that do not fail"
         self.line("", f"{needed}: luck in less than {1 - event.confidence:.2g} of all cases")
@@ -204,31 +199,18 @@ def say_variation(console: Console, variation: Variation | None) -> None:
     if variation.kept:
         console.say(f"{'may vary':<{_COLUMN}} not known: {variation.kept}")
         return
-    free = [one for one in variation.free if one.is_given or console.verbosity > 0]
-    width = min(_WIDEST_TITLE, max((len(one.title) for one in (*free, *variation.fixed)), default=0))
-    _say(console, "may vary", free, width)
-    _say(console, "must be", variation.fixed, width)
-    if console.verbosity > 0:
-        _say(console, "unknown", variation.unknown, width)
-    console.say(f"{'':<{_COLUMN}} {_cost(variation)}")
-
-
-def _say(console: Console, head: str, found: Sequence[Finding], width: int) -> None:
-    for place, one in enumerate(found):
-        console.say(f"{'' if place else head:<{_COLUMN}} {one.title:<{width}}  {_told(one, console.verbosity)}")
-
-
-def _told(found: Finding, verbosity: int) -> str:
-    """All that was tried where that is short, or asked for by ``-v``; else how much was."""
-    if verbosity > 0 or len(found.text) <= _WIDEST_TEXT:
-        return found.text
-    if not found.gone:
-        return f"any of {len(found.still)} tried"
-    tried = len(found.still) + len(found.gone)
-    return f"{found.short} ({count(tried, 'change')} tried, {len(found.gone)} of them passed)"
-
-
-def _cost(variation: Variation) -> str:
+    is_verbose = console.verbosity > 0
+    groups = {
+        "may vary": [finding for finding in variation.free if finding.is_given or is_verbose],
+        "must be": variation.fixed,
+        "unknown": variation.unknown if is_verbose else (),
+    }
+    titles = [finding.title for head in ("may vary", "must be") for finding in groups[head]]
+    width = min(_WIDEST_TITLE, max(map(len, titles), default=0))
+    for head, findings in groups.items():
+        for place, finding in enumerate(findings):
+            text = finding.text if is_verbose else _in_short(finding)
+            console.say(f"{'' if place else head:<{_COLUMN}} {finding.title:<{width}}  {text}")
     told = [count(variation.checks, "check")]
     if not variation.free and not variation.fixed:
         told.append("nothing can be said of what may vary")
@@ -239,7 +221,17 @@ def _cost(variation: Variation) -> str:
         told.append(f"{at_once[variation.together]} where all that may vary is changed at once")
     if not variation.complete:
         told.append("the budget was too small for more: --explain-checks N")
-    return " · ".join(told)
+    console.say(f"{'':<{_COLUMN}} {' · '.join(told)}")
+
+
+def _in_short(finding: Finding) -> str:
+    """All that was tried where that is short; else how much was."""
+    if len(finding.text) <= _WIDEST_TEXT:
+        return finding.text
+    if not finding.gone:
+        return f"any of {len(finding.still)} tried"
+    tried = len(finding.still) + len(finding.gone)
+    return f"{finding.short} ({count(tried, 'change')} tried, {len(finding.gone)} of them passed)"
 
 
 # What ``biopsy debug reduce --report`` tells, besides what every report begins with.
@@ -285,6 +277,7 @@ class Sections:
 #
 # Each line can be pasted as it is, and carries what the failure was seen with: engines, inputs, tolerances, rules.
 
+_BY_ITSELF = "the failure by itself"
 _RULES = ("--fail-code", "--ignore-fail-code", "--fail-regex")
 
 _OF_OUTPUTS = frozenset(option[2:].replace("-", "_") for option in LIMITS if option != "--compare")
@@ -302,25 +295,66 @@ def advice_of(found: Reduction, args: argparse.Namespace) -> list[Advice]:
 
 
 def _of_check(found: Reduction, args: argparse.Namespace) -> Iterator[Advice]:
+    """What can be asked of the result with the words of its check, ``{}`` in the place of the model."""
     judged = found.judged_after or found.judged_before
     if not args.check or judged is None:
         return
-    check = _check_of_result(found, args)
+    check = parse([PLACEHOLDER if names_path(word, str(args.iter_artifact)) else word for word in args.check])
+    if found.inputs is not None and isinstance(check, OwnRun):
+        check = check.without_option(LOAD_INPUTS).with_options("--load-inputs", as_word(found.inputs))
     if not isinstance(check, OwnRun):
         if check.names_candidate("") and not isinstance(check, OwnInspect):
-            yield Advice(line_of(check.words_for(found.output, "")), "the failure by itself")
+            yield Advice(line_of(check.words_for(found.output, "")), _BY_ITSELF)
         return
     index = index_file(found.output)
-    inside = checking.options_of_run(_speaking_of(check, index.ids, index))
-    if inside is None:
+    own = checking.options_of_run(_speaking_of(check, index.ids, index))
+    if own is None:
         return
     check = _speaking_of(check, {index.names[tensor] for tensor in index.outputs}, index)
-    asked = _OwnCheck(found=found, args=args, own=inside, check=check, judged=judged)
-    yield from asked.layers()
-    yield from asked.flags()
-    yield from asked.known()
-    if judged.evidence.verdict.stage != "compare":
-        yield Advice(line_of(check.words_for(found.output, "")), "the failure by itself")
+    engines, said = specs_to_run(own), judged.evidence.verdict
+    suspect = next((spec.text for spec in reversed(engines) if said.engine in (spec.text, spec.name)), engines[-1].text)
+    is_compared = said.stage == "compare"
+    # Where a function of the user's judges, or nothing is compared, no layer can be told to be wrong.
+    if is_compared and len(found.nodes) > 1 and not are_given(own):
+        others = [spec.text for spec in engines if spec.text != suspect]
+        yield from _layers(found, args, own, suspect, others)
+    rules = [option for name in _RULES for option in given(args, [name])]
+    match = [] if args.match == "auto" else ["--match", args.match]
+    words = ["biopsy", "debug", "flags", as_word(found.output), *match, *rules]
+    line = line_of([*words, ListOption("--engine", [suspect]), "--check", *check.words])
+    yield Advice(line, f"which setting of {suspect.partition(':')[0]} switches it off")
+    if not rules:  # which ``debug known`` does not take
+        line = line_of(["biopsy", "debug", "known", as_word(found.output), "--check", *check.words])
+        yield Advice(line, "whether it is a known bug")
+    if not is_compared:
+        yield Advice(line_of(check.words_for(found.output, "")), _BY_ITSELF)
+
+
+def _layers(
+    found: Reduction, args: argparse.Namespace, own: argparse.Namespace, suspect: str, others: Sequence[str]
+) -> Iterator[Advice]:
+    """Which layer is wrong: by another engine, or by golden values, with the inputs of the result.
+
+    ``own`` are the options of the check, also those about tensors inside the result.
+    """
+    why = "which of its layers is wrong, alone or together with others"
+    words = ["biopsy", "debug", "layers", as_word(found.output)]
+    golden = file_of(args.record_with) if own.load_outputs else None
+    if golden is not None:
+        fed = []
+        if lacking(golden, index_file(found.output)):  # some of the inputs stand elsewhere
+            merged = output_word("reduced_inputs.npz", args.model)
+            yield Advice(line_of(merge_words([*(args.load_inputs or ()), golden], merged)), "the inputs of the result")
+            fed = ["--load-inputs", merged]
+        line = line_of([*words, "--suspect", suspect, *fed, "--load-outputs", as_word(golden), *given(own, LIMITS)])
+        yield Advice(line, why)
+        return
+    reference = ["--reference-engine", others[0]] if others and not own.load_outputs else []
+    files = [found.inputs] if found.inputs is not None else own.load_inputs
+    inputs = [ListOption("--load-inputs", [str(path) for path in files])] if files else []
+    making = given(own, (*MAKING, "--input-symbols"), MADE_BY_DEFAULT)
+    line = line_of([*words, *reference, "--suspect", suspect, *inputs, *making, *given(own, LIMITS)])
+    yield Advice(line, why)
 
 
 def _speaking_of(check: OwnRun, outputs: Container[str], index: ModelIndex) -> OwnRun:
@@ -337,88 +371,3 @@ def _speaking_of(check: OwnRun, outputs: Container[str], index: ModelIndex) -> O
         return name in known or name.partition("[")[0] in known  # an item of a sequence
 
     return check.with_values(is_kept)
-
-
-def _check_of_result(found: Reduction, args: argparse.Namespace) -> CommandLine:
-    """The words of the check, ``{}`` in the place of the model, with the inputs that the result is fed."""
-    words = [PLACEHOLDER if names_path(word, str(args.iter_artifact)) else word for word in args.check]
-    check = parse(words)
-    if found.inputs is None or not isinstance(check, OwnRun):
-        return check
-    return check.without_option(LOAD_INPUTS).with_options("--load-inputs", as_word(found.inputs))
-
-
-@dataclass(frozen=True, kw_only=True)
-class _OwnCheck:
-    """A check that is ``biopsy run``, and how the result fails it.
-
-    ``own`` are its options, also those about tensors inside the result, of which ``check`` does not speak.
-    """
-
-    found: Reduction
-    args: argparse.Namespace
-    own: argparse.Namespace
-    check: OwnRun
-    judged: Judged
-
-    @cached_property
-    def engines(self) -> Sequence[EngineSpec]:
-        """The engines that it runs, in order."""
-        return specs_to_run(self.own)
-
-    @property
-    def suspect(self) -> str:
-        """The engine that fails, as it is written; the last one if the check does not say."""
-        said = self.judged.evidence.verdict.engine
-        named = [spec.text for spec in self.engines if said in (spec.text, spec.name)]
-        return (named or [self.engines[-1].text])[-1]
-
-    def layers(self) -> Iterator[Advice]:
-        """Which layer is wrong, of several; nothing where a function of the user's judges, or nothing is compared."""
-        if self.judged.evidence.verdict.stage != "compare" or len(self.found.nodes) < 2 or are_given(self.own):
-            return
-        golden = file_of(self.args.record_with) if self.own.load_outputs else None
-        if golden is not None:
-            yield from self._layers_by(golden)
-            return
-        others = [spec.text for spec in self.engines if spec.text != self.suspect]
-        reference = ["--reference-engine", others[0]] if others and not self.own.load_outputs else []
-        words = ["biopsy", "debug", "layers", as_word(self.found.output), *reference, "--suspect", self.suspect]
-        making = given(self.own, (*MAKING, "--input-symbols"), MADE_BY_DEFAULT)
-        line = line_of([*words, *self._inputs(), *making, *given(self.own, LIMITS)])
-        yield Advice(line, "which of its layers is wrong, alone or together with others")
-
-    def _layers_by(self, golden: Path) -> Iterator[Advice]:
-        """The same by golden values, with the inputs of the result, of which some may stand elsewhere."""
-        fed = []
-        if lacking(golden, index_file(self.found.output)):
-            merged = output_word("reduced_inputs.npz", self.args.model)
-            files = [*(self.args.load_inputs or ()), golden]
-            yield Advice(line_of(merge_words(files, merged)), "the inputs of the result")
-            fed = ["--load-inputs", merged]
-        words = ["biopsy", "debug", "layers", as_word(self.found.output), "--suspect", self.suspect, *fed]
-        line = line_of([*words, "--load-outputs", as_word(golden), *given(self.own, LIMITS)])
-        yield Advice(line, "which of its layers is wrong, alone or together with others")
-
-    def _inputs(self) -> Iterator[ListOption]:
-        files = [self.found.inputs] if self.found.inputs is not None else self.own.load_inputs
-        if files:
-            yield ListOption("--load-inputs", [str(path) for path in files])
-
-    @property
-    def _rules(self) -> list[ListOption | str]:
-        return [option for name in _RULES for option in given(self.args, [name])]
-
-    def known(self) -> Iterator[Advice]:
-        """Whether it is a bug that is known; nothing where rules decide, which that command does not take."""
-        if not self._rules:
-            line = line_of(["biopsy", "debug", "known", as_word(self.found.output), "--check", *self.check.words])
-            yield Advice(line, "whether it is a known bug")
-
-    def flags(self) -> Iterator[Advice]:
-        """Which setting of the engine switches the failure off."""
-        rules = self._rules
-        match = [] if self.args.match == "auto" else ["--match", self.args.match]
-        words = ["biopsy", "debug", "flags", as_word(self.found.output), *match, *rules]
-        line = line_of([*words, ListOption("--engine", [self.suspect]), "--check", *self.check.words])
-        yield Advice(line, f"which setting of {self.suspect.partition(':')[0]} switches it off")

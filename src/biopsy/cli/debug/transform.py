@@ -165,7 +165,7 @@ def _sections(
 ) -> Mapping[str, Any]:
     """What a report tells."""
     from biopsy.cli.debug.transform_report import advice_of
-    from biopsy.findings.answers import transformation_tree, transformation_verdict
+    from biopsy.findings.answers import transformation_verdict
     from biopsy.findings.model import model_tree
     from biopsy.findings.report import versions_tree
 
@@ -174,7 +174,7 @@ def _sections(
         "model": model_tree(index, args.model),
         "versions": versions_tree([found.where.engine] if found.where.engine else []),
         "search": progress.history.tree(),
-        "transformation": transformation_tree(found),
+        "transformation": found.as_json(),
         "next": [vars(one) for one in advice_of(args, found)],
     }
 

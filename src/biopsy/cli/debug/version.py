@@ -207,14 +207,14 @@ def _found(args: argparse.Namespace, console: Console, search: ReleaseSearch) ->
 
 def _sections(args: argparse.Namespace, found: ReleaseFindings, progress: VersionProgress) -> Mapping[str, Any]:
     """What a report tells."""
-    from biopsy.findings.answers import releases_tree, releases_verdict
+    from biopsy.findings.answers import releases_verdict
 
     return {
         "verdict": releases_verdict(found),
         "model": model_tree_of(args.model),
         "versions": versions_tree(),
         "search": progress.history.tree(),
-        "releases": releases_tree(found),
+        "releases": found.as_json(),
     }
 
 

@@ -5,11 +5,10 @@ the verdict.
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from biopsy import errors, events
 from biopsy.cli import advice
@@ -24,9 +23,6 @@ from biopsy.diagnosis.facts import Diagnosis
 from biopsy.model.load import require_file
 from biopsy.processes.writing import require_writable
 from biopsy.text import count
-
-if TYPE_CHECKING:
-    from biopsy.diagnosis.question import DiagnosisQuestion
 
 REST_OPTIONS = checks.REST_OPTIONS
 
@@ -76,10 +72,10 @@ def execute(args: argparse.Namespace, console: Console) -> int:
         report = report_file(args, shown)
         question = question_of(args, shown, held)
         with ended_politely(), DiagnosisProgress(shown, args.events) as progress, report.also_of_errors():
-            found = diagnose(question, progress)
-            status = progress.ended(_status(found))
-        say_result(shown, found, list(next_lines(found.facts, question)))
-        sections = partial(diagnosis_sections, found, question)
+            diagnosis = diagnose(question, progress)
+            status = progress.ended(_status(diagnosis))
+        say_result(shown, diagnosis, list(next_lines(diagnosis.facts, question)))
+        sections = partial(diagnosis_sections, diagnosis, question)
         report.write(status, partial(sections, report.folder))
         if report.path is not None:
             shown.note(f"{'report':<{COLUMN}} {report.path}")
@@ -88,34 +84,22 @@ def execute(args: argparse.Namespace, console: Console) -> int:
         if status == errors.Interrupted.status:
             raise errors.Interrupted(
                 "what is known so far is said above",
-                kept=f"{found.folder}, with what was found",
+                kept=f"{diagnosis.folder}, with what was found",
                 resume=advice.resume_line(args.words, REST_OPTIONS),
             )
-        _pack(args, found, question, partial(report.as_bytes, status, partial(sections, args.bundle)), shown)
-        if found.stopped is not None:
+        if args.bundle is not None:
+            options.pack(args, question, diagnosis, report.as_bytes(status, partial(sections, args.bundle)), shown)
+        if diagnosis.stopped is not None:
             shown.note(f"resume     {advice.resume_line(args.words, REST_OPTIONS, ['--max-time'])}")
         return status
 
 
-def _pack(
-    args: argparse.Namespace,
-    found: Diagnosis,
-    question: DiagnosisQuestion,
-    report: Callable[[], bytes],
-    console: Console,
-) -> None:
-    if args.bundle is None:
-        return
-
-    options.pack(args, question, found, report(), console)
-
-
-def _status(found: Diagnosis) -> int:
+def _status(diagnosis: Diagnosis) -> int:
     from biopsy.diagnosis.context import PERSON
 
-    if found.stopped == PERSON or (found.stopped is not None and found.failed is None):
+    if diagnosis.stopped == PERSON or (diagnosis.stopped is not None and diagnosis.failed is None):
         return errors.Interrupted.status
-    return {True: 1, False: 0, None: errors.CannotCompare.status}[found.failed]
+    return {True: 1, False: 0, None: errors.CannotCompare.status}[diagnosis.failed]
 
 
 # What a diagnosis shows: a line for each question that is answered, one live line on a terminal, and the verdict.
@@ -167,10 +151,10 @@ class DiagnosisProgress(Progress):
         self._live.update(step.name, " · ".join(parts), (step.number - 1) / step.total)
 
 
-def say_result(console: Console, found: Diagnosis, following: Sequence[tuple[str, str]]) -> None:
+def say_result(console: Console, diagnosis: Diagnosis, following: Sequence[tuple[str, str]]) -> None:
     """The verdict, how sure it is, what avoids the failure, what was left open, and what to do next."""
-    verdict = found.verdict
-    word = {True: "FAILED", False: "PASSED", None: "UNKNOWN"}[found.failed]
+    verdict = diagnosis.verdict
+    word = {True: "FAILED", False: "PASSED", None: "UNKNOWN"}[diagnosis.failed]
     console.note("")
     console.say(f"{word} | {verdict.text}")
     if verdict.certainty is not None:
@@ -181,7 +165,7 @@ def say_result(console: Console, found: Diagnosis, following: Sequence[tuple[str
             console.say(f"{'':<{COLUMN}} {workaround.line}")
     for question in verdict.not_tried:
         console.say(f"{'open':<{COLUMN}} {question}")
-    console.note(f"{'evidence':<{COLUMN}} {found.folder} · {found.seconds:.1f} s")
+    console.note(f"{'evidence':<{COLUMN}} {diagnosis.folder} · {diagnosis.seconds:.1f} s")
     if following:
         console.note("")
     for number, (line, why) in enumerate(following):

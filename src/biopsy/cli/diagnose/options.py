@@ -5,7 +5,6 @@ model where there is no piece.
 from __future__ import annotations
 
 import argparse
-from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -14,7 +13,7 @@ from biopsy.cli.arguments import checks, comparing, engines, groups, types
 from biopsy.cli.console import Console
 from biopsy.cli.debug import bundling, checking
 from biopsy.cli.report import add_report
-from biopsy.diagnosis.facts import Diagnosis, FailureSeen
+from biopsy.diagnosis.facts import Diagnosis
 
 if TYPE_CHECKING:
     from biopsy.diagnosis.question import DiagnosisQuestion
@@ -111,30 +110,20 @@ def _add_evidence(parser: argparse.ArgumentParser) -> None:
 
 
 def pack(
-    args: argparse.Namespace, question: DiagnosisQuestion, found: Diagnosis, report: bytes, console: Console
+    args: argparse.Namespace, question: DiagnosisQuestion, diagnosis: Diagnosis, report: bytes, console: Console
 ) -> None:
     """Pack what fails, if anything does. Raises CheckError if the script of the bundle does not show it."""
-    failure = found.facts.failure
-    if failure is None:
-        console.warn(f"{args.bundle} is not written: no failure was found that could be packed")
-        return
-    reports = bundling.reports_of(report, console)
-    bundling.pack(_packing(args, question, found, failure, reports), console)
-
-
-def _packing(
-    args: argparse.Namespace,
-    question: DiagnosisQuestion,
-    found: Diagnosis,
-    failure: FailureSeen,
-    reports: Mapping[str, bytes],
-) -> bundling.Packing:
     from biopsy.diagnosis.question import without_weights_folder
     from biopsy.findings.bundle.job import EarlierFindings
 
+    facts = diagnosis.facts
+    failure, piece, steadiness = facts.failure, facts.piece, facts.steadiness
+    known, variation = facts.known, facts.variation
+    if failure is None:
+        console.warn(f"{args.bundle} is not written: no failure was found that could be packed")
+        return
     words = list(without_weights_folder(failure.check))
-    piece = found.facts.piece
-    return bundling.Packing(
+    packing = bundling.Packing(
         target=args.bundle,
         original=question.model,
         model=question.model if piece is None else Path(piece.path),
@@ -143,33 +132,14 @@ def _packing(
         own_run=checking.own_run(argparse.Namespace(check=words)),
         inputs=None if piece is None or piece.inputs is None else Path(piece.inputs),
         folder=question.weights_folder if piece is None else None,
-        reports=reports,
+        reports=bundling.reports_of(report, console),
         found=EarlierFindings(
-            verdict=found.verdict.text,
-            variation=_variation(found),
-            known=_known(found),
-            how_often=_how_often(found),
-            workarounds=tuple((one.text, one.line or "") for one in found.verdict.workarounds),
-            links=_links(found),
+            verdict=diagnosis.verdict.text,
+            variation="" if variation is None or variation.kept else variation.sentence,
+            known=f"{known.reference}: {known.evidence}" if known is not None and known.reference else "",
+            how_often="" if steadiness is None else steadiness.how_often,
+            workarounds=tuple((each.text, each.line or "") for each in diagnosis.verdict.workarounds),
+            links={known.reference: known.issue} if known is not None and known.issue else {},
         ),
     )
-
-
-def _how_often(found: Diagnosis) -> str:
-    seen = found.facts.steadiness
-    return f"it fails in {seen.failed} of {seen.runs} runs" if seen is not None and seen.is_flaky else ""
-
-
-def _known(found: Diagnosis) -> str:
-    seen = found.facts.known
-    return f"{seen.reference}: {seen.evidence}" if seen is not None and seen.reference else ""
-
-
-def _links(found: Diagnosis) -> dict[str, str]:
-    seen = found.facts.known
-    return {seen.reference: seen.issue} if seen is not None and seen.issue else {}
-
-
-def _variation(found: Diagnosis) -> str:
-    seen = found.facts.variation
-    return "" if seen is None or seen.kept else seen.sentence
+    bundling.pack(packing, console)

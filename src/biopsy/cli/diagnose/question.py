@@ -32,14 +32,19 @@ def question_of(args: argparse.Namespace, console: Console, held: ExitStack) -> 
 
     Raises UsageError for arguments that could only mislead, and what ``index_file`` raises.
     """
-    given, args = args, _with_engine(args)
+    typed, args = args, _with_engine(args)
     own_run = checking.own_run(args)
     tool = None if args.by is None else parse_tool(args.by).text
-    engines = _engines(args, own_run, console, is_placed=given is not args)
+    engines = _engines(args, own_run, console, is_placed=typed is not args)
     index = index_file(args.model, args.external_data_dir)
     asked = own_run if own_run is not None else args
     check, template = _check(args, own_run, engines)
     samples, folder = _samples(args, asked, index, held, console)
+    limits: Words = ()
+    for option in given(asked, LIMITS):
+        name, values = option.name, option.values
+        is_joined = len(values) == 1 and values[0].startswith("-")
+        limits += (f"{name}={values[0]}",) if is_joined else (name, *values)
     return DiagnosisQuestion(
         index=index,
         model=args.model,
@@ -50,7 +55,7 @@ def question_of(args: argparse.Namespace, console: Console, held: ExitStack) -> 
         samples=samples,
         judging=Judging(
             judge=Judge(*tolerances_of(asked), comparing.limits_of(asked)),
-            limits=_limits(asked),
+            limits=limits,
             rules=checking.rules_of(args),
         ),
         weights_folder=args.external_data_dir,
@@ -143,14 +148,3 @@ def _check(
             next_steps=["--engine NAME    before --check"],
         )
     return _filled(words, engines[-1]), words
-
-
-def _limits(args: argparse.Namespace) -> Words:
-    """The options that say what counts as equal, as words."""
-    return tuple(word for option in given(args, LIMITS) for word in _as_words(option.name, option.values))
-
-
-def _as_words(name: str, values: Sequence[str]) -> Sequence[str]:
-    if len(values) == 1 and values[0].startswith("-"):
-        return [f"{name}={values[0]}"]
-    return [name, *values]

@@ -124,7 +124,8 @@ def sections(args: argparse.Namespace, found: Findings) -> dict[str, Any]:
     """What a report tells of a run."""
     from biopsy.findings.envelope import EngineRun, run_section
     from biopsy.findings.model import model_tree_of
-    from biopsy.findings.report import verdict_tree, versions_tree
+    from biopsy.findings.report import versions_tree
+    from biopsy.findings.verdict import Verdict
 
     runs = [
         EngineRun(
@@ -139,7 +140,7 @@ def sections(args: argparse.Namespace, found: Findings) -> dict[str, Any]:
     ran = run_section(runs, found.compared, found.noise, found.odd)
     crashed = any(one.crashed for one in found.ran)  # to ask its version could crash this process too
     return {
-        "verdict": verdict_tree(found.verdict, text, certainty=found.hint or None),
+        "verdict": Verdict(found.verdict, text, certainty=found.hint or None),
         "model": model_tree_of(args.model),
         "versions": versions_tree(() if crashed else [one.engine.label for one in found.ran]),
         "next": [vars(one) for one in advice_of(args, found.guessed)] if found.ran and found.reasons else None,

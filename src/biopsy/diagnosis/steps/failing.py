@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 from biopsy import errors
 from biopsy.checks.command_line import OwnRun, parse
@@ -37,39 +37,28 @@ def tree_of(path: Path) -> dict[str, Any]:
 
 def run_of(path: Path) -> dict[str, Any]:
     """What the report of a run says of engines and comparisons; nothing where it has ended before that was written."""
-    found = tree_of(path).get("run")
-    return found if isinstance(found, dict) else {}
+    run = tree_of(path).get("run")
+    return run if isinstance(run, dict) else {}
 
-
-def versions_in(tree: dict[str, Any]) -> tuple[tuple[str, str], ...]:
-    """The label of each engine that was run, and its version."""
-    engines = tree.get("engines", [])
-    return tuple((str(one["label"]), str(one["version"])) for one in engines if one.get("version"))
-
-
-def nan_in(tree: dict[str, Any]) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """The outputs in which an engine gives NaN, and the engines that do; infinity alone may be meant."""
-    odd = [one for one in tree.get("not_finite", []) if one.get("nan")]
-    names = dict.fromkeys(str(one.get("output", one.get("name"))) for one in odd)
-    return tuple(names), tuple(dict.fromkeys(str(one["engine"]) for one in odd))
-
-
-# Does it fail? Load, build, run, compare, NaN: which engine, against which, and whether that is an engine's fault.
 
 _RUNS = 8
 """Runs after which a model is said to pass: a failure that shows every second time is missed in 1 of 256 cases."""
-
-_REPORT_OPTION = "--report"
-
-_SHARE_OF_ANOTHER = 0.25
-"""Of the time that is left, for a comparison with a second engine: the reference evaluator may take long."""
 
 _FEWEST_RUNS = 2
 _SHARE_OF_RUNS = 0.1
 """Of the time that is left; where runs take longer, fewer of them are enough."""
 
+_SHARE_OF_ANOTHER = 0.25
+"""Of the time that is left, for a comparison with a second engine: the reference evaluator may take long."""
+
+_REPORT_OPTION = "--report"
 _MOST_OUTPUT = 2000
 """Characters of the end of an output that are kept."""
+
+_Failure: TypeAlias = tuple[FailureSeen | None, FaultBeforeEngines | None]
+"""How the model fails, None if it does not; and the fault that is no engine's, if there is one."""
+
+_NONE: _Failure = (None, None)
 
 
 @dataclass(kw_only=True)
@@ -82,120 +71,154 @@ class _Look:
     passed: list[str] = field(default_factory=list)
     not_compared: list[str] = field(default_factory=list)
 
-    def run(self, engines: Sequence[str], *more: str, description: str, share: float = 1.0) -> CheckRun:
-        """Run the original in engines. Raises CheckError if nothing can be said of it."""
+    def failure(self) -> _Failure:
+        """How the model fails: by the check of the user, by a comparison of engines, by NaN, or in one of many runs."""
         question = self.context.question
-        report = question.folder / REPORT
-        report.unlink(missing_ok=True)
-        words = question.original_words(engines, *more, _REPORT_OPTION, str(report))
-        seen = self.context.run(words, question.model, description=description, share=share)
-        self.engines.update(versions_in(run_of(report)))
-        return _said(seen)
+        if question.check is not None:
+            return self._by_check(question.check), None
+        for engines in question.rivals:
+            share = 1.0 if engines == question.rivals[0] else _SHARE_OF_ANOTHER
+            run = self._run(engines, description=f"{' against '.join(engines)}", share=share)
+            if run.timed_out:
+                self.not_compared.append(f"{engines[0]} gave no answer in {run.judged.evidence.seconds:.0f} s")
+                continue
+            found = self._blamed(engines, run) if run.fails else _NONE
+            if found[0] is not None:
+                return found
+            if run.passes:
+                self.rows.append(engines)
+                self.passed.append(f"{' and '.join(engines)} agree")
+        found = self._not_finite()
+        if found[0] is not None:
+            return found
+        engines = next(iter(self.rows), question.engines)
+        for number in self._further_runs(1, "{0} of {0} runs pass"):
+            run = self._run(engines, description=f"run {number}")
+            if run.fails:
+                return self._blamed(engines, run)[0], None
+        return _NONE
 
-    def check(self, check: Words, description: str) -> CheckRun:
-        """Run a check of the user's on the original; one that is ``biopsy run`` also writes its report."""
+    def _run(self, engines: Sequence[str], *more: str, description: str, share: float = 1.0) -> CheckRun:
+        """Run the original in engines. Raises CheckError if nothing can be said of it."""
+        report = self.context.question.folder / REPORT
+        words = self.context.question.original_words(engines, *more, _REPORT_OPTION, str(report))
+        return self._reported(words, description, share)
+
+    def _reported(self, words: Words, description: str, share: float = 1.0) -> CheckRun:
+        """Run words that may write the report of a run. Raises CheckError if nothing can be said of the model."""
+        report = self.context.question.folder / REPORT
+        report.unlink(missing_ok=True)
+        run = self.context.run(words, self.context.question.model, description=description, share=share)
+        told = run_of(report).get("engines", [])
+        self.engines.update((str(engine["label"]), str(engine["version"])) for engine in told if engine.get("version"))
+        if run.judged.outcome is Outcome.INVALID:
+            raise errors.CheckError(f"nothing can be said of this model: {run.judged.reason}")
+        return run
+
+    def _further_runs(self, done: int, text: str) -> Iterator[int]:
+        """The numbers of further runs, until they are enough or have taken long enough; then ``text`` is noted."""
+        context = self.context
+        started, most = context.seconds_left, context.seconds_left * _SHARE_OF_RUNS
+        for number in range(done + 1, _RUNS + 1):
+            if number > _FEWEST_RUNS and started - context.seconds_left >= most:
+                break
+            yield number
+            done = number
+        self.passed.append(text.format(done))
+
+    def _by_check(self, check: Words) -> FailureSeen | None:
+        """The failure of a check of the user's; one that is ``biopsy run`` also writes its report."""
         question, command = self.context.question, parse(check)
-        report = question.folder / REPORT
-        report.unlink(missing_ok=True)
+        words = check
         if isinstance(command, OwnRun) and _REPORT_OPTION not in command.words:
-            check = command.with_options(_REPORT_OPTION, str(report)).words
-        seen = self.context.run(check, question.model, description=description)
-        self.engines.update(versions_in(run_of(report)))
-        return _said(seen)
+            words = command.with_options(_REPORT_OPTION, str(question.folder / REPORT)).words
+        for number in self._further_runs(0, "the check passes in {0} of {0} runs"):
+            run = self._reported(words, f"run {number}")
+            if run.fails:
+                named, engines = run.judged.evidence.verdict.engine, question.engines
+                suspect = named if named in engines else engines[-1] if engines else None
+                trusted = engines[0] if len(engines) > 1 and engines[0] != suspect else None
+                return failure_of(run, check, trusted=trusted, suspect=suspect)
+        return None
 
-    @property
-    def compared(self) -> ComparisonSeen:
-        """What was compared so far."""
-        return ComparisonSeen(
-            engines=tuple(self.engines.items()),
-            rows=tuple(self.rows),
-            passed=tuple(self.passed),
-            not_compared=tuple(self.not_compared),
-        )
+    def _blamed(self, engines: Sequence[str], run: CheckRun) -> _Failure:
+        """Whose failure a run of engines is; nothing if only an engine fails that nobody asked about."""
+        said, question = run.judged.evidence.verdict, self.context.question
+        if said.stage != "compare":
+            return self._refused(engines, run)
+        suspect = said.engine if said.engine in engines else engines[-1]
+        pair = (engines[0], suspect) if suspect != engines[0] else (suspect,)
+        words = question.original_words(engines)
+        if len(engines) > len(pair):
+            fewer = self._run(pair, description=f"only {' against '.join(pair)}")
+            if fewer.fails:
+                run, words = fewer, question.original_words(pair)
+        return failure_of(run, words, trusted=pair[0] if len(pair) > 1 else None, suspect=suspect), None
 
+    def _refused(self, engines: Sequence[str], run: CheckRun) -> _Failure:
+        """Which engine cannot load, build or run the model: each is asked alone.
 
-def _said(seen: CheckRun) -> CheckRun:
-    """Raise CheckError for a run that says nothing of the model."""
-    if seen.judged.outcome is Outcome.INVALID:
-        raise errors.CheckError(f"nothing can be said of this model: {seen.judged.reason}")
-    return seen
+        If each of them does, the failure is flaky, or they do not go together: it is that of the engine that the run
+        names, and nothing if that is one that was only to be compared with.
+        """
+        question, named = self.context.question, run.judged.evidence.verdict.engine
+        alone = {engine: self._run([engine], description=f"{engine} alone") for engine in dict.fromkeys(engines)}
+        if all(each.fails for each in alone.values()):
+            names = {parse_spec(engine).name for engine in engines}
+            more = [engine for engine in PLAIN if parse_spec(engine).name not in names]
+            alone |= {engine: self._run([engine], description=f"{engine} alone") for engine in more}
+        failing = [engine for engine, each in alone.items() if each.fails]
+        if not failing and named in engines and named not in question.engines:
+            again = f"{named} failed once, and not when it was asked again: {run.judged.reason}"
+            self.not_compared.append(again)
+            return _NONE
+        if not failing:
+            suspect = named if named in question.engines else None
+            return failure_of(run, question.original_words(engines), trusted=None, suspect=suspect), None
+        asked = [engine for engine in question.engines if engine in failing]
+        if not asked:  # an engine that was only to be compared with
+            self.not_compared += [f"{engine} cannot say: {alone[engine].judged.reason}" for engine in failing]
+            return _NONE
+        suspect = next((engine for engine in asked if engine != engines[0]), asked[0])
+        trusted = next((engine for engine, each in alone.items() if not each.fails), None)
+        failure = failure_of(alone[suspect], question.original_words([suspect]), trusted=trusted, suspect=suspect)
+        if trusted is not None or len({parse_spec(engine).name for engine in failing}) < 2:
+            return failure, None
+        text = f"every engine that was tried fails on the model: {', '.join(failing)}"
+        return failure, FaultBeforeEngines(kind="refused", every=tuple(failing), text=text)
 
-
-def _answer(facts: KnownFacts, context: StepContext) -> StepAnswer:
-    question = context.question
-    look = _Look(context=context)
-    if question.check is not None:
-        failure = _by_check(look, question.check)
-        return _answered(facts, look, failure, None)
-    for engines in question.rivals:
-        share = 1.0 if engines == question.rivals[0] else _SHARE_OF_ANOTHER
-        seen = look.run(engines, description=f"{' against '.join(engines)}", share=share)
-        if seen.timed_out:
-            look.not_compared.append(f"{engines[0]} gave no answer in {seen.judged.evidence.seconds:.0f} s")
-            continue
-        failure, fault = _failure(look, engines, seen) if seen.fails else (None, None)
-        if failure is not None:
-            return _answered(facts, look, failure, fault)
-        if seen.passes:
-            look.rows.append(engines)
-            look.passed.append(f"{' and '.join(engines)} agree")
-    failure, fault = _not_finite(look)
-    if failure is None:
-        failure = _after_more_runs(look)
-    return _answered(facts, look, failure, fault)
-
-
-def _answered(
-    facts: KnownFacts, look: _Look, failure: FailureSeen | None, fault: FaultBeforeEngines | None
-) -> StepAnswer:
-    random = random_words(look.context.question.index)
-    if failure is not None and failure.said.stage == "compare" and random is not None:
-        fault = FaultBeforeEngines(kind="random", every=(), text=random)
-    elif failure is not None and look.context.question.check is None:
-        failure, fault = _with_larger_inputs(look, failure, fault)
-    known = replace(facts, compared=look.compared, failure=failure, fault_before=fault)
-    return StepAnswer(known, _line(known))
-
-
-def _line(facts: KnownFacts) -> str:
-    compared, failure = facts.compared, facts.failure
-    if failure is None:
-        assert compared is not None
-        return f"no · {' · '.join([*compared.passed, *compared.not_compared])}"
-    if facts.fault_before is not None:
-        return facts.fault_before.text
-    error = f" · {failure.error}" if failure.error else ""
-    return f"{failure.said.signature}{error}"
-
-
-# A check of the user's
-
-
-def _by_check(look: _Look, check: Words) -> FailureSeen | None:
-    context = look.context
-    question = context.question
-    number, started, most = 0, context.seconds_left, context.seconds_left * _SHARE_OF_RUNS
-    while number < _RUNS and (number < _FEWEST_RUNS or started - context.seconds_left < most):
-        number += 1
-        seen = look.check(check, f"run {number}")
-        if seen.fails:
-            named = seen.judged.evidence.verdict.engine
-            several = len(question.engines) > 1
-            suspect = named if named in question.engines else question.engines[-1] if question.engines else None
-            trusted = question.engines[0] if several and question.engines[0] != suspect else None
-            return failure_of(seen, check, trusted=trusted, suspect=suspect)
-    look.passed.append(f"the check passes in {number} of {number} runs")
-    return None
+    def _not_finite(self) -> _Failure:
+        """NaN, which no comparison sees, in an output of the engines that agree: the model or its inputs make it."""
+        question = self.context.question
+        engines = tuple(dict.fromkeys(engine for row in self.rows for engine in row)) or question.engines
+        run = self._run(engines, "--validate", description="NaN in an output?")
+        told = run_of(question.folder / REPORT).get("not_finite", []) if run.fails else []
+        odd = [output for output in told if output.get("nan")]  # infinity alone may be meant
+        names = dict.fromkeys(str(output.get("output", output.get("name"))) for output in odd)
+        labels = tuple(dict.fromkeys(str(output["engine"]) for output in odd))
+        if run.fails and not names and run.judged.evidence.verdict.kind != "not-finite":
+            return self._blamed(engines, run)
+        if not names:
+            self.passed.append("no output holds NaN" if not run.fails else "outputs hold infinity, but no NaN")
+            return _NONE
+        suspect = question.engines[-1]
+        words = question.original_words([suspect], "--validate")
+        failure = failure_of(run, words, trusted=None, suspect=suspect)
+        who = f"{' and '.join(labels)} {'all give' if len(labels) > 1 else 'gives'}"
+        if {parse_spec(label).name for label in labels} != {parse_spec(label).name for label in engines}:
+            return failure, None
+        text = f"{who} NaN in {', '.join(map(repr, names))}"
+        return failure, FaultBeforeEngines(kind="not-finite", every=labels, text=text)
 
 
-def failure_of(seen: CheckRun, check: Words, *, trusted: str | None, suspect: str | None) -> FailureSeen:
+def failure_of(run: CheckRun, check: Words, *, trusted: str | None, suspect: str | None) -> FailureSeen:
     """The record of a run that fails."""
-    evidence = seen.judged.evidence
+    evidence = run.judged.evidence
     said, size = evidence.verdict, error_size(evidence.verdict.mismatches, evidence.verdict.rounding)
     return FailureSeen(
         check=check,
         said=FailureReport(
-            signature=str(signature_of(evidence)) if seen.judged.outcome is Outcome.REPRODUCES else seen.judged.reason,
+            signature=str(signature_of(evidence)) if run.judged.outcome is Outcome.REPRODUCES else run.judged.reason,
             engine=said.engine,
             stage=said.stage,
             kind=said.kind,
@@ -212,147 +235,63 @@ def failure_of(seen: CheckRun, check: Words, *, trusted: str | None, suspect: st
     )
 
 
-# Engines that are compared
-
-
-def _failure(
-    look: _Look, engines: Sequence[str], seen: CheckRun
-) -> tuple[FailureSeen | None, FaultBeforeEngines | None]:
-    """Whose failure it is; nothing if only an engine fails that nobody asked about."""
-    said = seen.judged.evidence.verdict
-    if said.stage == "compare":
-        suspect = said.engine if said.engine in engines else engines[-1]
-        pair = (engines[0], suspect) if suspect != engines[0] else (suspect,)
-        words = look.context.question.original_words(engines)
-        if len(engines) > len(pair):
-            fewer = look.run(pair, description=f"only {' against '.join(pair)}")
-            if fewer.fails:
-                seen, words = fewer, look.context.question.original_words(pair)
-        return failure_of(seen, words, trusted=pair[0] if len(pair) > 1 else None, suspect=suspect), None
-    return _refusal(look, engines, seen)
-
-
-def _refusal(
-    look: _Look, engines: Sequence[str], seen: CheckRun
-) -> tuple[FailureSeen | None, FaultBeforeEngines | None]:
-    """Which engine cannot load, build or run the model: each is asked alone."""
-    question = look.context.question
-    alone = {engine: look.run([engine], description=f"{engine} alone") for engine in dict.fromkeys(engines)}
-    names = {parse_spec(engine).name for engine in engines}
-    if all(seen.fails for seen in alone.values()):
-        more = [engine for engine in PLAIN if parse_spec(engine).name not in names]
-        alone |= {engine: look.run([engine], description=f"{engine} alone") for engine in more}
-    failing = [engine for engine, run in alone.items() if run.fails]
-    if not failing:
-        return _only_together(look, engines, seen)
-    asked = [engine for engine in question.engines if engine in failing]
-    if not asked:  # an engine that was only to be compared with
-        look.not_compared += [f"{engine} cannot say: {alone[engine].judged.reason}" for engine in failing]
-        return None, None
-    suspect = next((engine for engine in asked if engine != engines[0]), asked[0])
-    trusted = next((engine for engine, run in alone.items() if not run.fails), None)
-    failure = failure_of(alone[suspect], question.original_words([suspect]), trusted=trusted, suspect=suspect)
-    if trusted is not None or len({parse_spec(engine).name for engine in failing}) < 2:
-        return failure, None
-    text = f"every engine that was tried fails on the model: {', '.join(failing)}"
-    return failure, FaultBeforeEngines(kind="refused", every=tuple(failing), text=text)
-
-
-def _only_together(
-    look: _Look, engines: Sequence[str], seen: CheckRun
-) -> tuple[FailureSeen | None, FaultBeforeEngines | None]:
-    """The failure of a run of several engines, each of which has run alone: it is flaky, or they do not go together.
-
-    It is that of the engine that the run names; nothing if that is one that was only to be compared with.
-    """
-    question, named = look.context.question, seen.judged.evidence.verdict.engine
-    if named in engines and named not in question.engines:
-        look.not_compared.append(f"{named} failed once, and not when it was asked again: {seen.judged.reason}")
-        return None, None
-    suspect = named if named in question.engines else None
-    return failure_of(seen, question.original_words(engines), trusted=None, suspect=suspect), None
-
-
-# NaN that no comparison sees
-
-
-def _not_finite(look: _Look) -> tuple[FailureSeen | None, FaultBeforeEngines | None]:
-    """NaN in an output of the engines that agree: the model or its inputs make it."""
-    question = look.context.question
-    engines = tuple(dict.fromkeys(engine for row in look.rows for engine in row)) or question.engines
-    seen = look.run(engines, "--validate", description="NaN in an output?")
-    names, labels = nan_in(run_of(question.folder / REPORT)) if seen.fails else ((), ())
-    if seen.fails and not names and seen.judged.evidence.verdict.kind != "not-finite":
-        return _failure(look, engines, seen)
-    if not names:
-        look.passed.append("no output holds NaN" if not seen.fails else "outputs hold infinity, but no NaN")
-        return None, None
-    suspect = question.engines[-1]
-    words = question.original_words([suspect], "--validate")
-    failure = failure_of(seen, words, trusted=None, suspect=suspect)
-    text = f"{' and '.join(labels)} {'all give' if len(labels) > 1 else 'gives'} NaN in {', '.join(map(repr, names))}"
-    if {parse_spec(label).name for label in labels} != {parse_spec(label).name for label in engines}:
-        return failure, None
-    return failure, FaultBeforeEngines(kind="not-finite", every=labels, text=text)
-
-
-def _after_more_runs(look: _Look) -> FailureSeen | None:
-    """The failure, if it shows in one of some more runs."""
-    context = look.context
-    engines = next(iter(look.rows), context.question.engines)
-    number, started, most = 1, context.seconds_left, context.seconds_left * _SHARE_OF_RUNS
-    while number < _RUNS and (number < _FEWEST_RUNS or started - context.seconds_left < most):
-        number += 1
-        seen = look.run(engines, description=f"run {number}")
-        if seen.fails:
-            return _failure(look, engines, seen)[0]
-    look.passed.append(f"{number} of {number} runs pass")
-    return None
-
-
-# Inputs that are too small
+def _answer(facts: KnownFacts, context: StepContext) -> StepAnswer:
+    look = _Look(context=context)
+    failure, fault = look.failure()
+    random = random_words(context.question.index)
+    if failure is not None and failure.said.stage == "compare" and random is not None:
+        fault = FaultBeforeEngines(kind="random", every=(), text=random)
+    elif failure is not None and context.question.check is None:
+        failure, fault = _with_larger_inputs(context, failure, fault)
+    compared = ComparisonSeen(
+        engines=tuple(look.engines.items()),
+        rows=tuple(look.rows),
+        passed=tuple(look.passed),
+        not_compared=tuple(look.not_compared),
+    )
+    known = replace(facts, compared=compared, failure=failure, fault_before=fault)
+    if failure is None:
+        return StepAnswer(known, f"no · {' · '.join([*compared.passed, *compared.not_compared])}")
+    error = f" · {failure.error}" if failure.error else ""
+    return StepAnswer(known, f"{failure.said.signature}{error}" if fault is None else fault.text)
 
 
 def _with_larger_inputs(
-    look: _Look, failure: FailureSeen, fault: FaultBeforeEngines | None
+    context: StepContext, failure: FailureSeen, fault: FaultBeforeEngines | None
 ) -> tuple[FailureSeen, FaultBeforeEngines | None]:
     """The failure, with shapes of inputs that do not fail; the inputs' fault if no engine can do with these.
 
     Larger inputs have other values too: it is their size only if other values of the same size fail as well.
     """
-    question, context = look.context.question, look.context
+    question = context.question
+
+    def passes_alone(engine: str, inputs: Path) -> bool:
+        words = question.original_words([engine], "--validate", files=[inputs])
+        return context.run(words, question.model, description=f"{engine} with other inputs").passes
+
+    def fails_with_other_values() -> bool:
+        try:
+            path = of_same_size(question.index, question.samples, question.folder)
+        except errors.BiopsyError:
+            return False
+        words = with_inputs(failure.check, path)
+        if not context.run(words, question.model, description="with other inputs of the same size").fails:
+            return False
+        return fault is None or not any(passes_alone(engine, path) for engine in fault.every)
+
     for shapes, path in larger(question.index, question.samples, question.folder):
         words = with_inputs(failure.check, path)
         if not context.run(words, question.model, description=f"with larger inputs: {' '.join(shapes)}").passes:
             continue
-        if not _fails_with_other_values(context, failure, fault):
+        if not fails_with_other_values():
             return failure, fault
         failure = replace(failure, passes_with=shapes, passing_inputs=str(path))
-        if fault is None or not all(_passes_alone(context, engine, path) for engine in fault.every):
+        if fault is None or not all(passes_alone(engine, path) for engine in fault.every):
             return failure, fault
         now = shape_words(shapes_of(question.index, question.samples))
         text = f"{fault.text}, with {' '.join(now)}; none does with {' '.join(shapes)}"
         return failure, replace(fault, kind="input", text=text, shapes=now, passes_with=shapes)
     return failure, fault
-
-
-def _fails_with_other_values(context: StepContext, failure: FailureSeen, fault: FaultBeforeEngines | None) -> bool:
-    """Whether it fails with other random inputs of the same size, in every engine that is said to fail."""
-    question = context.question
-    try:
-        path = of_same_size(question.index, question.samples, question.folder)
-    except errors.BiopsyError:
-        return False
-    words = with_inputs(failure.check, path)
-    if not context.run(words, question.model, description="with other inputs of the same size").fails:
-        return False
-    return fault is None or not any(_passes_alone(context, engine, path) for engine in fault.every)
-
-
-def _passes_alone(context: StepContext, engine: str, inputs: Path) -> bool:
-    """Whether an engine can do with other inputs, without NaN."""
-    words = context.question.original_words([engine], "--validate", files=[inputs])
-    return context.run(words, context.question.model, description=f"{engine} with other inputs").passes
 
 
 FAILING = DiagnosisStep(
@@ -362,5 +301,6 @@ FAILING = DiagnosisStep(
     answer=_answer,
     evidence="run",
     files=(REPORT,),
+    warm=True,
 )
 """The first question, which is always asked."""

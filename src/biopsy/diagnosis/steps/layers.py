@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
 from biopsy import errors
 from biopsy.checks.command_line import OwnRun, parse
-from biopsy.checks.warm import command_check
 from biopsy.comparison.noise import DEFAULT_RATIO
 from biopsy.diagnosis.context import (
     TWO_ENGINES,
@@ -18,19 +16,16 @@ from biopsy.diagnosis.context import (
     StepAnswer,
     StepContext,
     TimeUpError,
-    limit_as_time_up,
 )
-from biopsy.diagnosis.facts import ComparisonSeen, FailureReport, FailureSeen, KnownFacts, LayersSeen, PrecisionSeen
+from biopsy.diagnosis.facts import FailureReport, FailureSeen, KnownFacts, LayersSeen, PrecisionSeen
 from biopsy.diagnosis.question import without_weights_folder
 from biopsy.diagnosis.steps.rounding import low_precision
 from biopsy.engines.registry import create
 from biopsy.engines.runner import checked_feed, feeds_for
-from biopsy.findings.envelope import as_json
 from biopsy.model.tensor_type import TensorType
 from biopsy.processes.cleanup import temporary_folder
-from biopsy.processes.writing import write_whole
 from biopsy.questions.layers.examination import Examination
-from biopsy.questions.layers.findings import LayerFindings, layers_tree
+from biopsy.questions.layers.findings import LayerFinding, LayerFindings, LayerGroup, layers_tree
 from biopsy.questions.layers.question import question_about
 from biopsy.questions.precision.mixed_models import Precisions, mixed_models
 from biopsy.questions.precision.search import PrecisionJob, PrecisionTarget, precision_tree
@@ -50,18 +45,18 @@ _MOST_SHOWN = 3
 
 
 def _not_asked(facts: KnownFacts, context: StepContext) -> str | None:
-    failure = facts.failure
+    failure, piece = facts.failure, facts.piece
     if failure is None:
         return "no layer is known to be wrong"
-    if failure.masked and facts.piece is None:
+    if failure.masked and piece is None:
         return "known already"
-    if facts.fault_before is not None and facts.fault_before.kind != "refused":
+    if facts.fault not in (None, "refused"):
         return "no engine is at fault"
-    if facts.rounding is not None and facts.rounding.is_rounding:
+    if facts.is_rounding:
         return "it is rounding: no layer is at fault"
     if failure.suspect is None or failure.trusted is None:
         return TWO_ENGINES
-    if facts.piece is not None and len(facts.piece.nodes) == 1:
+    if piece is not None and len(piece.nodes) == 1:
         return "the piece is one node"
     if not create(failure.trusted).capabilities.marks_any_tensor:
         return f"{failure.trusted} gives no inner tensors"
@@ -69,79 +64,72 @@ def _not_asked(facts: KnownFacts, context: StepContext) -> str | None:
 
 
 def _answer(facts: KnownFacts, context: StepContext) -> StepAnswer:
-    failure = facts.failure
+    failure, piece = facts.failure, facts.piece
     assert failure is not None and failure.suspect is not None and failure.trusted is not None
-    piece = facts.piece
     model = context.question.model if piece is None else Path(piece.path)
     inputs = None if piece is None or piece.inputs is None else Path(piece.inputs)
-    found = examined(context, model, inputs, (failure.trusted, failure.suspect))
-    seen = layers_seen(found, failure.suspect, of_piece=piece is not None)
-    return StepAnswer(replace(facts, layers=seen), layers_line(seen))
+    findings = _examined(context, model, inputs, (failure.trusted, failure.suspect), REPORT)
+    seen = _layers_seen(findings, failure.suspect, of_piece=piece is not None)
+    return StepAnswer(replace(facts, layers=seen), _line(seen))
 
 
-def examined(
-    context: StepContext, model: Path, inputs: Path | None, pair: tuple[str, str], *, report: str = REPORT
+def _examined(
+    context: StepContext, model: Path, inputs: Path | None, pair: tuple[str, str], report: str
 ) -> LayerFindings:
     """The findings, also written as ``debug layers`` writes them, to the file ``report`` of the folder.
 
     A file belongs to one step: what is written between two savings of the evidence must be nobody else's.
     """
-    question = context.question
-    context.begin_step(_SHARE)
-    context.cool()
-    weights = question.weights_folder if model == question.model else None
+    question, samples = context.question, context.question.samples
+
+    def feeds(kinds: Mapping[str, TensorType | None]) -> Sequence[Feed]:
+        files = [inputs] if inputs is not None else samples.files
+        given = [feed for file in files for feed in read_feeds(file)] or None
+        shapes = {name: shape for name, shape in samples.inputs.shapes.items() if name in kinds}
+        wanted = replace(samples.inputs, given=given, shapes=shapes, symbols={}, val_range={}, complete=True)
+        return [checked_feed(feed, kinds, number) for number, feed in enumerate(feeds_for(kinds, wanted).feeds)]
+
     with temporary_folder("biopsy-") as scratch:
-        asked = question_about(
+        about = question_about(
             model,
-            weights,
-            lambda kinds: _feeds(kinds, context, inputs),
+            question.weights_folder if model == question.model else None,
+            feeds,
             suspect=pair[1],
             reference=pair[0],
             judge=question.judging.judge,
             timeout=max(1.0, context.seconds_left),
         )
-        examination = Examination(asked, scratch, context.bounded)
+        examination = Examination(about, scratch, context.bounded)
         try:
-            found = examination.run()
+            findings = examination.run()
         except TimeUpError:
-            found = examination.findings
-    tree = layers_tree(found, model, examination.engines, examination.samples)
-    write_whole(question.folder / report, [as_json(tree)])
-    return found
+            findings = examination.findings
+    context.keep(report, layers_tree(findings, model, examination.engines, examination.samples))
+    return findings
 
 
-def _feeds(kinds: Mapping[str, TensorType | None], context: StepContext, inputs: Path | None) -> Sequence[Feed]:
-    samples = context.question.samples
-    files = [inputs] if inputs is not None else list(samples.files)
-    given = [feed for file in files for feed in read_feeds(file)] or None
-    shapes = {name: shape for name, shape in samples.inputs.shapes.items() if name in kinds}
-    asked = replace(samples.inputs, given=given, shapes=shapes, symbols={}, val_range={}, complete=True)
-    return [checked_feed(feed, kinds, number) for number, feed in enumerate(feeds_for(kinds, asked).feeds)]
-
-
-def layers_seen(found: LayerFindings, suspect: str, *, of_piece: bool, sure: bool = False) -> LayersSeen:
+def _layers_seen(findings: LayerFindings, suspect: str, *, of_piece: bool, sure: bool = False) -> LayersSeen:
     """What counts of the findings; ``sure``: only what float64 says is more than rounding."""
-    alone = [layer for layer in found.layers if layer.is_suspect and _counts(layer.rounding_ratio, layer.failure, sure)]
-    together = [group for group in found.groups if _counts(group.rounding_ratio, group.failure, sure)]
+
+    def counts(found: LayerFinding | LayerGroup) -> bool:
+        if found.failure is not None:
+            return True
+        return not sure if found.rounding_ratio is None else found.rounding_ratio > DEFAULT_RATIO
+
+    together = [group for group in findings.groups if counts(group)]
     return LayersSeen(
-        alone=tuple(layer.node.label for layer in alone),
+        alone=tuple(layer.node.label for layer in findings.layers if layer.is_suspect and counts(layer)),
         together=tuple(group.labels for group in together),
         hides=together[0].hides if together else None,
         suspect=suspect,
-        masked=found.is_masked,
+        masked=findings.is_masked,
         of_piece=of_piece,
-        layers=len(found.layers),
-        complete=found.complete,
+        layers=len(findings.layers),
+        complete=findings.complete,
     )
 
 
-def _counts(ratio: float | None, failure: object, sure: bool) -> bool:
-    if failure is not None:
-        return True
-    return not sure if ratio is None else ratio > DEFAULT_RATIO
-
-
-def layers_line(seen: LayersSeen) -> str:
+def _line(seen: LayersSeen) -> str:
     """What is known of the layers, in one line."""
     ended = "" if seen.complete else " · not examined to the end"
     if seen.alone:
@@ -159,6 +147,7 @@ LAYERS = DiagnosisStep(
     answer=_answer,
     evidence="layers",
     files=(REPORT,),
+    share=_SHARE,
 )
 """Isolated layers, and groups of them."""
 
@@ -176,25 +165,17 @@ def _masked_not_asked(facts: KnownFacts, context: StepContext) -> str | None:
         return "the check decides, and it passes"
     if facts.compared is None or not facts.compared.rows:
         return "nothing was compared"
-    trusted, _ = _pair(facts.compared)
-    if not create(trusted).capabilities.marks_any_tensor:
-        return f"{trusted} gives no inner tensors"
-    return None
-
-
-def _pair(compared: ComparisonSeen) -> tuple[str, str]:
-    """The trusted engine, and the last one that agrees with it."""
-    row = compared.rows[0]
-    return row[0], row[-1]
+    trusted = facts.compared.rows[0][0]
+    return None if create(trusted).capabilities.marks_any_tensor else f"{trusted} gives no inner tensors"
 
 
 def _masked_answer(facts: KnownFacts, context: StepContext) -> StepAnswer:
     assert facts.compared is not None
-    trusted, suspect = _pair(facts.compared)
-    found = examined(context, context.question.model, None, (trusted, suspect), report=MASKED_REPORT)
-    seen = layers_seen(found, suspect, of_piece=False, sure=True)
-    if not found.is_masked or not (seen.alone or seen.together):
-        return StepAnswer(replace(facts, layers=replace(seen, masked=False)), layers_line(seen))
+    trusted, suspect = facts.compared.rows[0][0], facts.compared.rows[0][-1]
+    findings = _examined(context, context.question.model, None, (trusted, suspect), MASKED_REPORT)
+    seen = _layers_seen(findings, suspect, of_piece=False, sure=True)
+    if not findings.is_masked or not (seen.alone or seen.together):
+        return StepAnswer(replace(facts, layers=replace(seen, masked=False)), _line(seen))
     failure = FailureSeen(
         check=context.question.original_words((trusted, suspect)),
         said=FailureReport(signature="an inner tensor is wrong", engine=suspect, stage="compare", kind="masked"),
@@ -203,7 +184,7 @@ def _masked_answer(facts: KnownFacts, context: StepContext) -> StepAnswer:
         suspect=suspect,
         masked=True,
     )
-    return StepAnswer(replace(facts, layers=seen, failure=failure), f"yes · {layers_line(seen)}")
+    return StepAnswer(replace(facts, layers=seen, failure=failure), f"yes · {_line(seen)}")
 
 
 MASKED = DiagnosisStep(
@@ -213,6 +194,7 @@ MASKED = DiagnosisStep(
     answer=_masked_answer,
     evidence="layers",
     files=(MASKED_REPORT,),
+    share=_SHARE,
 )
 """What float64 does not call more than rounding is no error here: nothing else has failed."""
 
@@ -223,68 +205,36 @@ MIXED = "mixed.onnx"
 PRECISION_REPORT = "precision.json"
 """The model with some layers high, and the report of ``debug precision``, in the folder of the evidence."""
 
-_KINDS = frozenset({"mismatch", "not-finite-mismatch"})
-_PRECISION_MOST_SHOWN = 5
+_MOST_HIGH_SHOWN = 5
 
 
 def _precision_not_asked(facts: KnownFacts, context: StepContext) -> str | None:
     failure = facts.failure
     if failure is None:
         return "nothing fails"
-    if facts.fault_before is not None:
+    if facts.fault is not None:
         return "no engine is at fault"
-    if facts.rounding is not None and facts.rounding.is_rounding:
+    if facts.is_rounding:
         return "it is rounding"
-    if failure.masked or failure.said.kind not in _KINDS:
+    if failure.masked or failure.said.kind not in ("mismatch", "not-finite-mismatch"):
         return "not a question of numbers"
     if low_precision(context.question.index) is None:
         return "no layer of the model is known to be in a low precision"
-    if facts.settings is not None and any(switch.mends_original for switch in facts.settings.switches):
+    if facts.mending_switches:
         return "a setting mends it"
-    if not isinstance(parse(failure.check), OwnRun):
-        return UNKNOWN_COMPARISON
-    return None
+    return None if isinstance(parse(failure.check), OwnRun) else UNKNOWN_COMPARISON
 
 
 def _precision_answer(facts: KnownFacts, context: StepContext) -> StepAnswer:
     failure, question = facts.failure, context.question
     low = low_precision(question.index)
     assert failure is not None and low is not None
-    context.begin_step()
-    context.cool()
     precisions = Precisions(low=low, high="float32", form="native")
-    made = command_check(without_weights_folder(failure.check), str(context.candidate), jobs=question.effort.jobs)
-    try:
-        with limit_as_time_up(), contextlib.closing(made) as check:
-            found = run_job(
-                question.index,
-                lambda place: mixed_models(question.index, place, precisions, ()),
-                check,
-                _job(context),
-                context.listener,
-            )
-    except errors.HighPrecisionFails:
-        seen = PrecisionSeen(low=low, passes=False)
-        return StepAnswer(replace(facts, precision=seen), "no: it fails with every layer in float32 too")
-    seen = PrecisionSeen(
-        low=low,
-        passes=True,
-        high=tuple(layer.label for layer in found.high),
-        layers=found.layers,
-        output=str(found.output),
-    )
-    return StepAnswer(replace(facts, precision=seen), _line(seen))
-
-
-def _job(context: StepContext) -> PrecisionJob:
-    question = context.question
-    return PrecisionJob(
+    job = PrecisionJob(
         target=PrecisionTarget(
             output=question.folder / MIXED,
             report=question.folder / PRECISION_REPORT,
-            write_report=lambda found: write_whole(
-                question.folder / PRECISION_REPORT, [as_json(precision_tree(found))]
-            ),
+            write_report=lambda result: context.keep(PRECISION_REPORT, precision_tree(result)),
         ),
         search=SearchOptions(
             rules=question.judging.rules,
@@ -293,12 +243,24 @@ def _job(context: StepContext) -> PrecisionJob:
             budget=Budget(seconds=context.seconds_left),
         ),
     )
-
-
-def _line(seen: PrecisionSeen) -> str:
-    if not seen.high:
-        return f"it passes when all layers are cast to {seen.low} explicitly: no layer needs more"
-    return f"it passes with {first_of(seen.high, _PRECISION_MOST_SHOWN)} in float32, of {seen.layers} layers"
+    try:
+        with context.check_for_search(without_weights_folder(failure.check)) as check:
+            result = run_job(
+                question.index,
+                lambda place: mixed_models(question.index, place, precisions, ()),
+                check,
+                job,
+                context.listener,
+            )
+    except errors.HighPrecisionFails:
+        seen, line = PrecisionSeen(low=low, passes=False), "no: it fails with every layer in float32 too"
+    else:
+        high = tuple(layer.label for layer in result.high)
+        seen = PrecisionSeen(low=low, passes=True, high=high, layers=result.layers, output=str(result.output))
+        line = f"it passes when all layers are cast to {low} explicitly: no layer needs more"
+        if high:
+            line = f"it passes with {first_of(high, _MOST_HIGH_SHOWN)} in float32, of {result.layers} layers"
+    return StepAnswer(replace(facts, precision=seen), line)
 
 
 PRECISION = DiagnosisStep(

@@ -8,7 +8,6 @@ from dataclasses import replace
 from pathlib import Path
 
 from biopsy import errors, events
-from biopsy.comparison.describe import plain
 from biopsy.diagnosis.context import (
     NO_DOWNLOAD,
     NOT_THOROUGH,
@@ -20,9 +19,7 @@ from biopsy.diagnosis.context import (
     TimeUpError,
 )
 from biopsy.diagnosis.facts import (
-    FailureSeen,
     KnownFacts,
-    PieceFound,
     ReleaseChangeSeen,
     ReleasesSeen,
     TransformationSeen,
@@ -31,16 +28,11 @@ from biopsy.diagnosis.question import feeds_of
 from biopsy.diagnosis.workarounds import original_template, piece_template, why_not_varied
 from biopsy.engines.other_release.classes import RELEASE
 from biopsy.engines.registry import EngineSpec, parse_spec
-from biopsy.findings.answers import releases_tree, transformation_tree
-from biopsy.findings.envelope import as_json
 from biopsy.model.index import index_file
 from biopsy.processes.watch import Limits
-from biopsy.processes.writing import write_whole
-from biopsy.questions.builds.settings import CheckTemplate, SettingChange
-from biopsy.questions.releases.find import FailingModel, ReleaseSearch, search_of_engine
-from biopsy.questions.releases.findings import ReleaseBorder, ReleaseFindings
+from biopsy.questions.builds.settings import SettingChange
+from biopsy.questions.releases.find import FailingModel, search_of_engine
 from biopsy.questions.transformations.find import find_transformation
-from biopsy.questions.transformations.findings import TransformationFindings
 from biopsy.questions.transformations.question import SameEngine, TransformationQuestion, parse_tool
 from biopsy.session.trial import Budget
 from biopsy.tensors.files import read_feeds
@@ -61,71 +53,55 @@ def _not_asked(facts: KnownFacts, context: StepContext) -> str | None:
 
 
 def _answer(facts: KnownFacts, context: StepContext) -> StepAnswer:
-    failure = facts.failure
+    failure, piece, question = facts.failure, facts.piece, context.question
     assert failure is not None
-    context.begin_step()
-    context.cool()
-    template = original_template(failure, context.question)
-    search = _search(facts, failure, template, context)
-    ended = None
-    try:
-        search.run()
-    except TimeUpError:
-        ended = TIME
-    except KeyboardInterrupt:
-        ended = PERSON
-    found = search.found
-    if ended is not None and not found.tried:
-        if ended is PERSON:
-            raise KeyboardInterrupt
-        raise TimeUpError
-    write_whole(context.question.folder / REPORT, [as_json(plain(releases_tree(found)))])
-    seen = _record(found, template, complete=ended is None)
-    return StepAnswer(replace(facts, further=replace(facts.further, releases=seen)), found.text, ended)
 
-
-def _search(facts: KnownFacts, failure: FailureSeen, template: CheckTemplate, context: StepContext) -> ReleaseSearch:
-    """With the piece if there is one: each release takes a fresh process or more."""
-    question, piece = context.question, facts.piece
-    listener, rules = _until_over(context), question.judging.rules
-    if piece is None:
-        return search_of_engine(question.model, template.spec, template.words, listener, rules=rules)
-    whole = FailingModel(model=question.model, check=template.words, weights_folder=question.weights_folder)
-    words = piece_template(failure, piece, question).words
-    return search_of_engine(Path(piece.path), template.spec, words, listener, rules=rules, whole=whole)
-
-
-def _until_over(context: StepContext) -> events.Listener:
-    """Raises TimeUpError once the time is over, also before packages are installed."""
-
-    def listen(event: events.Event) -> None:
+    def until_over(event: events.Event) -> None:  # also before packages are installed
         context.bounded(event)
         if isinstance(event, events.InstallationStarted) and context.seconds_left == 0:
             raise TimeUpError
 
-    return listen
-
-
-def _record(found: ReleaseFindings, template: CheckTemplate, *, complete: bool) -> ReleasesSeen:
-    return ReleasesSeen(
-        package=found.package,
-        text=found.text,
-        changes=tuple(_change(border, template) for border in found.borders),
-        tried=len(found.tried),
-        doubt=found.doubt,
-        complete=complete,
+    template = original_template(failure, question)
+    model, words, whole = question.model, template.words, None
+    if piece is not None:  # each release takes a fresh process or more
+        model, words = Path(piece.path), piece_template(failure, piece, question).words
+        whole = FailingModel(model=question.model, check=template.words, weights_folder=question.weights_folder)
+    rules = question.judging.rules
+    search = search_of_engine(model, template.spec, words, until_over, rules=rules, whole=whole)
+    ended: str | None = None
+    try:
+        search.run()
+    except TimeUpError:
+        ended = TIME
+        if not search.found.tried:
+            raise
+    except KeyboardInterrupt:
+        ended = PERSON
+        if not search.found.tried:
+            raise
+    findings = search.found
+    context.keep(REPORT, findings.as_json())
+    changes = []
+    for border in findings.borders:
+        right = border.before if border.broke else border.after
+        changes.append(
+            ReleaseChangeSeen(
+                text=border.text,
+                broke=border.broke,
+                right=right.version,
+                engine=template.changed(SettingChange({RELEASE: right.version})).text,
+                verified=border.verified,
+            )
+        )
+    seen = ReleasesSeen(
+        package=findings.package,
+        text=findings.text,
+        changes=tuple(changes),
+        tried=len(findings.tried),
+        doubt=findings.doubt,
+        complete=ended is None,
     )
-
-
-def _change(border: ReleaseBorder, template: CheckTemplate) -> ReleaseChangeSeen:
-    right = border.before if border.broke else border.after
-    return ReleaseChangeSeen(
-        text=border.text,
-        broke=border.broke,
-        right=right.version,
-        engine=template.changed(SettingChange({RELEASE: right.version})).text,
-        verified=border.verified,
-    )
+    return StepAnswer(facts.also(releases=seen), findings.text, ended)
 
 
 RELEASES = DiagnosisStep(
@@ -145,16 +121,14 @@ TRANSFORMATION_REPORT = "transformation.json"
 """What was found, as ``debug transform`` has it, in the folder of the evidence."""
 
 _PIECE = "transformed.onnx"
-_SHARE, _SHARE_OF_REDUCTION = 0.6, 0.6
+_SHARE_OF_REDUCTION = 0.6
 _MOST_SHOWN = 4
 
 
 def _transformation_not_asked(facts: KnownFacts, context: StepContext) -> str | None:
-    if context.question.tool is not None:
+    if context.question.tool is not None or _optimizer(facts) is not None:
         return None
-    if _optimizer(facts) is None:
-        return "no optimizer that writes a model is known to be the cause"
-    return None
+    return "no optimizer that writes a model is known to be the cause"
 
 
 def _optimizer(facts: KnownFacts) -> EngineSpec | None:
@@ -168,18 +142,27 @@ def _optimizer(facts: KnownFacts) -> EngineSpec | None:
 
 
 def _transformation_answer(facts: KnownFacts, context: StepContext) -> StepAnswer:
-    context.begin_step(_SHARE)
-    context.cool()
-    tool = context.question.tool
-    question = _of_optimizer(facts, context) if tool is None else _of_tool(tool, context)
+    question = _of_optimizer(facts, context) if context.question.tool is None else _of_tool(context)
     try:
-        found = find_transformation(question, context.bounded)
+        findings = find_transformation(question, context.bounded)
     except errors.OriginalPasses as error:
         seen = TransformationSeen(tool=question.tool.text, sentence=error.message, breaks=False)
-        return StepAnswer(replace(facts, further=replace(facts.further, transformation=seen)), f"no: {error.message}")
-    write_whole(context.question.folder / TRANSFORMATION_REPORT, [as_json(plain(transformation_tree(found)))])
-    seen = _transformation_record(found, of_piece=tool is None)
-    return StepAnswer(replace(facts, further=replace(facts.further, transformation=seen)), _line(seen))
+        return StepAnswer(facts.also(transformation=seen), f"no: {error.message}")
+    context.keep(TRANSFORMATION_REPORT, findings.as_json())
+    seen = TransformationSeen(
+        tool=f"{findings.tool} {findings.release}".strip(),
+        sentence=findings.sentence,
+        breaks=True,
+        of_piece=context.question.tool is None,
+        nodes=findings.piece.nodes,
+        nodes_after=findings.piece.made,
+        passes=findings.passes.alone,
+        engine_doubted=findings.where.second_opinion == "right",
+    )
+    line = seen.sentence
+    if seen.of_piece and seen.nodes_after:
+        line = f"the optimizer turns {count(len(seen.nodes), 'node')} into {operators_of(seen)}"
+    return StepAnswer(facts.also(transformation=seen), line)
 
 
 def _of_optimizer(facts: KnownFacts, context: StepContext) -> TransformationQuestion:
@@ -187,30 +170,30 @@ def _of_optimizer(facts: KnownFacts, context: StepContext) -> TransformationQues
     piece, spec = facts.piece, _optimizer(facts)
     assert piece is not None and spec is not None
     level = spec.settings.get("optimization") or "all"
-    tool = parse_tool(f"onnxruntime:level={level}" if level in ("basic", "extended", "layout") else "onnxruntime")
+    path, inputs, samples = Path(piece.path), piece.inputs, context.question.samples
+
+    def feeds() -> Sequence[Feed]:
+        if inputs is not None:
+            return read_feeds(Path(inputs))
+        return feeds_of(index_file(path), replace(samples, files=()))
+
     return TransformationQuestion(
-        index=index_file(Path(piece.path)),
-        tool=tool,
+        index=index_file(path),
+        tool=parse_tool(f"onnxruntime:level={level}" if level in ("basic", "extended", "layout") else "onnxruntime"),
         python=Path(sys.executable),
-        decides=_same_engine(lambda: _feeds_of_piece(piece, context), context),
+        decides=_same_engine(feeds, context),
         reduces=False,
         finds_passes=False,
         limits=Limits(seconds=max(1.0, context.seconds_left)),
     )
 
 
-def _feeds_of_piece(piece: PieceFound, context: StepContext) -> Sequence[Feed]:
-    if piece.inputs is not None:
-        return read_feeds(Path(piece.inputs))
-    return feeds_of(index_file(Path(piece.path)), replace(context.question.samples, files=()))
-
-
-def _of_tool(tool: str, context: StepContext) -> TransformationQuestion:
+def _of_tool(context: StepContext) -> TransformationQuestion:
     """About the whole model."""
     question = context.question
     return TransformationQuestion(
         index=question.index,
-        tool=parse_tool(tool),
+        tool=parse_tool(question.tool or ""),
         python=Path(sys.executable),
         decides=_same_engine(lambda: feeds_of(question.index, question.samples), context),
         output=question.folder / _PIECE,
@@ -230,25 +213,6 @@ def _same_engine(feeds: Callable[[], Sequence[Feed]], context: StepContext) -> S
     )
 
 
-def _transformation_record(found: TransformationFindings, *, of_piece: bool) -> TransformationSeen:
-    return TransformationSeen(
-        tool=f"{found.tool} {found.release}".strip(),
-        sentence=found.sentence,
-        breaks=True,
-        of_piece=of_piece,
-        nodes=found.piece.nodes,
-        nodes_after=found.piece.made,
-        passes=found.passes.alone,
-        engine_doubted=found.where.second_opinion == "right",
-    )
-
-
-def _line(seen: TransformationSeen) -> str:
-    if not seen.of_piece or not seen.nodes_after:
-        return seen.sentence
-    return f"the optimizer turns {count(len(seen.nodes), 'node')} into {operators_of(seen)}"
-
-
 def operators_of(seen: TransformationSeen) -> str:
     """The operators that were made, such as ``SimplifiedLayerNormalization``."""
     return first_of([node.partition(" ")[0] for node in seen.nodes_after], _MOST_SHOWN)
@@ -261,5 +225,6 @@ TRANSFORMATION = DiagnosisStep(
     answer=_transformation_answer,
     evidence="transformation",
     files=(TRANSFORMATION_REPORT, _PIECE),
+    share=0.6,
 )
 """The model before and after it."""

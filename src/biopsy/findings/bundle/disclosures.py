@@ -36,19 +36,19 @@ _BYTES = (".npy", ".onnx", ".data")
 
 def words_of_machine(model: Path) -> dict[str, str]:
     """Paths, and the names of the user and the machine -> what each is, for a person."""
-    found: dict[str, str] = {}
+    words: dict[str, str] = {}
     with suppress(OSError, KeyError, ImportError):
-        found[getpass.getuser()] = "the name of the user"
-    found[socket.gethostname()] = "the name of the machine"
+        words[getpass.getuser()] = "the name of the user"
+    words[socket.gethostname()] = "the name of the machine"
     folders = {
         Path.home(): "the home folder",
         Path.cwd(): "the current folder",
         model.absolute().parent: "the folder of the model",
         Path(sys.prefix): "the folder of this Python",
     }
-    found |= {str(folder): what for folder, what in folders.items() if folder not in _FOLDERS_OF_ANYBODY}
+    words |= {str(folder): what for folder, what in folders.items() if folder not in _FOLDERS_OF_ANYBODY}
     usual = usual_words()
-    return {word: what for word, what in found.items() if word and word not in usual}
+    return {word: what for word, what in words.items() if word and word not in usual}
 
 
 def disclosures(archive: Path, words: Mapping[str, str]) -> list[str]:
@@ -61,14 +61,14 @@ def disclosures(archive: Path, words: Mapping[str, str]) -> list[str]:
     if not wanted:
         return []
     patterns = {word: re.compile(rb"(?<![A-Za-z0-9_])" + re.escape(word) + rb"(?![A-Za-z0-9_])") for word in wanted}
-    found: dict[str, None] = {}
+    told: dict[str, None] = {}
     for member, data in _members(archive):
         shortest = _SHORTEST_AMONG_BYTES if member.endswith(_BYTES) else _SHORTEST
         for word, pattern in patterns.items():
             if len(word) >= shortest and (pattern.search(data) or pattern.search(member.encode())):
                 text, what = wanted[word]
-                found[f"{member} holds {text!r}, {what}"] = None
-    return list(found)
+                told[f"{member} holds {text!r}, {what}"] = None
+    return list(told)
 
 
 def _members(archive: Path | io.BytesIO, above: str = "") -> Iterator[tuple[str, bytes]]:
@@ -94,10 +94,10 @@ def words_of_model(path: Path) -> dict[str, str]:
 
     Weights are not read from files beside it. Raises ModelError.
     """
-    found = dict.fromkeys(_texts(parse(read_bytes(path), path)), "a name or text of the original")
-    found[path.stem] = "the name of the original's file"
+    words = dict.fromkeys(_texts(parse(read_bytes(path), path)), "a name or text of the original")
+    words[path.stem] = "the name of the original's file"
     usual = usual_words()
-    return {text: what for text, what in found.items() if text not in usual and not _NEUTRAL.fullmatch(text)}
+    return {text: what for text, what in words.items() if text not in usual and not _NEUTRAL.fullmatch(text)}
 
 
 def without_words_of(words: Mapping[str, str], result: Path) -> dict[str, str]:
@@ -121,13 +121,13 @@ def usual_words() -> Collection[str]:
     """Words of the standard, and of the texts that every bundle is made of."""
     from onnx import TensorProto, defs
 
-    found = {*PUBLIC_DOMAINS, *(name.lower() for name in TensorProto.DataType.keys())}  # noqa: SIM118 -- no dictionary
+    words = {*PUBLIC_DOMAINS, *(name.lower() for name in TensorProto.DataType.keys())}  # noqa: SIM118 -- no dictionary
     for schema in defs.get_all_schemas_with_history():
-        found |= {schema.name, schema.domain, *schema.attributes}
+        words |= {schema.name, schema.domain, *schema.attributes}
     told = {"literals.py", "issue.py"}
     bundle = resources.files(script_parts.__name__.rpartition(".")[0])
     files = [*resources.files(script_parts).iterdir(), *(file for file in bundle.iterdir() if file.name in told)]
     for file in files:
         if file.name.endswith(".py"):
-            found.update(_WORD.findall(file.read_text(encoding="utf-8")))
-    return found.union(*map(_WORD.findall, TITLES.values()))
+            words.update(_WORD.findall(file.read_text(encoding="utf-8")))
+    return words.union(*map(_WORD.findall, TITLES.values()))

@@ -7,7 +7,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 from biopsy.comparison.tolerance import Criteria, asked_of
 from biopsy.engines.base import Engine, ModelInput
@@ -27,6 +27,10 @@ from biopsy.tensors.types import dtype_named, is_extended
 
 _LOAD = 'load(str(HERE / "model.onnx"), **SETTINGS)'
 _INPUTS = 'read(HERE / "inputs.npz", INPUTS)'
+
+
+_Parts: TypeAlias = tuple[Sequence[str], Mapping[str, Literal], Sequence[str]]
+"""Parts of a script, its constants, and its work."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -56,19 +60,20 @@ class EngineScript:
             modules=needed,
         )
 
-    def _of_kind(self, call: ScriptedEngine) -> tuple[Sequence[str], Mapping[str, Literal], Sequence[str]]:
-        failure = self.failure
-        if failure.kind in ("comparison", "non-finite"):
-            if not call.runs:
-                raise OnlyBiopsyError("running what TensorRT has built")
-            return self._comparison() if failure.kind == "comparison" else self._non_finite()
-        if failure.kind == "engine failure":
-            constants: dict[str, Literal] = {"KIND": self.failure.name, "SAID": self.failure.message}
-            if self.failure.stage != "run":
-                work = [f"return expect_failure(lambda: {_LOAD}, None, kind=KIND, said=SAID)"]
-                return ("engine_failure",), constants, work
-            if not call.runs:
-                raise OnlyBiopsyError("running what TensorRT has built")
+    def _of_kind(self, call: ScriptedEngine) -> _Parts:
+        kind, constants = self.failure.kind, {"KIND": self.failure.name, "SAID": self.failure.message}
+        needs_run = kind in ("comparison", "non-finite") or (kind == "engine failure" and self.failure.stage == "run")
+        if needs_run and not call.runs:
+            raise OnlyBiopsyError("running what TensorRT has built")
+        if kind == "comparison":
+            return self._comparison()
+        if kind == "non-finite":
+            work = [f"model = {_LOAD}", f"return find_non_finite(lambda feed: run(model, feed, OUTPUTS), {_INPUTS})"]
+            return ("values", "non_finite"), self._fed, work
+        if kind == "engine failure" and not needs_run:
+            work = [f"return expect_failure(lambda: {_LOAD}, None, kind=KIND, said=SAID)"]
+            return ("engine_failure",), {**constants}, work
+        if kind == "engine failure":
             work = [
                 f"feeds = {_INPUTS}",
                 "return expect_failure(",
@@ -79,13 +84,9 @@ class EngineScript:
                 ")",
             ]
             return ("values", "engine_failure"), {**self._fed, **constants}, work
-        if failure.kind in ("crash", "timeout"):
+        if kind in ("crash", "timeout"):
             return self._child(call)
         raise OnlyBiopsyError("a comparison that is not known")
-
-    @property
-    def _outputs(self) -> list[str]:
-        return [self.index.names[tensor] for tensor in self.index.outputs]
 
     @property
     def _fed(self) -> dict[str, Literal]:
@@ -96,9 +97,9 @@ class EngineScript:
                 raise OnlyBiopsyError(f"{name!r}, which is no tensor")
             if kind is not None and kind.elem != STRING and is_extended(dtype_named(kind.dtype)):
                 raise OnlyBiopsyError(f"{name!r}, whose type {kind.dtype} is not one of NumPy's own")
-        return {"OUTPUTS": self._outputs, "INPUTS": list(self.inputs)}
+        return {"OUTPUTS": [self.index.names[tensor] for tensor in self.index.outputs], "INPUTS": list(self.inputs)}
 
-    def _comparison(self) -> tuple[Sequence[str], Mapping[str, Literal], Sequence[str]]:
+    def _comparison(self) -> _Parts:
         if self.question.beyond:
             raise OnlyBiopsyError(self.question.beyond)
         limits: dict[str, dict[str, Literal]] = {}
@@ -118,14 +119,12 @@ class EngineScript:
         ]
         parts = ("values", "comparison") if plain else ("values", "comparison", "measures")
         if not plain:
-            limits = {name: _by_measures(asked) for name, asked in limits.items()}
+            for name, asked in limits.items():  # as the part that knows other measures takes them
+                if "atol" in asked:
+                    limits[name] = {"elements": [asked.pop("atol"), asked.pop("rtol")], **asked}
         return parts, {**self._fed, "EXPECTED": list(self.expected), "LIMITS": limits}, work
 
-    def _non_finite(self) -> tuple[Sequence[str], Mapping[str, Literal], Sequence[str]]:
-        work = [f"model = {_LOAD}", f"return find_non_finite(lambda feed: run(model, feed, OUTPUTS), {_INPUTS})"]
-        return ("values", "non_finite"), self._fed, work
-
-    def _child(self, call: ScriptedEngine) -> tuple[Sequence[str], Mapping[str, Literal], Sequence[str]]:
+    def _child(self, call: ScriptedEngine) -> _Parts:
         constants: dict[str, Literal] = {"ENDS_BY": self.failure.name, "SECONDS": self.seconds}
         watch = ["", "return watch_child(work, __file__, ends_by=ENDS_BY, seconds=SECONDS)"]
         if not self.inputs or not call.runs:
@@ -157,12 +156,6 @@ def _limits(name: str, asked: Criteria, expected: Array) -> dict[str, Literal]:
         found = {"errors": [asked.stat, asked.quantile, tolerance.atol, tolerance.rtol]}
     limits: list[Literal] = [[limit.metric, limit.value] for limit in asked.limits]
     return {**found, "limits": limits} if limits else found
-
-
-def _by_measures(asked: Mapping[str, Literal]) -> dict[str, Literal]:
-    """The same for the part of a script that knows other measures too."""
-    others = {key: value for key, value in asked.items() if key not in {"atol", "rtol"}}
-    return {"elements": [asked["atol"], asked["rtol"]], **others} if "atol" in asked else others
 
 
 # How a script calls an engine: the part of the script that does it, and the settings it is given.
@@ -247,7 +240,6 @@ _TRT_CALLED = frozenset({"package", "flags", "optimization", "min_shapes", "opt_
 
 
 def _trt(engine: Engine, index: ModelIndex) -> ScriptedEngine:
-
     options = engine.options
     declared = {option.stem: {} if option.is_family else option.default for option in engine.options_declared}
     other = [name for name, value in options.items() if name not in _TRT_CALLED and value != declared[name]]
@@ -267,23 +259,17 @@ def _trt(engine: Engine, index: ModelIndex) -> ScriptedEngine:
 
 def _trt_shapes(engine: Engine, index: ModelIndex) -> list[Literal]:
     """Least, best and greatest shape of each open input, of each profile."""
-    declared = {index.names[tensor]: index.tensor_type(tensor) for tensor in index.fed_inputs()}
-    types = {name: type_ for name, type_ in declared.items() if _is_open(type_)}
-    if not types:
-        return []
-    known = {name: type_ for name, type_ in types.items() if type_ is not None}
-    if len(known) < len(types):
+    types = {index.names[tensor]: index.tensor_type(tensor) for tensor in index.fed_inputs()}
+    known = {name: type_ for name, type_ in types.items() if type_ is not None and not type_.is_static}
+    if None in types.values():
         raise OnlyBiopsyError("an input whose shape the model does not tell")
-    model = ModelInput(b"", Path())
-    found = profiles_of(known, engine.options, model, resolve_shapes(known, {}))
+    if not known:
+        return []
+    profiles = profiles_of(known, engine.options, ModelInput(b"", Path()), resolve_shapes(known, {}))
     return [
         {name: [list(span.least), list(span.best), list(span.most)] for name, span in profile.items()}
-        for profile in found
+        for profile in profiles
     ]
-
-
-def _is_open(type_: TensorType | None) -> bool:
-    return type_ is None or type_.shape is None or not all(isinstance(size, int) for size in type_.shape)
 
 
 _CALLS = {"onnxrt": _onnxrt, "openvino": _openvino, "reference": _reference, "trt": _trt}
@@ -299,21 +285,20 @@ def calls_of(spec: EngineSpec, index: ModelIndex) -> tuple[str, ...]:
     """
     plain = without_release(spec)
     release = None if "release" in plain.settings else spec.settings.get("release")
-    make = _ENGINE_CALLS_CALLS.get(spec.name)
     try:
         settings = scripted_engine(create(plain), index).settings
     except OnlyBiopsyError:
         return ()
-    return () if make is None else (*_installed(release, spec), *make(settings))
+    if spec.name not in _PYTHON:
+        return ()
+    lines = tuple(_PYTHON[spec.name](settings))
+    if release is None:
+        return lines
+    usual = find_class(spec.name).distributions[0]
+    return (f"# pip install {release if '==' in release else f'{usual}=={release}'}", *lines)
 
 
-def _installed(release: str | None, spec: EngineSpec) -> Iterator[str]:
-    if release is not None:
-        usual = find_class(spec.name).distributions[0]
-        yield f"# pip install {release if '==' in release else f'{usual}=={release}'}"
-
-
-def _engine_calls_onnxrt(settings: Mapping[str, Any]) -> Iterator[str]:
+def _python_of_onnxrt(settings: Mapping[str, Any]) -> Iterator[str]:
     yield "options = onnxruntime.SessionOptions()"
     if "level" in settings:
         yield f"options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.{settings['level']}"
@@ -328,12 +313,12 @@ def _engine_calls_onnxrt(settings: Mapping[str, Any]) -> Iterator[str]:
     yield f"session = onnxruntime.InferenceSession(path, options{more})"
 
 
-def _engine_calls_openvino(settings: Mapping[str, Any]) -> Iterator[str]:
+def _python_of_openvino(settings: Mapping[str, Any]) -> Iterator[str]:
     config = {"INFERENCE_PRECISION_HINT": settings.get("precision", "f32"), **settings.get("config", {})}
     yield f"compiled = openvino.compile_model(path, {settings.get('device', 'CPU')!r}, {config!r})"
 
 
-_ENGINE_CALLS_CALLS: Mapping[str, Callable[[Mapping[str, Any]], Iterator[str]]] = {
-    "onnxrt": _engine_calls_onnxrt,
-    "openvino": _engine_calls_openvino,
+_PYTHON: Mapping[str, Callable[[Mapping[str, Any]], Iterator[str]]] = {
+    "onnxrt": _python_of_onnxrt,
+    "openvino": _python_of_openvino,
 }

@@ -7,14 +7,13 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import groupby
+from itertools import chain, groupby, islice
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Literal, TypeAlias
 
 from biopsy import errors
 from biopsy.checks.judge import signature_of, status_text
-from biopsy.checks.verdict import VerdictFile
 from biopsy.comparison.runs import compare_runs
 from biopsy.engines.base import Engine
 from biopsy.engines.registry import title_of
@@ -23,7 +22,7 @@ from biopsy.findings.bundle.literals import docstring
 from biopsy.findings.bundle.reproduction import Reproduction
 from biopsy.model.describe import describe
 from biopsy.tensors.files import read_results
-from biopsy.tensors.results import Array, Iteration, RunnerResult
+from biopsy.tensors.results import Array, RunnerResult
 from biopsy.text import first_line, printable, shortened, size_text
 
 _MOST_OF_MODEL = 6000  # characters
@@ -56,25 +55,22 @@ class IssueFacts:
 
 def issue_text(facts: IssueFacts) -> str:
     """The text, in Markdown."""
-    engine = facts.failure.engine
-    form = FORMS.get("" if engine is None else engine.name, FORMS[""])
-    parts = [f"# {_prose(facts.failure.title)}", *_warning(facts)]
-    for heading, content in form.sections:
-        lines = list(_CONTENTS[content](facts))
-        if lines:
-            parts += [f"## {heading}", *lines]
-    return "\n\n".join(parts) + "\n"
-
-
-def _warning(facts: IssueFacts) -> Iterator[str]:
-    done = facts.reproduction
+    engine, done = facts.failure.engine, facts.reproduction
+    parts = [f"# {_prose(facts.failure.title)}"]
     if done.standing == "not":
-        yield (
+        parts.append(
             f"**NOT REPRODUCED: `reproduce.py` ended with status {done.status} where it was tried, and not with 1. "
             "This text describes what biopsy saw; do not send it as it is.**"
         )
     elif done.standing == "with biopsy":
-        yield "**`reproduce.py` needs more than the engine: it was seen to fail only where biopsy is installed.**"
+        parts.append(
+            "**`reproduce.py` needs more than the engine: it was seen to fail only where biopsy is installed.**"
+        )
+    for heading, content in FORMS.get("" if engine is None else engine.name, FORMS[""]):
+        lines = [content] if isinstance(content, str) else list(content(facts))
+        if lines:
+            parts += [f"## {heading}", *lines]
+    return "\n\n".join(parts) + "\n"
 
 
 def _description(facts: IssueFacts) -> Iterator[str]:
@@ -123,27 +119,24 @@ def _log(facts: IssueFacts) -> Iterator[str]:
 
 
 def _environment(facts: IssueFacts) -> Iterator[str]:
-    yield "\n".join(f"- {_prose(name)}: {_inline(value)}" for name, value in _facts(facts) if value)
-
-
-def _facts(facts: IssueFacts) -> Iterator[tuple[str, str]]:
     versions = facts.versions
-    for name, version in versions["packages"].items():
-        yield str(name), str(version)
-    yield "Python", str(versions["python"])
-    yield "operating system", str(versions["os"])
-    yield "processor", str(versions["cpu"])
-    yield "its features", ", ".join(versions["cpu_features"])
-    yield "graphics card", str(versions["gpu"] or "")
-    yield "its driver", str(versions["driver"] or "")
+    told = {
+        **versions["packages"],
+        "Python": versions["python"],
+        "operating system": versions["os"],
+        "processor": versions["cpu"],
+        "its features": ", ".join(versions["cpu_features"]),
+        "graphics card": versions["gpu"] or "",
+        "its driver": versions["driver"] or "",
+    }
+    yield "\n".join(f"- {_prose(str(name))}: {_inline(str(value))}" for name, value in told.items() if value)
 
 
 def _version(facts: IssueFacts) -> Iterator[str]:
     engine = facts.failure.engine
-    for one in facts.versions["engines"]:
-        if engine is not None and one["name"] == engine.name and one["version"]:
-            yield _inline(str(one["version"]))
-            return
+    found = (str(each["version"]) for each in facts.versions["engines"]
+             if engine is not None and each["name"] == engine.name and each["version"])  # fmt: skip
+    yield from map(_inline, islice(found, 1))
 
 
 def _device(facts: IssueFacts) -> Iterator[str]:
@@ -155,28 +148,6 @@ def _device(facts: IssueFacts) -> Iterator[str]:
 
 def _operating_system(facts: IssueFacts) -> Iterator[str]:
     yield _inline(str(facts.versions["os"]))
-
-
-_Content: TypeAlias = Callable[[IssueFacts], Iterator[str]]
-
-
-def _fixed(text: str) -> _Content:
-    return lambda facts: iter([text])
-
-
-_CONTENTS: Mapping[str, _Content] = {
-    "description": _description,
-    "steps": _steps,
-    "log": _log,
-    "environment": _environment,
-    "version": _version,
-    "device": _device,
-    "os": _operating_system,
-    "python": _fixed("Python"),
-    "onnx": _fixed("ONNX"),
-    "released": _fixed("Released Package"),
-    "no conversion": _fixed("No: the model is loaded as it is."),
-}
 
 
 def _prose(text: str, links: Mapping[str, str] = MappingProxyType({})) -> str:
@@ -249,51 +220,35 @@ def model_text(path: Path) -> str:
 
 # The forms in which trackers of engines want to be told of a bug: headings, and what belongs under each.
 
-
-@dataclass(frozen=True)
-class IssueForm:
-    """Headings in order, each with the kind of content that it asks for (see ``issue_text``)."""
-
-    sections: tuple[tuple[str, str], ...]
-
-
-FORMS: Mapping[str, IssueForm] = {
-    "onnxrt": IssueForm(
-        (
-            ("Describe the issue", "description"),
-            ("To reproduce", "steps"),
-            ("OS Version", "os"),
-            ("ONNX Runtime Installation", "released"),
-            ("ONNX Runtime Version or Commit ID", "version"),
-            ("ONNX Runtime API", "python"),
-            ("Execution Provider", "device"),
-            ("System information", "environment"),
-        )
+FORMS: Mapping[str, Sequence[tuple[str, str | Callable[[IssueFacts], Iterator[str]]]]] = {
+    "onnxrt": (
+        ("Describe the issue", _description),
+        ("To reproduce", _steps),
+        ("OS Version", _operating_system),
+        ("ONNX Runtime Installation", "Released Package"),
+        ("ONNX Runtime Version or Commit ID", _version),
+        ("ONNX Runtime API", "Python"),
+        ("Execution Provider", _device),
+        ("System information", _environment),
     ),
-    "openvino": IssueForm(
-        (
-            ("OpenVINO Version", "version"),
-            ("Operating System", "os"),
-            ("Device used for inference", "device"),
-            ("Framework", "onnx"),
-            ("Issue description", "description"),
-            ("Step by step reproduction", "steps"),
-            ("Relevant log output", "log"),
-            ("Environment", "environment"),
-        )
+    "openvino": (
+        ("OpenVINO Version", _version),
+        ("Operating System", _operating_system),
+        ("Device used for inference", _device),
+        ("Framework", "ONNX"),
+        ("Issue description", _description),
+        ("Step by step reproduction", _steps),
+        ("Relevant log output", _log),
+        ("Environment", _environment),
     ),
-    "trt": IssueForm(
-        (("Description", "description"), ("Environment", "environment"), ("Steps To Reproduce", "steps")),
+    "trt": (("Description", _description), ("Environment", _environment), ("Steps To Reproduce", _steps)),
+    "reference": (
+        ("Is the issue related to model conversion?", "No: the model is loaded as it is."),
+        ("Describe the bug", _description),
+        ("System information", _environment),
+        ("Reproduction instructions", _steps),
     ),
-    "reference": IssueForm(
-        (
-            ("Is the issue related to model conversion?", "no conversion"),
-            ("Describe the bug", "description"),
-            ("System information", "environment"),
-            ("Reproduction instructions", "steps"),
-        )
-    ),
-    "": IssueForm((("What happens", "description"), ("How to reproduce it", "steps"), ("Environment", "environment"))),
+    "": (("What happens", _description), ("How to reproduce it", _steps), ("Environment", _environment)),
 }
 """Engine -> the form that its tracker had in 2026; "" for any other."""
 
@@ -321,37 +276,43 @@ class ObservedFailure:
     name: str = ""
     message: str = ""
     actual: Sequence[Mapping[str, Array]] = ()
-    expected: Sequence[Mapping[str, Array]] = field(default=())
+    expected: Sequence[Mapping[str, Array]] = ()
     against: str = ""
 
 
 def failure_of(job: BundleJob, observation: Observation) -> ObservedFailure:
     """The failure that was observed, under the title that was found for it before, if one was."""
-    found = _observed(job, observation)
-    return replace(found, title=_line(job.found.title)) if job.found.title else found
+    failure = _observed(job, observation)
+    return replace(failure, title=_line(job.found.title or failure.title))
 
 
 def _observed(job: BundleJob, observation: Observation) -> ObservedFailure:
-    evidence = observation.evidence
+    evidence, said = observation.evidence, observation.evidence.verdict
     if job.run is None:
         words = str(signature_of(evidence).words)
-        return ObservedFailure(kind="command", title=_line(f"The check fails: {observation.reason}"), message=words)
-    said = evidence.verdict
+        return ObservedFailure(kind="command", title=f"The check fails: {observation.reason}", message=words)
+    engines = job.run.engines
     if evidence.timed_out:
-        engine = job.run.engines[0] if len(job.run.engines) == 1 else None
-        return ObservedFailure(
-            kind="timeout", title=f"{_name(engine)} does not end", engine=engine, name="no end in time"
-        )
+        engine = engines[0] if len(engines) == 1 else None
+        title = f"{_name(engine)} does not end"
+        return ObservedFailure(kind="timeout", title=title, engine=engine, name="no end in time")
     if said.stage == "compare":
         return _of_values(job.run, observation)
-    engine = _failing_engine(job.run.engines, observation)
+    # The engine that failed is named in the verdict, and not among those that gave outputs.
+    named = [engine for engine in engines if said.message.startswith(f"{engine.label} ")]
+    left = [engine for place, engine in enumerate(engines) if place not in observation.results]
+    failing = next((engine for engine in (*named, *left) if said.engine in ("", engine.name)), None)
     is_crash = said.kind.startswith("SIG") or evidence.status < 0
     name = said.kind or status_text(evidence.status).removeprefix("signal ")
     does = {"load": "loads", "build": "builds"}.get(said.stage, "runs")
-    title = f"{_name(engine)} {'crashes' if is_crash else 'fails'} when it {does} the model: {name}"
-    message = "" if is_crash else _line(first_line(said.message))
-    kind: Kind = "crash" if is_crash else "engine failure"
-    return ObservedFailure(kind=kind, title=_line(title), engine=engine, stage=said.stage, name=name, message=message)
+    return ObservedFailure(
+        kind="crash" if is_crash else "engine failure",
+        title=f"{_name(failing)} {'crashes' if is_crash else 'fails'} when it {does} the model: {name}",
+        engine=failing,
+        stage=said.stage,
+        name=name,
+        message="" if is_crash else _line(first_line(said.message)),
+    )
 
 
 def _line(text: str) -> str:
@@ -364,57 +325,31 @@ def _name(engine: Engine | None) -> str:
     return title[:1].upper() + title[1:]
 
 
-def _failing_engine(engines: Sequence[Engine], observation: Observation) -> Engine | None:
-    """The engine that failed: named in the verdict, and not among those that gave outputs."""
-    said = observation.evidence.verdict
-    named = [engine for engine in engines if said.message.startswith(f"{engine.label} ")]
-    left = [engine for place, engine in enumerate(engines) if place not in observation.results]
-    found = [engine for engine in (*named, *left) if said.engine in ("", engine.name)]
-    return found[0] if found else None
-
-
 def _of_values(question: RunQuestion, observation: Observation) -> ObservedFailure:
-    said = observation.evidence.verdict
-    place = next((at for at, engine in enumerate(question.engines) if engine.label == said.engine), None)
+    """Outputs that differ, with what the engine was compared with: the first engine, then golden values."""
+    said, engines = observation.evidence.verdict, question.engines
+    place = next((at for at, engine in enumerate(engines) if engine.label == said.engine), None)
+    names = ", ".join(map(repr, said.outputs[:3]))
     if said.kind == "not-finite":
-        place = 0 if place is None else place
-        return _of_one(question.engines[place], said, "non-finite", "gives NaN or infinity")
+        engine = engines[place or 0]
+        title = f"{_name(engine)} gives NaN or infinity for {names}"
+        return ObservedFailure(kind="non-finite", title=title, engine=engine, stage="compare", name=said.kind)
     actual = None if place is None else observation.results.get(place)
     if place is None or actual is None:
-        return ObservedFailure(kind="command", title=_line(f"Outputs differ: {said.kind}"))
-    engine = question.engines[place]
-    title = f"{_name(engine)} computes {', '.join(map(repr, said.outputs[:3])) or 'an output'} wrongly"
-    found = ObservedFailure(kind="comparison", title=_line(title), engine=engine, stage="compare", name=said.kind)
-    for against, expected in _expected(question, observation, place):
+        return ObservedFailure(kind="command", title=f"Outputs differ: {said.kind}")
+    engine = engines[place]
+    title = f"{_name(engine)} computes {names or 'an output'} wrongly"
+    failure = ObservedFailure(kind="comparison", title=title, engine=engine, stage="compare", name=said.kind)
+    first = observation.results.get(0)
+    golden = (("golden values", result) for path in question.golden for result in read_results(path))
+    for against, expected in chain([(engines[0].label, first)] if place > 0 and first is not None else [], golden):
         if question.beyond or not _same(question, actual, expected):
             pairs = list(zip(actual.iterations, expected.iterations, strict=False))
-            kept = [_sliced(one, other) for one, other in pairs]
-            return ObservedFailure(
-                kind=found.kind,
-                title=found.title,
-                engine=found.engine,
-                stage=found.stage,
-                name=found.name,
-                actual=[dict(one.outputs) for one, _ in pairs],
-                expected=kept,
-                against=against,
-            )
-    return found
-
-
-def _of_one(engine: Engine, said: VerdictFile, kind: Kind, does: str) -> ObservedFailure:
-    title = f"{_name(engine)} {does} for {', '.join(map(repr, said.outputs[:3]))}"
-    return ObservedFailure(kind=kind, title=_line(title), engine=engine, stage="compare", name=said.kind)
-
-
-def _expected(question: RunQuestion, observation: Observation, place: int) -> Iterator[tuple[str, RunnerResult]]:
-    """What an engine was compared with, in order, and what that is called."""
-    first = observation.results.get(0)
-    if place > 0 and first is not None:
-        yield question.engines[0].label, first
-    for path in question.golden:
-        for result in read_results(path):
-            yield "golden values", result
+            kept = [  # of what may be every tensor of a whole model, what the model of the bundle gives
+                {name: other.outputs[name] for name in one.outputs if name in other.outputs} for one, other in pairs
+            ]
+            return replace(failure, actual=[dict(one.outputs) for one, _ in pairs], expected=kept, against=against)
+    return failure
 
 
 def _same(question: RunQuestion, actual: RunnerResult, expected: RunnerResult) -> bool:
@@ -423,11 +358,6 @@ def _same(question: RunQuestion, actual: RunnerResult, expected: RunnerResult) -
         return compare_runs(actual, expected, *limits, limits=question.limits, detail="brief").passed
     except errors.CannotCompare:
         return True
-
-
-def _sliced(actual: Iteration, expected: Iteration) -> dict[str, Array]:
-    """Of what was expected, possibly of every tensor of a whole model, what the model of the bundle gives."""
-    return {name: expected.outputs[name] for name in actual.outputs if name in expected.outputs}
 
 
 # What a failure is not, as far as the bundle's own runs tell.

@@ -119,17 +119,26 @@ class Observation:
 
 def observe(job: BundleJob, model: Path, scratch: Path) -> Observation:
     """Run the check on ``model`` until it fails. Raises CheckError if it does not, or cannot be run."""
-    check, kept = _watched(job, scratch)
+    _, default_name, timeout, memory = job.check.given
+    inputs, outputs = scratch / "fed.safetensors", scratch / "given.safetensors"
+    check = job.check.cold()
+    if job.run is not None:
+        own = own_words(job)
+        if not job.run.build_only:
+            own = own.with_options("--save-inputs", str(inputs), "--save-outputs", str(outputs), ARBITER)
+        check = CommandCheck(own.words, default_name, timeout, memory)
     for run in range(1, _MOST_TRIES + 1):
         evidence = _without_folder(check.run(model), model.parent)
         judged = judge(evidence, job.rules, None)
         if judged.outcome is Outcome.REPRODUCES:
-            told = Observation(evidence=judged.evidence, reason=judged.reason, runs=run)
-            if kept is None:
-                return told
-            feeds = read_feeds(kept.inputs) if kept.inputs.exists() else []
-            found = read_results(kept.outputs) if kept.outputs.exists() else []
-            return replace(told, feeds=feeds, results={_place(result, at): result for at, result in enumerate(found)})
+            results = read_results(outputs) if outputs.exists() else []
+            return Observation(
+                evidence=judged.evidence,
+                reason=judged.reason,
+                runs=run,
+                feeds=read_feeds(inputs) if inputs.exists() else [],
+                results={_place(result, at): result for at, result in enumerate(results)},
+            )
         if judged.outcome is Outcome.INFRASTRUCTURE:
             break
     raise errors.CheckError(
@@ -145,14 +154,6 @@ def _without_folder(evidence: Evidence, folder: Path) -> Evidence:
     said = replace(evidence.verdict, message=evidence.verdict.message.replace(place, ""))
     output = evidence.output.replace(os.fsencode(place), b"")
     return replace(evidence, output=output, verdict=said, candidate=evidence.candidate.replace(place, ""))
-
-
-@dataclass(frozen=True)
-class _Kept:
-    """Where our own ``run`` leaves what it fed and got."""
-
-    inputs: Path
-    outputs: Path
 
 
 def own_words(job: BundleJob) -> OwnRun:
@@ -177,19 +178,7 @@ def packed_words(words: Sequence[str], *, inputs: bool, expected: bool) -> OwnRu
     return OwnRun(tuple(words)).with_options(*loaded)
 
 
-def _watched(job: BundleJob, scratch: Path) -> tuple[CommandCheck, _Kept | None]:
-    """The check, and where it leaves its values, if it does."""
-    _, default_name, timeout, memory = job.check.given
-    if job.run is None:
-        return job.check.cold(), None
-    own, kept = own_words(job), None
-    if not job.run.build_only:
-        kept = _Kept(scratch / "fed.safetensors", scratch / "given.safetensors")
-        own = own.with_options("--save-inputs", str(kept.inputs), "--save-outputs", str(kept.outputs), ARBITER)
-    return CommandCheck(own.words, default_name, timeout, memory), kept
-
-
 def _place(result: RunnerResult, otherwise: int) -> int:
     """The place of the engine that a runner is named for."""
-    found = _RUNNER.search(result.runner)
-    return int(found[1]) if found else otherwise
+    named = _RUNNER.search(result.runner)
+    return int(named[1]) if named else otherwise

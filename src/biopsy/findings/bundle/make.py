@@ -25,8 +25,8 @@ from biopsy.findings.bundle.issue import (
 )
 from biopsy.findings.bundle.job import BundleJob, Observation, observe, packed_words, unloaded_words
 from biopsy.findings.bundle.packing import publish, require_target, write_archive
-from biopsy.findings.bundle.reproduction import Reproduction, Standing, reproduce
-from biopsy.findings.bundle.script import CommandScript, CopiedFiles, Script, copied_files
+from biopsy.findings.bundle.reproduction import Standing, reproduce
+from biopsy.findings.bundle.script import CommandScript, CopiedFiles, copied_files
 from biopsy.findings.report import versions_tree
 from biopsy.model.extract import choose_outputs
 from biopsy.model.index import ModelIndex, index_bytes
@@ -42,7 +42,11 @@ from biopsy.tensors.npz import FORM
 from biopsy.tensors.results import Feed, Iteration, RunnerResult
 
 _NOT_REPRODUCED = "NOT-REPRODUCED.txt"
-_TIMES = 2
+_LEAST_SECONDS = 60.0
+_TIMES = 20
+"""How much longer than the check that was seen a script may take before it counts as one that does not end."""
+
+_TIMES_OF_SCRIPT = 2
 """How much longer than it waits itself a script may run before it counts as one that shows nothing."""
 
 _TRIES_IF_FLAKY = 20
@@ -83,16 +87,40 @@ def make_bundle(job: BundleJob) -> Bundle:
     with temporary_folder("biopsy-bundle-") as scratch:
         folder = scratch / "members"
         folder.mkdir()
-        index = write_model(job, folder / "model.onnx")
+        index = _write_model(job, folder / "model.onnx")
         observation = observe(job, folder / "model.onnx", scratch)
         failure = failure_of(job, observation)
-        contents = write_contents(job, observation, failure, folder, index)
-        reproduction = _reproduced(job, contents, observation, scratch)
-        facts = _facts(job, contents, observation, failure, reproduction, folder)
-        members = [*contents.members, *_texts(job, facts, folder)]
+        seconds = observation.evidence.seconds
+        seconds = (
+            round(seconds, 1) if observation.evidence.timed_out else max(_LEAST_SECONDS, round(_TIMES * seconds, 1))
+        )
+        contents = _write_contents(job, observation, failure, folder, index, seconds)
+        tried = scratch / "tried.zip"
+        write_archive(tried, contents.members)
+        reproduction = reproduce(
+            tried,
+            scratch,
+            Limits(_TIMES_OF_SCRIPT * seconds, job.check.memory),
+            needs_biopsy=bool(contents.needs_biopsy),
+            tries=_TRIES_IF_FLAKY if job.found.how_often else 1 if observation.runs == 1 else 4 * observation.runs,
+        )
+        facts = IssueFacts(
+            failure=failure,
+            reproduction=reproduction,
+            model=model_text(folder / "model.onnx"),
+            script=(folder / "reproduce.py").read_text(encoding="utf-8"),
+            versions=versions_tree([] if job.run is None else [engine.label for engine in job.run.engines]),
+            excluded=list(exclusions(observation, failure, reproduction, job.found.how_often)),
+            found=job.found,
+            settings=job.settings if job.secrets is None or not job.settings else "not told here",
+            remarks=[f"left out: {text}" for text in contents.left_out],
+            sizes={member.name: member.stat().st_size for member in contents.members},
+            places=_places(job, folder / "model.onnx"),
+        )
+        members = [*contents.members, *_write_texts(job, facts, folder)]
         archive = scratch / "bundle.zip"
         write_archive(archive, members)
-        _require_nothing_told(job, archive, _said(contents, failure, reproduction))
+        _require_nothing_told(job, archive, "" if contents.is_command else f"{failure.message}\n{reproduction.output}")
         publish(job.target, archive, members)
         return Bundle(
             path=job.target,
@@ -106,45 +134,6 @@ def make_bundle(job: BundleJob) -> Bundle:
         )
 
 
-def _reproduced(job: BundleJob, contents: Contents, observation: Observation, scratch: Path) -> Reproduction:
-    """What the script does, unpacked from an archive."""
-    archive = scratch / "tried.zip"
-    write_archive(archive, contents.members)
-    limits = Limits(_TIMES * seconds_of(observation), job.check.memory)
-    return reproduce(
-        archive,
-        scratch,
-        limits,
-        needs_biopsy=bool(contents.needs_biopsy),
-        tries=_TRIES_IF_FLAKY if job.found.how_often else 1 if observation.runs == 1 else 4 * observation.runs,
-    )
-
-
-def _facts(
-    job: BundleJob,
-    contents: Contents,
-    observation: Observation,
-    failure: ObservedFailure,
-    reproduction: Reproduction,
-    folder: Path,
-) -> IssueFacts:
-    """What the issue is made of."""
-    labels = [] if job.run is None else [engine.label for engine in job.run.engines]
-    return IssueFacts(
-        failure=failure,
-        reproduction=reproduction,
-        model=model_text(folder / "model.onnx"),
-        script=(folder / "reproduce.py").read_text(encoding="utf-8"),
-        versions=versions_tree(labels),
-        excluded=list(exclusions(observation, failure, reproduction, job.found.how_often)),
-        found=job.found,
-        settings=job.settings if job.secrets is None or not job.settings else "not told here",
-        remarks=[f"left out: {text}" for text in contents.left_out],
-        sizes={member.name: member.stat().st_size for member in contents.members},
-        places=_places(job, folder / "model.onnx"),
-    )
-
-
 def _places(job: BundleJob, model: Path) -> list[str]:
     """The lines of code that the nodes of the bundle's model come from; of one that hides where it comes from, none."""
     if job.secrets is not None:
@@ -156,48 +145,42 @@ def _places(job: BundleJob, model: Path) -> list[str]:
     return [place.text for place in places_of(sources_of(index, original))]
 
 
-def _texts(job: BundleJob, facts: IssueFacts, folder: Path) -> list[Path]:
+def _write_texts(job: BundleJob, facts: IssueFacts, folder: Path) -> list[Path]:
     """Write what tells of the failure; the files in their order."""
     reproduction = facts.reproduction
-    found = {"versions.json": json.dumps(facts.versions, indent=1).encode() + b"\n", **job.reports}
+    texts = {"versions.json": json.dumps(facts.versions, indent=1).encode() + b"\n", **job.reports}
     if reproduction.standing == "not":
         text = f"reproduce.py ended with status {reproduction.status}, and not with 1:\n\n{reproduction.output}"
-        found[_NOT_REPRODUCED] = text.encode("utf-8", "backslashreplace")
-    found["ISSUE.md"] = issue_text(facts).encode("utf-8", "backslashreplace")
-    for name, data in found.items():
+        texts[_NOT_REPRODUCED] = text.encode("utf-8", "backslashreplace")
+    texts["ISSUE.md"] = issue_text(facts).encode("utf-8", "backslashreplace")
+    for name, data in texts.items():
         write_whole(folder / name, [data])
-    return [folder / name for name in found]
-
-
-def _said(contents: Contents, failure: ObservedFailure, reproduction: Reproduction) -> str:
-    """What an engine said of the bundle's own model: it knows no word of the original, whatever it says."""
-    return "" if contents.is_command else f"{failure.message}\n{reproduction.output}"
+    return [folder / name for name in texts]
 
 
 def _require_nothing_told(job: BundleJob, archive: Path, said: str) -> None:
-    """Raise CheckError if the archive holds what it may not; words that an engine ``said`` may be names by chance."""
+    """Raise CheckError if the archive holds what it may not.
+
+    What an engine has ``said`` of the bundle's own model knows no word of the original: its words are names by chance.
+    """
     if job.secrets is None:
         return
     spoken = set(re.findall(r"\w+", said))
     secrets = {word: what for word, what in job.secrets.items() if word not in spoken}
-    found = disclosures(archive, {**secrets, **words_of_machine(job.original)})
-    if found:
+    told = disclosures(archive, {**secrets, **words_of_machine(job.original)})
+    if told:
         raise errors.CheckError(
             f"{job.target} is not written: it would tell what --anonymize is to hide",
-            details=[f"  {text}" for text in found[:10]],
+            details=[f"  {text}" for text in told[:10]],
             next_steps=["leave these words out of the check and its scripts, or send the bundle without --anonymize"],
         )
 
 
 # What stands in a bundle: its files in a folder of ours, and which script they are.
 
-_LEAST_SECONDS = 60.0
-_CONTENTS_TIMES = 20
-"""How much longer than the check that was seen a script may take before it counts as one that does not end."""
-
 
 @dataclass(frozen=True, kw_only=True)
-class Contents:
+class _Contents:
     """The files of a bundle in their order, and what is to be told of them.
 
     ``needs_biopsy`` says what its script cannot ask without biopsy; "" if it can ask all. ``left_out`` are files of the
@@ -205,46 +188,61 @@ class Contents:
     """
 
     members: Sequence[Path]
-    script: Script
     needs_biopsy: str
     left_out: Sequence[str]
     is_command: bool
 
 
-def seconds_of(observation: Observation) -> float:
-    """How long what a script runs may take before it counts as one that does not end."""
-    evidence = observation.evidence
-    if evidence.timed_out:
-        return round(evidence.seconds, 1)
-    return max(_LEAST_SECONDS, round(_CONTENTS_TIMES * evidence.seconds, 1))
-
-
-def write_model(job: BundleJob, path: Path) -> ModelIndex:
+def _write_model(job: BundleJob, path: Path) -> ModelIndex:
     """The model as the check sees it, with all its weights. Raises ModelError or UsageError."""
     data = read_bytes(job.model)
-    marked = job.run is not None and not job.run.outputs.changes_nothing
-    if marked and job.run is not None:
+    if job.run is not None and not job.run.outputs.changes_nothing:
         data = choose_outputs(data, job.run.outputs)
     write_result([data], path, job.folder, None, index_bytes(data, job.folder).has_external_data)
     return index_bytes(read_bytes(path), path.parent)
 
 
-def write_contents(
-    job: BundleJob, observation: Observation, failure: ObservedFailure, folder: Path, index: ModelIndex
-) -> Contents:
-    """Write values, script and test beside the model in ``folder``."""
+def _write_contents(
+    job: BundleJob,
+    observation: Observation,
+    failure: ObservedFailure,
+    folder: Path,
+    index: ModelIndex,
+    seconds: float,
+) -> _Contents:
+    """Write values, script and test beside the model in ``folder``; what runs longer than ``seconds`` never ends."""
     inputs = _written(folder / "inputs.npz", observation.feeds)
     expected = _written(folder / "expected.npz", failure.expected)
-    seconds = seconds_of(observation)
-    script, why, copied = _script(job, observation, failure, index, (inputs, expected), seconds)
+    script, copied, why = None, CopiedFiles(), ""
+    if job.run is not None:
+        try:
+            script = EngineScript(
+                question=job.run, failure=failure, index=index, inputs=inputs, expected=expected, seconds=seconds
+            ).script()
+        except OnlyBiopsyError as error:
+            why = str(error)
+    elif isinstance(job.check.command, OwnCommand):
+        why = f"what 'biopsy {job.check.command.arguments[0]}' tells"
+    if script is None:
+        command: CommandLine = job.check.command if job.run is None else unloaded_words(job)
+        copied = copied_files(command, job.check.default_name)
+        words = copied.words_of(command, job.check.default_name)
+        if job.run is not None:
+            golden = bool(expected) and bool(job.run.golden)
+            words = list(packed_words(words, inputs=bool(inputs), expected=golden).words)
+        script = CommandScript(
+            title=failure.title, words=words, evidence=observation.evidence, rules=job.rules, seconds=seconds, why=why
+        ).script()
     for name, data in copied.contents.items():
         write_whole(folder / name, [data])
     write_whole(folder / "reproduce.py", [script.text().encode()])
     write_whole(folder / "test_regression.py", [regression_test(failure.title, script.modules).encode()])
     names = ["model.onnx", "model.onnx.data", "inputs.npz", "expected.npz", "reproduce.py", "test_regression.py"]
-    members = [folder / name for name in (*names, *copied.contents) if (folder / name).exists()]
-    return Contents(
-        members=members, script=script, needs_biopsy=why, left_out=copied.left_out, is_command=not script.modules
+    return _Contents(
+        members=[folder / name for name in (*names, *copied.contents) if (folder / name).exists()],
+        needs_biopsy=why,
+        left_out=copied.left_out,
+        is_command=not script.modules,
     )
 
 
@@ -258,32 +256,3 @@ def _written(path: Path, samples: Sequence[Feed]) -> list[dict[str, str]]:
     for key, (_, number, name) in pack(container, FORM).places.items():
         keys[number][name] = key
     return keys
-
-
-_Keys = tuple[list[dict[str, str]], list[dict[str, str]]]
-
-
-def _script(
-    job: BundleJob, observation: Observation, failure: ObservedFailure, index: ModelIndex, keys: _Keys, seconds: float
-) -> tuple[Script, str, CopiedFiles]:
-    """The script, why it needs biopsy, and the files that it needs besides."""
-    why = ""
-    if job.run is not None:
-        try:
-            script = EngineScript(
-                question=job.run, failure=failure, index=index, inputs=keys[0], expected=keys[1], seconds=seconds
-            ).script()
-            return script, "", CopiedFiles()
-        except OnlyBiopsyError as error:
-            why = str(error)
-    elif isinstance(job.check.command, OwnCommand):
-        why = f"what 'biopsy {job.check.command.arguments[0]}' tells"
-    command: CommandLine = job.check.command if job.run is None else unloaded_words(job)
-    copied = copied_files(command, job.check.default_name)
-    words = copied.words_of(command, job.check.default_name)
-    if job.run is not None:
-        words = list(packed_words(words, inputs=bool(keys[0]), expected=bool(keys[1]) and bool(job.run.golden)).words)
-    made = CommandScript(
-        title=failure.title, words=words, evidence=observation.evidence, rules=job.rules, seconds=seconds, why=why
-    )
-    return made.script(), why, copied

@@ -79,13 +79,13 @@ def publish(target: Path, archive: Path, members: Sequence[Path]) -> None:
         return
     try:
         with folders_of(target), temporary_folder(f".{target.name}.", target.absolute().parent) as scratch:
-            made = scratch / "made"
-            made.mkdir()
+            folder = scratch / "made"
+            folder.mkdir()
             for member in members:
-                write_whole(made / member.name, _chunks(member))
+                write_whole(folder / member.name, _chunks(member))
             if target.exists():
                 os.replace(target, scratch / "before")  # noqa: PTH105 -- a folder, in one step
-            made.replace(target)
+            folder.replace(target)
     except OSError as error:
         raise cannot_write(target, error) from error
 

@@ -45,7 +45,7 @@ class Script:
     def text(self) -> str:
         """The script."""
         sources = [_source_of(part) for part in ("statuses", *self.parts)]
-        imports = sorted({line for source in sources for line in source.imports} | {"import sys", _PATHS})
+        imports = sorted({line for lines, _ in sources for line in lines} | {"import sys", "from pathlib import Path"})
         constants = [f"{name} = {literal(value)}" for name, value in self.constants.items()]
         blocks = [
             docstring(f"{self.title}\n\n{self.needs}\n{_STATUSES}\n"),
@@ -53,40 +53,26 @@ class Script:
             "\n".join(["HERE = Path(__file__).resolve().parent", *constants]),
         ]
         work = "\n".join(f"    {line}" if line else "" for line in self.work)
-        functions = [block for source in sources for block in source.blocks]
+        functions = [block for _, blocks in sources for block in blocks]
         main = f"def main():\n{work}"
         end = 'if __name__ == "__main__":\n    sys.exit(exit_status(main))'
         return "\n\n".join(blocks) + "\n\n\n" + "\n\n\n".join([*functions, main, end]) + "\n"
 
 
-_PATHS = "from pathlib import Path"
-
-
-@dataclass(frozen=True)
-class _Source:
-    """A part: the lines that import from the standard library, and everything after the imports."""
-
-    imports: tuple[str, ...]
-    blocks: tuple[str, ...]
-
-
-def _source_of(part: str) -> _Source:
+def _source_of(part: str) -> tuple[list[str], list[str]]:
+    """The lines of a part that import from the standard library, and the blocks after the imports."""
     text = resources.files(script_parts).joinpath(f"{part}.py").read_text(encoding="utf-8")
     body = ast.parse(text).body
     last = max(place for place, node in enumerate(body) if not place or isinstance(node, ast.Import | ast.ImportFrom))
-    rest = "".join(text.splitlines(keepends=True)[body[last].end_lineno or 0 :])
-    blocks = tuple(block.strip("\n") for block in rest.split("\n\n\n"))
-    return _Source(tuple(_imports(body[: last + 1])), tuple(filter(None, blocks)))
-
-
-def _imports(body: Sequence[ast.stmt]) -> Iterator[str]:
-    """The imports that a script needs: those of parts stand in it already."""
-    for node in body:
-        ours = isinstance(node, ast.ImportFrom) and str(node.module).startswith("biopsy")
+    imports = []
+    for node in body[: last + 1]:
+        ours = isinstance(node, ast.ImportFrom) and str(node.module).startswith("biopsy")  # it stands in the script
         if isinstance(node, ast.Import | ast.ImportFrom) and not ours:
-            for alias in node.names:
-                name = ast.unparse(alias)
-                yield f"import {name}" if isinstance(node, ast.Import) else f"from {node.module} import {name}"
+            names = [ast.unparse(alias) for alias in node.names]
+            before = "" if isinstance(node, ast.Import) else f"from {node.module} "
+            imports += [f"{before}import {name}" for name in names]
+    rest = "".join(text.splitlines(keepends=True)[body[last].end_lineno or 0 :])
+    return imports, [block.strip("\n") for block in rest.split("\n\n\n") if block.strip("\n")]
 
 
 # The script of a failure that a command shows: it runs the command on the model, with copies of the files it names.
@@ -210,12 +196,8 @@ class CommandScript:
                 "verdict": {key: value for key, value in said.items() if value},
             }
             work.append("return command_status(ended, **FAILURE)")
-        return Script(title=f"{self.title}.", needs=self._needs(), parts=parts, constants=constants, work=work)
-
-    def _needs(self) -> str:
+        needs = "It runs a command on the model: it needs what that command needs, and the files beside it."
         if self.why:
-            return (
-                f"It needs biopsy, the engine, and the files beside it: without biopsy there is no way to ask for\n"
-                f"{self.why}."
-            )
-        return "It runs a command on the model: it needs what that command needs, and the files beside it."
+            needs = "It needs biopsy, the engine, and the files beside it: without biopsy there is no way to ask for\n"
+            needs += f"{self.why}."
+        return Script(title=f"{self.title}.", needs=needs, parts=parts, constants=constants, work=work)

@@ -4,23 +4,26 @@ right.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 from biopsy.findings.page.blocks import (
     MOST_ROWS,
     AnsweredQuestion,
     Block,
     Bullets,
     Cell,
+    Column,
     Columns,
     Facts,
-    Grid,
     Listing,
     Passage,
     Questions,
-    Rows,
     Section,
-    plain_grid,
+    code,
+    code_of,
+    facts,
+    loose_words_of,
+    plain_table,
+    table,
+    words_of,
 )
 from biopsy.findings.page.reading import Branch
 from biopsy.findings.page.wording import cut, duration, middle_cut, source_text
@@ -42,11 +45,17 @@ _TESTS = {
 }
 
 
+def _outcome(entry: Branch) -> Cell:
+    """What a test came to, with its sign."""
+    outcome = entry.text("outcome") or "?"
+    tone, sign = _TESTS.get(outcome, ("unsure", "?"))
+    return Cell(text=cut(outcome, 40), tone=tone, sign=sign)
+
+
 def steps(report: Branch) -> Section | None:
     """The questions that ``diagnose`` asked; None where it was another command."""
-    told = report.parts("steps")
     questions = []
-    for step in told[:50]:
+    for step in report.parts("steps")[:50]:
         tone, sign = _OUTCOMES.get(step.text("outcome") or "", ("unsure", "?"))
         checks, seconds = step.whole("checks"), step.number("seconds")
         figures = [count(checks, "check")] if checks else []
@@ -71,12 +80,17 @@ def settings(report: Branch) -> Section | None:
         return None
     blocks: list[Block] = []
     engine, switches, tried = found.text("engine"), found.parts("switches"), found.parts("tried")
-    said = f" of {cut(engine, 60)}" if engine else ""
-    if switches:
-        items = [Cell(text=_switch(each), tone="good", sign="✓") for each in switches[:50]]
-        blocks.append(Bullets(caption=f"The smallest changes{said} with which it passes", items=items))
+    of_engine = f" of {cut(engine, 60)}" if engine else ""
+    items: list[Cell | str] = []
+    for switch in switches[:50]:
+        change, text = cut(switch.text("change") or "", 300), cut(switch.text("text") or "", 300)
+        unsure = " (not confirmed in fresh processes)" if switch.flag("verified") is False else ""
+        said = ": ".join(part for part in (change, f"it passes {text}" if text else "") if part)
+        items.append(Cell(text=said + unsure, tone="good", sign="✓"))
+    if items:
+        blocks.append(Bullets(caption=f"The smallest changes{of_engine} with which it passes", items=items))
     elif tried:
-        blocks.append(Passage(text=f"No setting{said} that was tried makes it pass."))
+        blocks.append(Passage(text=f"No setting{of_engine} that was tried makes it pass."))
     if found.flag("complete") is False:
         blocks.append(Passage(text="Not all settings were tried."))
     optimizers = found.texts("optimizers_that_changed_the_model")
@@ -84,179 +98,125 @@ def settings(report: Branch) -> Section | None:
         shown = ", ".join(cut(each, 80) for each in optimizers[:MOST_ROWS])
         blocks.append(Passage(text=f"Optimizers that changed the model: {shown}"))
     if tried:
-        blocks.append(_grid_of_settings(tried))
+        columns: dict[str, Column] = {
+            "change": lambda entry: code(cut(entry.loose("change") or "", 200)),
+            "outcome": _outcome,
+            "reason": words_of("reason", 200),
+        }
+        blocks.append(table("What was tried", tried, columns, folded_above=12))
     return Section(name="settings", title="Settings and optimizers", blocks=blocks) if blocks else None
 
 
 def transformation(report: Branch) -> Section | None:
     """Both models of the piece, before a tool and after it, and the passes that do it."""
-    found = report.part("transformation")
-    if found is None:
+    part = report.part("transformation")
+    if part is None:
         return None
-    tool = " ".join(cut(each, 60) for each in (found.text("tool"), found.text("release")) if each)
-    piece, passes = found.part("piece"), found.part("passes")
+    tool = " ".join(cut(each, 60) for each in (part.text("tool"), part.text("release")) if each)
+    piece, passes = part.part("piece"), part.part("passes")
     blocks: list[Block] = []
     if passes is not None:
-        alone, without = passes.texts("alone"), passes.text("command") or passes.text("python")
-        rows: list[tuple[str, Cell | str]] = []
-        rows += [("does it alone", ", ".join(cut(each, 80) for each in alone[:MOST_ROWS]))] if alone else []
-        rows += [("left out by", Cell(text=cut(without, 400), code=True))] if without else []
-        blocks += [Facts(rows=rows)] if rows else []
+        alone = ", ".join(cut(each, 80) for each in passes.texts("alone")[:MOST_ROWS])
+        without = cut(passes.text("command") or passes.text("python") or "", 400)
+        told = {"does it alone": alone, "left out by": without}
+        blocks += [facts(told, 2000, ["left out by"])] if alone or without else []
     if piece is not None:
         before, after = (piece.texts(key)[:200] for key in ("text_before", "text_after"))
-        shown = after or ["it writes no model"]
-        sides = (("before", before), (f"after {tool}", shown))
+        sides = (("before", before), (f"after {tool}", after or ["it writes no model"]))
         blocks.append(Columns(blocks=[Listing(caption=caption, lines=lines) for caption, lines in sides]))
     return Section(name="transformation", title="Before and after", blocks=blocks) if blocks else None
 
 
-def _switch(switch: Branch) -> str:
-    change, text = cut(switch.text("change") or "", 300), cut(switch.text("text") or "", 300)
-    unsure = " (not confirmed in fresh processes)" if switch.flag("verified") is False else ""
-    return ": ".join(said for said in (change, f"it passes {text}" if text else "") if said) + unsure
-
-
-def _grid_of_settings(tried: Sequence[Branch]) -> Grid:
-    rows: Rows = []
-    for each in tried[:MOST_ROWS]:
-        outcome = each.text("outcome") or "?"
-        tone, sign = _TESTS.get(outcome, ("unsure", "?"))
-        rows.append(
-            [
-                Cell(text=cut(each.loose("change") or "", 200), code=True),
-                Cell(text=cut(outcome, 40), tone=tone, sign=sign),
-                cut(each.text("reason") or "", 200),
-            ]
-        )
-    return Grid(
-        caption="What was tried",
-        head=["change", "outcome", "reason"],
-        rows=rows,
-        folded=len(rows) > 12,
-        left=len(tried) - len(rows),
-    )
-
-
 def releases(report: Branch) -> Section | None:
     """Which release of a package broke the model, or mended it, and what each answered."""
-    found = report.part("releases")
-    if found is None:
+    part = report.part("releases")
+    if part is None:
         return None
     blocks: list[Block] = []
-    borders, package = found.parts("borders"), cut(found.text("package") or "", 60)
-    if borders:
-        items = [_border(each) for each in borders[:50]]
+    items: list[Cell | str] = []
+    for border in part.parts("borders")[:50]:
+        unsure = " (not confirmed when asked again)" if border.flag("verified") is False else ""
+        notes = f" Notes: {cut(border.text('notes') or '', 200)}" if border.text("notes") else ""
+        tone, sign = ("bad", "✕") if border.text("change") == "broke" else ("good", "✓")
+        items.append(Cell(text=f"{cut(border.text('text') or '?', 300)}{unsure}.{notes}", tone=tone, sign=sign))
+    if items:
+        package = cut(part.text("package") or "", 60)
         blocks.append(Bullets(caption=f"Releases of {package} between which it changes", items=items))
-    elif text := found.text("text"):
+    elif text := part.text("text"):
         blocks.append(Passage(text=f"{cut(text, 300)}."))
-    if yardstick := found.text("yardstick"):
+    if yardstick := part.text("yardstick"):
         blocks.append(Passage(text=f"As installed in every check: {cut(yardstick, 200)}."))
-    if doubt := found.text("doubt"):
+    if doubt := part.text("doubt"):
         blocks.append(Passage(text=cut(doubt, 400)))
-    if tried := found.parts("tried"):
-        blocks.append(_grid_of_releases(tried))
+    if tried := part.parts("tried"):
+        columns: dict[str, Column] = {
+            "release": lambda entry: code(cut(entry.text("version") or "?", 60)),
+            "date": words_of("date", 20),
+            "outcome": _outcome,
+            "with": lambda entry: ", ".join(cut(each, 60) for each in entry.texts("added")[:5]),
+            "reason": words_of("reason", 200),
+        }
+        blocks.append(table("What was asked", tried, columns, folded_above=20))
     return Section(name="releases", title="Releases", blocks=blocks) if blocks else None
-
-
-def _border(border: Branch) -> Cell:
-    unsure = " (not confirmed when asked again)" if border.flag("verified") is False else ""
-    notes = f" Notes: {cut(border.text('notes') or '', 200)}" if border.text("notes") else ""
-    tone, sign = ("bad", "✕") if border.text("change") == "broke" else ("good", "✓")
-    return Cell(text=f"{cut(border.text('text') or '?', 300)}{unsure}.{notes}", tone=tone, sign=sign)
-
-
-def _grid_of_releases(tried: Sequence[Branch]) -> Grid:
-    rows: Rows = []
-    for each in tried[:MOST_ROWS]:
-        outcome = each.text("outcome") or "?"
-        tone, sign = _TESTS.get(outcome, ("unsure", "?"))
-        added = ", ".join(cut(one, 60) for one in each.texts("added")[:5])
-        rows.append(
-            [
-                Cell(text=cut(each.text("version") or "?", 60), code=True),
-                cut(each.text("date") or "", 20),
-                Cell(text=cut(outcome, 40), tone=tone, sign=sign),
-                added,
-                cut(each.text("reason") or "", 200),
-            ]
-        )
-    return Grid(
-        caption="What was asked",
-        head=["release", "date", "outcome", "with", "reason"],
-        rows=rows,
-        folded=len(rows) > 20,
-        left=len(tried) - len(rows),
-    )
 
 
 def precision(report: Branch) -> Section | None:
     """Which layers must stay in high precision."""
-    found = report.part("precision")
-    if found is None:
+    part = report.part("precision")
+    if part is None:
         return None
-    low, high, form = (found.text(key) for key in ("low", "high", "form"))
-    total, chosen = found.whole("layers"), found.parts("high_layers")
-    rows: list[tuple[str, Cell | str]] = []
-    if low or high:
-        rows.append(("precisions", f"{low or '?'} below {high or '?'}{f', {form}' if form else ''}"))
-    if total is not None:
-        rows.append(("layers that must stay high", f"{len(chosen)} of {total}"))
-    minimal = found.flag("one_minimal")
-    if minimal is not None:
-        rows.append(("smallest set", "lowering any one of them fails" if minimal else "not shown to be one"))
-    blocks: list[Block] = [Facts(rows=rows)] if rows else []
+    low, high, form = (part.text(key) for key in ("low", "high", "form"))
+    total, chosen, minimal = part.whole("layers"), part.parts("high_layers"), part.flag("one_minimal")
+    told = {
+        "precisions": f"{low or '?'} below {high or '?'}{f', {form}' if form else ''}" if low or high else None,
+        "layers that must stay high": None if total is None else f"{len(chosen)} of {total}",
+        "smallest set": None
+        if minimal is None
+        else "lowering any one of them fails"
+        if minimal
+        else "not shown to be one",
+    }
+    blocks: list[Block] = [facts(told)] if any(told.values()) else []
     if chosen:
-        blocks.append(_grid_of_high_layers(chosen))
-    weights = found.parts("damaged_weights")
-    if weights:
+        columns: dict[str, Column] = {key: code_of(key) for key in ("name", "op", "output")}
+        columns["made at"] = lambda entry: code(source_text(entry))
+        blocks.append(table("Layers in high precision", chosen, columns))
+    if weights := part.parts("damaged_weights"):
         keys = ["name", "count", "saturated", "vanished"]
-        blocks.append(plain_grid("Weights that low precision damages", keys, weights))
+        blocks.append(plain_table("Weights that low precision damages", keys, weights))
     return Section(name="precision", title="Precision", blocks=blocks) if blocks else None
-
-
-def _grid_of_high_layers(chosen: Sequence[Branch]) -> Grid:
-    rows: Rows = [
-        [
-            *(Cell(text=middle_cut(each.text(key) or "", 80), code=True) for key in ("name", "op", "output")),
-            Cell(text=source_text(each), code=True),
-        ]
-        for each in chosen[:MOST_ROWS]
-    ]
-    head = ["name", "op", "output", "made at"]
-    return Grid(caption="Layers in high precision", head=head, rows=rows, left=len(chosen) - len(rows))
 
 
 def variation(report: Branch) -> Section | None:
     """What may be anything while it still fails, and what must be as it is."""
-    found = report.part("variation")
-    if found is None:
+    part = report.part("variation")
+    if part is None:
         return None
-    sentence = found.text("sentence")
+    sentence = part.text("sentence")
     blocks: list[Block] = [Passage(text=_as_sentence(cut(sentence, 1000)), tone="strong")] if sentence else []
     lists: list[Block] = []
     for key, caption, sign in (("free", "What may be anything", "○"), ("fixed", "What it needs", "●")):
         items: list[Cell | str] = []
-        for each in found.parts(key)[:MOST_ROWS]:
+        for each in part.parts(key)[:MOST_ROWS]:
             name = middle_cut(each.text("name") or "", 80)
-            items.append(
-                Cell(text=f"{each.text('what') or ''} {name}: {cut(each.text('text') or '', 300)}".strip(), sign=sign)
-            )
+            text = f"{each.text('what') or ''} {name}: {cut(each.text('text') or '', 300)}"
+            items.append(Cell(text=text.strip(), sign=sign))
         if items:
             lists.append(Bullets(caption=caption, items=items))
     if lists:
         blocks.append(Columns(blocks=lists))
-    if found.flag("complete") is False:
+    if part.flag("complete") is False:
         blocks.append(Passage(text="The search for what may vary was not finished."))
     return Section(name="variation", title="What may vary", blocks=blocks) if blocks else None
 
 
 def known(report: Branch) -> Section | None:
     """Which known bugs the piece looks like."""
-    found = report.part("known")
-    if found is None:
+    part = report.part("known")
+    if part is None:
         return None
-    sentence, digest = found.text("sentence"), found.text("fingerprint")
-    matches = found.parts("matches")[:_MOST_KNOWN]
+    sentence, digest = part.text("sentence"), part.text("fingerprint")
+    matches = part.parts("matches")[:_MOST_KNOWN]
     blocks: list[Block] = []
     if sentence and sentence not in [match.text("sentence") for match in matches]:
         blocks.append(Passage(text=_as_sentence(cut(f"it is {sentence}", 600)), tone="strong"))
@@ -265,9 +225,9 @@ def known(report: Branch) -> Section | None:
             (cut(each.text("about") or "", 40), cut(each.text("text") or "", 600))
             for each in match.parts("evidence")[:MOST_ROWS]
         ]
-        told = _as_sentence(cut(f"it {match.text('sentence') or '?'}", 600))
-        blocks += [Passage(text=told, tone="strong" if match.flag("looks_like_it") else "plain"), Facts(rows=rows)]
-    lines = (found.text("graph") or "").splitlines()
+        text = _as_sentence(cut(f"it {match.text('sentence') or '?'}", 600))
+        blocks += [Passage(text=text, tone="strong" if match.flag("looks_like_it") else "plain"), Facts(rows=rows)]
+    lines = (part.text("graph") or "").splitlines()
     if lines:
         caption = f"The pattern of the piece, {cut(digest or '?', 60)}"
         blocks.append(Listing(caption=caption, lines=[cut(line, 300) for line in lines[:40]]))
@@ -280,21 +240,14 @@ def _as_sentence(text: str) -> str:
 
 def others(report: Branch) -> Section | None:
     """Other failures met on the way."""
-    found = report.parts("other_failures")
-    rows: Rows = [
-        [
-            cut(each.text("reason") or "", 300),
-            each.text("times") or "",
-            Cell(text=each.text("model") or "not kept", code=True),
-        ]
-        for each in found[:MOST_ROWS]
-    ]
-    if not rows:
-        return None
-    grid = Grid(
-        caption="They are failures too", head=["reason", "times", "model"], rows=rows, left=len(found) - len(rows)
-    )
-    return Section(name="others", title="Other failures met", blocks=[grid])
+    failures = report.parts("other_failures")
+    columns: dict[str, Column] = {
+        "reason": words_of("reason", 300),
+        "times": lambda entry: entry.text("times") or "",
+        "model": lambda entry: code(entry.text("model") or "not kept"),
+    }
+    blocks = [table("They are failures too", failures, columns)]
+    return Section(name="others", title="Other failures met", blocks=blocks) if failures else None
 
 
 def remarks(report: Branch) -> Section | None:
@@ -316,84 +269,51 @@ _MOST_LINES = 200
 
 def section(report: Branch) -> Section | None:
     """None where the report is of another command."""
-    found = report.part("workaround")
-    if found is None:
+    part = report.part("workaround")
+    if part is None:
         return None
-    best, tried = found.parts("best"), found.parts("tried")
-    blocks: list[Block] = [Passage(text=_trust(found))]
-    blocks += [_grid_of_best(best)] if best else [Passage(text="Nothing that was tried makes the model right.")]
+    best, tried = part.parts("best"), part.parts("tried")
+    reference, other = cut(part.text("reference") or "?", 80), part.text("confirmed_by")
+    agrees = f", as {cut(other, 80)} does" if other else "; no engine of another package confirms that"
+    samples, fresh = part.whole("samples") or 0, part.whole("fresh_samples") or 0
+    right = f"Right is what {reference} gives{agrees}: on {samples} of the check's inputs and {fresh} fresh ones."
+    blocks: list[Block] = [Passage(text=right)]
+    if best:
+        columns: dict[str, Column] = {
+            "kind": words_of("kind", 40, "?"),
+            "change": lambda entry: Cell(text=cut(entry.loose("text") or "", 300), tone="good", sign="✓"),
+            "engine": lambda entry: code(cut(entry.text("engine") or "", 200)),
+            "latency": _latency,
+        }
+        blocks.append(table("The best, the cheapest first", best, columns))
+    else:
+        blocks.append(Passage(text="Nothing that was tried makes the model right."))
     for one in best[:MOST_ROWS]:
-        blocks += _lines_of(one)
-    blocks += [_grid_of_tried(tried)] if tried else []
+        title = cut(one.loose("text") or "", 100)
+        for key, what in (
+            ("difference", "In the model"),
+            ("holds", "The same function only for"),
+            ("python", "In Python"),
+        ):
+            if lines := one.texts(key)[:_MOST_LINES]:
+                blocks.append(Listing(caption=f"{what}: {title}", lines=lines))
+    if tried:
+        right_cell, wrong_cell = Cell(text="right", tone="good", sign="✓"), Cell(text="not right", tone="bad", sign="✕")
+        columns = {
+            "kind": words_of("kind", 40, "?"),
+            "change": loose_words_of("text", 300),
+            "outcome": lambda entry: right_cell if entry.flag("right") else wrong_cell,
+            "reason": words_of("reason", 200),
+        }
+        blocks.append(table("What was tried", tried, columns, folded_above=12))
     return Section(name="workaround", title="What makes the model right", blocks=blocks)
 
 
-def _trust(found: Branch) -> str:
-    reference, other = cut(found.text("reference") or "?", 80), found.text("confirmed_by")
-    agrees = f", as {cut(other, 80)} does" if other else "; no engine of another package confirms that"
-    samples, fresh = found.whole("samples") or 0, found.whole("fresh_samples") or 0
-    return f"Right is what {reference} gives{agrees}: on {samples} of the check's inputs and {fresh} fresh ones."
-
-
-def _grid_of_best(best: Sequence[Branch]) -> Grid:
-    rows: Rows = [
-        [
-            cut(one.text("kind") or "?", 40),
-            Cell(text=cut(one.loose("text") or "", 300), tone="good", sign="✓"),
-            Cell(text=cut(one.text("engine") or "", 200), code=True),
-            _latency(one.part("latency")),
-        ]
-        for one in best[:MOST_ROWS]
-    ]
-    return Grid(
-        caption="The best, the cheapest first",
-        head=["kind", "change", "engine", "latency"],
-        rows=rows,
-        folded=False,
-        left=len(best) - len(rows),
-    )
-
-
-def _latency(latency: Branch | None) -> str:
+def _latency(entry: Branch) -> str:
+    latency = entry.part("latency")
     if latency is None:
         return ""
     ratio, low, high, after = (latency.number(key) for key in ("ratio", "low", "high", "after"))
     if ratio is not None and low is not None and high is not None:
         return f"{ratio:.2f} times as long ({low:.2f} to {high:.2f})"
     return "" if after is None else f"{after:.3g} ms"
-
-
-def _lines_of(one: Branch) -> list[Block]:
-    """What is different in the model, or how the engine is called."""
-    title = cut(one.loose("text") or "", 100)
-    difference, python = one.texts("difference")[:_MOST_LINES], one.texts("python")[:_MOST_LINES]
-    blocks: list[Block] = []
-    if difference:
-        blocks.append(Listing(caption=f"In the model: {title}", lines=difference))
-    if one.texts("holds"):
-        blocks.append(Listing(caption=f"The same function only for: {title}", lines=one.texts("holds")[:_MOST_LINES]))
-    if python:
-        blocks.append(Listing(caption=f"In Python: {title}", lines=python))
-    return blocks
-
-
-def _grid_of_tried(tried: Sequence[Branch]) -> Grid:
-    rows: Rows = []
-    for one in tried[:MOST_ROWS]:
-        right = one.flag("right")
-        told = Cell(text="right", tone="good", sign="✓") if right else Cell(text="not right", tone="bad", sign="✕")
-        rows.append(
-            [
-                cut(one.text("kind") or "?", 40),
-                cut(one.loose("text") or "", 300),
-                told,
-                cut(one.text("reason") or "", 200),
-            ]
-        )
-    return Grid(
-        caption="What was tried",
-        head=["kind", "change", "outcome", "reason"],
-        rows=rows,
-        folded=len(rows) > 12,
-        left=len(tried) - len(rows),
-    )

@@ -5,12 +5,12 @@ axes of plots.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import ClassVar, TypeAlias
 
 from biopsy.findings.page.reading import Branch
-from biopsy.findings.page.wording import figure, middle_cut
+from biopsy.findings.page.wording import cut, figure, middle_cut
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -253,17 +253,87 @@ class Section:
     blocks: Sequence[Block]
 
 
-# Tables whose cells are what stands below the keys of a report.
+# Tables whose rows are objects of a report, and facts of one.
 
 MOST_ROWS = 100
+MOST_FACTS = 300
+"""Characters of one."""
+
+Column: TypeAlias = Callable[[Branch], "Cell | str"]
+"""What stands in a row of the table, from an object of the report."""
 
 
-def plain_grid(caption: str, keys: Sequence[str], entries: Sequence[Branch]) -> Grid:
-    """A table with a column for each key, and a row for each of the first entries."""
-    rows = [
-        [Cell(text=middle_cut(each.loose(key) or "", 80), code=True) for key in keys] for each in entries[:MOST_ROWS]
-    ]
-    return Grid(caption=caption, head=keys, rows=rows, left=len(entries) - len(rows))
+def table(
+    caption: str,
+    entries: Sequence[Branch],
+    columns: Mapping[str, Column],
+    *,
+    most: int = MOST_ROWS,
+    folded_above: int | None = None,
+    more: int = 0,
+) -> Grid:
+    """A table with a row for each of the first entries; ``more`` are those that the report itself has left out.
+
+    With more rows than ``folded_above`` it is shown when a person asks for it.
+    """
+    rows = [[column(entry) for column in columns.values()] for entry in entries[:most]]
+    return Grid(
+        caption=caption,
+        head=list(columns),
+        rows=rows,
+        folded=folded_above is not None and len(rows) > folded_above,
+        left=len(entries) - len(rows) + more,
+    )
+
+
+def words_of(key: str, most: int, otherwise: str = "") -> Column:
+    """The text below a key."""
+    return lambda entry: cut(entry.text(key) or otherwise, most)
+
+
+def loose_words_of(key: str, most: int) -> Column:
+    """Whatever stands below a key, as text."""
+    return lambda entry: cut(entry.loose(key) or "", most)
+
+
+def code_of(key: str, most: int = 80) -> Column:
+    """The name below a key, both of whose ends are shown."""
+    return lambda entry: code(middle_cut(entry.text(key) or "", most))
+
+
+def number_of(key: str, text: Callable[[float], str] = figure) -> Column:
+    """The number below a key, as ``text`` writes it."""
+
+    def cell(entry: Branch) -> str:
+        value = entry.number(key)
+        return "" if value is None else text(value)
+
+    return cell
+
+
+def whole_of(key: str) -> Column:
+    """The whole number below a key."""
+    return lambda entry: "" if (value := entry.whole(key)) is None else str(value)
+
+
+def code(text: str) -> Cell:
+    """A text in the type of code."""
+    return Cell(text=text, code=True)
+
+
+def plain_table(caption: str, keys: Sequence[str], entries: Sequence[Branch]) -> Grid:
+    """A table with a column for each key, of whatever stands below it."""
+
+    def column(key: str) -> Column:
+        return lambda entry: code(middle_cut(entry.loose(key) or "", 80))
+
+    return table(caption, entries, {key: column(key) for key in keys})
+
+
+def facts(told: Mapping[str, str | None], most: int = MOST_FACTS, in_code: Collection[str] = ()) -> Facts:
+    """Terms and what they are, without those of which nothing is known."""
+    rows = [(term, Cell(text=cut(text, most), code=term in in_code)) for term, text in told.items() if text]
+    return Facts(rows=rows)
 
 
 # Axes of the plots: where a value stands, and which values are written beside it.
@@ -295,9 +365,9 @@ class Axis:
 def _powers(low: float, high: float, most: int) -> list[float]:
     first, last = math.ceil(math.log10(low) - 1e-9), math.floor(math.log10(high) + 1e-9)
     step = max(1, math.ceil((last - first + 1) / most))
-    found = [10.0**power for power in range(first, last + 1, step)]
-    if len(found) >= 3 or high / low > 100:
-        return found
+    powers = [10.0**power for power in range(first, last + 1, step)]
+    if len(powers) >= 3 or high / low > 100:
+        return powers
     fine = [factor * 10.0**power for power in range(first - 1, last + 1) for factor in (1, 2, 5)]
     return [value for value in fine if low <= value <= high]
 

@@ -6,10 +6,10 @@ from collections.abc import Sequence
 from itertools import groupby
 
 from biopsy.findings.page.blocks import (
-    MOST_ROWS,
     Axis,
     Block,
     Cell,
+    Column,
     Columns,
     Drawing,
     Facts,
@@ -21,17 +21,24 @@ from biopsy.findings.page.blocks import (
     Sign,
     Trace,
     Words,
+    code,
+    code_of,
+    facts,
     frame,
-    plain_grid,
+    number_of,
+    plain_table,
+    table,
+    whole_of,
+    words_of,
 )
 from biopsy.findings.page.reading import Branch
-from biopsy.findings.page.wording import cut, duration, figure, middle_cut
+from biopsy.findings.page.wording import cut, duration
 from biopsy.text import count, size_text
 
 _MOST_CHECKS = 4000
 _WORDS = 300_000
 """Characters of what all checks say together, so that the page stays small."""
-_MOST_ROWS = 300
+_MOST_CHECKS_LISTED = 300
 _WIDTH, _HEIGHT = 620.0, 320.0
 _ACROSS, _UP = (66.0, 606.0), (264.0, 44.0)
 
@@ -56,21 +63,49 @@ def section(report: Branch) -> Section | None:
     shown = _thinned([check for check in checks if check.whole("nodes") is not None])
     if shown:
         by_number = [float(check.whole("number") or place) for place, check in enumerate(shown, start=1)]
-        by_time = _ends(shown)
         plots = [_plot("checks", "Nodes left, check by check", "checks", shown, by_number)]
-        if by_time is not None:
+        ends = [check.number("at") for check in shown]
+        by_time = [end for end in ends if end is not None]
+        if len(by_time) == len(ends):
             plots.append(_plot("seconds", "Nodes left, second by second", "seconds", shown, by_time))
         blocks.append(Columns(blocks=plots))
     passes = search.parts("passes")
     if passes:
-        blocks.append(_grid_of_passes(passes))
-    blocks.append(Facts(rows=_facts(search)))
+        columns: dict[str, Column] = {
+            "pass": words_of("stage", 60),
+            "nodes": _change,
+            "checks": whole_of("checks"),
+            "time": number_of("seconds", duration),
+        }
+        blocks.append(table("Pass by pass", passes, columns, most=200))
+    blocks.append(_facts(search))
     if checks:
-        blocks.append(_grid_of_checks(search, checks))
+        columns = {
+            "check": whole_of("number"),
+            "pass": words_of("stage", 40),
+            "what was tried": words_of("description", 100),
+            "nodes": whole_of("nodes"),
+            "left": whole_of("left"),
+            "outcome": _outcome,
+            "reason": words_of("reason", 160),
+            "time": number_of("seconds", duration),
+        }
+        more = search.whole("more_checks") or 0
+        blocks.append(table("Every check", checks, columns, most=_MOST_CHECKS_LISTED, folded_above=0, more=more))
     return Section(name="search", title="The course of the search", blocks=blocks)
 
 
-def _facts(search: Branch) -> list[tuple[str, Cell | str]]:
+def _change(entry: Branch) -> str:
+    before, after = entry.whole("before"), entry.whole("after")
+    return "" if before is None or after is None else f"{before} → {after}" if before != after else f"{after}"
+
+
+def _outcome(entry: Branch) -> Cell:
+    outcome = entry.text("outcome") or "?"
+    return Cell(text=cut(outcome, 40), tone="bad" if outcome == "reproduced" else "plain")
+
+
+def _facts(search: Branch) -> Facts:
     outcomes = search.texts_by_name("outcomes")
     told = {"mode": search.text("mode"), "outcomes": ", ".join(f"{n} {cut(name, 40)}" for name, n in outcomes.items())}
     nodes, left, remembered = search.whole("nodes"), search.whole("left"), search.whole("remembered")
@@ -91,7 +126,7 @@ def _facts(search: Branch) -> list[tuple[str, Cell | str]]:
         on = f", on {verified.text('machine')}" if verified.text("machine") else ""
         runs = f"{verified.whole('failed')} of {verified.whole('runs')} runs"
         told["verified"] = f"the file as written failed in {runs}{on}"
-    return [(term, text) for term, text in told.items() if text]
+    return Facts(rows=[(term, text) for term, text in told.items() if text])
 
 
 def _thinned(checks: list[Branch]) -> list[Branch]:
@@ -104,12 +139,6 @@ def _thinned(checks: list[Branch]) -> list[Branch]:
     return [checks[place] for place in kept[:_MOST_CHECKS]]
 
 
-def _ends(checks: Sequence[Branch]) -> list[float] | None:
-    """When each check ended, in seconds from the first that is known; None if that is not known of all."""
-    ends = [check.number("at") for check in checks]
-    return None if None in ends else [end for end in ends if end is not None]
-
-
 def _plot(name: str, title: str, unit: str, checks: Sequence[Branch], places: Sequence[float]) -> Drawing:
     nodes = [max(check.whole("nodes") or 0, 1) for check in checks]
     lefts = [check.whole("left") for check in checks]
@@ -118,7 +147,9 @@ def _plot(name: str, title: str, unit: str, checks: Sequence[Branch], places: Se
     up = Axis(low=1.0, high=max(most, 2) * 1.15, begin=_UP[0], end=_UP[1], logarithmic=True)
     traces, words = frame(across, up, (unit, "nodes"), (across.ticks(5), up.ticks(5)))
     bands, labels = _bands(checks, places, across, up)
-    steps = _steps(places, lefts, across, up)
+    sizes = ((place, left) for place, left in zip(places, lefts, strict=True) if left is not None)
+    corners = [(across.at(place), up.at(max(left, 1))) for place, left in sizes]
+    smallest = "".join(f"H{x}V{y}" if at else f"M{x} {y}" for at, (x, y) in enumerate(corners)) or "M0 0"
     most_words = max(40, min(200, _WORDS // (2 * len(checks))))
     by_style: dict[str, list[str]] = {}
     legend: dict[str, Sign] = {}
@@ -126,7 +157,7 @@ def _plot(name: str, title: str, unit: str, checks: Sequence[Branch], places: Se
         style, shape, meaning = _SHAPES.get(check.text("outcome") or "", _UNKNOWN)
         by_style.setdefault(style, []).append(shape.format(x=across.at(place), y=up.at(size)))
         legend.setdefault(style, Sign(d=shape.format(x=10, y=7), style=style, text=meaning))
-    traces = [bands, *traces, Trace(d=steps, style="smallest")]
+    traces = [bands, *traces, Trace(d=smallest, style="smallest")]
     traces += [Trace(d="".join(parts), style=style, count=len(parts)) for style, parts in by_style.items()]
     return Drawing(
         name=name, title=title, note="", width=_WIDTH, height=_HEIGHT, traces=traces, words=[*words, *labels],
@@ -135,16 +166,6 @@ def _plot(name: str, title: str, unit: str, checks: Sequence[Branch], places: Se
         pointing=Pointing(alike="" if name == "checks" else "checks"),
         legend=[*legend.values(), Sign(d="M1 4h9v6h9", style="smallest", text="smallest that still fails")],
     )  # fmt: skip
-
-
-def _steps(places: Sequence[float], lefts: Sequence[int | None], across: Axis, up: Axis) -> str:
-    """The line of the smallest candidate so far."""
-    parts: list[str] = []
-    for place, left in zip(places, lefts, strict=True):
-        if left is not None:
-            parts.append(f"{'M' if not parts else 'H'}{across.at(place)}")
-            parts.append(f"{' ' if len(parts) == 1 else 'V'}{up.at(max(left, 1))}")
-    return "".join(parts) or "M0 0"
 
 
 def _bands(checks: Sequence[Branch], places: Sequence[float], across: Axis, up: Axis) -> tuple[Trace, list[Words]]:
@@ -181,118 +202,65 @@ def _lines(check: Branch, most: int) -> list[str]:
     return [*lines, cut(" · ".join(tail), 80)] if tail else lines
 
 
-def _grid_of_passes(passes: Sequence[Branch]) -> Grid:
-    rows = []
-    for each in passes[:200]:
-        before, after, checks = (each.whole(key) for key in ("before", "after", "checks"))
-        seconds = each.number("seconds")
-        change = "" if before is None or after is None else f"{before} → {after}" if before != after else f"{after}"
-        rows.append(
-            [
-                cut(each.text("stage") or "", 60),
-                change,
-                "" if checks is None else str(checks),
-                "" if seconds is None else duration(seconds),
-            ]
-        )
-    return Grid(
-        caption="Pass by pass", head=["pass", "nodes", "checks", "time"], rows=rows, left=len(passes) - len(rows)
-    )
-
-
-def _grid_of_checks(search: Branch, checks: Sequence[Branch]) -> Grid:
-    rows: Rows = []
-    for check in checks[:_MOST_ROWS]:
-        outcome = check.text("outcome") or "?"
-        left, nodes, number, seconds = (
-            check.whole("left"),
-            check.whole("nodes"),
-            check.whole("number"),
-            check.number("seconds"),
-        )
-        rows.append(
-            [
-                "" if number is None else str(number),
-                cut(check.text("stage") or "", 40),
-                cut(check.text("description") or "", 100),
-                "" if nodes is None else str(nodes),
-                "" if left is None else str(left),
-                Cell(text=cut(outcome, 40), tone="bad" if outcome == "reproduced" else "plain"),
-                cut(check.text("reason") or "", 160),
-                "" if seconds is None else duration(seconds),
-            ]
-        )
-    head = ["check", "pass", "what was tried", "nodes", "left", "outcome", "reason", "time"]
-    left = len(checks) - len(rows) + (search.whole("more_checks") or 0)
-    return Grid(caption="Every check", head=head, rows=rows, folded=True, left=left)
-
-
 # What was repeated: runs of a command, and builds of a model.
 
 
 def runs(report: Branch) -> Section | None:
     """How often a command failed, and how."""
-    found = report.part("repeat")
-    if found is None:
+    part = report.part("repeat")
+    if part is None:
         return None
-    told = {"command": " ".join(found.texts("command"))}
-    told |= {name: found.text(name) or "" for name in ("iterations", "passed", "failed")}
-    interval = found.numbers("pass_rate_interval")
-    rate = found.number("pass_rate")
+    told = {"command": " ".join(part.texts("command"))}
+    told |= {name: part.text(name) or "" for name in ("iterations", "passed", "failed")}
+    interval = part.numbers("pass_rate_interval")
+    rate = part.number("pass_rate")
     if rate is not None and len(interval) == 2:
         low, high = (f"{100 * end:.0f} %" for end in interval)
         told["passes in"] = f"{100 * rate:.0f} % of runs; the true rate is between {low} and {high}"
-    told |= {cut(name, 60): text for name, text in list(found.texts_by_name("others").items())[:20]}
-    rows = [(term, Cell(text=cut(text, 500), code=term == "command")) for term, text in told.items() if text]
-    blocks: list[Block] = [Facts(rows=rows)]
-    failures = found.parts("failures")
+    told |= {cut(name, 60): text for name, text in list(part.texts_by_name("others").items())[:20]}
+    blocks: list[Block] = [facts(told, 500, ["command"])]
+    failures = part.parts("failures")
     if failures:
-        blocks.append(plain_grid("How it failed", ["reason", "times", "first"], failures))
+        blocks.append(plain_table("How it failed", ["reason", "times", "first"], failures))
     return Section(name="repeat", title="Repeated runs", blocks=blocks)
 
 
 def builds(report: Branch) -> Section | None:
     """How many builds are bad, and which choices of the engine go with them."""
-    found = report.part("builds")
-    if found is None:
+    part = report.part("builds")
+    if part is None:
         return None
-    outcomes = found.texts_by_name("outcomes")
+    outcomes = part.texts_by_name("outcomes")
     told = {
-        "engine": " ".join(text for text in (found.text("engine"), found.text("version")) if text),
-        "builds": found.text("runs") or "",
+        "engine": " ".join(text for text in (part.text("engine"), part.text("version")) if text),
+        "builds": part.text("runs") or "",
         "outcomes": ", ".join(f"{times} {name}" for name, times in list(outcomes.items())[:20]),
     }
-    seconds, difference = found.number("seconds"), found.part("difference")
+    seconds, difference = part.number("seconds"), part.part("difference")
     told["time"] = "" if seconds is None else duration(seconds)
     groups: Sequence[Branch] = []
     if difference is not None:
         groups = difference.parts("groups")
         told["good and bad"] = f"{difference.text('good') or '?'} and {difference.text('bad') or '?'}"
         told["more builds needed"] = difference.text("more_builds") or ""
-    blocks: list[Block] = [Facts(rows=[(term, cut(text, 500)) for term, text in told.items() if text])]
+    blocks: list[Block] = [facts(told, 500)]
     if groups:
-        blocks.append(_grid_of_groups(groups))
+        columns: dict[str, Column] = {
+            "choices that go together": _choices,
+            "bad builds": lambda entry: entry.text("bad") or "",
+            "good builds": lambda entry: entry.text("good") or "",
+            "chance, for all tests": number_of("adjusted"),
+        }
+        blocks.append(table("What bad builds have in common", groups, columns))
     return Section(name="builds", title="Repeated builds", blocks=blocks)
 
 
-def _grid_of_groups(groups: Sequence[Branch]) -> Grid:
-    rows: Rows = []
-    for group in groups[:MOST_ROWS]:
-        choices = [
-            " ".join(text for text in (each.text("where"), each.text("kind"), each.text("value")) if text)
-            for each in group.parts("choices")[:10]
-        ]
-        chance = group.number("adjusted")
-        rows.append(
-            [
-                Cell(text=cut("; ".join(choices), 400), code=True),
-                group.text("bad") or "",
-                group.text("good") or "",
-                "" if chance is None else figure(chance),
-            ]
-        )
-    head = ["choices that go together", "bad builds", "good builds", "chance, for all tests"]
-    return Grid(caption="What bad builds have in common", head=head, rows=rows, left=len(groups) - len(rows))
+def _choices(group: Branch) -> Cell:
+    choices = [
+        " ".join(text for text in (each.text("where"), each.text("kind"), each.text("value")) if text)
+        for each in group.parts("choices")[:10]
+    ]
+    return code(cut("; ".join(choices), 400))
 
 
 # What it was found with: the model, and everything that ran it.
@@ -302,44 +270,36 @@ def surroundings_section(report: Branch) -> Section | None:
     """The section on model and versions; None if the report has neither."""
     blocks: list[Block] = []
     model, versions = report.part("model"), report.part("versions")
-    facts = [_model_facts(model)] if model is not None else []
-    facts += [_version_facts(report, versions)] if versions is not None else []
-    if facts:
-        blocks.append(Columns(blocks=[Facts(rows=rows) for rows in facts]))
+    sides = []
+    if model is not None:
+        size, opsets = model.whole("weight_bytes"), model.texts_by_name("opsets")
+        told = {
+            "model": model.text("path"),
+            "SHA-256": model.text("sha256"),
+            "nodes": model.text("nodes"),
+            "opsets": ", ".join(f"{domain or 'ai.onnx'} {version}" for domain, version in list(opsets.items())[:20]),
+            "IR version": model.text("ir_version"),
+            "weights": None if size is None else size_text(size),
+            "producer": model.text("producer"),
+        }
+        sides.append(facts(told, 400, ["model", "SHA-256"]))
+    if versions is not None:
+        sides.append(_version_facts(report, versions))
+    if sides:
+        blocks.append(Columns(blocks=sides))
     if model is not None:
         rows: Rows = []
-        for key, kind in (("inputs", "input"), ("outputs", "output")):
+        for key in ("inputs", "outputs"):
             for value in model.parts(key)[:50]:
-                name, shape = value.text("name") or "", value.loose("shape") or "[…]"
-                rows.append(
-                    [
-                        kind,
-                        Cell(text=middle_cut(name, 100), code=True),
-                        Cell(text=cut(f"{value.text('dtype') or '?'} {shape}", 200), code=True),
-                    ]
-                )
+                kind = cut(f"{value.text('dtype') or '?'} {value.loose('shape') or '[…]'}", 200)
+                rows.append([key[:-1], code_of("name", 100)(value), code(kind)])
         if rows:
-            blocks.append(
-                Grid(caption="Inputs and outputs", head=["", "name", "type"], rows=rows, folded=len(rows) > 8)
-            )
+            head = ["", "name", "type"]
+            blocks.append(Grid(caption="Inputs and outputs", head=head, rows=rows, folded=len(rows) > 8))
     return Section(name="versions", title="Model and versions", blocks=blocks) if blocks else None
 
 
-def _model_facts(model: Branch) -> list[tuple[str, Cell | str]]:
-    size, opsets = model.whole("weight_bytes"), model.texts_by_name("opsets")
-    told = {
-        "model": model.text("path"),
-        "SHA-256": model.text("sha256"),
-        "nodes": model.text("nodes"),
-        "opsets": ", ".join(f"{domain or 'ai.onnx'} {version}" for domain, version in list(opsets.items())[:20]),
-        "IR version": model.text("ir_version"),
-        "weights": None if size is None else size_text(size),
-        "producer": model.text("producer"),
-    }
-    return [(term, Cell(text=cut(text, 400), code=term in ("model", "SHA-256"))) for term, text in told.items() if text]
-
-
-def _version_facts(report: Branch, versions: Branch) -> list[tuple[str, Cell | str]]:
+def _version_facts(report: Branch, versions: Branch) -> Facts:
     told = {"biopsy": versions.text("biopsy")}
     for engine in versions.parts("engines")[:20]:
         name = engine.text("label") or engine.text("name") or "engine"
@@ -350,4 +310,4 @@ def _version_facts(report: Branch, versions: Branch) -> list[tuple[str, Cell | s
     told["CPU features"] = ", ".join(versions.texts("cpu_features"))
     told["GPU"], told["driver"] = versions.text("gpu"), versions.text("driver")
     told["made"] = report.text("created")
-    return [(term, cut(text, 300)) for term, text in told.items() if text]
+    return facts(told)

@@ -17,7 +17,7 @@ from biopsy import errors
 from biopsy.findings.page import answers, course, failure, model_map, piece, verdict
 from biopsy.findings.page.blocks import Block, Columns, Drawing, DrawnGraph, Section, Stack
 from biopsy.findings.page.reading import Branch
-from biopsy.findings.page.verdict import Top, top
+from biopsy.findings.page.verdict import top
 from biopsy.findings.page.wording import cut
 from biopsy.text import printable
 
@@ -68,20 +68,35 @@ def page_of(report: Mapping[str, Any]) -> str:
     the extra `report` installs.
     """
     environment = _environment()
+    from markupsafe import Markup
+
     tree = Branch(report)
     first = top(tree)
     sections = [section for section in (make(tree) for make in _SECTIONS) if section is not None]
-    style, script = ((_TEMPLATES / name).read_text(encoding="utf-8") for name in ("page.css", "page.js"))
     names = {section.name for section in sections}
+    title = " · ".join(text for text in (first.headline.text, first.model, "biopsy") if text)
+    # No HTML parser finds an end or a comment in the script's data: it has no angle brackets and no ampersands.
+    marks = json.dumps(_marks(sections), separators=(",", ":"), allow_nan=False, ensure_ascii=False)
+    for char in "<>&":
+        marks = marks.replace(char, f"\\u{ord(char):04x}")
+    own = {name: (_TEMPLATES / name).read_text(encoding="utf-8") for name in ("page.css", "page.js")}
+    hashes = {name: b64encode(sha256(text.encode()).digest()).decode() for name, text in own.items()}
+    allowed = {  # nothing is loaded, and only this style and this script count
+        "default-src": "'none'",
+        "style-src": f"'sha256-{hashes['page.css']}'",
+        "script-src": f"'sha256-{hashes['page.js']}'",
+        "base-uri": "'none'",
+        "form-action": "'none'",
+        "require-trusted-types-for": "'script'",
+    }
+    unescaped = {"marks": marks, "style": own["page.css"], "script": own["page.js"]}
     return environment.get_template("page.jinja").render(
-        title=_title(first),
+        title=cut(title, 200),
         top=first,
         sections=sections,
         anchors={key: _SECTION_OF.get(key, key) for key in report if _SECTION_OF.get(key, key) in names},
-        marks=_in_script(_marks(sections)),
-        style=_unescaped(style),
-        script=_unescaped(script),
-        policy=_policy(style, script),
+        policy="; ".join(f"{name} {value}" for name, value in allowed.items()),
+        **{name: Markup(text) for name, text in unescaped.items()},  # noqa: S704 -- our own files, and JSON
     )
 
 
@@ -89,94 +104,50 @@ def _environment() -> Environment:
     try:
         import fast_sugiyama  # noqa: F401 -- the drawing of a piece needs it, late in the making of a page
         from jinja2 import Environment, FileSystemLoader, StrictUndefined
+        from markupsafe import escape
     except ImportError as error:
         raise errors.BiopsyError(
             f"a page needs the package {error.name}, which is not installed",
             next_steps=['pip install "biopsy[report]"'],
         ) from error
+
+    def finalized(value: Any) -> Any:
+        """What every expression of a template passes: a text is one line, hides nothing, and has an end."""
+        return cut(printable(value), _LONGEST) if type(value) is str else value
+
     environment = Environment(
         loader=FileSystemLoader(_TEMPLATES),
         autoescape=True,
         undefined=StrictUndefined,
-        finalize=_finalized,
+        finalize=finalized,
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    environment.filters["whole"] = _whole
+    environment.filters["whole"] = lambda text: escape(printable(text))  # for what must not be cut
     return environment
-
-
-def _finalized(value: Any) -> Any:
-    """What every expression of a template passes: a text is one line, in which nothing is hidden, and has an end."""
-    return cut(printable(value), _LONGEST) if type(value) is str else value
-
-
-def _whole(text: str) -> Any:
-    """A filter for what must not be cut."""
-    from markupsafe import escape
-
-    return escape(printable(text))
-
-
-def _title(first: Top) -> str:
-    return cut(" · ".join(text for text in (first.headline.text, first.model, "biopsy") if text), 200)
-
-
-def _unescaped(text: str) -> Any:
-    from markupsafe import Markup
-
-    return Markup(text)  # noqa: S704  (our own files, and JSON that _in_script has escaped)
-
-
-def _policy(style: str, script: str) -> str:
-    """The Content-Security-Policy: nothing is loaded, and only this style and this script count."""
-    allowed = {
-        "default-src": "'none'",
-        "style-src": _hash(style),
-        "script-src": _hash(script),
-        "base-uri": "'none'",
-        "form-action": "'none'",
-        "require-trusted-types-for": "'script'",
-    }
-    return "; ".join(f"{name} {value}" for name, value in allowed.items())
-
-
-def _hash(text: str) -> str:
-    return f"'sha256-{b64encode(sha256(text.encode()).digest()).decode()}'"
 
 
 def _marks(sections: Sequence[Section]) -> dict[str, dict[str, Any]]:
     """For each drawing, where its marks are and what they say."""
-    found: dict[str, dict[str, Any]] = {}
-    for block in (block for section in sections for block in _flat(section.blocks)):
+
+    def text(lines: Sequence[str]) -> str:
+        return cut("\n".join(printable(line) for line in lines), _LONGEST)
+
+    def flat(blocks: Sequence[Block]) -> Iterator[Block]:
+        for block in blocks:
+            yield from flat(block.blocks) if isinstance(block, Columns | Stack) else [block]
+
+    marks: dict[str, dict[str, Any]] = {}
+    for block in (block for section in sections for block in flat(section.blocks)):
         if isinstance(block, Drawing):
-            found[block.name] = {
+            marks[block.name] = {
                 "x": [mark.x for mark in block.marks],
                 "y": [mark.y for mark in block.marks],
-                "text": [] if block.pointing.alike else [_told(mark.lines) for mark in block.marks],
+                "text": [] if block.pointing.alike else [text(mark.lines) for mark in block.marks],
                 "flags": list(block.pointing.flags),
             }
         elif isinstance(block, DrawnGraph):
-            lines = [box.lines for box in block.boxes] + [edge.lines for edge in block.edges]
-            found["graph"] = {"text": [_told(each) for each in lines]}
-    return found
-
-
-def _flat(blocks: Sequence[Block]) -> Iterator[Block]:
-    for block in blocks:
-        if isinstance(block, Columns | Stack):
-            yield from _flat(block.blocks)
-        else:
-            yield block
-
-
-def _told(lines: Sequence[str]) -> str:
-    return cut("\n".join(printable(line) for line in lines), _LONGEST)
-
-
-def _in_script(tree: Any) -> Any:
-    """JSON that no HTML parser finds an end or a comment in: it has no angle brackets and no ampersands."""
-    text = json.dumps(tree, separators=(",", ":"), allow_nan=False, ensure_ascii=False)
-    for char in "<>&":
-        text = text.replace(char, f"\\u{ord(char):04x}")
-    return _unescaped(text)
+            marks["graph"] = {
+                "text": [text(box.lines) for box in block.boxes] + [text(edge.lines) for edge in block.edges]
+            }
+    return marks

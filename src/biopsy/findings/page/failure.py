@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
 
 from biopsy.findings.page.blocks import (
     Axis,
     Block,
     Bullets,
     Cell,
+    Column,
     Columns,
     Drawing,
-    Facts,
     Grid,
     Listing,
     Mark,
@@ -23,8 +22,14 @@ from biopsy.findings.page.blocks import (
     Sign,
     Trace,
     Words,
+    code,
+    code_of,
+    facts,
     frame,
-    plain_grid,
+    number_of,
+    plain_table,
+    table,
+    words_of,
 )
 from biopsy.findings.page.reading import Branch
 from biopsy.findings.page.wording import cut, duration, figure, middle_cut, source_text, times
@@ -37,76 +42,63 @@ _MOST_LINES = 60
 def section(report: Branch) -> Section | None:
     """The section on the failure; None where nothing was run or failed."""
     failure, run = report.part("failure"), report.part("run")
-    blocks: list[Block] = []
-    if failure is not None:
-        blocks += _failure(failure)
-    if run is not None:
-        blocks += _run(run)
+    blocks = [*(_failure(failure) if failure is not None else ()), *(_run(run) if run is not None else ())]
     return Section(name="failure", title="What fails" if failure else "What ran", blocks=blocks) if blocks else None
 
 
 def _failure(failure: Branch) -> list[Block]:
-    rows: list[tuple[str, Cell | str]] = []
-    for key in ("reason", "engine", "stage", "kind", "signature"):
-        text = failure.text(key)
-        if text and not (key == "signature" and text == failure.text("reason")):
-            rows.append((key, Cell(text=cut(text, 2000), code=key == "signature")))
-    outputs = failure.texts("outputs")
-    if outputs:
-        rows.append(("outputs", Cell(text=", ".join(middle_cut(name, 100) for name in outputs[:20]), code=True)))
+    told = {key: failure.text(key) for key in ("reason", "engine", "stage", "kind", "signature")}
+    if told["signature"] == told["reason"]:
+        told["signature"] = None
+    told["outputs"] = ", ".join(middle_cut(name, 100) for name in failure.texts("outputs")[:20])
     rounding = failure.part("rounding")
     if rounding is not None:
         ratio = rounding.number("times")
         measured = None if ratio is None else f"{times(ratio)} the error of plain float32"
-        told = [rounding.text("verdict"), rounding.text("reason") or measured]
-        rows.append(("rounding", cut(": ".join(text for text in told if text), 500)))
-    status = failure.text("status")
-    if status is not None:
-        rows.append(("exit status", status))
-    blocks: list[Block] = [Facts(rows=rows)] if rows else []
-    mismatches = failure.parts("mismatches")
-    if mismatches:
-        blocks.append(_grid_of_mismatches(mismatches))
+        said = [rounding.text("verdict"), rounding.text("reason") or measured]
+        told["rounding"] = cut(": ".join(text for text in said if text), 500)
+    told["exit status"] = failure.text("status")
+    blocks: list[Block] = [facts(told, 2000, ["signature", "outputs"])] if any(told.values()) else []
+    if mismatches := failure.parts("mismatches"):
+        columns: dict[str, Column] = {
+            "output": code_of("output"),
+            "kind": lambda entry: entry.text("kind") or "mismatch",
+            "elements outside": lambda entry: _share(entry.number("wrong"), entry.number("elements")),
+            "greatest error": number_of("error"),
+            "times tolerance": number_of("times_tolerance", times),
+            "worst element": _worst_element,
+        }
+        blocks.append(table("How the outputs differ", mismatches, columns, most=_MOST_OUTPUTS))
     for key, caption in (("message", "What the engine said"), ("output", "The end of what the check printed")):
         text = failure.text(key)
         if text and (key == "output" or text != failure.text("reason")):
-            blocks.append(Listing(caption=caption, lines=_last_lines(text)))
+            lines = text.splitlines()
+            before = [f"[{len(lines) - _MOST_LINES} lines before]"] if len(lines) > _MOST_LINES else []
+            shown = [cut(line, 1000) for line in lines[-_MOST_LINES:]]
+            blocks.append(Listing(caption=caption, lines=[*before, *shown]))
     return blocks
 
 
-def _last_lines(text: str) -> list[str]:
-    """The end of an output, a line each."""
-    lines = text.splitlines()
-    left = len(lines) - _MOST_LINES
-    shown = [cut(line, 1000) for line in lines[-_MOST_LINES:]]
-    return [f"[{left} lines before]", *shown] if left > 0 else shown
+def _worst_element(entry: Branch) -> str:
+    where = entry.loose("index")
+    return "" if where is None else f"{where}: {entry.loose('actual')} instead of {entry.loose('expected')}"
 
 
-def _grid_of_mismatches(mismatches: list[Branch]) -> Grid:
-    rows: Rows = []
-    for each in mismatches[:_MOST_OUTPUTS]:
-        wrong, elements, error, ratio = (each.number(key) for key in ("wrong", "elements", "error", "times_tolerance"))
-        where = each.loose("index")
-        values = (each.loose("actual"), each.loose("expected"))
-        rows.append(
-            [
-                Cell(text=middle_cut(each.text("output") or "", 80), code=True),
-                each.text("kind") or "mismatch",
-                "" if wrong is None else figure(wrong) + ("" if elements is None else f" of {figure(elements)}"),
-                "" if error is None else figure(error),
-                "" if ratio is None else times(ratio),
-                "" if where is None else f"{where}: {values[0]} instead of {values[1]}",
-            ]
-        )
-    head = ["output", "kind", "elements outside", "greatest error", "times tolerance", "worst element"]
-    return Grid(caption="How the outputs differ", head=head, rows=rows, left=len(mismatches) - len(rows))
+def _share(part: float | None, total: float | None) -> str:
+    return "" if part is None else figure(part) + ("" if total is None else f" of {figure(total)}")
 
 
 def _run(run: Branch) -> list[Block]:
     blocks: list[Block] = []
-    engines = run.parts("engines")
-    if engines:
-        blocks.append(_grid_of_engines(engines))
+    if engines := run.parts("engines"):
+        columns: dict[str, Column] = {
+            "engine": lambda entry: cut(entry.text("label") or entry.text("name") or "?", 100),
+            "version": words_of("version", 40),
+            "time": _mean_time,
+            "what happened": _end_of_engine,
+            "remarks": lambda entry: cut("; ".join(entry.texts("remarks")), 400),
+        }
+        blocks.append(table("Engines", engines[:50], columns))
     rows: Rows = []
     total = 0
     for comparison in run.parts("comparisons"):
@@ -121,91 +113,69 @@ def _run(run: Branch) -> list[Block]:
             Grid(caption="The outputs compared", head=head, rows=rows, folded=len(rows) > 12, left=total - len(rows))
         )
     origins = run.parts("origins")[:_MOST_OUTPUTS]
-    items = [
-        Cell(text=f"{middle_cut(each.text('output') or '', 80)}: {source_text(each)}", code=True) for each in origins
-    ]
+    items = [code(f"{middle_cut(each.text('output') or '', 80)}: {source_text(each)}") for each in origins]
     blocks += [Bullets(caption="Where these outputs come from", items=items)] if items else []
-    blocks += blocks_of_runs(run)
+    blocks += _differences(run)
     for noise in run.parts("noise"):
-        blocks.append(_grid_of_noise(noise))
-    not_finite = run.parts("not_finite")
-    if not_finite:
+        columns = {
+            "output": code_of("name"),
+            "verdict": _noise_verdict,
+            "times plain float32": number_of("ratio", times),
+            "why": words_of("reason", 300),
+        }
+        caption = f"Errors of {cut(noise.text('suspect') or '?', 60)} by those of plain float32"
+        blocks.append(table(caption, noise.parts("outputs"), columns, most=_MOST_OUTPUTS))
+    if not_finite := run.parts("not_finite"):
         keys = ["engine", "name", "iteration", "elements", "nan", "inf", "first", "value"]
-        blocks.append(plain_grid("Outputs that are not finite", keys, not_finite))
+        blocks.append(plain_table("Outputs that are not finite", keys, not_finite))
     return blocks
 
 
-def _grid_of_engines(engines: list[Branch]) -> Grid:
-    rows: Rows = []
-    for engine in engines[:50]:
-        failure = engine.part("failure")
-        told = Cell(text="ran", tone="good", sign="✓")
-        if failure is not None:
-            said = [failure.text(key) for key in ("stage", "kind", "message")]
-            told = Cell(text=cut(" · ".join(text for text in said if text), 600), tone="bad", sign="✕")
-        seconds = engine.numbers("seconds") if engine.loose("seconds") not in (None, "") else []
-        known = [each for each in seconds if each == each]
-        rows.append(
-            [
-                cut(engine.text("label") or engine.text("name") or "?", 100),
-                cut(engine.text("version") or "", 40),
-                duration(sum(known) / len(known)) if known else "",
-                told,
-                cut("; ".join(engine.texts("remarks")), 400),
-            ]
-        )
-    return Grid(caption="Engines", head=["engine", "version", "time", "what happened", "remarks"], rows=rows)
+def _mean_time(engine: Branch) -> str:
+    seconds = engine.numbers("seconds") if engine.loose("seconds") not in (None, "") else []
+    known = [each for each in seconds if each == each]
+    return duration(sum(known) / len(known)) if known else ""
+
+
+def _end_of_engine(engine: Branch) -> Cell:
+    failure = engine.part("failure")
+    if failure is None:
+        return Cell(text="ran", tone="good", sign="✓")
+    said = [failure.text(key) for key in ("stage", "kind", "message")]
+    return Cell(text=cut(" · ".join(text for text in said if text), 600), tone="bad", sign="✕")
 
 
 def _output_row(comparison: Branch, iteration: Branch, output: Branch) -> list[Cell | str]:
-    measured, passed = output.part("measured"), output.flag("passed")
-    greatest, outside = None, None
-    if measured is not None:
-        absolute = measured.part("absolute")
-        greatest = None if absolute is None else absolute.number("maximum")
-        outside = (measured.number("mismatching"), measured.number("elements"))
+    measured = output.part("measured") or Branch({})
+    absolute = measured.part("absolute") or Branch({})
     sides = (comparison.text("actual") or "?", comparison.text("expected") or "?")
     return [
-        Cell(text=middle_cut(output.text("name") or "", 80), code=True),
+        code_of("name")(output),
         f"{cut(sides[0], 50)} against {cut(sides[1], 50)}",
         iteration.text("number") or "",
-        Cell(text="passes", tone="good", sign="✓") if passed else Cell(text="fails", tone="bad", sign="✕"),
-        "" if greatest is None else figure(greatest),
-        "" if outside is None or outside[0] is None else figure(outside[0]) + _of(outside[1]),
+        _PASSES if output.flag("passed") else _FAILS,
+        number_of("maximum")(absolute),
+        _share(measured.number("mismatching"), measured.number("elements")),
         cut(output.text("reason") or "", 300),
     ]
 
 
-def _of(total: float | None) -> str:
-    return "" if total is None else f" of {figure(total)}"
+_PASSES, _FAILS = Cell(text="passes", tone="good", sign="✓"), Cell(text="fails", tone="bad", sign="✕")
+
+
+def _noise_verdict(output: Branch) -> Cell:
+    verdict = output.text("verdict") or "unknown"
+    tone, sign = _TONES.get(verdict, ("unsure", "?"))
+    return Cell(text=cut(verdict, 40), tone=tone, sign=sign)
 
 
 _TONES = {"rounding": ("good", "✓"), "bug": ("bad", "✕")}
 
 
-def _grid_of_noise(noise: Branch) -> Grid:
-    rows: Rows = []
-    outputs = noise.parts("outputs")
-    for output in outputs[:_MOST_OUTPUTS]:
-        verdict, ratio = output.text("verdict") or "unknown", output.number("ratio")
-        tone, sign = _TONES.get(verdict, ("unsure", "?"))
-        rows.append(
-            [
-                Cell(text=middle_cut(output.text("name") or "", 80), code=True),
-                Cell(text=cut(verdict, 40), tone=tone, sign=sign),
-                "" if ratio is None else times(ratio),
-                cut(output.text("reason") or "", 300),
-            ]
-        )
-    caption = f"Errors of {cut(noise.text('suspect') or '?', 60)} by those of plain float32"
-    head = ["output", "verdict", "times plain float32", "why"]
-    return Grid(caption=caption, head=head, rows=rows, left=len(outputs) - len(rows))
-
-
 # How the outputs differ: a histogram and a map of the differences, and the elements that are farthest off.
 
-_DIFFERENCES_MOST_OUTPUTS = 3
-"""With plots: each heat map may have 4,096 blocks."""
+_MOST_WITH_PLOTS = 3
+"""Outputs: each heat map may have 4,096 blocks."""
 _MOST_BARS = 200
 _MOST_BLOCKS = 64
 _WIDTH, _HEIGHT = 620.0, 320.0
@@ -213,37 +183,36 @@ _LEFT = 66.0
 """Where the histogram's axis at the left stands: the bar of equal elements is between it and the axis below."""
 
 
-def blocks_of_runs(run: Branch) -> list[Block]:
+def _differences(run: Branch) -> list[Block]:
     """Plots and tables of each output that has its differences told."""
-    found = list(_outputs(run))
+    outputs = []
+    for comparison in run.parts("comparisons"):
+        iterations = comparison.parts("iterations")
+        for iteration in iterations:
+            number = iteration.whole("number")
+            sample = f", sample {number}" if len(iterations) > 1 and number is not None else ""
+            of = f"of {cut(comparison.text('actual') or '?', 60)}{sample}"
+            outputs += [
+                (f"'{middle_cut(output.text('name') or '', 60)}' {of}", output, differences)
+                for output in iteration.parts("outputs")
+                if (differences := output.part("differences")) is not None
+            ]
     blocks: list[Block] = []
-    for place, (title, output) in enumerate(found[:_DIFFERENCES_MOST_OUTPUTS]):
-        differences = output.part("differences")
-        assert differences is not None
-        plots = [
-            plot for plot in (_histogram(place, title, output, differences), _heat(place, title, differences)) if plot
-        ]
-        if plots:
+    columns = {key: _code_of_value(key) for key in ("index", "actual", "expected", "error")}
+    for place, (title, output, differences) in enumerate(outputs[:_MOST_WITH_PLOTS]):
+        drawn = (_histogram(place, title, output, differences), _heat(place, title, differences))
+        if plots := [plot for plot in drawn if plot is not None]:
             blocks.append(Columns(blocks=plots))
-        worst = differences.parts("worst")
-        if worst:
-            blocks.append(_grid_of_worst(title, worst))
-    if len(found) > _DIFFERENCES_MOST_OUTPUTS:
-        left = count(len(found) - _DIFFERENCES_MOST_OUTPUTS, "more output")
+        if worst := differences.parts("worst"):
+            blocks.append(table(f"The worst elements: {title}", worst, columns, most=20))
+    if len(outputs) > _MOST_WITH_PLOTS:
+        left = count(len(outputs) - _MOST_WITH_PLOTS, "more output")
         blocks.append(Passage(text=f"How the elements of {left} differ is in the file of the report."))
     return blocks
 
 
-def _outputs(run: Branch) -> Iterator[tuple[str, Branch]]:
-    for comparison in run.parts("comparisons"):
-        iterations = comparison.parts("iterations")
-        for iteration in iterations:
-            for output in iteration.parts("outputs"):
-                if "differences" in output:
-                    name = middle_cut(output.text("name") or "", 60)
-                    number = iteration.whole("number")
-                    sample = f", sample {number}" if len(iterations) > 1 and number is not None else ""
-                    yield f"'{name}' of {cut(comparison.text('actual') or '?', 60)}{sample}", output
+def _code_of_value(key: str) -> Column:
+    return lambda entry: code(cut(entry.loose(key) or "", 60))
 
 
 def _histogram(place: int, title: str, output: Branch, differences: Branch) -> Drawing | None:
@@ -265,7 +234,10 @@ def _histogram(place: int, title: str, output: Branch, differences: Branch) -> D
         for low, high, n in bars
     ]
     words.append(Words(x=88, y=up.begin + 8, text="0", style="below", anchor="middle"))
-    allowed = _allowed(output)
+    tolerances = output.part("tolerances")
+    allowed = None if tolerances is None else tolerances.number("atol")
+    if allowed is not None and not 0 < allowed < math.inf:
+        allowed = None
     inside: list[str] = []
     outside: list[str] = []
     for left, right, n, _ in drawn:
@@ -280,24 +252,15 @@ def _histogram(place: int, title: str, output: Branch, differences: Branch) -> D
         traces.append(Trace(d=f"M{at} {up.begin}V{up.end}", style="limit"))
         legend = [Sign(d="M10 0v14", style="limit", text=f"atol {figure(allowed)}")]
         legend.append(Sign(d="M4 2h12v10h-12z", style="far-bar", text="beyond it, unless rtol allows more"))
+    note, infinite = "both axes are logarithmic", histogram.whole("infinite")
+    if infinite:
+        note += f" · {count(infinite, 'element')} finite on one side only"
     return Drawing(
-        name=f"histogram-{place}", title=f"How far the elements are off: {title}", note=_note(histogram),
+        name=f"histogram-{place}", title=f"How far the elements are off: {title}", note=note,
         width=_WIDTH, height=_HEIGHT, traces=traces, words=words,
         marks=[Mark(x=(left + right) / 2, y=up.at(max(n, 0.5)), lines=[text]) for left, right, n, text in drawn],
         legend=legend, pointing=Pointing(nearest="x"),
     )  # fmt: skip
-
-
-def _note(histogram: Branch) -> str:
-    infinite = histogram.whole("infinite")
-    said = "both axes are logarithmic"
-    return f"{said} · {count(infinite, 'element')} finite on one side only" if infinite else said
-
-
-def _allowed(output: Branch) -> float | None:
-    tolerances = output.part("tolerances")
-    atol = None if tolerances is None else tolerances.number("atol")
-    return atol if atol is not None and 0 < atol < math.inf else None
 
 
 _LEVELS = 5
@@ -364,16 +327,3 @@ def _heat_legend(parts: dict[str, list[str]], most: float) -> list[Sign]:
     if "heat-no-number" in parts:
         signs.append(Sign(d="M6 3l8 8m0 -8l-8 8", style="heat-no-number", text="not a number, or infinite"))
     return signs
-
-
-def _grid_of_worst(title: str, worst: Sequence[Branch]) -> Grid:
-    rows: Rows = []
-    for element in worst[:20]:
-        told = [element.loose(key) or "" for key in ("index", "actual", "expected", "error")]
-        rows.append([Cell(text=cut(text, 60), code=True) for text in told])
-    return Grid(
-        caption=f"The worst elements: {title}",
-        head=["index", "actual", "expected", "error"],
-        rows=rows,
-        left=len(worst) - len(rows),
-    )

@@ -5,8 +5,8 @@ together.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 
 from biopsy.findings.page.blocks import (
     MOST_ROWS,
@@ -23,7 +23,8 @@ from biopsy.findings.page.blocks import (
     Section,
     Sign,
     Trace,
-    plain_grid,
+    code,
+    plain_table,
 )
 from biopsy.findings.page.reading import Branch, DamagedReport
 from biopsy.findings.page.wording import OUT_OF_TOLERANCE, cut, figure, middle_cut, times
@@ -42,36 +43,33 @@ def section(report: Branch) -> Section | None:
     nodes = _nodes(whole)
     if not nodes:
         return None
-    title = "The whole model"
-    drawn = nodes[:_MOST_NODES]
-    blocks = [
-        ribbon("map", f"{count(len(nodes), 'node')}, read from left to right, row below row", drawn, _note(nodes))
-    ]
-    if len(drawn) < len(nodes):
-        more = Passage(text=f"The first {len(drawn)} of {len(nodes)} nodes are drawn.")
-        return Section(name="map", title=title, blocks=[more, *blocks])
-    return Section(name="map", title=title, blocks=blocks)
-
-
-def _note(nodes: list[Bead]) -> str:
     measured = sum(node.introduced is not None or node.propagated is not None for node in nodes)
-    piece = sum(node.in_piece for node in nodes)
-    said = [f"{count(piece, 'node')} in the piece"] if piece else []
+    in_piece = sum(node.in_piece for node in nodes)
+    said = [f"{count(in_piece, 'node')} in the piece"] if in_piece else []
     said += [f"{measured} measured"] if measured else []
-    return " · ".join(said)
+    title, drawn = f"{count(len(nodes), 'node')}, read from left to right, row below row", nodes[:_MOST_NODES]
+    blocks: list[Block] = [ribbon("map", title, drawn, " · ".join(said))]
+    if len(drawn) < len(nodes):
+        blocks.insert(0, Passage(text=f"The first {len(drawn)} of {len(nodes)} nodes are drawn."))
+    return Section(name="map", title="The whole model", blocks=blocks)
 
 
 def _nodes(whole: Branch) -> list[Bead]:
     ops, op, names = whole.texts("ops"), whole.wholes("op"), whole.texts("names")
     reads, piece = whole.rows_of_wholes("reads"), set(whole.wholes("piece"))
-    introduced, propagated = (_by_number(whole, key) for key in ("introduced", "propagated"))
+    ratios: dict[str, dict[int, float]] = {}
+    for key in ("introduced", "propagated"):
+        try:
+            ratios[key] = {int(number): ratio for number, ratio in whole.numbers_by_name(key).items()}
+        except ValueError as error:
+            raise DamagedReport(f"its 'whole.{key}' has a key that is no number of a node") from error
     if not all(0 <= each < len(ops) for each in op):
         raise DamagedReport("its 'whole.op' has places that 'whole.ops' lacks")
     most = max(12, min(90, _NAMES // max(len(op), 1)))
     nodes = []
     for place, kind in enumerate(op):
         name = names[place] if place < len(names) else ""
-        made, carried = introduced.get(place), propagated.get(place)
+        made, carried = ratios["introduced"].get(place), ratios["propagated"].get(place)
         lines = [f"{cut(ops[kind], 40)}  {middle_cut(name, most)}".rstrip(), f"node {place}"]
         lines += ["in the piece"] if place in piece else []
         lines += [f"introduces {_ratio(made)}"] if made is not None else []
@@ -90,14 +88,6 @@ def _nodes(whole: Branch) -> list[Bead]:
 
 def _ratio(value: float) -> str:
     return "an error that is not a number" if math.isnan(value) else f"{times(value)} the tolerance"
-
-
-def _by_number(whole: Branch, key: str) -> dict[int, float]:
-    found = whole.numbers_by_name(key)
-    try:
-        return {int(number): ratio for number, ratio in found.items()}
-    except ValueError as error:
-        raise DamagedReport(f"its 'whole.{key}' has a key that is no number of a node") from error
 
 
 # A whole model as a ribbon that is read like a text: from left to right in the order of the graph, row below row.
@@ -132,16 +122,6 @@ class Bead:
         return self.in_piece or _is_wrong(self.introduced)
 
 
-@dataclass
-class _Shapes:
-    """The parts of each path, by its style."""
-
-    parts: dict[str, list[str]] = field(default_factory=dict)
-
-    def add(self, style: str, d: str) -> None:
-        self.parts.setdefault(style, []).append(d)
-
-
 def ribbon(name: str, title: str, nodes: Sequence[Bead], note: str = "") -> Drawing:
     """The drawing of nodes in an order in which most of them come after those that they read from."""
     cells = _cells(nodes)
@@ -152,17 +132,21 @@ def ribbon(name: str, title: str, nodes: Sequence[Bead], note: str = "") -> Draw
     shape = _SHAPE if len(lanes) < _LARGE else _SHAPE_OF_LARGE
     mean = sum(lanes) / len(lanes) + 1
     across = max(_FEWEST, math.ceil(math.sqrt(len(lanes) * mean * shape)))
-    tops = _tops(lanes, across)
+    tops = [0]
+    for begin in range(0, len(lanes), across):
+        tops.append(tops[-1] + (max(lanes[begin : begin + across]) + 1) * _CELL)
     places = [
         ((column % across) * _CELL + _CELL, tops[column // across] + lane * _CELL + _CELL) for column, lane in cells
     ]
     edges, drawn = _edges(nodes, cells, places, across)
-    shapes = _Shapes()
+    paths: dict[str, list[str]] = {}
     for node, (x, y) in zip(nodes, places, strict=True):
-        _draw(shapes, node, x, y)
+        for style, d in _drawn(node, x, y):
+            paths.setdefault(style, []).append(d)
     traces = [Trace(d=edges, style="flow", count=drawn)] if edges else []
-    traces += [Trace(d="".join(shapes.parts[style]), style=style, count=len(shapes.parts[style]))
-               for style in _ORDER if style in shapes.parts]  # fmt: skip
+    traces += [
+        Trace(d="".join(paths[style]), style=style, count=len(paths[style])) for style in _ORDER if style in paths
+    ]
     if drawn == _MOST_EDGES:
         note = f"{note} · only the first {drawn} edges are drawn".removeprefix(" · ")
     width = (across + 1) * _CELL
@@ -174,7 +158,7 @@ def ribbon(name: str, title: str, nodes: Sequence[Bead], note: str = "") -> Draw
         height=tops[-1] + _CELL,
         traces=traces,
         marks=[Mark(x=x, y=y, lines=node.lines) for node, (x, y) in zip(nodes, places, strict=True)],
-        legend=[sign for sign in _LEGEND if sign.style in shapes.parts],
+        legend=[sign for sign in _LEGEND if sign.style in paths],
         wide=True,
         pointing=Pointing(flags=[place for place, node in enumerate(nodes) if node.matters]),
     )
@@ -192,27 +176,14 @@ def _cells(nodes: Sequence[Bead]) -> list[tuple[int, int]]:
     column = 0
     for members in members_of:
         for begin in range(0, len(members), _LANES):
-            _fill(cells, nodes, members[begin : begin + _LANES], column)
+            taken: set[int] = set()  # lanes: each node gets that of what it reads from, or the next one that is free
+            for place in members[begin : begin + _LANES]:
+                wished = min((cells[source][1] for source in nodes[place].reads if 0 <= source < place), default=0)
+                _, lane = min((abs(lane - wished), lane) for lane in range(_LANES) if lane not in taken)
+                taken.add(lane)
+                cells[place] = (column, lane)
             column += 1
     return cells
-
-
-def _fill(cells: list[tuple[int, int]], nodes: Sequence[Bead], members: Sequence[int], column: int) -> None:
-    """Give the nodes of a column the lanes of what they read from, or those next to them that are free."""
-    taken: set[int] = set()
-    for place in members:
-        wished = min((cells[source][1] for source in nodes[place].reads if 0 <= source < place), default=0)
-        lane = min((each for each in range(_LANES) if each not in taken), key=lambda each: (abs(each - wished), each))
-        taken.add(lane)
-        cells[place] = (column, lane)
-
-
-def _tops(lanes: Sequence[int], across: int) -> list[int]:
-    """Where each row begins, and at the end where the last one ends."""
-    tops = [0]
-    for begin in range(0, len(lanes), across):
-        tops.append(tops[-1] + (max(lanes[begin : begin + across]) + 1) * _CELL)
-    return tops
 
 
 def _edges(
@@ -249,21 +220,21 @@ _LEGEND = (
 )
 
 
-def _draw(shapes: _Shapes, bead: Bead, x: int, y: int) -> None:
+def _drawn(bead: Bead, x: int, y: int) -> Iterator[tuple[str, str]]:
+    """The styles of a node and the paths in them."""
     propagated = _is_wrong(bead.propagated)
-    if _is_wrong(bead.introduced):
-        assert bead.introduced is not None
+    if bead.introduced is not None and _is_wrong(bead.introduced):
         size = 1 if bead.introduced <= 10 else 2 if bead.introduced <= 1000 else 3
         half = size + 2
-        shapes.add(f"made-{size}", f"M{x} {y - half}l{half} {half}l-{half} {half}l-{half} -{half}z")
+        yield f"made-{size}", f"M{x} {y - half}l{half} {half}l-{half} {half}l-{half} -{half}z"
     elif propagated or bead.introduced is not None or bead.propagated is not None:
         style = "carried" if propagated else "within"
-        shapes.add(style, f"M{x} {y}h0")
-        shapes.add(f"{style}-hole", f"M{x} {y}h0")
+        yield style, f"M{x} {y}h0"
+        yield f"{style}-hole", f"M{x} {y}h0"
     else:
-        shapes.add("dot", f"M{x} {y}h0")
+        yield "dot", f"M{x} {y}h0"
     if bead.in_piece:
-        shapes.add("frame", f"M{x - 5} {y - 5}h10v10h-10z")
+        yield "frame", f"M{x - 5} {y - 5}h10v10h-10z"
 
 
 def _is_wrong(ratio: float | None) -> bool:
@@ -279,53 +250,46 @@ _MOST_MISFITS = 5
 
 def layers_section(report: Branch) -> Section | None:
     """Which layers are wrong."""
-    found = report.part("layers")
-    if found is None:
+    part = report.part("layers")
+    if part is None:
         return None
-    blocks: list[Block] = [Facts(rows=_layer_facts(found))]
-    grouped = [each.wholes("nodes") for each in found.parts("groups")]
+    blocks: list[Block] = [Facts(rows=_layer_facts(part))]
+    grouped = [each.wholes("nodes") for each in part.parts("groups")]
     for key, caption in (("ranking", "What to look at, the worst first"), ("groups", "Wrong only together")):
-        entries = [each for each in found.parts(key) if key == "groups" or each.wholes("nodes") not in grouped]
+        entries = [each for each in part.parts(key) if key == "groups" or each.wholes("nodes") not in grouped]
         if entries:
             blocks.append(_grid_of_layers(caption, entries))
-    origins = found.parts("non_finite_origins")
-    if origins:
+    if origins := part.parts("non_finite_origins"):
         keys = ["engine", "label", "tensor", "nan", "inf"]
-        blocks.append(plain_grid("Where NaN or infinity begins", keys, origins))
-    remarks = [cut(text, 500) for text in found.texts("remarks")[:30]]
+        blocks.append(plain_table("Where NaN or infinity begins", keys, origins))
+    remarks = [cut(text, 500) for text in part.texts("remarks")[:30]]
     if remarks:
         blocks.append(Bullets(caption="Remarks", items=remarks))
     return Section(name="layers", title="Layer by layer", blocks=blocks)
 
 
-def _layer_facts(found: Branch) -> list[tuple[str, Cell | str]]:
-    verdict = found.text("verdict") or "unknown"
+def _layer_facts(part: Branch) -> list[tuple[str, Cell | str]]:
+    verdict = part.text("verdict") or "unknown"
     tone, sign = {"right": ("good", "✓"), "wrong": ("bad", "✕")}.get(verdict, ("unsure", "?"))
     rows: list[tuple[str, Cell | str]] = [("verdict", Cell(text=cut(verdict, 40), tone=tone, sign=sign))]
     for key in ("suspect", "reference"):
-        side = found.part(key)
+        side = part.part(key)
         if side is not None:
             rows.append((key, cut(" ".join(text for text in (side.text("label"), side.text("version")) if text), 100)))
-    golden = found.part("golden")
+    golden = part.part("golden")
     if golden is not None:
         rows.append(("golden values", f"of {golden.whole('tensors')} of {golden.whole('of')} tensors"))
         misfits = golden.texts_by_name("misfits")
         told = [f"{middle_cut(name, 60)}: {cut(why, 200)}" for name, why in list(misfits.items())[:_MOST_MISFITS]]
         rows += [("do not fit", Cell(text="; ".join(told), tone="unsure", sign="?"))] if told else []
-    first = found.part("first_wrong")
+    first = part.part("first_wrong")
     if first is not None:
         rows.append(("first wrong tensor", Cell(text=middle_cut(first.text("tensor") or "", 100), code=True)))
-    if found.flag("masked"):
+    if part.flag("masked"):
         rows.append(("masked", "layers are wrong although the outputs are right"))
-    if found.flag("complete") is False:
+    if part.flag("complete") is False:
         rows.append(("complete", "no: it was interrupted"))
     return rows
-
-
-def _told(name: str | None, labels: Sequence[str]) -> str:
-    """Layers by what they are together, if they are several and an exporter says so, and one by one."""
-    listed = " + ".join(labels)
-    return f"{name} ({listed})" if name and len(labels) > 1 else listed
 
 
 def _grid_of_layers(caption: str, entries: Sequence[Branch]) -> Grid:
@@ -335,15 +299,15 @@ def _grid_of_layers(caption: str, entries: Sequence[Branch]) -> Grid:
         ratio = None if error is None else error.number("tolerance_ratio")
         absolute = None if error is None else error.number("absolute")
         labels = [middle_cut(label, 60) for label in each.texts("labels")[:12]]
-        origins = each.part("origins")
+        origins, listed = each.part("origins"), " + ".join(labels)
         name = None if origins is None else origins.text("name")
         places = [] if origins is None else [cut(place, 200) for place in origins.texts("places")[:_MOST_PLACES]]
         said = "" if failure is None else " · ".join(t for t in (failure.text("stage"), failure.text("message")) if t)
         rows.append(
             [
                 str(place),
-                Cell(text=cut(_told(name, labels), 400), code=True),
-                Cell(text=" · ".join(places), code=True),
+                code(cut(f"{name} ({listed})" if name and len(labels) > 1 else listed, 400)),
+                code(" · ".join(places)),
                 Cell(text=times(ratio), tone="bad", sign="✕") if ratio is not None and not ratio <= 1 else
                 "" if ratio is None else times(ratio),
                 "" if absolute is None else figure(absolute),

@@ -9,6 +9,7 @@ from biopsy.findings.page.blocks import (
     Block,
     Bullets,
     Cell,
+    Column,
     Columns,
     Drawing,
     DrawnBox,
@@ -22,6 +23,12 @@ from biopsy.findings.page.blocks import (
     Section,
     Sign,
     Stack,
+    code,
+    code_of,
+    facts,
+    table,
+    whole_of,
+    words_of,
 )
 from biopsy.findings.page.model_map import Bead, ribbon
 from biopsy.findings.page.reading import Branch
@@ -30,7 +37,6 @@ from biopsy.findings.page.wording import (
     cut,
     error_of,
     error_text,
-    first_few,
     middle_cut,
     node_lines,
     source_text,
@@ -61,74 +67,54 @@ def section(report: Branch) -> Section | None:
     elif nodes:
         blocks.append(drawn_piece(piece, nodes, tensors))
     small = 0 < len(nodes) <= _MOST_BESIDE
-    more: list[Block] = [Facts(rows=_facts(piece)), *_sources(nodes)]
+    more: list[Block] = [_facts(piece)]
+    made: dict[str, list[str]] = {}  # the lines of the program that nodes come from, each once, with the nodes
+    for node in nodes:
+        if where := source_text(node):
+            made.setdefault(where, []).append(cut(node.text("op_type") or "?", 40))
+    sources = [code(f"{', '.join(dict.fromkeys(ops))}: {where}") for where, ops in list(made.items())[:MOST_SHOWN]]
+    more += [Bullets(caption="Where it comes from", items=sources)] if sources else []
     if tensors:
         more.append(_grid_of_tensors(tensors, folded=not small))
     blocks = [Columns(blocks=[*blocks, Stack(blocks=more)])] if small else [*blocks, *more]
     if nodes:
-        blocks.append(_grid_of_nodes(nodes, piece.whole("more_nodes") or 0))
+        columns: dict[str, Column] = {
+            "number": whole_of("number"),
+            "operator": words_of("op_type", 60, "?"),
+            "name": code_of("name"),
+            "attributes": _attributes,
+            "reads": lambda node: code(cut(", ".join(node.texts("inputs")[:MOST_SHOWN]), 300)),
+            "writes": lambda node: code(cut(", ".join(node.texts("outputs")[:MOST_SHOWN]), 300)),
+            "made at": lambda node: code(source_text(node)),
+        }
+        left = piece.whole("more_nodes") or 0
+        blocks.append(table("The nodes as a table", nodes, columns, most=MOST_BOXES, folded_above=0, more=left))
     return Section(name="piece", title="The failing piece", blocks=blocks)
 
 
-def _facts(piece: Branch) -> list[tuple[str, Cell | str]]:
-    size = piece.whole("bytes")
-    known = [
-        ("file", piece.text("path")),
-        ("size", None if size is None else size_text(size)),
-        ("SHA-256", piece.text("sha256")),
-        ("inputs", piece.text("inputs_path")),
-    ]
-    failure = piece.part("failure")
+def _attributes(node: Branch) -> Cell:
+    attributes = list(node.texts_by_name("attributes").items())[:10]
+    return code(cut(", ".join(f"{name} = {cut(text, 60)}" for name, text in attributes), 300))
+
+
+def _facts(piece: Branch) -> Facts:
+    size, failure = piece.whole("bytes"), piece.part("failure")
+    known = {
+        "file": piece.text("path"),
+        "size": None if size is None else size_text(size),
+        "SHA-256": piece.text("sha256"),
+        "inputs": piece.text("inputs_path"),
+    }
     if failure is not None:
-        known.append(("fails", failure.text("reason") or failure.text("message")))
-        known.append(("worst element", _worst(failure)))
-    coded = ("file", "SHA-256", "inputs")
-    return [(term, Cell(text=cut(text, 500), code=term in coded)) for term, text in known if text is not None]
-
-
-def _worst(failure: Branch) -> str | None:
-    """The mismatch that is the most times its tolerance off."""
-    mismatches = [each for each in failure.parts("mismatches") if each.number("times_tolerance") is not None]
-    if not mismatches:
-        return None
-    worst = max(mismatches, key=lambda each: each.number("times_tolerance") or 0.0)
-    sides = f"{worst.loose('actual')} instead of {worst.loose('expected')}"
-    ratio = times(worst.number("times_tolerance") or 0.0)
-    return f"{sides} at {worst.loose('index')} of '{middle_cut(worst.text('output') or '', 80)}', {ratio} the tolerance"
-
-
-def _sources(nodes: Sequence[Branch]) -> list[Block]:
-    """The lines of the program that nodes come from, each once, with the nodes."""
-    made: dict[str, list[str]] = {}
-    for node in nodes:
-        where = source_text(node)
-        if where:
-            made.setdefault(where, []).append(cut(node.text("op_type") or "?", 40))
-    items = [
-        Cell(text=f"{', '.join(dict.fromkeys(ops))}: {where}", code=True)
-        for where, ops in list(made.items())[:MOST_SHOWN]
-    ]
-    return [Bullets(caption="Where it comes from", items=items)] if items else []
-
-
-def _grid_of_nodes(nodes: Sequence[Branch], more: int) -> Grid:
-    rows: Rows = []
-    for node in nodes[:MOST_BOXES]:
-        number = node.whole("number")
-        attributes = first_few(node.texts_by_name("attributes"), 10)
-        rows.append(
-            [
-                "" if number is None else str(number),
-                cut(node.text("op_type") or "?", 60),
-                Cell(text=middle_cut(node.text("name") or "", 80), code=True),
-                Cell(text=cut(", ".join(f"{name} = {cut(text, 60)}" for name, text in attributes), 300), code=True),
-                Cell(text=cut(", ".join(node.texts("inputs")[:MOST_SHOWN]), 300), code=True),
-                Cell(text=cut(", ".join(node.texts("outputs")[:MOST_SHOWN]), 300), code=True),
-                Cell(text=source_text(node), code=True),
-            ]
-        )
-    head = ["number", "operator", "name", "attributes", "reads", "writes", "made at"]
-    return Grid(caption="The nodes as a table", head=head, rows=rows, folded=True, left=len(nodes) - len(rows) + more)
+        known["fails"] = failure.text("reason") or failure.text("message")
+        ratios = [(each.number("times_tolerance"), each) for each in failure.parts("mismatches")]
+        ratio, worst = max(((ratio or 0.0, each) for ratio, each in ratios if ratio is not None),
+                           key=lambda pair: pair[0], default=(0.0, None))  # fmt: skip
+        if worst is not None:
+            where = f"at {worst.loose('index')} of '{middle_cut(worst.text('output') or '', 80)}'"
+            sides = f"{worst.loose('actual')} instead of {worst.loose('expected')}"
+            known["worst element"] = f"{sides} {where}, {times(ratio)} the tolerance"
+    return facts(known, 500, ["file", "SHA-256", "inputs"])
 
 
 def _grid_of_tensors(tensors: Mapping[str, Branch], *, folded: bool) -> Grid:
@@ -137,10 +123,10 @@ def _grid_of_tensors(tensors: Mapping[str, Branch], *, folded: bool) -> Grid:
         sign, amount, _ = error_of(tensor) or ("", "", False)
         rows.append(
             [
-                Cell(text=middle_cut(name, 80), code=True),
+                code(middle_cut(name, 80)),
                 tensor.text("kind") or "",
-                Cell(text=cut(type_text(tensor), 100), code=True),
-                Cell(text=cut(tensor.loose("values") or "", 60), code=True),
+                code(cut(type_text(tensor), 100)),
+                code(cut(tensor.loose("values") or "", 60)),
                 Cell(text=cut(amount, 200), sign=sign, tone={"✕": "bad", "✓": "good"}.get(sign, "plain")),
             ]
         )
@@ -194,13 +180,13 @@ def drawn_piece(piece: Branch, nodes: Sequence[Branch], tensors: Mapping[str, Br
         *(_end_item(value, tensors, "output") for value in values["outputs"][:_MOST_ENDS]),
     ]
     writer = {name: place for place, item in reversed(list(enumerate(items))) for name in item.writes if name}
-    found = {
+    reads = {
         (writer[name], place, name): None
         for place, item in enumerate(items)
         for name in item.reads
         if name in writer and writer[name] < place
     }
-    return _placed(items, list(found), tensors)
+    return _placed(items, list(reads), tensors)
 
 
 def _placed(items: Sequence[_Item], reads: Sequence[tuple[int, int, str]], tensors: Mapping[str, Branch]) -> DrawnGraph:
@@ -275,7 +261,7 @@ def _node_item(node: Branch, tensors: Mapping[str, Branch]) -> _Item:
     attributes = node.texts_by_name("attributes")
     rows = [Row(text=middle_cut(name, _CHARACTERS), style="name") for name in [node.text("name")] if name]
     rows += [
-        Row(text=cut(f"{name} = {text}", _CHARACTERS), style="attribute") for name, text in first_few(attributes, 4)
+        Row(text=cut(f"{name} = {text}", _CHARACTERS), style="attribute") for name, text in list(attributes.items())[:4]
     ]
     if len(attributes) > 4:
         rows.append(Row(text=f"and {count(len(attributes) - 4, 'more attribute')}", style="attribute"))
@@ -286,7 +272,9 @@ def _node_item(node: Branch, tensors: Mapping[str, Branch]) -> _Item:
     if len(rows) > 9:
         rows = [*rows[:9], Row(text="…", style="weight")]
     for name in outputs[:4]:
-        rows += _output_rows(name, tensors.get(name))
+        tensor = tensors.get(name) if name else None
+        if tensor is not None:
+            rows += [Row(text=cut(f"→ {type_text(tensor)}", _CHARACTERS), style="type"), *_error_rows(tensor)]
     return _Item(
         style="node", title=cut(node.text("op_type") or "?", 24), rows=rows, lines=node_lines(node, tensors),
         reads=inputs, writes=outputs,
@@ -301,12 +289,6 @@ def _end_item(value: Branch, tensors: Mapping[str, Branch], kind: str) -> _Item:
     reads, writes = ([], [name]) if kind == "input" else ([name], [])
     lines += [text for text in [error_text(tensors.get(name))] if text]
     return _Item(style=kind, title=f"{kind} {middle_cut(name, 20)}", rows=rows, lines=lines, reads=reads, writes=writes)
-
-
-def _output_rows(name: str, tensor: Branch | None) -> list[Row]:
-    if tensor is None or not name:
-        return []
-    return [Row(text=cut(f"→ {type_text(tensor)}", _CHARACTERS), style="type"), *_error_rows(tensor)]
 
 
 def _error_rows(tensor: Branch | None) -> list[Row]:
@@ -400,11 +382,11 @@ def _ways(
             onward[source] = target
         elif target >= count:
             begins.append((source, target))
-    found: dict[tuple[int, int], Sequence[float]] = {}
+    ways: dict[tuple[int, int], Sequence[float]] = {}
     for source, first in begins:
         passed, here = [], first
         while here >= count:
             passed.append(columns[here])
             here = onward[here]
-        found[source, here] = passed
-    return found
+        ways[source, here] = passed
+    return ways

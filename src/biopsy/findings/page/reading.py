@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from biopsy import errors
 from biopsy.processes.reading import read_plain
@@ -52,24 +52,20 @@ def _is_deep(tree: Any) -> bool:
     """Whether something is nested deeper than in any report, found without recursion."""
     level = [tree]
     for _ in range(_DEEPEST):
-        level = [below for each in level for below in _below(each)]
+        children = [each for value in level for each in (value.values() if isinstance(value, dict) else value)]
+        level = [each for each in children if isinstance(each, dict | list)]
         if not level:
             return False
     return True
 
-
-def _below(value: Any) -> list[Any]:
-    children = value.values() if isinstance(value, dict) else value
-    return [each for each in children if isinstance(each, dict | list)]
-
-
-# Reading the tree of a report by type: anybody may have written it, and any key may be absent.
 
 _NOT_FINITE = {"nan", "inf", "-inf"}
 """What the report writes for numbers that JSON lacks."""
 
 _MOST_ENTRIES = 200_000
 """Of a list or an object that is read: ten times as many as any report has."""
+
+Value = TypeVar("Value")
 
 
 class DamagedReport(errors.UsageError):
@@ -92,126 +88,111 @@ class Branch:
 
     def text(self, key: str) -> str | None:
         """A text; a number or a truth value is written out."""
-        value = self._tree.get(key)
-        if value is None or isinstance(value, str):
-            return value
-        if isinstance(value, bool | int | float):
-            return _scalar_text(value)
-        raise self._damaged(key, "a text")
+        return self._read(key, self._text)
 
     def number(self, key: str) -> float | None:
         """A number, which may be NaN or infinite."""
-        return self._as_number(self._tree.get(key), key)
+        return self._read(key, self._number)
 
     def whole(self, key: str) -> int | None:
         """A whole number."""
-        value = self._tree.get(key)
-        if value is None or (isinstance(value, int) and not isinstance(value, bool)):
-            return value
-        raise self._damaged(key, "a whole number")
+        return self._read(key, self._whole)
 
     def flag(self, key: str) -> bool | None:
         """True or false."""
-        value = self._tree.get(key)
-        if value is None or isinstance(value, bool):
-            return value
-        raise self._damaged(key, "true or false")
+        return self._read(key, self._flag)
 
     def part(self, key: str) -> Branch | None:
         """The object below a key."""
-        value = self._tree.get(key)
-        return None if value is None else self._as_branch(value, key)
+        return self._read(key, self._branch)
 
     def parts(self, key: str) -> list[Branch]:
         """The objects of a list."""
-        return [self._as_branch(each, f"{key}[{place}]") for place, each in enumerate(self._list(key))]
+        return self._read_list(key, self._branch)
 
     def parts_by_name(self, key: str) -> dict[str, Branch]:
         """The objects of an object."""
-        value = self._tree.get(key)
-        below = {} if value is None else self._as_branch(value, key)._bounded(self, key)
-        return {name: self._as_branch(each, f"{key}.{name}") for name, each in below.items()}
+        return {name: self._branch(each, f"{key}.{name}") for name, each in self._entries(key)}
 
     def texts(self, key: str) -> list[str]:
         """The texts of a list; numbers and truth values are written out."""
-        return [self._as_text(each, f"{key}[{place}]") for place, each in enumerate(self._list(key))]
+        return self._read_list(key, self._text)
 
     def texts_by_name(self, key: str) -> dict[str, str]:
         """An object of anything as texts: lists with commas, null as ""."""
-        value = self._tree.get(key)
-        below = {} if value is None else self._as_branch(value, key)._bounded(self, key)
-        return {name: plain_text(each) for name, each in below.items()}
+        return {name: plain_text(each) for name, each in self._entries(key)}
 
     def numbers(self, key: str) -> list[float]:
-        """The numbers of a list."""
-        found = [self._as_number(each, f"{key}[{place}]") for place, each in enumerate(self._list(key))]
-        return [float("nan") if each is None else each for each in found]
+        """The numbers of a list, NaN for null."""
+        return self._read_list(key, self._number_or_nan)
 
     def wholes(self, key: str) -> list[int]:
         """The whole numbers of a list."""
-        return self._wholes(self._list(key), key)
+        return self._read(key, self._wholes) or []
 
     def rows_of_wholes(self, key: str) -> list[list[int]]:
         """A list of lists of whole numbers."""
-        rows = []
-        for place, row in enumerate(self._list(key)):
-            if not isinstance(row, list):
-                raise self._damaged(f"{key}[{place}]", "a list")
-            rows.append(self._wholes(row, f"{key}[{place}]"))
-        return rows
+        return self._read_list(key, self._wholes)
 
     def rows_of_numbers(self, key: str) -> list[list[float]]:
-        """A list of lists of numbers."""
-        rows = []
-        for place, row in enumerate(self._list(key)):
-            if not isinstance(row, list):
-                raise self._damaged(f"{key}[{place}]", "a list")
-            found = [self._as_number(each, f"{key}[{place}]") for each in row]
-            rows.append([float("nan") if each is None else each for each in found])
-        return rows
+        """A list of lists of numbers, NaN for null."""
+        return self._read_list(key, self._row_of_numbers)
 
     def numbers_by_name(self, key: str) -> dict[str, float]:
         """The numbers of an object; null ones are left out."""
-        value = self._tree.get(key)
-        below = {} if value is None else self._as_branch(value, key)._bounded(self, key)
-        found = {name: self._as_number(each, f"{key}.{name}") for name, each in below.items()}
-        return {name: each for name, each in found.items() if each is not None}
+        return {name: self._number(each, f"{key}.{name}") for name, each in self._entries(key) if each is not None}
 
     def loose(self, key: str) -> str | None:
         """Whatever stands below a key as one text, as for shapes, indices and values; None for null."""
         value = self._tree.get(key)
         return None if value is None else plain_text(value)
 
-    def _list(self, key: str) -> list[Any]:
+    def _read(self, key: str, kind: Callable[[Any, str], Value]) -> Value | None:
         value = self._tree.get(key)
-        if value is None:
-            return []
-        if isinstance(value, list):
-            if len(value) > _MOST_ENTRIES:
-                raise self._damaged(key, f"a list of at most {_MOST_ENTRIES} entries")
-            return value
-        raise self._damaged(key, "a list")
+        return None if value is None else kind(value, key)
 
-    def _bounded(self, above: Branch, key: str) -> Mapping[str, Any]:
-        if len(self._tree) > _MOST_ENTRIES:
-            raise above._damaged(key, f"an object of at most {_MOST_ENTRIES} entries")
-        return self._tree
+    def _read_list(self, key: str, kind: Callable[[Any, str], Value]) -> list[Value]:
+        values = self._read(key, self._list) or []
+        return [kind(each, f"{key}[{place}]") for place, each in enumerate(values)]
 
-    def _as_branch(self, value: Any, key: str) -> Branch:
+    def _list(self, value: Any, key: str) -> list[Any]:
+        if not isinstance(value, list):
+            raise self._damaged(key, "a list")
+        if len(value) > _MOST_ENTRIES:
+            raise self._damaged(key, f"a list of at most {_MOST_ENTRIES} entries")
+        return value
+
+    def _entries(self, key: str) -> Iterable[tuple[str, Any]]:
+        """The entries of an object by name."""
+        value = self._tree.get(key)
+        tree = {} if value is None else self._branch(value, key)._tree
+        if len(tree) > _MOST_ENTRIES:
+            raise self._damaged(key, f"an object of at most {_MOST_ENTRIES} entries")
+        return tree.items()
+
+    def _branch(self, value: Any, key: str) -> Branch:
         if isinstance(value, Mapping):
-            return Branch(value, self._path(key))
+            return Branch(value, f"{self._place}.{key}" if self._place else key)
         raise self._damaged(key, "an object")
 
-    def _as_text(self, value: Any, key: str) -> str:
+    def _text(self, value: Any, key: str) -> str:
         if isinstance(value, str):
             return value
         if isinstance(value, bool | int | float):
             return _scalar_text(value)
         raise self._damaged(key, "a text")
 
-    def _as_number(self, value: Any, key: str) -> float | None:
-        if value is None:
-            return None
+    def _flag(self, value: Any, key: str) -> bool:
+        if isinstance(value, bool):
+            return value
+        raise self._damaged(key, "true or false")
+
+    def _whole(self, value: Any, key: str) -> int:
+        if isinstance(value, int) and not isinstance(value, bool):
+            return value
+        raise self._damaged(key, "a whole number")
+
+    def _number(self, value: Any, key: str) -> float:
         is_text = isinstance(value, str) and value in _NOT_FINITE
         if is_text or (isinstance(value, int | float) and not isinstance(value, bool)):
             try:
@@ -220,16 +201,21 @@ class Branch:
                 return float("inf") if value > 0 else float("-inf")
         raise self._damaged(key, "a number")
 
-    def _wholes(self, values: list[Any], key: str) -> list[int]:
-        if not all(isinstance(each, int) and not isinstance(each, bool) for each in values):
+    def _wholes(self, value: Any, key: str) -> list[int]:
+        numbers = self._list(value, key)
+        if not all(isinstance(each, int) and not isinstance(each, bool) for each in numbers):
             raise self._damaged(key, "a list of whole numbers")
-        return values
+        return numbers
 
-    def _path(self, key: str) -> str:
-        return f"{self._place}.{key}" if self._place else key
+    def _row_of_numbers(self, value: Any, key: str) -> list[float]:
+        return [self._number_or_nan(each, key) for each in self._list(value, key)]
+
+    def _number_or_nan(self, value: Any, key: str) -> float:
+        return float("nan") if value is None else self._number(value, key)
 
     def _damaged(self, key: str, wanted: str) -> DamagedReport:
-        return DamagedReport(f"its '{printable(shortened(self._path(key), 200))}' is not {wanted}")
+        place = f"{self._place}.{key}" if self._place else key
+        return DamagedReport(f"its '{printable(shortened(place, 200))}' is not {wanted}")
 
 
 def plain_text(value: Any) -> str:

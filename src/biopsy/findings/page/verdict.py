@@ -7,7 +7,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from biopsy.findings.page.blocks import Block, Cell, Facts, Listing, Passage, Pasteable, Section
+from biopsy.findings.page.blocks import Block, Cell, Listing, Passage, Pasteable, Section, facts
 from biopsy.findings.page.reading import Branch
 from biopsy.findings.page.wording import cut, duration, middle_cut, times
 from biopsy.text import count
@@ -84,60 +84,52 @@ def pasteable(line: str | None, why: str | None) -> Pasteable:
 
 def _figures(report: Branch) -> list[tuple[str, str]]:
     """At most five numbers that say most."""
-    found: list[tuple[str, str]] = []
+    figures: list[tuple[str, str]] = []
     model, piece, search = report.part("model"), report.part("piece"), report.part("search")
     nodes = None if model is None else model.whole("nodes")
     size = None if search is None else search.whole("left")
     if piece is not None and piece.parts("nodes"):
         size = len(piece.parts("nodes")) + (piece.whole("more_nodes") or 0)
     if size is not None:
-        found.append((str(size), f"of {count(nodes, 'node')}" if nodes is not None else "nodes"))
+        figures.append((str(size), f"of {count(nodes, 'node')}" if nodes is not None else "nodes"))
     elif nodes is not None:
-        found.append((str(nodes), "nodes"))
+        figures.append((str(nodes), "nodes"))
     worst = _worst_ratio(report)
     if worst is not None:
-        found.append((times(worst), "the tolerance, at worst"))
+        figures.append((times(worst), "the tolerance, at worst"))
     checks = _checks_made(report)
     if checks is not None:
-        found.append((str(checks), "checks"))
-    if search is not None:
-        flaky = search.part("flaky")
-        if flaky is not None:
-            found.append((f"{flaky.whole('failed')} of {flaky.whole('runs')}", "runs fail"))
+        figures.append((str(checks), "checks"))
+    flaky = None if search is None else search.part("flaky")
+    if flaky is not None:
+        figures.append((f"{flaky.whole('failed')} of {flaky.whole('runs')}", "runs fail"))
     seconds = report.number("seconds")
     if seconds is not None:
-        found.append((duration(seconds), "in all"))
-    return found[:5]
+        figures.append((duration(seconds), "in all"))
+    return figures[:5]
 
 
 def _checks_made(report: Branch) -> int | None:
     """Those of all questions of a diagnosis, else those of the one search; None where there was neither."""
-    asked = report.parts("steps")
-    if asked:
-        return sum(step.whole("checks") or 0 for step in asked) or None
-    search = report.part("search")
+    steps, search = report.parts("steps"), report.part("search")
+    if steps:
+        return sum(step.whole("checks") or 0 for step in steps) or None
     if search is None:
         return None
-    return sum([int(number) for number in search.numbers_by_name("outcomes").values() if abs(number) < 1e12]) or len(
-        search.parts("checks")
-    )
+    outcomes = [int(number) for number in search.numbers_by_name("outcomes").values() if abs(number) < 1e12]
+    return sum(outcomes) or len(search.parts("checks"))
 
 
 def _worst_ratio(report: Branch) -> float | None:
-    failure = report.part("failure")
-    mismatches = [] if failure is None else failure.parts("mismatches")
-    ratios = [each.number("times_tolerance") for each in mismatches]
-    run = report.part("run")
+    """How many times the tolerance the worst output that fails is off."""
+    failure, run = report.part("failure"), report.part("run")
+    ratios = [] if failure is None else [each.number("times_tolerance") for each in failure.parts("mismatches")]
     for comparison in [] if run is None else run.parts("comparisons"):
-        ratios += [_ratio(output) for each in comparison.parts("iterations") for output in each.parts("outputs")]
+        for output in (output for each in comparison.parts("iterations") for output in each.parts("outputs")):
+            measured = output.part("measured")
+            offending = None if measured is None or output.flag("passed") else measured.part("offending")
+            ratios.append(None if offending is None else offending.number("error"))
     return max((ratio for ratio in ratios if ratio is not None), default=None)
-
-
-def _ratio(output: Branch) -> float | None:
-    """How many times the tolerance an output that fails is off."""
-    measured = output.part("measured")
-    offending = None if measured is None or output.flag("passed") else measured.part("offending")
-    return None if offending is None else offending.number("error")
 
 
 # Where in a PyTorch module it goes wrong: the lines of its author, how far it is off, and what was kept.
@@ -149,50 +141,42 @@ _MOST_REMARKS = 20
 
 def section(report: Branch) -> Section | None:
     """The lines to look at, with their code; None where the report is not about a PyTorch module."""
-    found = report.part("torch")
-    if found is None:
+    part = report.part("torch")
+    if part is None:
         return None
-    places = found.parts("places")
-    blocks: list[Block] = [_listing(place) for place in places[:_MOST_PLACES]]
+    places = part.parts("places")
+    blocks: list[Block] = []
+    for place in places[:_MOST_PLACES]:
+        file, module, code_line = place.text("file"), place.text("module"), place.text("code")
+        said = [
+            f"{middle_cut(file, 200)}:{place.whole('line')}" if file else "",
+            f"module {cut(module, 120)}" if module else "",
+            " → ".join(cut(operator, 80) for operator in place.texts("operators")[:_MOST_NODES]),
+        ]
+        caption = " · ".join(filter(None, said)) or "somewhere"
+        listing = Listing(caption=caption, lines=[cut(code_line, 300)]) if code_line else Passage(text=caption)
+        blocks.append(listing)
     if len(places) > _MOST_PLACES:
         blocks.append(Passage(text=f"{count(len(places) - _MOST_PLACES, 'more line')}: in the file of the report."))
-    if rows := _facts(found):
-        blocks.append(Facts(rows=rows))
-    blocks += [Passage(text=cut(each, 500), tone="unsure") for each in found.texts("remarks")[:_MOST_REMARKS]]
+    told = _facts(part)
+    if any(told.values()):
+        blocks.append(facts(told, 2000, ["its model", "to send", "everything"]))
+    blocks += [Passage(text=cut(each, 500), tone="unsure") for each in part.texts("remarks")[:_MOST_REMARKS]]
     title = "Lines of the module" if places else "The module"
     return Section(name="torch", title=title, blocks=blocks) if blocks else None
 
 
-def _listing(place: Branch) -> Block:
-    """A line of code below where it stands, the part of the module, and the operators that PyTorch made of it."""
-    file, line, module, code = place.text("file"), place.whole("line"), place.text("module"), place.text("code")
-    said = [
-        f"{middle_cut(file, 200)}:{line}" if file else "",
-        f"module {cut(module, 120)}" if module else "",
-        " → ".join(cut(operator, 80) for operator in place.texts("operators")[:_MOST_NODES]),
-    ]
-    caption = " · ".join(filter(None, said)) or "somewhere"
-    return Listing(caption=caption, lines=[cut(code, 300)]) if code else Passage(text=caption)
-
-
-def _facts(found: Branch) -> list[tuple[str, Cell | str]]:
-    rows: list[tuple[str, Cell | str]] = []
-    for key, term in (("error", "error"), ("reason", "not certain"), ("suspect", "engine asked")):
-        if text := found.text(key):
-            rows.append((term, cut(text, 600)))
-    values, piece = found.part("values"), found.part("piece")
+def _facts(part: Branch) -> dict[str, str | None]:
+    """How far it is off, and what was kept."""
+    keys = {"error": "error", "not certain": "reason", "engine asked": "suspect"}
+    told: dict[str, str | None] = {term: cut(part.text(key) or "", 600) for term, key in keys.items()}
+    values, piece = part.part("values"), part.part("piece") or Branch({})
     if values is not None:
-        rows.append(("known from PyTorch", f"the values of {values.whole('matched')} of {values.whole('of')} tensors"))
-    if piece is not None:
+        told["known from PyTorch"] = f"the values of {values.whole('matched')} of {values.whole('of')} tensors"
+    if "piece" in part:
         nodes = piece.texts("nodes")
         named = ", ".join(middle_cut(node, 80) for node in nodes[:_MOST_NODES])
         more = f" and {len(nodes) - _MOST_NODES} more" if len(nodes) > _MOST_NODES else ""
-        rows.append(("smallest part", f"{len(nodes)} of {piece.whole('of')} nodes: {named}{more}"))
-    for term, path in (
-        ("its model", None if piece is None else piece.text("path")),
-        ("to send", None if piece is None else piece.text("bundle")),
-        ("everything", found.text("folder")),
-    ):
-        if path:
-            rows.append((term, Cell(text=middle_cut(path, 200), code=True)))
-    return rows
+        told["smallest part"] = f"{len(nodes)} of {piece.whole('of')} nodes: {named}{more}"
+    paths = {"its model": piece.text("path"), "to send": piece.text("bundle"), "everything": part.text("folder")}
+    return told | {term: middle_cut(path, 200) for term, path in paths.items() if path}

@@ -81,8 +81,8 @@ def error_of(tensor: Branch | None) -> tuple[str, str, bool] | None:
 
 def style_of(tensor: Branch | None) -> str:
     """wrong, right or unmeasured."""
-    text = error_text(tensor)
-    return "unmeasured" if text is None else "wrong" if text.startswith("✕") else "right"
+    measured = error_of(tensor)
+    return "unmeasured" if measured is None else "wrong" if measured[0] == "✕" else "right"
 
 
 def type_text(tensor: Branch) -> str:
@@ -96,9 +96,8 @@ def node_lines(node: Branch, tensors: Mapping[str, Branch]) -> list[str]:
     lines = [f"{cut(node.text('op_type') or '?', 200)}{f' of {cut(domain, 200)}' if domain else ''}"]
     lines += [f"name  {cut(name, 300)}"] if name else []
     lines += [f"node {number} of the original"] if number is not None else []
-    lines += [
-        f"{cut(key, 100)} = {cut(text, 200)}" for key, text in first_few(node.texts_by_name("attributes"), MOST_SHOWN)
-    ]
+    attributes = list(node.texts_by_name("attributes").items())[:MOST_SHOWN]
+    lines += [f"{cut(key, 100)} = {cut(text, 200)}" for key, text in attributes]
     for title, names in (("reads", node.texts("inputs")), ("writes", node.texts("outputs"))):
         for tensor in names[:MOST_SHOWN]:
             first, *more = tensor_lines(tensor, tensors)
@@ -150,8 +149,3 @@ def tensor_lines(name: str, tensors: Mapping[str, Branch]) -> list[str]:
                 f"worst at {worst.loose('index')}: {worst.loose('actual')} instead of {worst.loose('expected')}"
             )
     return lines
-
-
-def first_few(attributes: Mapping[str, str], most: int) -> list[tuple[str, str]]:
-    """The first attributes, so many at most."""
-    return list(attributes.items())[:most]
