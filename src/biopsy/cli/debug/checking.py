@@ -9,6 +9,7 @@ import contextlib
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, TextIO
 
@@ -152,13 +153,20 @@ def own_run(args: argparse.Namespace) -> argparse.Namespace | None:
 def options_of_run(command: OwnRun) -> argparse.Namespace | None:
     """The options of a ``biopsy run``; None if they are wrong, of which the check itself will tell."""
     try:
-        return run_parser().parse_known_args(list(command.options))[0]
+        return _options_of_run(command.options)
     except errors.UsageError:
         return None
 
 
+@cache
+def _options_of_run(words: tuple[str, ...]) -> argparse.Namespace:
+    """What these words behind ``biopsy run`` say, parsed once: nobody may change it. Raises UsageError."""
+    return run_parser().parse_known_args(list(words))[0]
+
+
+@cache
 def run_parser() -> Parser:
-    """The parser of ``biopsy run``."""
+    """The parser of ``biopsy run``, made once."""
     parser = Parser(prog="biopsy run", allow_abbrev=False, add_help=False)
     run.configure(parser)
     return parser
@@ -314,10 +322,7 @@ def own_template(command: OwnRun, wanted: str | None) -> CheckTemplate:
 
 def engines_of_run(command: OwnRun) -> list[EngineSpec]:
     """The engines that a ``biopsy run`` runs, in order. Raises UsageError for one that is none."""
-    parser = Parser(prog="biopsy run", allow_abbrev=False)
-    run.configure(parser)
-    own, _ = parser.parse_known_args(list(command.options))
-    return specs_to_run(own)
+    return specs_to_run(_options_of_run(command.options))
 
 
 def _chosen(specs: list[EngineSpec], wanted: str | None) -> int | None:

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from biopsy import events
-from biopsy.checks.command_line import LOAD_INPUTS, PLACEHOLDER, CommandLine, OwnInspect, OwnRun, parse
+from biopsy.checks.command_line import PLACEHOLDER, CommandLine, OwnInspect, OwnRun, parse
 from biopsy.checks.outcome import Judged
 from biopsy.checks.repetition import rate_text
 from biopsy.checks.words import as_word, names_path, output_word
@@ -345,7 +345,7 @@ def _check_of_result(found: Reduction, args: argparse.Namespace) -> CommandLine:
     check = parse(words)
     if found.inputs is None or not isinstance(check, OwnRun):
         return check
-    return check.without_option(LOAD_INPUTS).with_options("--load-inputs", as_word(found.inputs))
+    return check.with_inputs(found.inputs)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from biopsy import errors, events
-from biopsy.checks.command_line import LOAD_INPUTS, OwnRun, parse
+from biopsy.checks.command_line import OwnRun, parse
 from biopsy.checks.words import as_word
 from biopsy.cli import advice
 from biopsy.cli.advice import Advice, given, say_advice
@@ -420,13 +420,7 @@ def piece_of(
     piece = piece_file(args.model)
     if fed is None:
         return replace(question, model=piece)
-    return replace(
-        question,
-        model=piece,
-        check=replace(
-            check, words=OwnRun(check.words).without_option(LOAD_INPUTS).with_options(LOAD_INPUTS[0], str(fed)).words
-        ),
-    )
+    return replace(question, model=piece, check=replace(check, words=OwnRun(check.words).with_inputs(fed).words))
 
 
 def _reduced(args: argparse.Namespace, console: Console, check: tuple[str, ...]) -> Path | None:

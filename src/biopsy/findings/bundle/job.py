@@ -160,9 +160,7 @@ def own_words(job: BundleJob) -> OwnRun:
     own = job.check.command
     assert isinstance(own, OwnRun)
     plain = own.without_option(_ABOUT_OTHER_FILES)
-    if job.inputs is None:
-        return plain
-    return plain.without_option(LOAD_INPUTS).with_options(LOAD_INPUTS[0], str(job.inputs))
+    return plain if job.inputs is None else plain.with_inputs(job.inputs)
 
 
 def unloaded_words(job: BundleJob) -> OwnRun:
