@@ -24,8 +24,9 @@ from biopsy.processes.writing import as_private_as
 from biopsy.session.conditions import conditions, states
 from biopsy.session.flakiness import Repeating
 from biopsy.session.iteration import IterationFiles, Iterations
+from biopsy.session.judging import FailureJudge
 from biopsy.session.machines import kinds_of, tell_of_machines
-from biopsy.session.oracle import FailureJudge, Oracle
+from biopsy.session.oracle import Oracle
 from biopsy.session.pool import Parallelism, Pool
 from biopsy.session.result_file import ResultFile, Resume, run_with_journal, write_result
 from biopsy.session.trial import Budget, BudgetMeter, BudgetSpentError, SearchTally, Trial

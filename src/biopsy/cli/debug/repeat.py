@@ -26,6 +26,7 @@ from biopsy.cli.report import add_report, report_file
 from biopsy.findings.report import versions_tree
 from biopsy.processes import cleanup
 from biopsy.processes.writing import require_writable
+from biopsy.session.judging import cannot_run
 from biopsy.text import count, line_of
 
 if TYPE_CHECKING:
@@ -201,11 +202,7 @@ def _known(args: argparse.Namespace, times: int | None) -> list[RepeatedRun]:
 
 def _could_not_be_run(run: RepeatedRun, tally: RunTally, line: str) -> errors.CheckError:
     before = f"; {outcomes_text(tally)} before it" if tally.runs else ""
-    return errors.CheckError(
-        f"the check could not be run: {run.judged.reason}",
-        kept=f"nothing was concluded from iteration {run.number}{before}",
-        next_steps=[f"run it by hand: {line}"],
-    )
+    return cannot_run(run.judged, line, kept=f"nothing was concluded from iteration {run.number}{before}")
 
 
 # The file of ``--iter-info``: one for each run that goes on at the same time.

@@ -13,11 +13,12 @@ from pathlib import Path
 from biopsy import errors
 from biopsy.checks.command import ARBITER, CommandCheck
 from biopsy.checks.command_line import LOAD_INPUTS, LOAD_OUTPUTS, OwnRun
-from biopsy.checks.judge import Rules, judge
+from biopsy.checks.judge import Rules
 from biopsy.checks.outcome import Evidence, Outcome
 from biopsy.comparison.tolerance import MetricLimits, Stats, Tolerances
 from biopsy.engines.base import Engine
 from biopsy.model.extract import OutputChoice
+from biopsy.session.judging import FailureJudge
 from biopsy.tensors.files import read_feeds, read_results
 from biopsy.tensors.results import Feed, RunnerResult
 
@@ -122,7 +123,7 @@ def observe(job: BundleJob, model: Path, scratch: Path) -> Observation:
     check, kept = _watched(job, scratch)
     for run in range(1, _MOST_TRIES + 1):
         evidence = _without_folder(check.run(model), model.parent)
-        judged = judge(evidence, job.rules, None)
+        judged = FailureJudge(job.rules).judge(evidence)
         if judged.outcome is Outcome.REPRODUCES:
             told = Observation(evidence=judged.evidence, reason=judged.reason, runs=run)
             if kept is None:

@@ -9,7 +9,7 @@ from contextlib import closing
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from biopsy import errors, events
+from biopsy import events
 from biopsy.checks.judge import judge_any_failure
 from biopsy.checks.outcome import Evidence, Judged, Outcome
 from biopsy.processes.writing import write_whole
@@ -17,6 +17,7 @@ from biopsy.questions.builds.difference import Build, Difference, build_of, diff
 from biopsy.questions.builds.one_build import BuildPlan, BuildRun, BuildRuns, Built, record_before, with_built
 from biopsy.questions.builds.record import TacticRecord, write_record
 from biopsy.questions.builds.settings import Drawn, SettingChange, changes
+from biopsy.session.judging import cannot_run
 from biopsy.text import count, first_line, html_table, printable
 
 _OUTCOMES = {Outcome.PASSES: "good", Outcome.REPRODUCES: "bad"}
@@ -83,11 +84,7 @@ class _Building:
         judged = _judged(self.plan, run)
         self.listener(judged.event(run.number, "build"))
         if judged.outcome is Outcome.INFRASTRUCTURE:
-            raise errors.CheckError(
-                f"the check could not be run: {judged.reason}",
-                kept=f"nothing was concluded from iteration {run.number}",
-                next_steps=[f"run it by hand: {run.line}"],
-            )
+            raise cannot_run(judged, run.line, kept=f"nothing was concluded from iteration {run.number}")
         self._keep(run, judged)
         return BuildIteration(run.number, run.drawn, run.built, judged)
 

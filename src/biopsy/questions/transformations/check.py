@@ -14,8 +14,7 @@ from shutil import copyfile
 import numpy as np
 from numpy import savez
 
-from biopsy import errors, events
-from biopsy.checks.judge import Rules, Signature, judge
+from biopsy import errors
 from biopsy.checks.outcome import Check, Evidence, Judged, Outcome
 from biopsy.checks.verdict import VerdictFile
 from biopsy.checks.warm import command_check
@@ -30,6 +29,7 @@ from biopsy.questions.transformations.transformer import SampleFiles, ToolFailur
 from biopsy.questions.transformations.verdict import CannotTellError, EngineVerdicts, Runs
 from biopsy.search.drive import drive, first_that
 from biopsy.search.subset import minimal_subsets, shortest
+from biopsy.session.judging import CheckRuns
 from biopsy.tensors.files import read_feeds, write_feeds
 from biopsy.text import line_of, some_of
 
@@ -298,41 +298,17 @@ def _tool_failed(failure: ToolFailure, by: str) -> Evidence:
 STAGE = "transform"
 
 
-class Counter:
-    """Counts what is asked."""
-
-    def __init__(self) -> None:
-        self.count = 0
-
-    def next(self) -> int:
-        """The number of the next one, from 1."""
-        self.count += 1
-        return self.count
-
-
+@dataclass(frozen=True)
 class Asking:
-    """Asks a check about models and passes. ``reference`` is the failure that counts, None until there is one."""
+    """Asks a check about models and passes; ``runs`` counts and judges, also for other checks of the same search."""
 
-    def __init__(self, check: TransformationCheck, listener: events.Listener, counter: Counter | None = None) -> None:
-        self.check = check
-        self.reference: Signature | None = None
-        self.counter = counter or Counter()
-        self._listener = listener
-
-    def about(self, check: TransformationCheck) -> Asking:
-        """The same, counted together, of another check."""
-        other = Asking(check, self._listener, self.counter)
-        other.reference = self.reference
-        return other
+    check: TransformationCheck
+    runs: CheckRuns
 
     def judged(self, model: Path, passes: Sequence[str] | None, description: str, *, cold: bool = False) -> Judged:
         """How a model fails with these passes. Raises CheckError if the tool cannot be run."""
-        number = self.counter.next()
         check = self.check.told(AskedPasses(passes=passes, cold=cold))
-        line = check.line(model)
-        self._listener(events.Checking(number=number, stage=STAGE, description=description, line=line))
-        judged = judge(check.run(model), Rules(), self.reference)
-        self._listener(judged.event(number, STAGE))
+        judged = self.runs.once(lambda: check.run(model), line=check.line(model), description=description)
         if judged.outcome is Outcome.INFRASTRUCTURE:
             raise errors.CheckError(f"the check could not be run: {judged.reason}")
         return judged

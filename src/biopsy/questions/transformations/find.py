@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING
 
 from biopsy import errors, events
 from biopsy.checks.command_line import NO_WORDS, parse
-from biopsy.checks.judge import signature_of
 from biopsy.checks.outcome import Judged, Outcome
 from biopsy.engines.registry import PLAIN
 from biopsy.model.index import index_file
@@ -22,6 +21,7 @@ from biopsy.model.sources import sources_of
 from biopsy.processes.cleanup import temporary_folder
 from biopsy.processes.writing import write_whole
 from biopsy.questions.transformations.check import (
+    STAGE,
     AskedPasses,
     Asking,
     CommandOfUser,
@@ -50,6 +50,7 @@ from biopsy.questions.transformations.verdict import EngineVerdicts
 from biopsy.reduction.job import RecordingOptions, ReductionJob, run_job
 from biopsy.reduction.result import Reduction, Target, inputs_file
 from biopsy.session.checked_search import SearchOptions
+from biopsy.session.judging import CheckRuns
 from biopsy.tensors.files import read_feeds, write_feeds
 from biopsy.tensors.results import Feed
 from biopsy.text import ask_for, first_line, printable, shortened, similar, some_of
@@ -144,20 +145,20 @@ class _TransformationSearch:
         self._scratch = scratch
         self._feeds = feeds
         self._listener = listener
-        self._asking = Asking(check, listener)
+        self._runs = CheckRuns(STAGE, None, listener, first=1)
+        self._asking = Asking(check, self._runs)
 
     def run(self) -> TransformationFindings:
         started = time.monotonic()
         engine_version = self._require_right_original()
         fault, judged = self._failure()
-        self._asking.reference = signature_of(judged.evidence)
-        self._listener(events.OriginalFails(str(self._asking.reference), judged.reason, judged.evidence.seconds))
+        signature = self._runs.take_failure(judged)
         passes = () if fault == "control" else self._question.passes
         reduction = self._reduced(passes) if self._question.reduces else None
         small = self._model if reduction is None else reduction.output
         found = PassFindings()
         if fault == "transformation" and self._question.finds_passes:
-            on_piece = self._asking.about(self._check_of_piece(reduction))
+            on_piece = Asking(self._check_of_piece(reduction), self._runs)
             search = PassSearch(on_piece, self._transformer, small, self._question.passes)
             found = search.run(self._asking, self._model)
         second = self._second_opinion(small, reduction, passes, judged)
@@ -167,11 +168,11 @@ class _TransformationSearch:
             where=self._where(engine_version, second),
             fault=fault,
             judged=judged,
-            signature=self._asking.reference,
+            signature=signature,
             piece=self._piece(small, reduction, passes),
             passes=found,
             reduction=reduction,
-            checks=self._asking.counter.count + (reduction.checks if reduction else 0),
+            checks=self._runs.checks + (reduction.checks if reduction else 0),
             seconds=time.monotonic() - started,
             stopped=reduction.stopped if reduction else None,
         )

@@ -22,7 +22,7 @@ from biopsy.model.index import ModelIndex, Node, index_file
 from biopsy.model.load import parse, read_bytes
 from biopsy.model.weights_file import save_with_weights
 from biopsy.processes.cleanup import temporary_folder
-from biopsy.questions.builds.flags import SettingProbe
+from biopsy.questions.builds.flags import STAGE, SettingProbe
 from biopsy.questions.builds.settings import VARIABLE, SettingChange, VariedCheck, varied_check
 from biopsy.questions.workarounds.changes import (
     MODEL_KINDS,
@@ -39,6 +39,7 @@ from biopsy.questions.workarounds.verification import Bench, ChangeTrials
 from biopsy.reduction.job import RecordingOptions, ReductionJob, run_job
 from biopsy.reduction.result import Target
 from biopsy.session.checked_search import SearchOptions, prepared
+from biopsy.session.judging import CheckRuns
 from biopsy.session.trial import Budget, BudgetMeter, BudgetSpentError
 from biopsy.text import did_you_mean, first_line
 
@@ -92,7 +93,8 @@ class WorkaroundSearch:
         self._scratch = scratch
         self._listener = listener
         self._meter = BudgetMeter(question.budget)
-        self._probe = SettingProbe(check, question.model, question.rules, self._bounded)
+        runs = CheckRuns(STAGE, question.rules, self._bounded)
+        self._probe = SettingProbe(check, question.model, runs, self._bounded)
         self._checks = 0
         self._started = time.monotonic()
         self._nodes: tuple[int, ...] | None = None
@@ -107,7 +109,6 @@ class WorkaroundSearch:
         known = self._known(trusted)
         bench = Bench(
             question=self._question,
-            check=self._check,
             probe=self._probe,
             candidate=self._candidate,
             scratch=self._scratch,

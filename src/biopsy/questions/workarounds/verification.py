@@ -25,7 +25,7 @@ from biopsy.model.tensor_type import DTYPE_OF_ELEM
 from biopsy.processes import cleanup
 from biopsy.processes.writing import write_transient
 from biopsy.questions.builds.flags import SettingProbe
-from biopsy.questions.builds.settings import SettingChange, VariedCheck
+from biopsy.questions.builds.settings import SettingChange
 from biopsy.questions.lint.specification import lost_validity
 from biopsy.questions.workarounds.latency import Latency, Side, side_by_side
 from biopsy.questions.workarounds.question import ChangeCandidate, WorkaroundQuestion, interface_objection, patched
@@ -52,7 +52,6 @@ class Bench:
     """
 
     question: WorkaroundQuestion
-    check: VariedCheck
     probe: SettingProbe
     candidate: Path
     scratch: Path
@@ -176,28 +175,17 @@ class ChangeTrials:
     def _checked(self, candidate: ChangeCandidate) -> str | None:
         """What the check says against a candidate, or that the original does not fail beside it; None if nothing."""
         bench = self._bench
-        runs = bench.probe.needed
-        probe = self._probe_of(bench.candidate) if candidate.patches else bench.probe
-        for _ in range(runs):
-            judged = probe.once(candidate.change, f"fresh: {candidate.text}", cold=True)
-            if judged.outcome is not Outcome.PASSES:
-                return f"the check: {judged.outcome.value}: {judged.reason}"
-        nothing = SettingChange()
-        for _ in range(runs):
-            if bench.probe.once(nothing, "fresh: as it was", cold=True).outcome is Outcome.REPRODUCES:
-                return None
+        probe = bench.probe.on(bench.candidate) if candidate.patches else bench.probe
+        judged = probe.fresh(candidate.change, candidate.text)
+        if judged.outcome is not Outcome.PASSES:
+            return f"the check: {judged.outcome.value}: {judged.reason}"
+        if bench.probe.still_fails():
+            return None
         return "the check passes, but then it passes as it was too: nothing can be said"
-
-    def _probe_of(self, model: Path) -> SettingProbe:
-        """What runs the check on another file than the original, and knows the original's failure."""
-        bench = self._bench
-        probe = SettingProbe(bench.check, model, bench.question.rules, bench.listener)
-        probe.reference, probe.needed = bench.probe.reference, bench.probe.needed
-        return probe
 
     def check_file(self, path: Path, change: VerifiedChange) -> str | None:
         """What the check says against a patched model as it was written, in a fresh process; None if it passes."""
-        judged = self._probe_of(path).once(SettingChange(), f"as written: {change.text}", cold=True)
+        judged = self._bench.probe.on(path).once(SettingChange(), f"as written: {change.text}", cold=True)
         return None if judged.outcome is Outcome.PASSES else f"{judged.outcome.value}: {judged.reason}"
 
     def _workaround(self, candidate: ChangeCandidate, model: onnx.ModelProto | None) -> VerifiedChange:
