@@ -80,7 +80,9 @@ def find_transformation(
     EngineMissing.
     """
     with temporary_folder("biopsy-") as scratch, _transformer(question, scratch) as transformer:
-        feeds = _feeds(question, scratch)
+        feeds = scratch / "inputs.safetensors"  # none where a command decides
+        if isinstance(question.decides, SameEngine):
+            write_feeds(feeds, question.decides.feeds())
         require_passes(question, transformer)
         with _check(question, transformer, scratch, feeds) as check:
             return _TransformationSearch(question, transformer, check, scratch, feeds, listener).run()
@@ -115,14 +117,6 @@ def _check(
     with EngineVerdicts(decides, question.tool.rounds_to, scratch) as verdicts:
         verdicts.start()
         yield EngineCheck(transformer, by, scratch, verdicts, feeds, asked)
-
-
-def _feeds(question: TransformationQuestion, scratch: Path) -> Path:
-    """The file of the samples; of none where a command decides."""
-    path = scratch / "inputs.safetensors"
-    if isinstance(question.decides, SameEngine):
-        write_feeds(path, question.decides.feeds())
-    return path
 
 
 class _TransformationSearch:
@@ -205,7 +199,6 @@ class _TransformationSearch:
                 f"{first_line(error.message)}",
                 next_steps=[f"biopsy diagnose {self._model}"],
             ) from error
-        assert isinstance(self._check, EngineCheck)
         if self._check.is_mute(self._model):
             raise errors.CheckError(
                 f"{self._model} gives no finite number: nothing can be compared",
@@ -402,11 +395,10 @@ def require_passes(question: TransformationQuestion, transformer: Transformer) -
             f"--passes: the command has no {PASSES}, so it is not told which passes may run",
             next_steps=[f"--by '{question.tool.text} {PASSES}'"],
         )
-    title = f"{question.tool.text} {transformer.release}".strip()
     strange = [name for name in wanted if known and name not in known]
     if strange:
         raise errors.UsageError(
-            f"--passes: no pass {strange[0]!r} of {title} runs on {question.index.path}",
+            f"--passes: no pass {strange[0]!r} of {_title(question, transformer)} runs on {question.index.path}",
             next_steps=[*ask_for(similar(strange[0], known)), f"those that do: {some_of(known, 12)}"],
         )
 
