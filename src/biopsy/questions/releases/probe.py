@@ -20,9 +20,10 @@ from biopsy.checks.repetition import MeasuredRate, measured_rate, rate_of
 from biopsy.model.index import index_file
 from biopsy.model.slice import identity_of
 from biopsy.processes.cleanup import temporary_folder
+from biopsy.processes.environments.prepared import Environment
 from biopsy.processes.environments.releases import Release
 from biopsy.questions.releases.findings import TriedRelease
-from biopsy.questions.releases.runs import OpenRelease, ReleaseCheck, ReleaseRun, ReleaseRuns, RunsHere
+from biopsy.questions.releases.runs import ReleaseCheck, ReleaseRun, ReleaseRuns, RunsHere
 from biopsy.session.judging import CheckRuns, until_no_pass
 
 STAGE = "releases"
@@ -65,6 +66,7 @@ class ReleaseProbe:
         self._listener = listener
         self._runs = runs or RunsHere()
         self._timeout = question.timeout
+        self._environment: Environment  # that of the last run
 
     def again(self, whole: ReleaseQuestion) -> ReleaseProbe:
         """A probe that knows the failure, to ask releases once more with another question."""
@@ -81,11 +83,11 @@ class ReleaseProbe:
         Raises CheckError if the check cannot be run, CannotInstall if this machine can install nothing.
         """
         try:
-            with self._opened(release) as opened:
+            with self._opened(release):
                 version = release.version
-                once = partial(self._once, opened, version)
+                once = partial(self._once, version)
                 judged, runs = once(""), 1
-                self.pythons[version] = str(opened.environment.python)
+                self.pythons[version] = str(self._environment.python)
                 if judged.outcome is Outcome.REPRODUCES and not self.failure:
                     evidence = judged.evidence
                     self.failure, self.failure_of = judged.reason, version
@@ -96,7 +98,7 @@ class ReleaseProbe:
                     self._expecting(version)(self.asked.rate.needed - 1)
                     judged, more = until_no_pass(partial(once, _EVERY_TIME), self.asked.rate.needed - 1)
                     runs += more
-                environment = opened.environment
+                environment = self._environment
                 tried = TriedRelease(
                     release=release,
                     outcome=judged.outcome,
@@ -173,11 +175,13 @@ class ReleaseProbe:
     @contextmanager
     def _running(self, release: Release, times: int) -> Iterator[Callable[[str], Judged]]:
         """What runs the check once with a release, about so many ``times``, and is told why."""
-        with self._opened(release) as opened:
+        with self._opened(release):
             self._runs.expect(self._run(release.version), times)
-            yield partial(self._once, opened, release.version)
+            yield partial(self._once, release.version)
 
-    def _opened(self, release: Release, check: ReleaseCheck | None = None) -> AbstractContextManager[OpenRelease]:
+    def _opened(
+        self, release: Release, check: ReleaseCheck | None = None
+    ) -> AbstractContextManager[Environment | None]:
         return self._runs.opened(check or self.question.check, release, self._listener)
 
     def _run(self, version: str) -> ReleaseRun:
@@ -194,12 +198,12 @@ class ReleaseProbe:
     def _expecting(self, version: str) -> Callable[[int], None]:
         return lambda times: self._runs.expect(self._run(version), times)
 
-    def _once(self, opened: OpenRelease, version: str, why: str) -> Judged:
+    def _once(self, version: str, why: str) -> Judged:
         run = self._run(version)
-        check = opened.command(run)
+        check = self._runs.command(run)
 
         def left() -> Evidence:
-            evidence = opened.run(run)
+            evidence, self._environment = self._runs.run(run)
             check.expect(evidence.seconds)
             self._timeout = check.timeout
             return evidence
@@ -228,12 +232,14 @@ class ReleaseProbe:
 
     def fails_on_anything(self, release: Release) -> str:
         """Whether a model of one Identity node fails as the model does: then the check says nothing. How it fails."""
-        with self._opened(release) as opened, temporary_folder("biopsy-") as folder:
+        with self._opened(release), temporary_folder("biopsy-") as folder:
             identity = folder / "identity.onnx"
             identity.write_bytes(identity_of(index_file(self.question.model, self.question.weights)))
             run = replace(self._run(release.version), model=identity, original=())
             # One that fails in some runs only passes by chance.
-            judged, runs = until_no_pass(lambda: self._judged(run.version, opened.run(run)), self.asked.rate.needed)
+            judged, runs = until_no_pass(
+                lambda: self._judged(run.version, self._runs.run(run)[0]), self.asked.rate.needed
+            )
         self.asked.checks += runs
         return judged.reason if judged.outcome is Outcome.REPRODUCES else ""
 
@@ -246,8 +252,8 @@ class ReleaseProbe:
         if check.is_own_run or not check.names_python:
             return ""
         run = replace(self._run(release.version), original=(), is_bare=True)
-        with self._opened(release) as opened:
-            judged = self._judged(run.version, opened.run(run))
+        with self._opened(release):
+            judged = self._judged(run.version, self._runs.run(run)[0])
         self.asked.checks += 1
         return judged.reason if judged.outcome is Outcome.REPRODUCES else ""
 
@@ -260,8 +266,8 @@ class ReleaseProbe:
         if alone is None or not self.asked.failure.original:
             return False
         run = replace(self._run(release.version), check=alone, original=())
-        with self._opened(release, alone) as opened:
-            return opened.run(run).verdict.outcome == "passes"
+        with self._opened(release, alone):
+            return self._runs.run(run)[0].verdict.outcome == "passes"
 
 
 def _with(tried: TriedRelease, judged: Judged, *, runs: int) -> TriedRelease:
