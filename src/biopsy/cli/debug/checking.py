@@ -21,6 +21,7 @@ from biopsy.checks.judge import Rules
 from biopsy.checks.outcome import Check, InteractiveCheck
 from biopsy.checks.warm import command_check
 from biopsy.cli.arguments import types
+from biopsy.cli.arguments.checks import DEFAULT_CANDIDATE
 from biopsy.cli.arguments.engines import PinnedPackage, install, packages_of, specs_to_run
 from biopsy.cli.console import Console
 from biopsy.cli.debug import other_machines
@@ -32,8 +33,8 @@ from biopsy.model.index import index_file
 from biopsy.processes.own_process import interrupted_once, processors, variables
 from biopsy.processes.warm import ServerGoneError
 from biopsy.processes.writing import require_writable
-from biopsy.questions.builds.settings import ENGINE_PLACE, CheckTemplate
-from biopsy.text import printable
+from biopsy.questions.builds.settings import ENGINE_PLACE, SETTINGS_PLACE, VARIABLE, CheckTemplate
+from biopsy.text import line_of, printable
 
 if TYPE_CHECKING:
     from biopsy.session.machines import OtherMachines
@@ -144,9 +145,9 @@ def check_of(args: argparse.Namespace, jobs: int) -> Check:
     return InteractiveCheck(ask)
 
 
-def own_run(args: argparse.Namespace) -> argparse.Namespace | None:
+def own_run(words: Sequence[str] | None) -> argparse.Namespace | None:
     """The options of a check such as ``biopsy run {} ...``; None if the check is something else, or is wrong."""
-    command = parse(args.check or ())
+    command = parse(words or ())
     return options_of_run(command) if isinstance(command, OwnRun) else None
 
 
@@ -174,7 +175,7 @@ def run_parser() -> Parser:
 
 def require_names(args: argparse.Namespace, model: Path) -> None:
     """Raise DoesNotFit or CannotCompare if a check that is our own ``run`` speaks of another model than this one."""
-    own = own_run(args)
+    own = own_run(args.check)
     if own is not None:
         from biopsy.cli.run.names import require_names_of_check
 
@@ -318,6 +319,30 @@ def own_template(command: OwnRun, wanted: str | None) -> CheckTemplate:
             next_steps=["--engine NAME    of one of these"],
         )
     return CheckTemplate(command.with_engine(chosen, ENGINE_PLACE), specs[chosen], is_own_run=True)
+
+
+def template_of(words: Sequence[str], engine: str | None, untold: str) -> CheckTemplate:
+    """The words of a check with ``{engine}`` in the place of the engine that varies.
+
+    ``untold`` says what is lacking where neither the check nor ``engine`` names it. Raises UsageError.
+    """
+    command = parse(words)
+    has_place = any(place in word for word in command.words for place in (ENGINE_PLACE, SETTINGS_PLACE))
+    if isinstance(command, OwnRun) and not has_place:
+        return own_template(command, engine)
+    if engine is None:
+        raise errors.UsageError(
+            untold, next_steps=["--engine onnxrt    and write {engine} in the check where it takes one"]
+        )
+    return CheckTemplate(command.words, parse_spec(engine), is_own_run=isinstance(command, OwnRun))
+
+
+def line_with(template: CheckTemplate, engine: str, environment: Mapping[str, str], model: Path) -> str:
+    """The check of a model with another engine, or other settings of it, as it is typed."""
+    told = {} if template.names_settings else {VARIABLE: engine}
+    variables = [f"{name}={value}" for name, value in {**environment, **told}.items()]
+    words = parse(template.with_engine(engine)).words_for(model, DEFAULT_CANDIDATE)
+    return line_of([*(["env", *variables] if variables else []), *words])
 
 
 def engines_of_run(command: OwnRun) -> list[EngineSpec]:

@@ -371,7 +371,7 @@ def _packing(
         model=model,
         check=CommandCheck(words, "{}", args.run_timeout),
         rules=Rules(),
-        own_run=checking.own_run(argparse.Namespace(check=words)),
+        own_run=checking.own_run(words),
         inputs=inputs,
         folder=args.external_data_dir if model is args.model else None,
         reports=reports,

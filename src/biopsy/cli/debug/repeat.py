@@ -123,7 +123,7 @@ def _require_sense(args: argparse.Namespace) -> None:
     """Raise UsageError for what would fail later, or spoil what is measured."""
     if not args.check:
         raise errors.UsageError("there is no command to run", next_steps=["--check COMMAND ...    at the end"])
-    own = checking.own_run(args)
+    own = checking.own_run(args.check)
     if own is not None and own.model.is_file():
         checking.require_names(args, own.model)
     if args.on is None and args.jobs is not None and args.jobs > 1:

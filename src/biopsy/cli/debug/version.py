@@ -431,7 +431,7 @@ def _reduced(args: argparse.Namespace, console: Console, check: tuple[str, ...])
     asked = parser_of("biopsy", command).parse_args(words[2:])
     asked.check, asked.words = list(check), [*words, "--check", *check]
     asked.began, asked.started, asked.warming = time.time(), time.monotonic(), None
-    fed = inputs_file(output) if feeds_recorded(asked, checking.own_run(asked), output) else None
+    fed = inputs_file(output) if feeds_recorded(asked, checking.own_run(asked.check), output) else None
     status = reduce.execute(asked, console)
     if status != 0:
         raise errors.Interrupted("the reduction ended before its end", kept=str(output))

@@ -140,9 +140,12 @@ class CheckTemplate:
 
     def with_change(self, change: SettingChange) -> tuple[str, ...]:
         """The words of the check with a change."""
-        spec = self.changed(change)
-        settings = spec.text.partition(":")[2]
-        return tuple(word.replace(ENGINE_PLACE, spec.text).replace(SETTINGS_PLACE, settings) for word in self.words)
+        return self.with_engine(self.changed(change).text)
+
+    def with_engine(self, engine: str) -> tuple[str, ...]:
+        """The words of the check with an engine, as it is written with its settings."""
+        settings = engine.partition(":")[2]
+        return tuple(word.replace(ENGINE_PLACE, engine).replace(SETTINGS_PLACE, settings) for word in self.words)
 
     def as_if_unchanged(self, evidence: Evidence, change: SettingChange) -> Evidence:
         """What a check left, with the engine called as it was before a change: or no failure would be the same one."""
