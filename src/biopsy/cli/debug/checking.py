@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 _MOST_JOBS = 64  # each has some descriptors of its own, of which a process has a thousand
 
 _SECONDS_TO_END = 5.0
-"""Who asks again after so long is heard again: what is written by then, or does not end, is given up."""
+"""A second signal after this many seconds ends the process, whatever is not written by then."""
 
 
 def rules_of(args: argparse.Namespace) -> Rules:
@@ -246,14 +246,19 @@ def releases_installed(args: argparse.Namespace, console: Console) -> Iterator[N
             if packages or any(sign in word for word in command.words for sign in _SIGNS):
                 from biopsy.engines.other_release.classes import variables_of
 
-                told = command.with_options(*_options(args)) if getattr(args, "packages", ()) else command
-                args.check = list(told.words)
-                engines = _installed(told, console)
-                contents = {label: _text(engine.imports.packages()) for label, engine in engines.items()}
+                if getattr(args, "packages", ()):
+                    words = [word for text in args.packages for word in ("--package", text)]
+                    words += ["--with", *args.beside] if args.beside else []
+                    words += [] if args.python is None else ["--python", args.python]
+                    command = command.with_options(*words)
+                args.check = list(command.words)
+                engines: dict[str, type[Engine]] = {spec.text: class_of(spec) for spec in engines_of_run(command)}
+                install(engines.values(), console)
+                others = {label: engine for label, engine in engines.items() if not engine.imports.is_here}
+                contents = {label: _text(engine.imports.packages()) for label, engine in others.items()}
                 args.environments = {f"environment of {label}": text for label, text in contents.items()}
-                held.enter_context(
-                    variables(variables_of(engines.values()))
-                )  # checks find the releases at once that we hold open
+                # Checks find the releases at once that we hold open.
+                held.enter_context(variables(variables_of(others.values())))
         elif packages and isinstance(command, OwnCommand):
             raise errors.UsageError(
                 f"--package {packages[0].text}: this check runs no engine",
@@ -262,20 +267,6 @@ def releases_installed(args: argparse.Namespace, console: Console) -> Iterator[N
         elif packages:
             _tell_foreign(args, packages, console, held)
         yield
-
-
-def _options(args: argparse.Namespace) -> list[str]:
-    """The three options as ``biopsy run`` takes them."""
-    words = [word for text in args.packages for word in ("--package", text)]
-    words += ["--with", *args.beside] if args.beside else []
-    return words + (["--python", args.python] if args.python is not None else [])
-
-
-def _installed(command: OwnRun, console: Console) -> Mapping[str, type[Engine]]:
-    """The engines of a ``biopsy run`` that are run from another release, by their labels, once that is installed."""
-    engines: dict[str, type[Engine]] = {spec.text: class_of(spec) for spec in engines_of_run(command)}
-    install(engines.values(), console)
-    return {label: engine for label, engine in engines.items() if not engine.imports.is_here}
 
 
 def _tell_foreign(

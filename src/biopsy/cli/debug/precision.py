@@ -97,8 +97,8 @@ def _execute(args: argparse.Namespace, console: Console, machines: OtherMachines
     check = _check(args, jobs)
     try:
         index = index_file(args.model, args.external_data_dir)
-        require_names_of_check(checking.own_run(args.check), index, args.load_inputs or ())
         own = checking.own_run(args.check)
+        require_names_of_check(own, index, args.load_inputs or ())
         engines = (own.engines or ()) if own is not None else ()
         if (
             args.form == "emulate"

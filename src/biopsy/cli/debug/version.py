@@ -355,7 +355,9 @@ def say_result(console: Console, args: argparse.Namespace, found: ReleaseFinding
         console.warn(found.doubt)
     if found.yardstick:
         console.note(f"compared  {found.yardstick} was as installed in every check; it did not vary")
-    console.note(_machine())
+    facts = machine_tree()
+    driver = f" · driver {facts['driver']}" if facts["driver"] else ""
+    console.note(f"machine   {facts['cpu']} · {facts['os']}{driver}")
     console.note(count(found.checks, "check") + (f"; report: {args.report}" if args.report else ""))
     say_advice(console, advice_of(args, found))
 
@@ -378,13 +380,6 @@ def advice_of(args: argparse.Namespace, found: ReleaseFindings) -> list[Advice]:
 
 def _dated(release: Release) -> str:
     return release.version if release.date is None else f"{release.version} of {release.date.isoformat()}"
-
-
-def _machine() -> str:
-
-    facts = machine_tree()
-    driver = f" · driver {facts['driver']}" if facts["driver"] else ""
-    return f"machine   {facts['cpu']} · {facts['os']}{driver}"
 
 
 # ``--reduce``: the smallest part of the model that fails as it does, found with a release that fails.

@@ -26,7 +26,7 @@ from biopsy.model.index import ModelIndex, index_file
 from biopsy.model.sources import noted_source, places_of
 from biopsy.questions.builds.settings import ENGINE_PLACE, CheckTemplate
 from biopsy.questions.layers.question import Judge
-from biopsy.questions.workarounds.question import KINDS, Kind, PatchedFile, WhatIsRight, WorkaroundQuestion, golden_of
+from biopsy.questions.workarounds.question import KINDS, PatchedFile, WhatIsRight, WorkaroundQuestion, golden_of
 from biopsy.session.trial import Budget
 from biopsy.text import count, first_of, is_refused, series
 
@@ -46,6 +46,13 @@ def question_of(args: argparse.Namespace, console: Console) -> WorkaroundQuestio
     inputs = inputs_of(asked)
     golden = own_run.load_outputs if own_run is not None else None
     wanted = index.fed_types()
+    kinds = tuple(kind for kind in KINDS if kind in (args.only or KINDS) and kind not in args.skip)
+    if not kinds:
+        raise errors.UsageError("--only and --skip leave nothing to try")
+    target = None
+    if args.output is not None:
+        weights = groups.weights_file(args, args.output)
+        target = PatchedFile(path=args.output, external=weights, threshold=args.external_data_size_threshold)
     return WorkaroundQuestion(
         index=index,
         model=args.model,
@@ -59,28 +66,14 @@ def question_of(args: argparse.Namespace, console: Console) -> WorkaroundQuestio
             named=named,
         ),
         rules=checking.rules_of(args),
-        kinds=_kinds(args),
+        kinds=kinds,
         piece=args.piece,
         nodes=tuple(args.nodes),
         default_name=checks.DEFAULT_CANDIDATE,
         timeout=args.check_timeout,
-        target=_target(args),
+        target=target,
         budget=Budget(checks=args.max_checks, seconds=args.max_time),
     )
-
-
-def _target(args: argparse.Namespace) -> PatchedFile | None:
-    if args.output is None:
-        return None
-    name = groups.weights_file(args, args.output)
-    return PatchedFile(path=args.output, external=name, threshold=args.external_data_size_threshold)
-
-
-def _kinds(args: argparse.Namespace) -> tuple[Kind, ...]:
-    wanted = tuple(kind for kind in KINDS if kind in (args.only or KINDS) and kind not in args.skip)
-    if not wanted:
-        raise errors.UsageError("--only and --skip leave nothing to try")
-    return wanted
 
 
 # The check, and the engines in it
