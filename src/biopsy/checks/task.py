@@ -146,14 +146,19 @@ class Closable(Protocol):
 Kept = TypeVar("Kept", bound=Closable)
 
 
-class TaskSite(Protocol):
-    """Where a preparation is carried out."""
+@dataclass(frozen=True)
+class TaskSite:
+    """Where a preparation is carried out. ``path`` tells where a file of the task stands that is called so here."""
 
-    def path(self, ours: str) -> Path:
-        """Where a file stands that is called ``ours`` here; it is one of its task."""
+    path: Callable[[str], Path]
+    warm: dict[Hashable, Any]
 
     def kept(self, key: Hashable, make: Callable[[], Kept]) -> Kept:
         """What was made for a key before, or now; it is kept warm for the tasks that follow."""
+        if key not in self.warm:
+            self.warm[key] = make()
+        kept: Kept = self.warm[key]
+        return kept
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -17,7 +17,7 @@ from biopsy import errors
 from biopsy.checks.command import CommandCheck
 from biopsy.checks.outcome import Check, Evidence
 from biopsy.checks.portable import Content, PortableCheck, PortableTask
-from biopsy.checks.task import NO_CANDIDATE, EngineFileCheck, Kept, Prepared, Task, clear, run_check
+from biopsy.checks.task import NO_CANDIDATE, EngineFileCheck, Prepared, Task, TaskSite, clear, run_check
 from biopsy.checks.warm import command_check
 from biopsy.checks.words import with_files
 from biopsy.processes.host_folders import ContentStore
@@ -108,9 +108,10 @@ class TaskHost:
         try:
             if task.preparation is None:
                 return Answer(root=str(self._folder), evidence=self._evidence(task, candidate, stop))
-            left = LeftFiles(self._folder, {ours: self._path(place) for ours, place in task.places}, task.back)
+            places = {ours: self._path(place) for ours, place in task.places}
+            left = LeftFiles(self._folder, places, task.back)
             left.clear()
-            with task.preparation.prepared(_Site(self, task), stop) as made:
+            with task.preparation.prepared(TaskSite(places.__getitem__, self._kept), stop) as made:
                 check = None if task.check is None or not made.is_ready else _with(task.check, made)
                 evidence = self._evidence(replace(task, check=check), candidate, stop)
                 return Answer(root=str(self._folder), evidence=evidence, told=made.told, files=left.read())
@@ -173,25 +174,6 @@ class TaskHost:
         check.timeout, check.memory = told.timeout, told.memory
         replaced = {paths[path]: paths[other] for path, other in told.replaced}
         return check.with_files(replaced) if replaced else check
-
-
-class _Site:
-    """The host, as a preparation sees it."""
-
-    def __init__(self, host: TaskHost, task: PortableTask) -> None:
-        self._host = host
-        self._places = dict(task.places)
-
-    def path(self, ours: str) -> Path:
-        """Where the file stands."""
-        return self._host._path(self._places[ours])
-
-    def kept(self, key: Hashable, make: Callable[[], Kept]) -> Kept:
-        """What is kept warm for a key."""
-        if key not in self._host._kept:
-            self._host._kept[key] = make()
-        found: Kept = self._host._kept[key]
-        return found
 
 
 def _as_check_error(error: errors.BiopsyError | OSError) -> errors.BiopsyError:

@@ -9,7 +9,7 @@ from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import islice
 from pathlib import Path
-from typing import Protocol, TypeAlias
+from typing import TypeAlias
 
 from biopsy import errors, events
 from biopsy.checks.journal import Journal
@@ -373,21 +373,6 @@ Heed: TypeAlias = Callable[[Judged | errors.CheckError], Remedy | None]
 """Takes an answer; None if it is as expected."""
 
 
-class Asker(Protocol):
-    """What an oracle has for these questions."""
-
-    pool: Pool
-    budget: BudgetMeter
-    memory: OutcomeMemory
-    tally: SearchTally
-
-    def begin(self, trial: Trial) -> PendingRun:
-        """Begin a run on a model, for which there must be room."""
-
-    def judged(self, run: PendingRun, evidence: Evidence) -> Judged:
-        """What a run that has ended says, counted and told. Raises CheckError if the check could not be run."""
-
-
 class SearchInDoubtError(Exception):
     """An answer was not as expected: what the search has found is worth nothing before the ``remedy`` was taken."""
 
@@ -407,7 +392,7 @@ class _Question:
 class Beside:
     """The open questions of an oracle. All but one of its places are theirs, one after the other."""
 
-    oracle: Asker
+    oracle: Oracle
     _open: list[_Question] = field(default_factory=list)
 
     @property
