@@ -68,6 +68,11 @@ class ReleaseProbe:
         self._timeout = question.timeout
         self._environment: Environment  # that of the last run
 
+    @property
+    def needed(self) -> int:
+        """How many runs that pass make a pass."""
+        return self.asked.rate.needed
+
     def again(self, whole: ReleaseQuestion) -> ReleaseProbe:
         """A probe that knows the failure, to ask releases once more with another question."""
         listener = events.without(events.ReleaseTried, self._listener)
@@ -94,9 +99,9 @@ class ReleaseProbe:
                     self.asked.failure.original = evidence.verdict.mismatches
                     self.asked.take_failure(judged)
                     runs = self.asked.measure(judged, once, self._expecting(version)).runs
-                elif judged.outcome is Outcome.PASSES and self.asked.rate.needed > 1:
-                    self._expecting(version)(self.asked.rate.needed - 1)
-                    judged, more = until_no_pass(partial(once, _EVERY_TIME), self.asked.rate.needed - 1)
+                elif judged.outcome is Outcome.PASSES and self.needed > 1:
+                    self._expecting(version)(self.needed - 1)
+                    judged, more = until_no_pass(partial(once, _EVERY_TIME), self.needed - 1)
                     runs += more
                 environment = self._environment
                 tried = TriedRelease(
@@ -154,7 +159,7 @@ class ReleaseProbe:
 
         If it does not show, it is measured how often it does. One that never does again is unstable.
         """
-        needed = self.asked.rate.needed
+        needed = self.needed
         with self._running(tried.release, needed) as once:
             judged, done = until_no_pass(partial(once, "whether it still fails"), needed)
             if judged.outcome is not Outcome.PASSES:
@@ -169,7 +174,7 @@ class ReleaseProbe:
 
     def _believe_less(self, rate: MeasuredRate) -> None:
         """Have a release pass more often before that is believed, if the failure is seldomer than it was taken for."""
-        if rate.needed > self.asked.rate.needed:
+        if rate.needed > self.needed:
             self.asked.believe(rate)
 
     @contextmanager
@@ -237,9 +242,7 @@ class ReleaseProbe:
             identity.write_bytes(identity_of(index_file(self.question.model, self.question.weights)))
             run = replace(self._run(release.version), model=identity, original=())
             # One that fails in some runs only passes by chance.
-            judged, runs = until_no_pass(
-                lambda: self._judged(run.version, self._runs.run(run)[0]), self.asked.rate.needed
-            )
+            judged, runs = until_no_pass(lambda: self._judged(run.version, self._runs.run(run)[0]), self.needed)
         self.asked.checks += runs
         return judged.reason if judged.outcome is Outcome.REPRODUCES else ""
 
