@@ -32,10 +32,9 @@ def bundle_of(
     timeout: float | None = None,
 ) -> Bundle:
     """The bundle of a model that fails a check, whose words are these."""
-    import argparse
 
     words = [str(word) for word in check]
-    own = checking.own_run(argparse.Namespace(check=words))
+    own = checking.own_run(words)
     job = BundleJob(
         target=target,
         original=model,

@@ -13,7 +13,8 @@ from biopsy.checks.judge import Rules
 from biopsy.checks.outcome import Check, Evidence, Outcome
 from biopsy.processes.watch import Stop
 from biopsy.session.iteration import IterationFiles, Iterations
-from biopsy.session.oracle import FailureJudge, Oracle
+from biopsy.session.judging import FailureJudge
+from biopsy.session.oracle import Oracle
 from biopsy.session.pool import Parallelism, Pool
 from biopsy.session.trial import Budget, BudgetMeter, KeepOther, SearchTally, Stage, Trial, keep_nothing
 from biopsy.session.workers import Workers

@@ -18,7 +18,7 @@ from typing import TypeAlias
 
 from biopsy import errors
 from biopsy.checks import verdict
-from biopsy.checks.command_line import LOAD_INPUTS, CommandLine, OwnCommand, OwnInspect, OwnRun, parse
+from biopsy.checks.command_line import CommandLine, OwnCommand, OwnInspect, OwnRun, parse
 from biopsy.checks.judge import status_text
 from biopsy.checks.outcome import Check, Evidence
 from biopsy.checks.own_program import NAME, NO_SETTINGS, SETTINGS_VARIABLE, start_words
@@ -155,7 +155,7 @@ class CommandCheck(Check):
         """Our own ``run`` with inputs of another file in place of those that it loads. Only for that command."""
         own = self.command
         assert isinstance(own, OwnRun)
-        return self._with(own.without_option(LOAD_INPUTS).with_options(LOAD_INPUTS[0], str(inputs)))
+        return self._with(own.with_inputs(inputs))
 
     def _with(self, command: CommandLine) -> CommandCheck:
         return CommandCheck(command.words, self.default_name, self.timeout, self.memory, environment=self.environment)

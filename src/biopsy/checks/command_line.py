@@ -6,9 +6,10 @@ from __future__ import annotations
 
 import re
 import shutil
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, lru_cache
+from itertools import chain
 from pathlib import Path
 
 from biopsy.checks.own_program import is_own_program, is_this_installation, split_leading
@@ -92,18 +93,12 @@ class CommandLine:
     def programs(self, default_name: str) -> list[Path]:
         """Files among the words that are run, and the modules that Python scripts of them import from beside them."""
         named = (path for path, is_run in self.files_named() if is_run and not names_path(str(path), default_name))
-        return list(dict.fromkeys(file for path in named for file in (path, *_beside(path))))
+        scripts = ([path, *(modules_beside(path) if path.suffix == ".py" else ())] for path in named)
+        return list(dict.fromkeys(chain.from_iterable(scripts)))
 
     def user_scripts(self, candidate: Path, default_name: str) -> tuple[str, ...]:
         """The user's own files as tracebacks name them, or the ends of their paths."""
         return files_of_user([word for word in self.words_for(candidate, default_name) if word != str(candidate)])
-
-
-def _beside(script: Path) -> list[Path]:
-    if script.suffix != ".py":
-        return []
-
-    return modules_beside(script)
 
 
 NO_WORDS = CommandLine(())
@@ -169,8 +164,7 @@ class OwnRun(OwnCommand):
         """Whether it loads golden values; a function of the user's may have some."""
         if self.golden_files:
             return True
-        is_judged = any(word.partition("=")[0] == _COMPARE_SCRIPT for word in self._before_operands)
-        return None if is_judged else False
+        return None if any(option == _COMPARE_SCRIPT for option, _ in self._groups) else False
 
     @property
     def input_files(self) -> list[Path]:
@@ -206,84 +200,77 @@ class OwnRun(OwnCommand):
         gone = {first + word for first, count in others for word in range(count)}
         return OwnRun(tuple(word for at, word in enumerate(self.words) if at not in gone))
 
+    def with_inputs(self, file: Path) -> OwnRun:
+        """The same with one file of inputs in place of all those that it loads."""
+        return self.without_option(LOAD_INPUTS).with_options(LOAD_INPUTS[0], as_word(file))
+
     def with_options(self, *added: str) -> OwnRun:
         """The same with more options, which stand before what follows ``--``: those words are operands."""
-        return OwnRun((*self._before_operands, *added, *self._operands))
+        return OwnRun((*self._before_operands, *added, *self.words[len(self._before_operands) :]))
 
     def without_option(self, names: Sequence[str]) -> OwnRun:
         """The same without an option, in any of its spellings, and without its values."""
-        kept = [word for word, option in self._owned_words() if option not in names]
-        return OwnRun((*kept, *self._operands))
+        return self._with_groups(words for option, words in self._groups if option not in names)
 
     def with_values(self, is_kept: Callable[[str, str], bool]) -> OwnRun:
         """The same with only some values of its options, by option and value; one that has lost all goes too."""
-        kept: list[str] = []
-        lost: set[int] = set()  # places of options of which a value has gone
-        place = -1
-        for word, option in self._owned_words():
-            name, equals, value = word.partition("=")
-            if word.startswith("-"):
-                if equals and not is_kept(name, value):
-                    continue
-                place = len(kept)
-            elif option and not is_kept(option, word):
-                lost.add(place)
-                continue
-            kept.append(word)
-        ends = {at for at in lost if at + 1 == len(kept) or kept[at + 1].startswith("-")}
-        return OwnRun((*(word for at, word in enumerate(kept) if at not in ends), *self._operands))
+        groups = []
+        for option, words in self._groups:
+            values = _values_in(words) if option else ()
+            kept = [value for value in values if is_kept(option, value)]
+            if len(kept) == len(values):
+                groups.append(words)
+            elif kept:
+                groups.append([words[0], *kept])
+        return self._with_groups(groups)
 
     def _values(self, names: Sequence[str]) -> Iterator[str]:
-        for word, option in self._owned_words():
-            if option in names:
-                name, equals, value = word.partition("=")
-                if not word.startswith("-"):
-                    yield word
-                elif name in names and equals:
-                    yield value
+        return (value for option, words in self._groups if option in names for value in _values_in(words))
 
-    def _owned_words(self) -> Iterator[tuple[str, str]]:
-        """Each word before the operands, with the option that it is or that it is a value of; "" for others."""
-        owner = ""
+    def _with_groups(self, groups: Iterable[Sequence[str]]) -> OwnRun:
+        return OwnRun((*chain.from_iterable(groups), *self.words[len(self._before_operands) :]))
+
+    @cached_property
+    def _groups(self) -> list[tuple[str, list[str]]]:
+        """The words before the operands: each option with the words that are its values, "" for words of none."""
+        groups: list[tuple[str, list[str]]] = [("", [])]
         for word in self._before_operands:
-            if not word.startswith("-"):
-                yield word, owner
-                continue
             name, equals, _ = word.partition("=")
-            owner = "" if equals else name
-            yield word, name
+            if word.startswith("-"):
+                groups.append((name, [word]))
+                if equals:
+                    groups.append(("", []))
+            else:
+                groups[-1][1].append(word)
+        return groups
 
-    @property
-    def _end(self) -> int:
-        return self.words.index("--") if "--" in self.words else len(self.words)
-
-    @property
+    @cached_property
     def _before_operands(self) -> tuple[str, ...]:
-        return self.words[: self._end]
+        return self.words[: self.words.index("--")] if "--" in self.words else self.words
 
-    @property
-    def _operands(self) -> tuple[str, ...]:
-        return self.words[self._end :]
+
+def _values_in(words: Sequence[str]) -> Sequence[str]:
+    """The values of an option, of which these are all words."""
+    _, equals, value = words[0].partition("=")
+    return [value] if equals else words[1:]
 
 
 _OWN: dict[str, type[OwnCommand]] = {"run": OwnRun, "inspect": OwnInspect}
 
 
-def _with_leading_options_behind(words: tuple[str, ...]) -> tuple[str, ...]:
-    """``biopsy -v run {}`` as ``biopsy run {} -v``, which means the same and stands where the words are looked at."""
-    options, rest = split_leading(words[1:])
-    if not options or not rest or rest[0] not in _OWN:
-        return words
-    return OwnRun((words[0], *rest)).with_options(*options).words
-
-
 def parse(words: Sequence[str]) -> CommandLine:
-    """What the words of a check are."""
-    given = tuple(words)
-    if not given or not is_own_program(given[0]):
-        return CommandLine(given)
-    given = _with_leading_options_behind(given)
-    return _OWN.get(given[1] if len(given) > 1 else "", OwnCommand)(given)
+    """What the words of a check are. Words that are met again are not parsed again."""
+    return _parsed(tuple(words))
+
+
+@lru_cache(maxsize=1024)
+def _parsed(words: tuple[str, ...]) -> CommandLine:
+    if not words or not is_own_program(words[0]):
+        return CommandLine(words)
+    options, rest = split_leading(words[1:])
+    if options and rest and rest[0] in _OWN:  # biopsy -v run {} is biopsy run {} -v, and is looked at as such
+        words = OwnRun((words[0], *rest)).with_options(*options).words
+    return _OWN.get(words[1] if len(words) > 1 else "", OwnCommand)(words)
 
 
 # Words of a check that have an interpreter of Python run a script, and nothing else.

@@ -17,6 +17,7 @@ import math
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 
@@ -121,32 +122,23 @@ class Journal:
         except OSError as error:
             raise _refusal(path, error) from error
         try:
-            return cls._opened(path, file, {_kept(name): _kept(value) for name, value in identity.items()}, search)
+            journal = cls(path, file)
+            journal.search = search
+            now = {_kept(name): _kept(value) for name, value in identity.items()}
+            if journal._began and (journal.found or journal._notes or journal.identity == now):
+                what, kept = f"the journal {path}", "the journal, as it is"
+                require_same_identity(journal.identity, now, what, kept=kept, next_steps=[FRESH], search=search)
+                file.go_on()
+            else:  # whoever made it was stopped before it began
+                journal._identity, journal._forgotten = now, {}
+                file.begin([("identity", name, value) for name, value in now.items()])
+            return journal
         except (OSError, DamagedError) as error:
             (file.remove if made else file.abandon)()
             raise _refusal(path, error) from error
         except BaseException:
             file.abandon()
             raise
-
-    @classmethod
-    def _opened(cls, path: Path, file: JournalFile, now: Mapping[str, str], search: str) -> Journal:
-        journal = cls(path, file)
-        journal.search = search
-        if not journal._began or not (journal.found or journal._notes or journal.identity == now):
-            journal._identity, journal._forgotten = dict(now), {}  # whoever made it was stopped before it began
-            file.begin([("identity", name, value) for name, value in now.items()])
-            return journal
-        require_same_identity(
-            journal.identity,
-            now,
-            f"the journal {path}",
-            kept="the journal, as it is",
-            next_steps=[FRESH],
-            search=search,
-        )
-        file.go_on()
-        return journal
 
     @property
     def identity(self) -> Mapping[str, str]:
@@ -162,8 +154,10 @@ class Journal:
 
         Raises CheckError if it cannot be written; the journal then is as it was.
         """
-        kept = _without_output(judged)
-        evidence = kept.evidence
+        evidence = judged.evidence
+        seconds = float(evidence.seconds) if math.isfinite(evidence.seconds) else 0.0
+        evidence = Evidence(status=evidence.status, seconds=seconds, timed_out=evidence.timed_out)  # without its output
+        kept = Judged(judged.outcome, _kept(judged.reason), evidence)
         self._write(
             (
                 "run", digest.hex(), kept.outcome.value, kept.reason, evidence.status, evidence.seconds,
@@ -243,13 +237,6 @@ def _kept(text: str) -> str:
     digest = hashlib.blake2b(text.encode("utf-8"), digest_size=16).hexdigest()
     end = f"... ({len(text)} characters, {digest})"
     return text[: _LONGEST_KEPT - len(end)] + end
-
-
-def _without_output(judged: Judged) -> Judged:
-    evidence = judged.evidence
-    seconds = float(evidence.seconds) if math.isfinite(evidence.seconds) else 0.0
-    facts = Evidence(status=evidence.status, seconds=seconds, timed_out=evidence.timed_out)
-    return Judged(judged.outcome, _kept(judged.reason), facts)
 
 
 # What a file says, compared with what we would have written
@@ -339,17 +326,13 @@ def require_same_identity(
     lines = []
     for name in differing[:_MOST_SHOWN]:
         old, new = then.get(name), now.get(name)
-        at = _first_difference(old or "", new or "")
+        pairs = enumerate(zip_longest(old or "", new or ""))
+        at = next((at for at, (left, right) in pairs if left != right), 0)
         lines.append(f"  {printable(name)}: {_shown(old, at)} then, {_shown(new, at)} now")
     if len(differing) > _MOST_SHOWN:
         lines.append(f"  and {len(differing) - _MOST_SHOWN} more")
     told = f"{what} belongs to another {search}; what differs is:"
     raise errors.UsageError(told, details=lines, kept=kept, next_steps=next_steps)
-
-
-def _first_difference(one: str, other: str) -> int:
-    pairs = enumerate(zip(one, other, strict=False))
-    return next((at for at, (left, right) in pairs if left != right), min(len(one), len(other)))
 
 
 def _shown(value: str | None, at: int) -> str:

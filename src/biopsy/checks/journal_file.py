@@ -178,7 +178,11 @@ class JournalFile:
             left = memoryview(data)
             while left:
                 left = left[os.write(self._descriptor, left) :]
-            self._sync(at_once=at_once)
+            started = time.monotonic()
+            if at_once or started >= self._synced + self._rest:
+                _datasync(self._descriptor)
+                self._synced = time.monotonic()
+                self._rest = max(_SYNC_EVERY, (self._synced - started) / _SHARE_OF_SYNCING)
             self._end = end
             self._doubtful = False
         except BaseException:  # such as a full disk, or Ctrl-C: half a line would be the end of the journal
@@ -193,14 +197,6 @@ class JournalFile:
             self._doubtful = False
         elif os.fstat(self._descriptor).st_size != self._end.size:
             raise OSError(errno.EIO, "another program has changed it meanwhile")
-
-    def _sync(self, *, at_once: bool) -> None:
-        started = time.monotonic()
-        if not at_once and started < self._synced + self._rest:
-            return
-        _datasync(self._descriptor)
-        self._synced = time.monotonic()
-        self._rest = max(_SYNC_EVERY, (self._synced - started) / _SHARE_OF_SYNCING)
 
     def close(self) -> None:
         """Let go of the file, once the disk has all of it."""
@@ -264,8 +260,10 @@ def set_aside(path: Path) -> None:
         _rename(path)
         return
     require_plain(status, path)
-    if status.st_size == 0 and _is_own(status, path):
-        return
+    if status.st_size == 0:
+        with contextlib.suppress(OSError):
+            require_own(status, path)
+            return
     try:
         descriptor = os.open(path, os.O_RDWR | NEVER_FOLLOWS)
     except PermissionError:  # of another user, or one that we made unwritable: no biopsy has it
@@ -284,13 +282,6 @@ def require_plain(status: os.stat_result, path: Path) -> None:
         raise OSError(errno.EISDIR, "it is a folder", str(path))
     if not stat.S_ISREG(status.st_mode) and not stat.S_ISLNK(status.st_mode):
         raise OSError(errno.EINVAL, "it is no plain file", str(path))
-
-
-def _is_own(status: os.stat_result, path: Path) -> bool:
-    with contextlib.suppress(OSError):
-        require_own(status, path)
-        return True
-    return False
 
 
 def _rename(path: Path) -> None:

@@ -7,12 +7,13 @@ from __future__ import annotations
 import os
 import re
 import sys
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from importlib.machinery import EXTENSION_SUFFIXES
 from pathlib import Path
 from threading import Lock
+from typing import TypeVar
 
 from biopsy import errors
 from biopsy.checks.command import CommandCheck, ServedCheck
@@ -126,17 +127,16 @@ class TaskPacker:
                 files |= {self._place(candidate): candidate}
             else:
                 model = candidate.read_bytes()
-        paths = [*named, *replaced, *replaced.values(), *built, *candidates]
         portable = PortableTask(
             check=self._with_variables(check, commands, named),
             candidate=next(map(self._place, candidates), None),
             model=model,
-            places=self._places(paths),
+            places=self._places([*named, *replaced, *replaced.values(), *built, *candidates]),
             contents=self._contents(files),
             original=task.original,
             python=sys.executable,
         )
-        return portable, self._by_digest(files)
+        return portable, self._files_by_digest(files)
 
     def _packed_prepared(self, task: PreparedTask) -> tuple[PortableTask, dict[str, Path]]:
         check, named = None, list[Path]()
@@ -160,7 +160,7 @@ class TaskPacker:
             preparation=task.preparation,
             back=tuple(map(str, task.back)),
         )
-        return portable, self._by_digest(files)
+        return portable, self._files_by_digest(files)
 
     def _files(self, check: CommandCheck, named: Sequence[Path]) -> dict[str, Path]:
         """What is sent for these, by place: themselves, weights of models, and modules that a check imports."""
@@ -196,10 +196,18 @@ class TaskPacker:
         return tuple((str(path), self._place(path)) for path in dict.fromkeys(paths))
 
     def _contents(self, files: Mapping[str, Path]) -> tuple[Content, ...]:
-        return tuple(self._content(place, path) for place, path in files.items())
+        return tuple(
+            Content(
+                place=place,
+                digest=self._digest_of(path),
+                size=path.stat().st_size,
+                is_program=os.access(path, os.X_OK),
+            )
+            for place, path in files.items()
+        )
 
-    def _by_digest(self, files: Mapping[str, Path]) -> dict[str, Path]:
-        return {self._digest(path): path for path in files.values()}
+    def _files_by_digest(self, files: Mapping[str, Path]) -> dict[str, Path]:
+        return {self._digest_of(path): path for path in files.values()}
 
     def _place(self, path: Path) -> str:
         return f"{self._number(path.parent)}/{path.name}"
@@ -209,31 +217,34 @@ class TaskPacker:
 
     def _weights_of(self, path: Path) -> dict[str, Path]:
         """The files that a model in a file refers to, by their places."""
-        state = state_at(path)
-        known = self._referred.get(path)
-        if known is not None and state is not None and known[0] == state:
-            return known[1]
-        found = self._weights(path.read_bytes(), path.parent) if path.stat().st_size < _LARGEST_MODEL else {}
-        if state is not None:
-            self._referred[path] = state, found
-        return found
+
+        def weights() -> dict[str, Path]:
+            return self._weights(path.read_bytes(), path.parent) if path.stat().st_size < _LARGEST_MODEL else {}
+
+        return _as_long_as_unchanged(self._referred, path, weights)
 
     def _weights(self, model: bytes, folder: Path) -> dict[str, Path]:
         """The files that a model refers to, by their places."""
         root, number = folder.resolve(), self._number(folder)
         return {f"{number}/{path.relative_to(root).as_posix()}": path for path in files_referred_to(model, folder)}
 
-    def _content(self, place: str, path: Path) -> Content:
-        digest = self._digest(path)
-        return Content(place=place, digest=digest, size=path.stat().st_size, is_program=os.access(path, os.X_OK))
+    def _digest_of(self, path: Path) -> str:
+        return _as_long_as_unchanged(self._digests, path, lambda: digest_of(path))
 
-    def _digest(self, path: Path) -> str:
-        state = state_at(path)
-        known = self._digests.get(path)
-        digest = known[1] if known is not None and state is not None and known[0] == state else digest_of(path)
-        if state is not None:
-            self._digests[path] = state, digest
-        return digest
+
+_Read = TypeVar("_Read")
+
+
+def _as_long_as_unchanged(known: dict[Path, tuple[FileState, _Read]], path: Path, read: Callable[[], _Read]) -> _Read:
+    """What was read of a file before, if it is ``known`` and the file is as it was; else what is read now."""
+    state = state_at(path)
+    before = known.get(path)
+    if before is not None and before[0] == state:
+        return before[1]
+    content = read()
+    if state is not None:
+        known[path] = state, content
+    return content
 
 
 def _parts_of(check: Check) -> tuple[PortableCheck, Sequence[CommandCheck], Mapping[Path, Path]]:
@@ -402,16 +413,10 @@ def variables_of(words: Iterable[str], names: Iterable[str]) -> tuple[tuple[str,
 def _imported(script: Path, folder: Path) -> Iterator[Path]:
     """The files of the modules that a Python script imports from a folder."""
     for name in dict.fromkeys(imported_names(script) if script.suffix == ".py" else ()):
-        yield from _module(folder, name)
-
-
-def _module(folder: Path, name: str) -> Iterator[Path]:
-    """The files of a module in a folder: of a package all that stands in it, data too."""
-    files = [folder / f"{name}{suffix}" for suffix in (".py", *EXTENSION_SUFFIXES)]
-    yield from filter(Path.is_file, files)
-    package = folder / name
-    if package.is_dir() and any(package.glob("*.py")):
-        yield from sorted(path for path in package.rglob("*") if path.is_file() and "__pycache__" not in path.parts)
+        yield from filter(Path.is_file, [folder / f"{name}{suffix}" for suffix in (".py", *EXTENSION_SUFFIXES)])
+        package = folder / name  # all that stands in it, data too
+        if package.is_dir() and any(package.glob("*.py")):
+            yield from sorted(path for path in package.rglob("*") if path.is_file() and "__pycache__" not in path.parts)
 
 
 def _named_in(text: str, folder: Path) -> Iterator[Path]:

@@ -7,7 +7,7 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping
-from itertools import count, takewhile
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -19,13 +19,35 @@ from biopsy.processes.writing import write_whole
 
 _VERSION = 1
 _MOST_BYTES = 256 << 20
-
-# Writing
+_CONTEXT = "IterationContext"
+"""The class that Polygraphy gives each iteration of its replays."""
 
 
 def save_replay(path: Path, journal: Journal) -> None:
     """Write everything that a journal holds. Raises UsageError if ``path`` cannot be written."""
-    write_whole(path, _parts(journal))
+
+    def parts() -> Iterator[bytes]:
+        identity = json.dumps(dict(journal.identity))
+        yield f'{{"biopsy_replay": {_VERSION},\n"identity": {identity},\n"runs": ['.encode("ascii")
+        before = "\n"
+        for entry in journal.entries():
+            judged, evidence = entry.judged, entry.judged.evidence
+            tree = {
+                "digest": entry.digest.hex(),
+                "outcome": judged.outcome.value,
+                "reason": judged.reason,
+                "status": evidence.status,
+                "seconds": evidence.seconds,
+                "timed_out": evidence.timed_out,
+                "stage": entry.stage,
+                "description": entry.description,
+                "nodes": entry.nodes,
+            }
+            yield (before + json.dumps(tree, allow_nan=False)).encode("ascii")
+            before = ",\n"
+        yield f'\n],\n"notes": {json.dumps(journal.notes())}}}\n'.encode("ascii")
+
+    write_whole(path, parts())
 
 
 def save_polygraphy_replay(path: Path, journal: Journal, probes: Collection[str]) -> None:
@@ -33,53 +55,26 @@ def save_polygraphy_replay(path: Path, journal: Journal, probes: Collection[str]
 
     ``probes`` are the stages whose models are no iterations of a search: Polygraphy would not have them.
     """
-    runs = (entry for entry in journal.entries() if entry.stage not in probes)
-    write_whole(path, _object(_polygraphy(number, entry) for number, entry in enumerate(runs)))
+
+    def parts() -> Iterator[bytes]:
+        before = "{\n"
+        runs = (entry for entry in journal.entries() if entry.stage not in probes)
+        for number, entry in enumerate(runs):
+            passed = entry.judged.outcome is not Outcome.REPRODUCES
+            tree = _iteration(number, {"num_nodes": entry.nodes}, passed=passed)
+            yield f"{before}{json.dumps(f'_N{number}_{entry.stage}')}: {json.dumps(tree)}".encode("ascii")
+            before = ",\n"
+        yield b"{}\n" if before == "{\n" else b"\n}\n"
+
+    write_whole(path, parts())
 
 
-def _parts(journal: Journal) -> Iterator[bytes]:
-    identity = json.dumps(dict(journal.identity))
-    yield f'{{"biopsy_replay": {_VERSION},\n"identity": {identity},\n"runs": ['.encode("ascii")
-    before = "\n"
-    for entry in journal.entries():
-        yield (before + json.dumps(_tree(entry), allow_nan=False)).encode("ascii")
-        before = ",\n"
-    yield f'\n],\n"notes": {json.dumps(journal.notes())}}}\n'.encode("ascii")
-
-
-def _tree(entry: Entry) -> dict[str, Any]:
-    evidence = entry.judged.evidence
+def _iteration(number: int, state: Mapping[str, int], *, passed: bool) -> dict[str, Any]:
+    """One iteration, as Polygraphy writes it."""
     return {
-        "digest": entry.digest.hex(),
-        "outcome": entry.judged.outcome.value,
-        "reason": entry.judged.reason,
-        "status": evidence.status,
-        "seconds": evidence.seconds,
-        "timed_out": evidence.timed_out,
-        "stage": entry.stage,
-        "description": entry.description,
-        "nodes": entry.nodes,
-    }
-
-
-def _polygraphy(number: int, entry: Entry) -> tuple[str, dict[str, Any]]:
-    return f"_N{number}_{entry.stage}", {
-        "state": {"num_nodes": entry.nodes},
-        "iteration_info": {"iteration": number},
-        "success": entry.judged.outcome is not Outcome.REPRODUCES,
-        "polygraphy_class": "IterationContext",
-    }
-
-
-def _object(items: Iterator[tuple[str, dict[str, Any]]]) -> Iterator[bytes]:
-    before = "{\n"
-    for key, tree in items:
-        yield f"{before}{json.dumps(key)}: {json.dumps(tree)}".encode("ascii")
-        before = ",\n"
-    yield b"{}\n" if before == "{\n" else b"\n}\n"
-
-
-# Reading
+        "state": state, "iteration_info": {"iteration": number},
+        "success": passed, "polygraphy_class": _CONTEXT,
+    }  # fmt: skip
 
 
 def load_replay(path: Path, journal: Journal) -> int:
@@ -114,29 +109,24 @@ def load_replay(path: Path, journal: Journal) -> int:
 
 
 def _read(path: Path) -> dict[str, Any]:
+    """The object in a replay of ours. Raises UsageError or DataError for anything else."""
     try:
         if not path.is_file():
             raise errors.UsageError(f"there is no replay {path}" if not path.exists() else f"{path} is no file")
-        data = read_plain(path, _MOST_BYTES, follow=True)
+        tree = json.loads(read_plain(path, _MOST_BYTES, follow=True))
     except OSError as error:
-        raise errors.UsageError(f"cannot read the replay {path}: {error.strerror}") from error
-    try:
-        tree = json.loads(data)
+        raise _unreadable(path, error) from error
     except (ValueError, RecursionError) as error:
         raise _damaged(path, f"it is no JSON ({error})") from error
     if not isinstance(tree, dict):
         raise _damaged(path, "it holds no JSON object")
     version = tree.get("biopsy_replay")
-    if version is None:
-        raise _not_ours(path, tree)
-    if type(version) is not int or version != _VERSION:
+    if type(version) is int and version == _VERSION:
+        return tree
+    if version is not None:
         raise _damaged(path, f"it is of version {str(version)[:20]!r}, and this biopsy reads version {_VERSION}")
-    return tree
-
-
-def _not_ours(path: Path, tree: dict[str, Any]) -> errors.BiopsyError:
-    if any(isinstance(value, dict) and value.get("polygraphy_class") == "IterationContext" for value in tree.values()):
-        return errors.UsageError(
+    if any(isinstance(value, dict) and value.get("polygraphy_class") == _CONTEXT for value in tree.values()):
+        raise errors.UsageError(
             f"{path} is a replay of Polygraphy, which cannot be loaded: it counts iterations (_N0, _N1, ...)"
             " and does not say which model each of them was about",
             next_steps=[
@@ -145,11 +135,15 @@ def _not_ours(path: Path, tree: dict[str, Any]) -> errors.BiopsyError:
                 " replay that can be loaded",
             ],
         )
-    return _damaged(
+    raise _damaged(
         path,
         "it is no replay: one looks like"
         ' {"biopsy_replay": 1, "identity": {...}, "runs": [{"digest": ..., "outcome": ...}], "notes": {}}',
     )
+
+
+def _unreadable(path: Path, error: OSError) -> errors.UsageError:
+    return errors.UsageError(f"cannot read the replay {path}: {error.strerror or error}")
 
 
 def _damaged(path: Path, why: str) -> errors.DataError:
@@ -171,16 +165,17 @@ def _entries(path: Path, tree: dict[str, Any]) -> list[Entry]:
     runs = tree.get("runs")
     if not isinstance(runs, list):
         raise _damaged(path, "its 'runs' are no list")
-    found = []
+    entries = []
     for number, run in enumerate(runs):
         try:
-            found.append(_entry(run))
+            entries.append(_entry(run))
         except ValueError as error:
             raise _damaged(path, f"run {number} in it has {error}") from error
-    return found
+    return entries
 
 
 def _entry(run: object) -> Entry:
+    """A run of a replay. Raises ValueError with what is wrong with it."""
     if not isinstance(run, dict):
         raise ValueError("no names and values")
     values = {name: run.get(name) for name in ENTRY_TYPES}
@@ -199,7 +194,7 @@ def _entry(run: object) -> Entry:
 # For a command that is run again and again the number says all. The outcomes of a search need to know which model
 # each was of: see ``replay``.
 
-_ITERATION_REPLAY_MOST_BYTES = 64 << 20
+_MOST_BYTES_OF_ITERATIONS = 64 << 20
 
 
 def read_iterations(path: Path) -> list[bool]:
@@ -207,50 +202,38 @@ def read_iterations(path: Path) -> list[bool]:
 
     Raises UsageError if the file cannot be read, DataError if it is no such replay.
     """
+
+    def wrong(why: str, *next_steps: str) -> errors.DataError:
+        return errors.DataError(f"the replay {path} cannot be loaded: {why}", next_steps=next_steps)
+
     try:
-        tree = json.loads(read_plain(path, _ITERATION_REPLAY_MOST_BYTES, follow=True))
+        tree = json.loads(read_plain(path, _MOST_BYTES_OF_ITERATIONS, follow=True))
     except OSError as error:
-        raise errors.UsageError(f"cannot read the replay {path}: {error.strerror or error}") from error
+        raise _unreadable(path, error) from error
     except (ValueError, RecursionError) as error:
-        raise errors.DataError(f"the replay {path} cannot be loaded: it is no JSON ({error})") from error
+        raise wrong(f"it is no JSON ({error})") from error
     if not isinstance(tree, dict):
-        raise errors.DataError(f"the replay {path} cannot be loaded: it holds no JSON object")
+        raise wrong("it holds no JSON object")
     if tree and "_N0" not in tree:
-        raise _no_replay(path, tree)
-    return [_success(path, tree, number) for number in takewhile(lambda each: f"_N{each}" in tree, count())]
-
-
-def _no_replay(path: Path, tree: Mapping[str, object]) -> errors.DataError:
-    if "biopsy_replay" in tree:
-        why = "it is of a search (debug reduce, debug precision), whose runs are of many models"
-    else:
-        why = "it holds no iteration"
-    return errors.DataError(
-        f"the replay {path} cannot be loaded: {why}",
-        next_steps=['a replay looks like {"_N0": {"success": true}, "_N1": {"success": false}}', _SAVED_BY],
-    )
-
-
-_SAVED_BY = "--save-debug-replay writes one"
-
-
-def _success(path: Path, tree: Mapping[str, object], number: int) -> bool:
-    entry = tree[f"_N{number}"]
-    success = entry.get("success") if isinstance(entry, dict) else None
-    if not isinstance(success, bool):
-        raise errors.DataError(f"the replay {path} cannot be loaded: '_N{number}' does not say whether it passed")
-    return success
+        of_search = "it is of a search (debug reduce, debug precision), whose runs are of many models"
+        raise wrong(
+            of_search if "biopsy_replay" in tree else "it holds no iteration",
+            'a replay looks like {"_N0": {"success": true}, "_N1": {"success": false}}',
+            "--save-debug-replay writes one",
+        )
+    passed: list[bool] = []
+    for number in count():
+        if f"_N{number}" not in tree:
+            return passed
+        iteration = tree[f"_N{number}"]
+        success = iteration.get("success") if isinstance(iteration, dict) else None
+        if not isinstance(success, bool):
+            raise wrong(f"'_N{number}' does not say whether it passed")
+        passed.append(success)
+    return passed
 
 
 def write_iterations(path: Path, passed: Mapping[int, bool]) -> None:
     """Write whether iterations passed, by number. Raises UsageError if the file cannot be written."""
-    tree = {
-        f"_N{number}": {
-            "state": {},
-            "iteration_info": {"iteration": number},
-            "success": success,
-            "polygraphy_class": "IterationContext",
-        }
-        for number, success in sorted(passed.items())
-    }
+    tree = {f"_N{number}": _iteration(number, {}, passed=success) for number, success in sorted(passed.items())}
     write_whole(path, [json.dumps(tree, indent=4).encode(), b"\n"])

@@ -61,27 +61,21 @@ def run_check(task: Task, stop: Stop | None = None) -> Evidence:
         except OSError as error:
             raise errors.CheckError(f"cannot write {task.candidate}: {error.strerror or error}") from error
     evidence = task.check.run(task.candidate, stop)
-    in_doubt = size_beside(evidence.verdict.mismatches, task.original) == "doubtful"
-    return _arbitrated(task, evidence, stop) if in_doubt else evidence
-
-
-def _arbitrated(task: Task, evidence: Evidence, stop: Stop | None) -> Evidence:
-    """The evidence, with what float64 says of its mismatch, if the check can be asked. The first run has the word."""
-    arbiter = task.check.arbiter()
-    if arbiter is None or evidence.verdict.rounding is not None:
+    is_doubtful = size_beside(evidence.verdict.mismatches, task.original) == "doubtful"
+    arbiter = task.check.arbiter() if is_doubtful and evidence.verdict.rounding is None else None
+    if arbiter is None:
         return evidence
     second = arbiter.run(task.candidate, stop)
-    rounding = second.verdict.rounding or Rounding("unknown", reason=_no_answer(second))
+    rounding = second.verdict.rounding
+    if rounding is None:
+        what = f"has ended with {status_text(second.status)}"
+        if second.timed_out:
+            what = f"has not ended after {second.seconds:.0f} s"
+        elif second.out_of_memory:
+            what = "needs more memory than --check-memory allows"
+        rounding = Rounding("unknown", reason=f"the run in float64 {what}")
     verdict = replace(evidence.verdict, rounding=rounding)
     return replace(evidence, verdict=verdict, seconds=evidence.seconds + second.seconds)
-
-
-def _no_answer(second: Evidence) -> str:
-    if second.timed_out:
-        return f"the run in float64 has not ended after {second.seconds:.0f} s"
-    if second.out_of_memory:
-        return "the run in float64 needs more memory than --check-memory allows"
-    return f"the run in float64 has ended with {status_text(second.status)}"
 
 
 def clear(candidate: Path, *, whole: bool = False) -> None:
@@ -152,14 +146,19 @@ class Closable(Protocol):
 Kept = TypeVar("Kept", bound=Closable)
 
 
-class TaskSite(Protocol):
-    """Where a preparation is carried out."""
+@dataclass(frozen=True)
+class TaskSite:
+    """Where a preparation is carried out. ``path`` tells where a file of the task stands that is called so here."""
 
-    def path(self, ours: str) -> Path:
-        """Where a file stands that is called ``ours`` here; it is one of its task."""
+    path: Callable[[str], Path]
+    warm: dict[Hashable, Any]
 
     def kept(self, key: Hashable, make: Callable[[], Kept]) -> Kept:
         """What was made for a key before, or now; it is kept warm for the tasks that follow."""
+        if key not in self.warm:
+            self.warm[key] = make()
+        kept: Kept = self.warm[key]
+        return kept
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -17,7 +17,7 @@ from biopsy import errors
 from biopsy.checks.command import CommandCheck
 from biopsy.checks.outcome import Check, Evidence
 from biopsy.checks.portable import Content, PortableCheck, PortableTask
-from biopsy.checks.task import NO_CANDIDATE, EngineFileCheck, Kept, Prepared, Task, clear, run_check
+from biopsy.checks.task import NO_CANDIDATE, EngineFileCheck, Prepared, Task, TaskSite, clear, run_check
 from biopsy.checks.warm import command_check
 from biopsy.checks.words import with_files
 from biopsy.processes.host_folders import ContentStore
@@ -108,10 +108,12 @@ class TaskHost:
         try:
             if task.preparation is None:
                 return Answer(root=str(self._folder), evidence=self._evidence(task, candidate, stop))
-            left = LeftFiles(self._folder, {ours: self._path(place) for ours, place in task.places}, task.back)
+            places = {ours: self._path(place) for ours, place in task.places}
+            left = LeftFiles(self._folder, places, task.back)
             left.clear()
-            with task.preparation.prepared(_Site(self, task), stop) as made:
-                evidence = self._evidence(_with(task, made), candidate, stop) if made.is_ready else None
+            with task.preparation.prepared(TaskSite(places.__getitem__, self._kept), stop) as made:
+                check = None if task.check is None or not made.is_ready else _with(task.check, made)
+                evidence = self._evidence(replace(task, check=check), candidate, stop)
                 return Answer(root=str(self._folder), evidence=evidence, told=made.told, files=left.read())
         finally:
             with contextlib.suppress(OSError):
@@ -121,7 +123,11 @@ class TaskHost:
         if task.check is None:
             return None
         parts = None if task.model is None or task.candidate is None else [task.model]
-        return run_check(Task(self._check(task, task.check), candidate, parts, task.original), stop)
+        check: Check = self._command(task, replace(task.check, builder=None, built=""))
+        if task.check.builder is not None:
+            builder = self._command(task, task.check.builder)
+            check = EngineFileCheck(builder, check, self._path(dict(task.places)[task.check.built]))
+        return run_check(Task(check, candidate, parts, task.original), stop)
 
     def close(self) -> None:
         """End what was kept warm."""
@@ -148,70 +154,26 @@ class TaskHost:
         path.chmod(0o700 if content.is_program else 0o600)
         self._placed[content.place] = content.digest, state_at(path)
 
-    def _check(self, task: PortableTask, told: PortableCheck) -> Check:
-        """The check of a task, of what it has built if it has a builder."""
-        check = self._command(task, replace(told, builder=None, built=""))
-        if told.builder is None:
-            return check
-        return EngineFileCheck(self._command(task, told.builder), check, self._path(dict(task.places)[told.built]))
-
     def _command(self, task: PortableTask, told: PortableCheck) -> CommandCheck:
         """A command of a task, a warm one if it was asked before."""
         # A check that knows candidates by their usual name is told in each run where that one is.
         paths = {path: self._path(place) for path, place in task.places if place != task.candidate}
-        base = self._base(told, task.python, {Path(path): place for path, place in paths.items()})
-        base.timeout, base.memory = told.timeout, told.memory
-        replaced = {paths[path]: paths[other] for path, other in told.replaced}
-        return base.with_files(replaced) if replaced else base
-
-    def _base(self, told: PortableCheck, python: str, paths: Mapping[Path, Path]) -> CommandCheck:
-
         key = replace(told, timeout=None, memory=None, replaced=())
-        found = self._checks.pop(key, None)
-        if found is None:
-            own = tuple(sys.executable if word == python else word for word in told.words)
-            words = with_files(own, paths)
+        check = self._checks.pop(key, None)
+        if check is None:
+            own = tuple(sys.executable if word == task.python else word for word in told.words)
+            words = with_files(own, {Path(path): place for path, place in paths.items()})
             environment = {name: value for name, value in told.environment if os.environ.get(name) != value}
-            warm = told.is_warm and not environment
-            found = (
-                command_check(words, told.default_name)
-                if warm
-                else CommandCheck(words, told.default_name, environment=environment)
-            )
+            if told.is_warm and not environment:
+                check = command_check(words, told.default_name)
+            else:
+                check = CommandCheck(words, told.default_name, environment=environment)
             while len(self._checks) >= _MOST_CHECKS:
                 self._checks.pop(next(iter(self._checks))).close()
-        self._checks[key] = found  # the one asked last is the last to go
-        return found
-
-
-class _Site:
-    """The host, as a preparation sees it."""
-
-    def __init__(self, host: TaskHost, task: PortableTask) -> None:
-        self._host = host
-        self._places = dict(task.places)
-
-    def path(self, ours: str) -> Path:
-        """Where the file stands."""
-        return self._host._path(self._places[ours])
-
-    def kept(self, key: Hashable, make: Callable[[], Kept]) -> Kept:
-        """What is kept warm for a key."""
-        if key not in self._host._kept:
-            self._host._kept[key] = make()
-        found: Kept = self._host._kept[key]
-        return found
-
-
-def _with(task: PortableTask, made: Prepared) -> PortableTask:
-    """A task whose check is told what was made."""
-    if task.check is None:
-        return task
-    words = task.check.words
-    for before, now in made.words.items():
-        words = tuple(word.replace(before, now) for word in words)
-    environment = {**dict(task.check.environment), **made.environment}
-    return replace(task, check=replace(task.check, words=words, environment=tuple(environment.items())))
+        self._checks[key] = check  # the one asked last is the last to go
+        check.timeout, check.memory = told.timeout, told.memory
+        replaced = {paths[path]: paths[other] for path, other in told.replaced}
+        return check.with_files(replaced) if replaced else check
 
 
 def _as_check_error(error: errors.BiopsyError | OSError) -> errors.BiopsyError:
@@ -221,6 +183,15 @@ def _as_check_error(error: errors.BiopsyError | OSError) -> errors.BiopsyError:
     if isinstance(error, errors.BiopsyError):
         return errors.CheckError(error.message, kept=error.kept, next_steps=error.next_steps)
     return errors.CheckError(f"the check could not be run: {error.strerror or error}")
+
+
+def _with(check: PortableCheck, made: Prepared) -> PortableCheck:
+    """A check that is told what was made."""
+    words = check.words
+    for before, now in made.words.items():
+        words = tuple(word.replace(before, now) for word in words)
+    environment = {**dict(check.environment), **made.environment}
+    return replace(check, words=words, environment=tuple(environment.items()))
 
 
 # Files that a check leaves on another machine, and that are to come back: read there, bounded in size.
@@ -249,14 +220,14 @@ class LeftFiles:
 
     def read(self) -> tuple[tuple[str, bytes], ...]:
         """Those that are there. Raises CheckError for what is no plain file, or if they are too large."""
-        found: list[tuple[str, bytes]] = []
+        left: list[tuple[str, bytes]] = []
         room = MOST_BYTES
         for ours in self._wanted:
             content = self._content(ours, room)
             if content is not None:
-                found.append((ours, content))
+                left.append((ours, content))
                 room -= len(content)
-        return tuple(found)
+        return tuple(left)
 
     def _paths(self, ours: str) -> Iterator[Path]:
         yield self._places[ours]

@@ -148,7 +148,10 @@ class ColdStart:
         self, words: Sequence[str], told: Path, limits: Callable[[], Limits], stop: Stop | None = None
     ) -> Ended | None:
         """Run a check in the process that waits; None if there is none, or if it died before it looked at the model."""
-        waiting = self._for_a_check()
+        waiting = self._taken()
+        if waiting is not None and not self._was_foreseen and waiting.age > MOST_SECONDS:
+            waiting.close()
+            waiting = None
         if waiting is None:
             return None
         ended = waiting.run({"words": words, VERDICT_VARIABLE: str(told)}, limits, stop)
@@ -167,14 +170,6 @@ class ColdStart:
         with self._lock:
             waiting, self._waiting = self._waiting, None
             return waiting
-
-    def _for_a_check(self) -> WaitingProcess | None:
-        """The process that waits, if it is young or was foreseen; else that is ended."""
-        waiting = self._taken()
-        if waiting is None or self._was_foreseen or waiting.age <= MOST_SECONDS:
-            return waiting
-        waiting.close()
-        return None
 
 
 class ColdCheck(CommandCheck):

@@ -108,21 +108,15 @@ _MOST_NESTED = 3  # shells that run shells
 
 
 def files_named(words: Sequence[str]) -> Iterator[tuple[Path, bool]]:
-    """Each plain file that a word names, and whether it is run rather than read."""
-    programs = set(_programs(words))
+    """Each plain file that a word names, and whether it is run rather than read: the first word, and every script.
+
+    Data, such as golden values, may be made anew.
+    """
+    scripts = {script for word in words for script in _script_of(word)}
     for word in dict.fromkeys(_with_parts(words)):
-        if _may_be_path(word) and Path(word).is_file():
-            yield Path(word), word in programs
-
-
-def _programs(words: Sequence[str]) -> Iterator[str]:
-    """The words that are run: the first one, and every script. Data, such as golden values, may be made anew."""
-    for place, word in enumerate(words):
-        yield from _script_of(word)
-        path = Path(word)
-        is_program = _may_be_path(word) and path.is_file() and os.access(path, os.X_OK)
-        if place == 0 or path.suffix in _SCRIPTS or is_program:
-            yield word
+        if _may_be_path(word) and (path := Path(word)).is_file():
+            is_program = path.suffix in _SCRIPTS or os.access(path, os.X_OK)
+            yield path, word in scripts or word == words[0] or (word in words and is_program)
 
 
 def files_of_user(words: Sequence[str]) -> tuple[str, ...]:
@@ -174,7 +168,13 @@ def commands_of_shell(code: str) -> Iterator[list[str]]:
     """
     command: list[str] = []
     is_written = False
-    for word in _tokens_of_shell(code):
+    lexer = shlex.shlex(code, posix=True, punctuation_chars="();<>|&\n")
+    lexer.whitespace, lexer.commenters = " \t\r", ""
+    lexer.whitespace_split = True
+    tokens: list[str] = []
+    with suppress(ValueError):  # quotes without an end: the shell will say so
+        tokens.extend(lexer)
+    for word in tokens:
         if _OPERATORS.fullmatch(word):
             is_written = ">" in word
             if not _REDIRECTIONS.fullmatch(word):
@@ -191,14 +191,6 @@ def _read_by(command: list[str]) -> Iterator[list[str]]:
     """A command, unless its words are no files that it reads."""
     if command and command[0] not in _READS_NOTHING:
         yield command
-
-
-def _tokens_of_shell(code: str) -> Iterator[str]:
-    lexer = shlex.shlex(code, posix=True, punctuation_chars="();<>|&\n")
-    lexer.whitespace, lexer.commenters = " \t\r", ""
-    lexer.whitespace_split = True
-    with suppress(ValueError):  # quotes without an end: the shell will say so
-        yield from lexer
 
 
 def _places_of_module(name: str) -> Iterator[str]:

@@ -14,7 +14,6 @@ from typing import Any, Self
 from biopsy import errors, events
 from biopsy.checks.command import CommandCheck, last_words
 from biopsy.checks.command_line import OwnRun, parse
-from biopsy.checks.judge import judge
 from biopsy.checks.outcome import Judged, Outcome
 from biopsy.checks.warm import command_check
 from biopsy.diagnosis.facts import KnownFacts
@@ -22,6 +21,7 @@ from biopsy.diagnosis.question import DiagnosisQuestion, Words
 from biopsy.findings.envelope import as_json
 from biopsy.processes.writing import write_whole
 from biopsy.records import plain
+from biopsy.session.judging import CheckRuns, cannot_run
 
 TIME = "the time limit"
 PERSON = "an interruption"
@@ -125,6 +125,7 @@ class StepContext:
         self.question = question
         self.checks = 0
         self._listener = listener
+        self._runs = CheckRuns("diagnose", question.judging.rules, self.listener)
         self._end = time.monotonic() + question.effort.seconds
         self._step_end = self._end
         self._warm: CommandCheck | None = None
@@ -206,32 +207,17 @@ class StepContext:
         """The same for a check that is made already."""
         if self.seconds_left == 0:
             raise TimeUpError
-        number = self.checks
-        line = check.line(model)
-        self._listener(events.Checking(number=number, stage="diagnose", description=description, line=line))
         given, check.timeout = check.timeout, max(_LEAST_SECONDS, share * self.seconds_left)
+        line = check.line(model)
         try:
-            evidence = check.run(model)
+            judged = self._runs.once(lambda: check.run(model), line=line, description=description, number=self.checks)
         finally:
             check.timeout = given
-        judged = judge(evidence, self.question.judging.rules, None)
-        self.listener(
-            events.Checked(
-                number=number,
-                stage="diagnose",
-                outcome=judged.outcome.value,
-                reason=judged.reason,
-                seconds=evidence.seconds,
-                output=evidence.output,
-            )
-        )
-        if evidence.timed_out and self.seconds_left == 0:
+        if judged.evidence.timed_out and self.seconds_left == 0:
             raise TimeUpError
         if judged.outcome is Outcome.INFRASTRUCTURE:
-            raise errors.CheckError(
-                f"the check could not be run: {judged.reason}", next_steps=[f"run it by hand: {line}"]
-            )
-        return CheckRun(judged=judged, tail=last_words(evidence.output).strip("\n"))
+            raise cannot_run(judged, line)
+        return CheckRun(judged=judged, tail=last_words(judged.evidence.output).strip("\n"))
 
 
 # Why a question could not be asked: what a verdict must then leave open.

@@ -130,7 +130,7 @@ def with_inputs(words: Words, inputs: Path | None) -> Words:
     command = parse(words)
     if inputs is None or not isinstance(command, OwnRun):
         return words
-    return command.without_option(LOAD_INPUTS).with_options(LOAD_INPUTS[0], as_word(inputs)).words
+    return command.with_inputs(inputs).words
 
 
 def without_weights_folder(words: Words) -> Words:

@@ -7,7 +7,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Protocol
@@ -24,8 +24,9 @@ from biopsy.processes.writing import as_private_as
 from biopsy.session.conditions import conditions, states
 from biopsy.session.flakiness import Repeating
 from biopsy.session.iteration import IterationFiles, Iterations
+from biopsy.session.judging import FailureJudge
 from biopsy.session.machines import kinds_of, tell_of_machines
-from biopsy.session.oracle import FailureJudge, Oracle
+from biopsy.session.oracle import Oracle
 from biopsy.session.pool import Parallelism, Pool
 from biopsy.session.result_file import ResultFile, Resume, run_with_journal, write_result
 from biopsy.session.trial import Budget, BudgetMeter, BudgetSpentError, SearchTally, Trial
@@ -97,33 +98,24 @@ def oracle_of(
     """The oracle of a search. ``files`` replace those of the options; see ``Oracle`` for ``advances``."""
     files = files or options.files
     pool = Pool(check, place.candidate, options.parallelism, listener, keep_last=files.keep_last, read=files.read)
+
+    def keep_other(trial: Trial, number: int) -> Path | None:
+        if options.keep_other is None:
+            return None
+        path = options.keep_other / f"other_failure_{number}.onnx"
+        write_result(trial.parts, path, place.candidate.parent, None, index.has_external_data)
+        return path
+
     return Oracle(
         pool,
         FailureJudge(options.rules, listener),
         Iterations(files, listener),
         listener,
-        tally=SearchTally(keep_other=OtherFailures(options.keep_other, index, place)),
+        tally=SearchTally(keep_other=keep_other),
         budget=BudgetMeter(options.budget),
         advances=advances,
         model=index.path,
     )
-
-
-class OtherFailures:
-    """Keeps one model of each other failure in ``folder``, with its weights; none if that is None."""
-
-    def __init__(self, folder: Path | None, index: ModelIndex, place: Workspace) -> None:
-        self._folder = folder
-        self._index = index
-        self._place = place
-
-    def __call__(self, trial: Trial, number: int) -> Path | None:
-        """Write the model. Raises UsageError if that cannot be done."""
-        if self._folder is None:
-            return None
-        path = self._folder / f"other_failure_{number}.onnx"
-        write_result(trial.parts, path, self._place.candidate.parent, None, self._index.has_external_data)
-        return path
 
 
 def run_resumable(search: CheckedSearch, identity: JournalIdentity) -> str | None:
@@ -224,8 +216,12 @@ class CheckedSearch:
                     stopped = self._search()
                 self._require_result(stopped)  # the search may have been undone, and the budget spent before it began
                 self._result.write()
-                if not self._verify():
-                    break
+                try:
+                    if not self.task.verify():
+                        break
+                except errors.CheckChanged as error:
+                    kept = self.task.rescue()
+                    raise errors.CheckChanged(error.summary, kept=kept, next_steps=error.next_steps) from error
                 stopped = None
         except (KeyboardInterrupt, errors.Interrupted) as stop:
             raise errors.Interrupted(self.task.progress, kept=self.task.rescue()) from stop
@@ -255,13 +251,6 @@ class CheckedSearch:
             if not isinstance(error, errors.BiopsyError):
                 raise errors.CheckError(str(error), kept=kept) from error
             raise type(error)(error.summary, details=error.details, kept=kept, next_steps=error.next_steps) from error
-
-    def _verify(self) -> bool:
-        try:
-            return self.task.verify()
-        except errors.CheckChanged as error:
-            kept = self.task.rescue()
-            raise errors.CheckChanged(error.summary, kept=kept, next_steps=error.next_steps) from error
 
     def _search_to_the_end(self) -> None:
         is_done = False
@@ -323,49 +312,36 @@ class JournalIdentity:
 
     def entries(self) -> Iterator[tuple[str, str]]:
         """Names that a person understands, and values."""
-        yield "model", _digest_of_model(self.index)
-        yield from _weights(self.index)
+        index, rules = self.index, self.search.rules
+        digest = hashlib.blake2b(digest_size=16)
+        for piece in pieces(index.buffer):
+            digest.update(piece)
+        yield "model", digest.hexdigest()
+        for location in sorted({weight.external.location for weight in index.weights.values() if weight.external}):
+            state = next((state for _, state in states(resolve(index.folder, location))), "cannot be read")
+            yield f"weights {location}", state
         yield from self._files()
         yield from self.search.resume.about.items()
         yield from self.check.settings.items()
-        options = {**_of_rules(self.search.rules), **self.options}
+        options = {
+            "--match": rules.match,
+            "--fail-code": sorted(rules.fail_codes),
+            "--ignore-fail-code": sorted(rules.ignored_codes),
+            "--fail-regex": [regex.pattern for regex in rules.fail_regexes],
+            **self.options,
+        }
         yield from ((f"option {name}", str(value)) for name, value in options.items())
         yield from conditions(kinds_of(self.search.parallelism.executor))
 
     def _files(self) -> Iterator[tuple[str, str]]:
         """The files that outcomes depend on, also those in folders, but for what the search itself writes."""
-        written = {path.resolve() for path in self._written()}
-        for path in dict.fromkeys([*self.search.resume.files, *self.check.files]):
+        files, resume = self.search.files, self.search.resume
+        own = (self.search.candidate, files.info, files.inputs, resume.save, resume.journal)
+        written = {path.resolve() for path in (*self.written, *filter(None, own), *files.artifacts.files)}
+        for path in dict.fromkeys([*resume.files, *self.check.files]):
             for name, state in states(path):
                 if Path(name).resolve() not in written:
                     yield f"{OF_A_FILE}{name}", state
-
-    def _written(self) -> Iterable[Path]:
-        files, resume = self.search.files, self.search.resume
-        own = (self.search.candidate, files.info, files.inputs, resume.save, resume.journal)
-        return (*self.written, *filter(None, own), *files.artifacts.files)
-
-
-def _digest_of_model(index: ModelIndex) -> str:
-    digest = hashlib.blake2b(digest_size=16)
-    for piece in pieces(index.buffer):
-        digest.update(piece)
-    return digest.hexdigest()
-
-
-def _weights(index: ModelIndex) -> Iterator[tuple[str, str]]:
-    for location in sorted({weight.external.location for weight in index.weights.values() if weight.external}):
-        state = next((state for _, state in states(resolve(index.folder, location))), "cannot be read")
-        yield f"weights {location}", state
-
-
-def _of_rules(rules: Rules) -> Mapping[str, object]:
-    return {
-        "--match": rules.match,
-        "--fail-code": sorted(rules.fail_codes),
-        "--ignore-fail-code": sorted(rules.ignored_codes),
-        "--fail-regex": [regex.pattern for regex in rules.fail_regexes],
-    }
 
 
 def digest_of_feeds(feeds: Sequence[Feed]) -> str:

@@ -99,7 +99,8 @@ class Pulse:
         with self._lock:
             now = monotonic()
             if self._head and not self.is_gone and now > self._asked + _BEAT:
-                if _takes_connections(self._head):
+                with contextlib.suppress(errors.UsageError):
+                    require_listener(self._head)
                     self._heard = now
                 self._asked = monotonic()
                 self.is_gone = self._asked > self._heard + _AWAY
@@ -108,14 +109,6 @@ class Pulse:
                 f"the Ray cluster does not answer any more: its head, {self._head}, has been away for {_AWAY:.0f} s",
                 next_steps=["ray status    shows whether it runs; the same line goes on once it does"],
             )
-
-
-def _takes_connections(address: str) -> bool:
-    try:
-        require_listener(address)
-    except errors.UsageError:
-        return False
-    return True
 
 
 @contextlib.contextmanager
@@ -199,7 +192,9 @@ class HostPlace:
         self._leaving = ExitStack()
         folder = self._leaving.enter_context(claimed_folder(_PREFIX, parent))
         os.chdir(folder)
-        self._host = TaskHost(folder, ContentStore(_store_folder() or folder / "contents"))
+        given = os.environ.get("BIOPSY_CACHE_DIR")
+        cache = Path(given).absolute() if given else folder_of_user("XDG_CACHE_HOME", ".cache")
+        self._host = TaskHost(folder, ContentStore((cache or folder) / "contents"))
 
     def run(self, number: int, task: PortableTask, received: Callable[[str], Iterable[bytes]]) -> Answer:
         """See ``TaskHost.run``."""
@@ -214,9 +209,3 @@ class HostPlace:
         self._host.close()
         os.chdir("/")
         self._leaving.close()
-
-
-def _store_folder() -> Path | None:
-    given = os.environ.get("BIOPSY_CACHE_DIR")
-    own = Path(given).absolute() if given else folder_of_user("XDG_CACHE_HOME", ".cache")
-    return None if own is None else own / "contents"

@@ -50,22 +50,18 @@ def states(path: Path) -> Iterator[tuple[str, str]]:
     if stat.S_ISREG(mode):
         yield str(path), state_of(path, _MOST_HASHED)
     elif stat.S_ISDIR(mode):
-        yield from _states_within(path)
-
-
-def _states_within(folder: Path) -> Iterator[tuple[str, str]]:
-    left = _MOST_HASHED_OF_A_FOLDER
-    files = sorted(islice(_files(folder), _MOST_WALKED))
-    for path in files[:_MOST_FILES]:
-        with contextlib.suppress(OSError):
-            size = path.stat().st_size
-            yield str(path), state_of(path, min(left, _MOST_HASHED))
-            left = max(0, left - size)
-    if len(files) > _MOST_FILES:
-        rest = hashlib.blake2b(digest_size=16)
-        for path in files[_MOST_FILES:]:
-            rest.update(f"{path} {state_of(path, 0)}\n".encode("utf-8", "surrogateescape"))
-        yield f"{folder}, {len(files) - _MOST_FILES} more files", rest.hexdigest()
+        left = _MOST_HASHED_OF_A_FOLDER
+        files = sorted(islice(_files(path), _MOST_WALKED))
+        for file in files[:_MOST_FILES]:
+            with contextlib.suppress(OSError):
+                size = file.stat().st_size
+                yield str(file), state_of(file, min(left, _MOST_HASHED))
+                left = max(0, left - size)
+        if len(files) > _MOST_FILES:
+            rest = hashlib.blake2b(digest_size=16)
+            for file in files[_MOST_FILES:]:
+                rest.update(f"{file} {state_of(file, 0)}\n".encode("utf-8", "surrogateescape"))
+            yield f"{path}, {len(files) - _MOST_FILES} more files", rest.hexdigest()
 
 
 def _files(folder: Path) -> Iterator[Path]:
@@ -101,7 +97,12 @@ def versions() -> Iterator[tuple[str, str]]:
         found.update(_needed(entry.dist.name if entry.dist is not None else "", {}))
     yield from sorted(found.items())
     for package in sorted({entry.module.partition(".")[0] for entry in plug_ins}):
-        yield from ((f"engine code {name}", state) for name, state in _code(package))
+        # Its files may be changed without a new version while it is written.
+        spec = None
+        with contextlib.suppress(ImportError, ValueError):
+            spec = importlib.util.find_spec(package)
+        for place in [] if spec is None else spec.submodule_search_locations or filter(None, [spec.origin]):
+            yield from ((f"engine code {name}", state) for name, state in states(Path(place)))
 
 
 def _installed() -> Iterator[tuple[str, str]]:
@@ -133,17 +134,6 @@ def _needed(name: str, known: dict[str, str]) -> dict[str, str]:
 
 def _canonical(name: str) -> str:
     return re.sub(r"[-_.]+", "-", name).lower()
-
-
-def _code(package: str) -> Iterator[tuple[str, str]]:
-    """The files of a plug-in, which may be changed without a new version while it is written."""
-    try:
-        spec = importlib.util.find_spec(package)
-    except (ImportError, ValueError):
-        return
-    places = [] if spec is None else list(spec.submodule_search_locations or filter(None, [spec.origin]))
-    for place in places:
-        yield from states(Path(place))
 
 
 # The hardware of this machine as engines see it, as far as the system tells: processor, graphics cards, driver.
@@ -231,8 +221,8 @@ class MachineKind:
         return "; ".join([*told, *more])
 
 
-_PROCESSOR, _MACHINE_KIND_FEATURES, _GRAPHICS, _DRIVER = "processor", "processor features", "GPU", "GPU driver"
-_HARDWARE = (_PROCESSOR, _MACHINE_KIND_FEATURES, _GRAPHICS, _DRIVER)
+_PROCESSOR, _PROCESSOR_FEATURES, _GRAPHICS, _DRIVER = "processor", "processor features", "GPU", "GPU driver"
+_HARDWARE = (_PROCESSOR, _PROCESSOR_FEATURES, _GRAPHICS, _DRIVER)
 
 
 def this_machine() -> MachineKind:
@@ -240,7 +230,7 @@ def this_machine() -> MachineKind:
     found = hardware()
     facts = {
         _PROCESSOR: found.processor,
-        _MACHINE_KIND_FEATURES: " ".join(found.features) or _NONE,
+        _PROCESSOR_FEATURES: " ".join(found.features) or _NONE,
         _GRAPHICS: ", ".join(sorted(set(found.graphics))) or _NONE,
         _DRIVER: found.driver or _NONE,
         **dict(versions()),
@@ -294,7 +284,7 @@ def _told(one: str | None, other: str | None) -> str:
 
 # Whether a check is still what it was when a search began: somebody may edit its script meanwhile.
 
-_STEADY_PROGRAM_MOST_READ = 1 << 20  # bytes; of a larger file the size and time tell
+_MOST_HASHED_OF_A_PROGRAM = 1 << 20  # bytes; of a larger file the size and time tell
 
 
 class SteadyProgram:
@@ -305,7 +295,7 @@ class SteadyProgram:
 
     def __init__(self, files: Iterable[Path]) -> None:
         self._seen: dict[Path, tuple[FileState | None, str]] = {
-            path.absolute(): (state_at(path), state_of(path, _STEADY_PROGRAM_MOST_READ)) for path in files
+            path.absolute(): (state_at(path), state_of(path, _MOST_HASHED_OF_A_PROGRAM)) for path in files
         }
         self._has_run = False
 
@@ -331,7 +321,7 @@ class SteadyProgram:
         now = state_at(path)
         if now == state:
             return False
-        if state_of(path, _STEADY_PROGRAM_MOST_READ) != content:
+        if state_of(path, _MOST_HASHED_OF_A_PROGRAM) != content:
             return True
         self._seen[path] = now, content
         return False

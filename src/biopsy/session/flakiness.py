@@ -106,12 +106,16 @@ class Flakiness:
             self._note_steady()
         failed = 1 + begun
 
+        def measure() -> None:
+            self._measure(trial, failed, failed + 1)
+            then()
+
         def heed(answer: Judged | errors.CheckError) -> Remedy | None:
             nonlocal failed
             if isinstance(answer, errors.CheckError):
                 return partial(_raise, answer)
             if answer.outcome is not Outcome.REPRODUCES:
-                return partial(self._measure_then, trial, failed, failed + 1, then)
+                return measure
             failed += 1
             if failed == 1 + _MORE_OF_THE_ORIGINAL:
                 self._note_steady()
@@ -119,10 +123,6 @@ class Flakiness:
 
         for _ in range(_MORE_OF_THE_ORIGINAL - begun):
             self._oracle.beside.ask(trial, heed)
-
-    def _measure_then(self, trial: Trial, failed: int, runs: int, then: Callable[[], None]) -> None:
-        self._measure(trial, failed, runs)
-        then()
 
     def _note_steady(self) -> None:
         """Write down that the original has failed in all of its first runs."""

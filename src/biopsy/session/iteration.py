@@ -125,12 +125,9 @@ def write_inputs(
             f"what was recorded of {doubtful[0]!r} may contradict golden values, so it is not fed",
             next_steps=["give inputs that hold the inner tensors too (a layerwise file) by --load-inputs"],
         )
-    feeds: list[dict[str, Array]] = [{} for _ in range(recording.count)]
-    for name in (candidate.names[tensor] for tensor in candidate.fed_inputs()):
-        values = recording.values(name) if name in index.ids else None
-        for feed, value in zip(feeds, values or (), strict=False):
-            feed[name] = value
-    if not any(feeds) and candidate.fed_inputs():
+    names = [candidate.names[tensor] for tensor in candidate.fed_inputs()]
+    feeds = _recorded_feeds(recording, [name for name in names if name in index.ids])
+    if not any(feeds) and names:
         raise errors.CannotCompare(
             f"no values are recorded for the inputs of the model, so they cannot be written to {path}",
             next_steps=["give inputs that the model runs with by --load-inputs", "or leave --iter-inputs out"],
@@ -142,13 +139,17 @@ def write_all(index: ModelIndex, recording: Recording, path: Path) -> bool:
     """Write the recorded values of every tensor; False, and nothing is written, if none of an inner one is known."""
     from biopsy.tensors.files import write_feeds
 
+    has_inner = any(recording.values(index.names[tensor]) is not None for tensor in index.producer)
+    if has_inner:
+        names = [index.names[tensor] for tensor in (*index.fed_inputs(), *index.producer)]
+        write_feeds(path, _recorded_feeds(recording, names))
+    return has_inner
+
+
+def _recorded_feeds(recording: Recording, names: Sequence[str]) -> list[dict[str, Array]]:
+    """The values that are recorded of some tensors, as so many feeds as there are recordings."""
     feeds: list[dict[str, Array]] = [{} for _ in range(recording.count)]
-    inner = False
-    for tensor in (*index.fed_inputs(), *index.producer):
-        values = recording.values(index.names[tensor])
-        inner = inner or (values is not None and tensor in index.producer)
-        for feed, value in zip(feeds, values or (), strict=False):
-            feed[index.names[tensor]] = value
-    if inner:
-        write_feeds(path, feeds)
-    return inner
+    for name in names:
+        for feed, value in zip(feeds, recording.values(name) or (), strict=False):
+            feed[name] = value
+    return feeds

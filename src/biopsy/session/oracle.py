@@ -9,15 +9,14 @@ from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import islice
 from pathlib import Path
-from typing import Protocol, TypeAlias
+from typing import TypeAlias
 
 from biopsy import errors, events
 from biopsy.checks.journal import Journal
-from biopsy.checks.judge import Rules, Signature, judge
 from biopsy.checks.outcome import Check, Evidence, Judged, Outcome
-from biopsy.comparison.mismatch import Mismatch, why_not
 from biopsy.session.conditions import SteadyProgram
 from biopsy.session.iteration import Iterations
+from biopsy.session.judging import FailureJudge, cannot_run
 from biopsy.session.pool import PendingRun, Pool
 from biopsy.session.trial import LOOK, BudgetMeter, SearchTally, Stage, Trial
 
@@ -262,10 +261,7 @@ class Oracle:
             )
         )
         if outcome is Outcome.INFRASTRUCTURE:
-            raise errors.CheckError(
-                f"the check could not be run: {judged.reason}",
-                next_steps=[f"run it by hand: {self.check.line(self._model or run.slot.path)}"],
-            )
+            raise cannot_run(judged, self.check.line(self._model or run.slot.path))
         self._iterations.after(run.slot, outcome)
         return judged
 
@@ -377,21 +373,6 @@ Heed: TypeAlias = Callable[[Judged | errors.CheckError], Remedy | None]
 """Takes an answer; None if it is as expected."""
 
 
-class Asker(Protocol):
-    """What an oracle has for these questions."""
-
-    pool: Pool
-    budget: BudgetMeter
-    memory: OutcomeMemory
-    tally: SearchTally
-
-    def begin(self, trial: Trial) -> PendingRun:
-        """Begin a run on a model, for which there must be room."""
-
-    def judged(self, run: PendingRun, evidence: Evidence) -> Judged:
-        """What a run that has ended says, counted and told. Raises CheckError if the check could not be run."""
-
-
 class SearchInDoubtError(Exception):
     """An answer was not as expected: what the search has found is worth nothing before the ``remedy`` was taken."""
 
@@ -411,7 +392,7 @@ class _Question:
 class Beside:
     """The open questions of an oracle. All but one of its places are theirs, one after the other."""
 
-    oracle: Asker
+    oracle: Oracle
     _open: list[_Question] = field(default_factory=list)
 
     @property
@@ -477,44 +458,3 @@ class Beside:
         except errors.CheckError as error:
             return error
         return judged
-
-
-# What counts as the failure of the original: the rules, its signature, and how large its error is.
-
-
-class FailureJudge:
-    """Judges evidence by the user's rules.
-
-    ``reference`` is the signature of the original's failure; None while it is not known, when any failure counts.
-    ``original``: how the original's outputs differ, where a candidate's must be comparable.
-    """
-
-    def __init__(self, rules: Rules, listener: events.Listener) -> None:
-        self.rules = rules
-        self.reference: Signature | None = None
-        self.original: tuple[Mismatch, ...] = ()
-        self._listener = listener
-        self._told_unjudged = False
-
-    def judge(self, evidence: Evidence) -> Judged:
-        """The outcome. The same failure in kind is another one if it is much smaller and only rounding."""
-        judged = judge(evidence, self.rules, self.reference)
-        rounding = evidence.verdict.rounding
-        compares = judged.outcome is Outcome.REPRODUCES and self.original
-        if compares and rounding is not None and rounding.verdict == "unknown" and not self._told_unjudged:
-            self._told_unjudged = True
-            self._listener(events.Remark(f"rounding   float64 could not judge; error sizes decide: {rounding.reason}"))
-        return self._by_size(judged)
-
-    def guess(self, evidence: Evidence) -> Judged:
-        """The same, and nobody is told of it."""
-        return self._by_size(judge(evidence, self.rules, self.reference))
-
-    def _by_size(self, judged: Judged) -> Judged:
-        evidence = judged.evidence
-        if judged.outcome is not Outcome.REPRODUCES or not self.original:
-            return judged
-        reason = why_not(evidence.verdict.mismatches, self.original, evidence.verdict.rounding)
-        if reason is None:
-            return judged
-        return replace(judged, outcome=Outcome.OTHER_FAILURE, reason=f"{judged.reason}, {reason}")

@@ -94,7 +94,12 @@ class Pool:
         self._places = Places(candidate, read)
         self._checks_before: list[Check] = []
         self.is_shared = parallelism.executor is not None
-        self._workers = self._workers_of(parallelism.executor)
+        executor = parallelism.executor
+        self._workers: Workers
+        if executor is None:
+            self._workers = Threads(self.jobs, inline=self.jobs == 1 and not check.stoppable)
+        else:
+            self._workers = OfExecutor(executor) if isinstance(executor, Executor) else executor
         self._in_flight = InFlight(self._workers, self.jobs, listener)
 
     @property
@@ -214,11 +219,6 @@ class Pool:
         for check in (self.check, *self._checks_before):
             check.close()
         self._places.clear(keep_last=self._keep_last)
-
-    def _workers_of(self, executor: Executor | Workers | None) -> Workers:
-        if executor is None:
-            return Threads(self.jobs, inline=self.jobs == 1 and not self.check.stoppable)
-        return OfExecutor(executor) if isinstance(executor, Executor) else executor
 
     def _tell(self) -> None:
         ending = sum(not run.future.done() for run in self._ending)

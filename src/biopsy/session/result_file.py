@@ -18,6 +18,7 @@ from biopsy.model.weights_file import inlined_parts
 from biopsy.processes.reading import FileState
 from biopsy.processes.writing import write_whole
 from biopsy.session.trial import PROBE_NAMES
+from biopsy.text import count
 
 
 class ResultFile:
@@ -145,16 +146,6 @@ class Resume:
             raise
         return journal
 
-    def export(self, journal: Journal) -> None:
-        """Write the replay that was asked for, if one was."""
-        if self.save is None:
-            return
-
-        if self.polygraphy_form:
-            save_polygraphy_replay(self.save, journal, PROBE_NAMES)
-        else:
-            save_replay(self.save, journal)
-
 
 def run_with_journal(
     search: Callable[[], str | None],
@@ -177,18 +168,15 @@ def run_with_journal(
         return stopped
     except errors.Interrupted as stop:
         is_interrupted = True
-        kept = [
-            *filter(None, [stop.kept]),
-            *(
-                [f"{journal.count} answer{'' if journal.count == 1 else 's'} in {journal.path}"]
-                if journal.count
-                else []
-            ),
-        ]
-        raise errors.Interrupted(stop.message, kept=", and ".join(kept) or None) from stop
+        answers = f"{count(journal.count, 'answer')} in {journal.path}" if journal.count else None
+        kept = ", and ".join(filter(None, [stop.kept, answers]))
+        raise errors.Interrupted(stop.message, kept=kept or None) from stop
     finally:
         try:
-            resume.export(journal)
+            if resume.save is not None and resume.polygraphy_form:
+                save_polygraphy_replay(resume.save, journal, PROBE_NAMES)
+            elif resume.save is not None:
+                save_replay(resume.save, journal)
         finally:
             is_worth = journal.found or is_worth_resuming() or (is_interrupted and journal.count)
             if is_finished or not is_worth:

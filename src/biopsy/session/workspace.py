@@ -66,30 +66,26 @@ def workspace(index: ModelIndex, wanted: Path, *, may_move: bool) -> Workspace:
     one writes them beside it, if they may move. Raises ModelError if weights are missing, UsageError if it cannot
     write there.
     """
-    claim, wanted = _claimed(wanted, may_move=may_move)
-    try:
-        return replace(_found(index, wanted, may_move=may_move), claim=claim)
-    except BaseException:
-        claim.release()
-        raise
-
-
-def _claimed(wanted: Path, *, may_move: bool) -> tuple[Claim, Path]:
     other = wanted.with_name(f"{wanted.stem}.{os.getpid()}{wanted.suffix}")
     for path in [wanted, other] if may_move else [wanted]:
         try:
-            return Claim(path), path
+            claim = Claim(path)
         except InUseError:
             continue
         except OSError as error:
             raise cannot_claim(path, error) from error
+        try:
+            return replace(_with_weights(index, path, may_move=may_move), claim=claim)
+        except BaseException:
+            claim.release()
+            raise
     raise errors.UsageError(
         f"another reduction in this folder writes its candidates to {wanted}, and the check would look at those",
         next_steps=["write {} in the check where the path of the candidate goes", "or run in another folder"],
     )
 
 
-def _found(index: ModelIndex, wanted: Path, *, may_move: bool) -> Workspace:
+def _with_weights(index: ModelIndex, wanted: Path, *, may_move: bool) -> Workspace:
     external = {tensor: weight.external for tensor, weight in index.weights.items() if weight.external}
     if not external:
         return Workspace(wanted, {})
@@ -225,8 +221,12 @@ class Claim:
 
     def release(self) -> str | None:
         """Give the path free, and put back what was set aside. Returns the words to tell of it if that cannot be."""
-        if self.aside is not None and _put_back(self.aside, self.path):
-            self.aside = None
+        if self.aside is not None:
+            if os.path.lexists(self.aside) and not os.path.lexists(self.path):
+                with contextlib.suppress(OSError):
+                    self.aside.rename(self.path)
+            if not os.path.lexists(self.aside):
+                self.aside = None
         self._let_go()
         if self.aside is None:
             return None
@@ -239,9 +239,12 @@ class Claim:
         self._lock.release()
 
     def _set_aside(self) -> None:
-        status = _movable(self.path)
-        if status is None:
+        try:
+            status = self.path.lstat()
+        except OSError:
             return
+        if stat.S_ISDIR(status.st_mode) or stat.S_ISCHR(status.st_mode) or stat.S_ISBLK(status.st_mode):
+            return  # folders are refused elsewhere; devices are nobody's
         number, aside = 0, self.path.with_name(f"{self.path.stem}.aside{self.path.suffix}")
         while os.path.lexists(aside):
             number += 1
@@ -344,21 +347,3 @@ def _taken(path: Path) -> int | None:
     except OSError as error:
         told = f"{path} is in the way: {error.strerror}" if os.path.lexists(path) else error.strerror
         raise OSError(error.errno, told, str(path)) from error
-
-
-def _movable(path: Path) -> os.stat_result | None:
-    """What stands there, if it is somebody's. Folders are refused elsewhere; devices are nobody's."""
-    try:
-        status = path.lstat()
-    except OSError:
-        return None
-    kept = stat.S_ISDIR(status.st_mode) or stat.S_ISCHR(status.st_mode) or stat.S_ISBLK(status.st_mode)
-    return None if kept else status
-
-
-def _put_back(aside: Path, path: Path) -> bool:
-    """Have what was set aside in its place again, if that is free; False if it still stands aside."""
-    if os.path.lexists(aside) and not os.path.lexists(path):
-        with contextlib.suppress(OSError):
-            aside.rename(path)
-    return not os.path.lexists(aside)

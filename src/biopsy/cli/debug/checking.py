@@ -9,6 +9,7 @@ import contextlib
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, TextIO
 
@@ -20,6 +21,7 @@ from biopsy.checks.judge import Rules
 from biopsy.checks.outcome import Check, InteractiveCheck
 from biopsy.checks.warm import command_check
 from biopsy.cli.arguments import types
+from biopsy.cli.arguments.checks import DEFAULT_CANDIDATE
 from biopsy.cli.arguments.engines import PinnedPackage, install, packages_of, specs_to_run
 from biopsy.cli.console import Console
 from biopsy.cli.debug import other_machines
@@ -31,8 +33,8 @@ from biopsy.model.index import index_file
 from biopsy.processes.own_process import interrupted_once, processors, variables
 from biopsy.processes.warm import ServerGoneError
 from biopsy.processes.writing import require_writable
-from biopsy.questions.builds.settings import ENGINE_PLACE, CheckTemplate
-from biopsy.text import printable
+from biopsy.questions.builds.settings import ENGINE_PLACE, SETTINGS_PLACE, VARIABLE, CheckTemplate
+from biopsy.text import line_of, printable
 
 if TYPE_CHECKING:
     from biopsy.session.machines import OtherMachines
@@ -40,7 +42,7 @@ if TYPE_CHECKING:
 _MOST_JOBS = 64  # each has some descriptors of its own, of which a process has a thousand
 
 _SECONDS_TO_END = 5.0
-"""Who asks again after so long is heard again: what is written by then, or does not end, is given up."""
+"""A second signal after this many seconds ends the process, whatever is not written by then."""
 
 
 def rules_of(args: argparse.Namespace) -> Rules:
@@ -143,22 +145,29 @@ def check_of(args: argparse.Namespace, jobs: int) -> Check:
     return InteractiveCheck(ask)
 
 
-def own_run(args: argparse.Namespace) -> argparse.Namespace | None:
+def own_run(words: Sequence[str] | None) -> argparse.Namespace | None:
     """The options of a check such as ``biopsy run {} ...``; None if the check is something else, or is wrong."""
-    command = parse(args.check or ())
+    command = parse(words or ())
     return options_of_run(command) if isinstance(command, OwnRun) else None
 
 
 def options_of_run(command: OwnRun) -> argparse.Namespace | None:
     """The options of a ``biopsy run``; None if they are wrong, of which the check itself will tell."""
     try:
-        return run_parser().parse_known_args(list(command.options))[0]
+        return _options_of_run(command.options)
     except errors.UsageError:
         return None
 
 
+@cache
+def _options_of_run(words: tuple[str, ...]) -> argparse.Namespace:
+    """What these words behind ``biopsy run`` say, parsed once: nobody may change it. Raises UsageError."""
+    return run_parser().parse_known_args(list(words))[0]
+
+
+@cache
 def run_parser() -> Parser:
-    """The parser of ``biopsy run``."""
+    """The parser of ``biopsy run``, made once."""
     parser = Parser(prog="biopsy run", allow_abbrev=False, add_help=False)
     run.configure(parser)
     return parser
@@ -166,7 +175,7 @@ def run_parser() -> Parser:
 
 def require_names(args: argparse.Namespace, model: Path) -> None:
     """Raise DoesNotFit or CannotCompare if a check that is our own ``run`` speaks of another model than this one."""
-    own = own_run(args)
+    own = own_run(args.check)
     if own is not None:
         from biopsy.cli.run.names import require_names_of_check
 
@@ -237,14 +246,19 @@ def releases_installed(args: argparse.Namespace, console: Console) -> Iterator[N
             if packages or any(sign in word for word in command.words for sign in _SIGNS):
                 from biopsy.engines.other_release.classes import variables_of
 
-                told = command.with_options(*_options(args)) if getattr(args, "packages", ()) else command
-                args.check = list(told.words)
-                engines = _installed(told, console)
-                contents = {label: _text(engine.imports.packages()) for label, engine in engines.items()}
+                if getattr(args, "packages", ()):
+                    words = [word for text in args.packages for word in ("--package", text)]
+                    words += ["--with", *args.beside] if args.beside else []
+                    words += [] if args.python is None else ["--python", args.python]
+                    command = command.with_options(*words)
+                args.check = list(command.words)
+                engines: dict[str, type[Engine]] = {spec.text: class_of(spec) for spec in engines_of_run(command)}
+                install(engines.values(), console)
+                others = {label: engine for label, engine in engines.items() if not engine.imports.is_here}
+                contents = {label: _text(engine.imports.packages()) for label, engine in others.items()}
                 args.environments = {f"environment of {label}": text for label, text in contents.items()}
-                held.enter_context(
-                    variables(variables_of(engines.values()))
-                )  # checks find the releases at once that we hold open
+                # Checks find the releases at once that we hold open.
+                held.enter_context(variables(variables_of(others.values())))
         elif packages and isinstance(command, OwnCommand):
             raise errors.UsageError(
                 f"--package {packages[0].text}: this check runs no engine",
@@ -253,20 +267,6 @@ def releases_installed(args: argparse.Namespace, console: Console) -> Iterator[N
         elif packages:
             _tell_foreign(args, packages, console, held)
         yield
-
-
-def _options(args: argparse.Namespace) -> list[str]:
-    """The three options as ``biopsy run`` takes them."""
-    words = [word for text in args.packages for word in ("--package", text)]
-    words += ["--with", *args.beside] if args.beside else []
-    return words + (["--python", args.python] if args.python is not None else [])
-
-
-def _installed(command: OwnRun, console: Console) -> Mapping[str, type[Engine]]:
-    """The engines of a ``biopsy run`` that are run from another release, by their labels, once that is installed."""
-    engines: dict[str, type[Engine]] = {spec.text: class_of(spec) for spec in engines_of_run(command)}
-    install(engines.values(), console)
-    return {label: engine for label, engine in engines.items() if not engine.imports.is_here}
 
 
 def _tell_foreign(
@@ -312,12 +312,33 @@ def own_template(command: OwnRun, wanted: str | None) -> CheckTemplate:
     return CheckTemplate(command.with_engine(chosen, ENGINE_PLACE), specs[chosen], is_own_run=True)
 
 
+def template_of(words: Sequence[str], engine: str | None, untold: str) -> CheckTemplate:
+    """The words of a check with ``{engine}`` in the place of the engine that varies.
+
+    ``untold`` says what is lacking where neither the check nor ``engine`` names it. Raises UsageError.
+    """
+    command = parse(words)
+    has_place = any(place in word for word in command.words for place in (ENGINE_PLACE, SETTINGS_PLACE))
+    if isinstance(command, OwnRun) and not has_place:
+        return own_template(command, engine)
+    if engine is None:
+        raise errors.UsageError(
+            untold, next_steps=["--engine onnxrt    and write {engine} in the check where it takes one"]
+        )
+    return CheckTemplate(command.words, parse_spec(engine), is_own_run=isinstance(command, OwnRun))
+
+
+def line_with(template: CheckTemplate, engine: str, environment: Mapping[str, str], model: Path) -> str:
+    """The check of a model with another engine, or other settings of it, as it is typed."""
+    told = {} if template.names_settings else {VARIABLE: engine}
+    variables = [f"{name}={value}" for name, value in {**environment, **told}.items()]
+    words = parse(template.with_engine(engine)).words_for(model, DEFAULT_CANDIDATE)
+    return line_of([*(["env", *variables] if variables else []), *words])
+
+
 def engines_of_run(command: OwnRun) -> list[EngineSpec]:
     """The engines that a ``biopsy run`` runs, in order. Raises UsageError for one that is none."""
-    parser = Parser(prog="biopsy run", allow_abbrev=False)
-    run.configure(parser)
-    own, _ = parser.parse_known_args(list(command.options))
-    return specs_to_run(own)
+    return specs_to_run(_options_of_run(command.options))
 
 
 def _chosen(specs: list[EngineSpec], wanted: str | None) -> int | None:

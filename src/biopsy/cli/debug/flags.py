@@ -7,7 +7,6 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from biopsy import errors
-from biopsy.checks.command_line import OwnRun, parse
 from biopsy.checks.outcome import Outcome
 from biopsy.checks.words import as_word
 from biopsy.cli.advice import Advice, say_advice
@@ -17,14 +16,11 @@ from biopsy.cli.debug import checking, other_machines
 from biopsy.cli.progress import CheckProgress
 from biopsy.cli.report import add_report, report_file
 from biopsy.engines.base import ModelInput
-from biopsy.engines.registry import EngineSpec, parse_spec
+from biopsy.engines.registry import EngineSpec
 from biopsy.findings.model import model_tree_of
 from biopsy.findings.report import versions_tree
 from biopsy.model.load import read_bytes
 from biopsy.questions.builds.settings import (
-    ENGINE_PLACE,
-    SETTINGS_PLACE,
-    VARIABLE,
     CheckTemplate,
     SettingChange,
     varied_check,
@@ -92,7 +88,10 @@ def execute(args: argparse.Namespace, console: Console) -> int:
             read_bytes(args.model), args.external_data_dir or args.model.parent, args.model
         )  # checks what it names
         checking.require_names(args, args.model)
-        template = _template(args)
+        untold = (
+            "the check does not tell whose settings to vary: it is not 'biopsy run', or names the engine as {engine}"
+        )
+        template = checking.template_of(args.check, args.engine, untold)
         if not template.names_settings:
             console.note("the check has no {engine} and no {settings}: it must read BIOPSY_ENGINE from its environment")
         check = varied_check(template, checks.DEFAULT_CANDIDATE, args.check_timeout)
@@ -107,25 +106,6 @@ def execute(args: argparse.Namespace, console: Console) -> int:
             report.write(0, lambda: _sections(args, template, found, progress))
             _say_result(console, args, template, found)
         return 0
-
-
-# Where a check names the engine
-
-
-def _template(args: argparse.Namespace) -> CheckTemplate:
-    """The check's words with ``{engine}`` in the place of the engine that is varied."""
-    command = parse(args.check)
-    is_own_run = isinstance(command, OwnRun)
-    if isinstance(command, OwnRun) and not any(
-        place in word for word in command.words for place in (ENGINE_PLACE, SETTINGS_PLACE)
-    ):
-        return checking.own_template(command, args.engine)
-    if args.engine is None:
-        raise errors.UsageError(
-            "the check does not tell whose settings to vary: it is not 'biopsy run', or names the engine as {engine}",
-            next_steps=["--engine onnxrt    and write {engine} in the check where it takes one"],
-        )
-    return CheckTemplate(command.words, parse_spec(args.engine), is_own_run=is_own_run)
 
 
 # What is shown
@@ -180,11 +160,7 @@ def _advice(args: argparse.Namespace, template: CheckTemplate, found: Flags) -> 
 
 
 def _line_with(args: argparse.Namespace, template: CheckTemplate, change: SettingChange) -> str:
-    """The check of the model with a change of settings, as it is typed."""
-    told = {} if template.names_settings else {VARIABLE: template.changed(change).text}
-    environment = [f"{name}={value}" for name, value in {**change.environment, **told}.items()]
-    words = parse(template.with_change(change)).words_for(args.model, checks.DEFAULT_CANDIDATE)
-    return line_of([*(["env", *environment] if environment else []), *words])
+    return checking.line_with(template, template.changed(change).text, change.environment, args.model)
 
 
 def _sections(

@@ -334,7 +334,7 @@ def _pack(
             model=model,
             check=CommandCheck(words, "{}", args.run_timeout),
             rules=Rules(),
-            own_run=checking.own_run(argparse.Namespace(check=words)),
+            own_run=checking.own_run(words),
             inputs=inputs,
             folder=args.external_data_dir if model is args.model else None,
             reports=bundling.reports_of(report, console),

@@ -17,7 +17,7 @@ from biopsy.cli.arguments import types
 from biopsy.cli.console import Console
 from biopsy.model.load import require_file
 from biopsy.processes.reading import read_plain
-from biopsy.text import printable
+from biopsy.text import count, printable
 
 if TYPE_CHECKING:
     from biopsy.session.machines import OtherMachines
@@ -123,19 +123,25 @@ def machines_of(
         raise errors.UsageError(
             "--on needs a check: nobody sits at the other machines to be asked", next_steps=["--check COMMAND ..."]
         )
-    _require_none(args, refused)
+    for option, reason in refused.items():
+        if getattr(args, _dest(option)):
+            raise errors.UsageError(
+                f"{option} cannot be combined with --on: {reason}", next_steps=[f"leave {option} out, or --on"]
+            )
     from biopsy.session.ray_cluster import require_ray
 
     if "model" in args:
         require_file(args.model)
-    runtime_env = _runtime_env(args)
+    runtime_env = None if args.runtime_env is None else runtime_environment(args.runtime_env)
     require_ray()
     where = "that this machine is in, or starting one" if args.on == "ray" else f"at {args.on}"
     console.note(f"machines   joining the Ray cluster {where}")
     if runtime_env is not None:
         console.note(f"machines   Ray installs what {args.runtime_env} names, on each: this may take minutes")
     with contextlib.closing(_ray_workers(args, runtime_env)) as workers:
-        console.note(f"machines   {_room(workers.room)} on {workers.machines}")
+        at_once = "at a time" if workers.room == 1 else "at once"
+        have = "has" if workers.room == 1 else "have"
+        console.note(f"machines   {count(workers.room, 'check')} {have} room {at_once} on {workers.machines}")
         if workers.dashboard:
             console.note(f"dashboard  http://{workers.dashboard}")
         yield workers
@@ -156,26 +162,6 @@ def _ray_workers(args: argparse.Namespace, runtime_env: Mapping[str, Any] | None
         runtime_env=runtime_env,
         require_uniform=args.require_uniform,
     )
-
-
-def _runtime_env(args: argparse.Namespace) -> dict[str, Any] | None:
-    if args.runtime_env is None:
-        return None
-
-    return runtime_environment(args.runtime_env)
-
-
-def _room(places: int) -> str:
-    return "1 check has room at a time" if places == 1 else f"{places} checks have room at once"
-
-
-def _require_none(args: argparse.Namespace, refused: Mapping[str, str]) -> None:
-    """Raise UsageError for the first of these options that was given."""
-    for option, reason in refused.items():
-        if getattr(args, _dest(option)):
-            raise errors.UsageError(
-                f"{option} cannot be combined with --on: {reason}", next_steps=[f"leave {option} out, or --on"]
-            )
 
 
 def _dest(option: str) -> str:

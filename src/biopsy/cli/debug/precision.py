@@ -97,8 +97,8 @@ def _execute(args: argparse.Namespace, console: Console, machines: OtherMachines
     check = _check(args, jobs)
     try:
         index = index_file(args.model, args.external_data_dir)
-        require_names_of_check(checking.own_run(args), index, args.load_inputs or ())
-        own = checking.own_run(args)
+        own = checking.own_run(args.check)
+        require_names_of_check(own, index, args.load_inputs or ())
         engines = (own.engines or ()) if own is not None else ()
         if (
             args.form == "emulate"
@@ -162,7 +162,7 @@ def _same_line(args: argparse.Namespace, without: Sequence[str] = ()) -> str:
 
 def _warn_of_check_without_reference(args: argparse.Namespace, console: Console) -> None:
     """Say so if the check compares a candidate only with itself: both sides then lose the same in low layers."""
-    own = checking.own_run(args)
+    own = checking.own_run(args.check)
     if own is None or own.load_outputs or own.validate or own.compare_with or own.build_only:
         return
     console.warn(
@@ -396,7 +396,7 @@ def calibration_feeds(args: argparse.Namespace, index: ModelIndex, console: Cons
     from biopsy.tensors.files import read_feeds
 
     precisions_of(args).require_possible()
-    own = checking.own_run(args)
+    own = checking.own_run(args.check)
     feeds = given_feeds(args)
     origin = args.load_inputs or [args.data_loader_script]
     if feeds is None and own is not None and own.load_inputs:

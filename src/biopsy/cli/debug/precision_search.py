@@ -272,7 +272,7 @@ class PrecisionSections:
 
     def of_error(self) -> Mapping[str, Any]:
         """What is known besides the error that ended the search."""
-        own, known = checking.own_run(self._args), self._known
+        own, known = checking.own_run(self._args.check), self._known
         engines = [] if own is None else [spec.text for spec in specs_to_run(own)]
         high = () if known is None else sorted({layer.place for layer in known.high if not layer.where})
         return {

@@ -72,7 +72,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 def derived_files(args: argparse.Namespace) -> types.Derived:
     """The result, if no option names it, the files beside it, and the journal."""
     output = output_of(args)
-    fed = feeds_recorded(args, checking.own_run(args), output)
+    fed = feeds_recorded(args, checking.own_run(args.check), output)
     weights = groups.weights_file(args, output)
     return {
         "the result": (None if args.output else output, types.WRITTEN),
@@ -92,7 +92,7 @@ def execute(args: argparse.Namespace, console: Console) -> int:
 
 def _execute(args: argparse.Namespace, console: Console, machines: OtherMachines | None) -> int:
     jobs = checking.jobs_of(args, console, machines)
-    own_run = checking.own_run(args)
+    own_run = checking.own_run(args.check)
     index_of_model = cache(partial(_index, args))
     args.check = with_sizes_of_symbols(args.check, own_run, index_of_model, console)
     check = checking.check_of(args, jobs)  # it warms up while the rest is loaded
@@ -163,7 +163,7 @@ def _reduced(
                 model=result.output,
                 check=CommandCheck(args.check, str(args.iter_artifact), args.check_timeout, args.check_memory),
                 rules=checking.rules_of(args),
-                own_run=checking.own_run(args),
+                own_run=checking.own_run(args.check),
                 inputs=result.inputs,
                 words=words,
                 reports={}

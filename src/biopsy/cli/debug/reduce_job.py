@@ -41,7 +41,7 @@ def job_of(args: argparse.Namespace, jobs: int, machines: Workers | None = None)
 
     Raises UsageError for arguments that could only mislead.
     """
-    own_run = checking.own_run(args)
+    own_run = checking.own_run(args.check)
     output = output_of(args)
     checking.require_writable_candidate(args.iter_artifact)
     checking.require_inputs_of_golden_values(own_run, keep_inputs=args.no_reduce_inputs)
@@ -203,7 +203,7 @@ def _job(args: argparse.Namespace, result: Reduction, jobs: int) -> VariationJob
 
 def _inputs(args: argparse.Namespace, result: Reduction) -> Inputs | None:
     """What a check that is our own ``run`` feeds the result; None for any other."""
-    own_run = checking.own_run(args)
+    own_run = checking.own_run(args.check)
     if own_run is None:
         return None
     inputs = inputs_of(own_run)

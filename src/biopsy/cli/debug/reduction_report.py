@@ -268,7 +268,7 @@ class Sections:
         return {**self._always(), "search": search}
 
     def _always(self) -> Mapping[str, Any]:
-        own = checking.own_run(self._args)
+        own = checking.own_run(self._args.check)
         engines = [] if own is None else [spec.text for spec in specs_to_run(own)]
         return {"model": self._model, "versions": versions_tree(engines)}
 

@@ -26,6 +26,7 @@ from biopsy.cli.report import add_report, report_file
 from biopsy.findings.report import versions_tree
 from biopsy.processes import cleanup
 from biopsy.processes.writing import require_writable
+from biopsy.session.judging import cannot_run
 from biopsy.text import count, line_of
 
 if TYPE_CHECKING:
@@ -122,7 +123,7 @@ def _require_sense(args: argparse.Namespace) -> None:
     """Raise UsageError for what would fail later, or spoil what is measured."""
     if not args.check:
         raise errors.UsageError("there is no command to run", next_steps=["--check COMMAND ...    at the end"])
-    own = checking.own_run(args)
+    own = checking.own_run(args.check)
     if own is not None and own.model.is_file():
         checking.require_names(args, own.model)
     if args.on is None and args.jobs is not None and args.jobs > 1:
@@ -201,11 +202,7 @@ def _known(args: argparse.Namespace, times: int | None) -> list[RepeatedRun]:
 
 def _could_not_be_run(run: RepeatedRun, tally: RunTally, line: str) -> errors.CheckError:
     before = f"; {outcomes_text(tally)} before it" if tally.runs else ""
-    return errors.CheckError(
-        f"the check could not be run: {run.judged.reason}",
-        kept=f"nothing was concluded from iteration {run.number}{before}",
-        next_steps=[f"run it by hand: {line}"],
-    )
+    return cannot_run(run.judged, line, kept=f"nothing was concluded from iteration {run.number}{before}")
 
 
 # The file of ``--iter-info``: one for each run that goes on at the same time.

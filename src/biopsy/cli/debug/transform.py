@@ -101,7 +101,6 @@ def _index(args: argparse.Namespace) -> ModelIndex:
 
 
 def _packages(args: argparse.Namespace) -> ToolPackages:
-
     pinned = tuple(package.text for package in packages_of(args))
     return ToolPackages(packages=pinned, beside=tuple(args.beside), python=args.python)
 
@@ -114,7 +113,9 @@ def _question(
         index=index,
         tool=tool,
         python=python,
-        decides=_command(args) if args.check else _engine(args, index, console),
+        decides=CommandQuestion(words=tuple(args.check), timeout=args.check_timeout, memory=args.check_memory)
+        if args.check
+        else _engine(args, index, console),
         passes=None if args.passes is None else tuple(args.passes),
         control=None if args.control is None else parse_tool(args.control),
         output=output_of(args),
@@ -122,11 +123,6 @@ def _question(
         budget=Budget(checks=args.max_checks, seconds=args.max_time),
         limits=Limits(seconds=args.tool_timeout, memory=args.tool_memory),
     )
-
-
-def _command(args: argparse.Namespace) -> CommandQuestion:
-
-    return CommandQuestion(words=tuple(args.check), timeout=args.check_timeout, memory=args.check_memory)
 
 
 def _engine(args: argparse.Namespace, index: ModelIndex, console: Console) -> SameEngine:
@@ -140,8 +136,14 @@ def _engine(args: argparse.Namespace, index: ModelIndex, console: Console) -> Sa
     tolerances, stats = tolerances_of(args)
     limits = limits_of(args)
     told = (args.atol, args.rtol, args.check_error_stat)
+
+    def feeds() -> Sequence[Feed]:
+        given, _ = settled(index.fed_types(), inputs_of(args), console)
+        save(args.save_inputs, given)
+        return given
+
     return SameEngine(
-        feeds=lambda: _feeds(args, index, console),
+        feeds=feeds,
         wider=lambda: wider_sample(index, index.fed_types(), inputs_of(args)),
         engine=specs[0],
         tolerances=tolerances,
@@ -150,14 +152,6 @@ def _engine(args: argparse.Namespace, index: ModelIndex, console: Console) -> Sa
         is_told=any(one is not None for one in told) or limits != MetricLimits(),
         timeout=args.run_timeout,
     )
-
-
-def _feeds(args: argparse.Namespace, index: ModelIndex, console: Console) -> Sequence[Feed]:
-    from biopsy.cli.run.settings import inputs_of
-
-    feeds, _ = settled(index.fed_types(), inputs_of(args), console)
-    save(args.save_inputs, feeds)
-    return feeds
 
 
 def _sections(

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from biopsy import errors, events
-from biopsy.checks.command_line import LOAD_INPUTS, OwnRun, parse
+from biopsy.checks.command_line import OwnRun, parse
 from biopsy.checks.words import as_word
 from biopsy.cli import advice
 from biopsy.cli.advice import Advice, given, say_advice
@@ -355,7 +355,9 @@ def say_result(console: Console, args: argparse.Namespace, found: ReleaseFinding
         console.warn(found.doubt)
     if found.yardstick:
         console.note(f"compared  {found.yardstick} was as installed in every check; it did not vary")
-    console.note(_machine())
+    facts = machine_tree()
+    driver = f" · driver {facts['driver']}" if facts["driver"] else ""
+    console.note(f"machine   {facts['cpu']} · {facts['os']}{driver}")
     console.note(count(found.checks, "check") + (f"; report: {args.report}" if args.report else ""))
     say_advice(console, advice_of(args, found))
 
@@ -378,13 +380,6 @@ def advice_of(args: argparse.Namespace, found: ReleaseFindings) -> list[Advice]:
 
 def _dated(release: Release) -> str:
     return release.version if release.date is None else f"{release.version} of {release.date.isoformat()}"
-
-
-def _machine() -> str:
-
-    facts = machine_tree()
-    driver = f" · driver {facts['driver']}" if facts["driver"] else ""
-    return f"machine   {facts['cpu']} · {facts['os']}{driver}"
 
 
 # ``--reduce``: the smallest part of the model that fails as it does, found with a release that fails.
@@ -420,13 +415,7 @@ def piece_of(
     piece = piece_file(args.model)
     if fed is None:
         return replace(question, model=piece)
-    return replace(
-        question,
-        model=piece,
-        check=replace(
-            check, words=OwnRun(check.words).without_option(LOAD_INPUTS).with_options(LOAD_INPUTS[0], str(fed)).words
-        ),
-    )
+    return replace(question, model=piece, check=replace(check, words=OwnRun(check.words).with_inputs(fed).words))
 
 
 def _reduced(args: argparse.Namespace, console: Console, check: tuple[str, ...]) -> Path | None:
@@ -437,7 +426,7 @@ def _reduced(args: argparse.Namespace, console: Console, check: tuple[str, ...])
     asked = parser_of("biopsy", command).parse_args(words[2:])
     asked.check, asked.words = list(check), [*words, "--check", *check]
     asked.began, asked.started, asked.warming = time.time(), time.monotonic(), None
-    fed = inputs_file(output) if feeds_recorded(asked, checking.own_run(asked), output) else None
+    fed = inputs_file(output) if feeds_recorded(asked, checking.own_run(asked.check), output) else None
     status = reduce.execute(asked, console)
     if status != 0:
         raise errors.Interrupted("the reduction ended before its end", kept=str(output))

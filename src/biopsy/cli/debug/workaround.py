@@ -6,14 +6,11 @@ import argparse
 from typing import TYPE_CHECKING
 
 from biopsy import errors
-from biopsy.checks.command_line import parse
 from biopsy.cli.arguments import checks, comparing, groups, types
 from biopsy.cli.console import Console
 from biopsy.cli.debug import checking
 from biopsy.cli.report import add_report, report_file
 from biopsy.processes.writing import require_writable
-from biopsy.questions.builds.settings import ENGINE_PLACE, SETTINGS_PLACE, VARIABLE
-from biopsy.text import line_of
 
 if TYPE_CHECKING:
     from biopsy.questions.workarounds.question import WorkaroundQuestion
@@ -74,15 +71,8 @@ def _status(found: Workarounds) -> int:
 
 def _line(args: argparse.Namespace, question: WorkaroundQuestion, one: VerifiedChange) -> str:
     """The check that shows a workaround, as it is typed; a patched model stands where it was or would be written."""
-    settings = one.engine.partition(":")[2]
-    words = [
-        word.replace(ENGINE_PLACE, one.engine).replace(SETTINGS_PLACE, settings) for word in question.template.words
-    ]
-    told = {} if question.template.names_settings else {VARIABLE: one.engine}
-    environment = [f"{name}={value}" for name, value in {**one.environment, **told}.items()]
     model = args.output if one.changes_model else args.model
-    typed = parse(words).words_for(model, checks.DEFAULT_CANDIDATE)
-    return line_of([*(["env", *environment] if environment else []), *typed])
+    return checking.line_with(question.template, one.engine, one.environment, model)
 
 
 # The options of ``biopsy debug workaround``.

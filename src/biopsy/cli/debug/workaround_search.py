@@ -24,9 +24,9 @@ from biopsy.findings.model import model_tree_of
 from biopsy.findings.report import versions_tree
 from biopsy.model.index import ModelIndex, index_file
 from biopsy.model.sources import noted_source, places_of
-from biopsy.questions.builds.settings import ENGINE_PLACE, SETTINGS_PLACE, CheckTemplate
+from biopsy.questions.builds.settings import ENGINE_PLACE, CheckTemplate
 from biopsy.questions.layers.question import Judge
-from biopsy.questions.workarounds.question import KINDS, Kind, PatchedFile, WhatIsRight, WorkaroundQuestion, golden_of
+from biopsy.questions.workarounds.question import KINDS, PatchedFile, WhatIsRight, WorkaroundQuestion, golden_of
 from biopsy.session.trial import Budget
 from biopsy.text import count, first_of, is_refused, series
 
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
 def question_of(args: argparse.Namespace, console: Console) -> WorkaroundQuestion:
     """What is asked. Raises UsageError for arguments that could only mislead, and what ``index_file`` raises."""
-    own_run = checking.own_run(args)
+    own_run = checking.own_run(args.check)
     asked = args if own_run is None else own_run
     index = index_file(args.model, args.external_data_dir)
     checking.require_names(args, args.model)
@@ -46,6 +46,13 @@ def question_of(args: argparse.Namespace, console: Console) -> WorkaroundQuestio
     inputs = inputs_of(asked)
     golden = own_run.load_outputs if own_run is not None else None
     wanted = index.fed_types()
+    kinds = tuple(kind for kind in KINDS if kind in (args.only or KINDS) and kind not in args.skip)
+    if not kinds:
+        raise errors.UsageError("--only and --skip leave nothing to try")
+    target = None
+    if args.output is not None:
+        weights = groups.weights_file(args, args.output)
+        target = PatchedFile(path=args.output, external=weights, threshold=args.external_data_size_threshold)
     return WorkaroundQuestion(
         index=index,
         model=args.model,
@@ -59,28 +66,14 @@ def question_of(args: argparse.Namespace, console: Console) -> WorkaroundQuestio
             named=named,
         ),
         rules=checking.rules_of(args),
-        kinds=_kinds(args),
+        kinds=kinds,
         piece=args.piece,
         nodes=tuple(args.nodes),
         default_name=checks.DEFAULT_CANDIDATE,
         timeout=args.check_timeout,
-        target=_target(args),
+        target=target,
         budget=Budget(checks=args.max_checks, seconds=args.max_time),
     )
-
-
-def _target(args: argparse.Namespace) -> PatchedFile | None:
-    if args.output is None:
-        return None
-    name = groups.weights_file(args, args.output)
-    return PatchedFile(path=args.output, external=name, threshold=args.external_data_size_threshold)
-
-
-def _kinds(args: argparse.Namespace) -> tuple[Kind, ...]:
-    wanted = tuple(kind for kind in KINDS if kind in (args.only or KINDS) and kind not in args.skip)
-    if not wanted:
-        raise errors.UsageError("--only and --skip leave nothing to try")
-    return wanted
 
 
 # The check, and the engines in it
@@ -102,16 +95,8 @@ def template_of(args: argparse.Namespace) -> CheckTemplate:
         return CheckTemplate(tuple(words), spec, is_own_run=True)
     if not args.check:
         raise errors.UsageError("there is no command after --check", next_steps=["--check ./check.sh {} {engine}"])
-    command = parse(args.check)
-    has_place = any(place in word for word in command.words for place in (ENGINE_PLACE, SETTINGS_PLACE))
-    if isinstance(command, OwnRun) and not has_place:
-        return checking.own_template(command, args.engine)
-    if args.engine is None:
-        raise errors.UsageError(
-            "the check does not tell which engine must be used: it is not 'biopsy run', or names it as {engine}",
-            next_steps=["--engine onnxrt    and write {engine} in the check where it takes one"],
-        )
-    return CheckTemplate(command.words, parse_spec(args.engine), is_own_run=isinstance(command, OwnRun))
+    untold = "the check does not tell which engine must be used: it is not 'biopsy run', or names it as {engine}"
+    return checking.template_of(args.check, args.engine, untold)
 
 
 def _references(

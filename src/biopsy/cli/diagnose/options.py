@@ -129,7 +129,7 @@ def pack(
         model=question.model if piece is None else Path(piece.path),
         check=CommandCheck(words, "{}"),
         rules=question.judging.rules,
-        own_run=checking.own_run(argparse.Namespace(check=words)),
+        own_run=checking.own_run(words),
         inputs=None if piece is None or piece.inputs is None else Path(piece.inputs),
         folder=question.weights_folder if piece is None else None,
         reports=bundling.reports_of(report, console),

@@ -33,7 +33,7 @@ def question_of(args: argparse.Namespace, console: Console, held: ExitStack) -> 
     Raises UsageError for arguments that could only mislead, and what ``index_file`` raises.
     """
     typed, args = args, _with_engine(args)
-    own_run = checking.own_run(args)
+    own_run = checking.own_run(args.check)
     tool = None if args.by is None else parse_tool(args.by).text
     engines = _engines(args, own_run, console, is_placed=typed is not args)
     index = index_file(args.model, args.external_data_dir)

@@ -13,11 +13,12 @@ from pathlib import Path
 from biopsy import errors
 from biopsy.checks.command import ARBITER, CommandCheck
 from biopsy.checks.command_line import LOAD_INPUTS, LOAD_OUTPUTS, OwnRun
-from biopsy.checks.judge import Rules, judge
+from biopsy.checks.judge import Rules
 from biopsy.checks.outcome import Evidence, Outcome
 from biopsy.comparison.tolerance import MetricLimits, Stats, Tolerances
 from biopsy.engines.base import Engine
 from biopsy.model.extract import OutputChoice
+from biopsy.session.judging import FailureJudge
 from biopsy.tensors.files import read_feeds, read_results
 from biopsy.tensors.results import Feed, RunnerResult
 
@@ -129,7 +130,7 @@ def observe(job: BundleJob, model: Path, scratch: Path) -> Observation:
         check = CommandCheck(own.words, default_name, timeout, memory)
     for run in range(1, _MOST_TRIES + 1):
         evidence = _without_folder(check.run(model), model.parent)
-        judged = judge(evidence, job.rules, None)
+        judged = FailureJudge(job.rules).judge(evidence)
         if judged.outcome is Outcome.REPRODUCES:
             results = read_results(outputs) if outputs.exists() else []
             return Observation(
@@ -161,9 +162,7 @@ def own_words(job: BundleJob) -> OwnRun:
     own = job.check.command
     assert isinstance(own, OwnRun)
     plain = own.without_option(_ABOUT_OTHER_FILES)
-    if job.inputs is None:
-        return plain
-    return plain.without_option(LOAD_INPUTS).with_options(LOAD_INPUTS[0], str(job.inputs))
+    return plain if job.inputs is None else plain.with_inputs(job.inputs)
 
 
 def unloaded_words(job: BundleJob) -> OwnRun:

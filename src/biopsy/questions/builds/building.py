@@ -9,14 +9,15 @@ from contextlib import closing
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from biopsy import errors, events
+from biopsy import events
 from biopsy.checks.judge import judge_any_failure
 from biopsy.checks.outcome import Evidence, Judged, Outcome
 from biopsy.processes.writing import write_whole
 from biopsy.questions.builds.difference import Build, Difference, build_of, difference
 from biopsy.questions.builds.one_build import BuildPlan, BuildRun, BuildRuns, Built, record_before, with_built
-from biopsy.questions.builds.record import TacticRecord, write_record
+from biopsy.questions.builds.record import write_record
 from biopsy.questions.builds.settings import Drawn, SettingChange, changes
+from biopsy.session.judging import cannot_run
 from biopsy.text import count, first_line, html_table, printable
 
 _OUTCOMES = {Outcome.PASSES: "good", Outcome.REPRODUCES: "bad"}
@@ -61,48 +62,33 @@ def build_repeatedly(
     """
     last = {"good": Outcome.PASSES, "bad": Outcome.REPRODUCES}.get(str(plan.until))
     order = changes(plan.variations, plan.seed, plan.until if isinstance(plan.until, int) else None)
-    building = _Building(plan=plan, listener=listener, tally=tally)
     with closing(runs.runs(order)) as begun:
         for run in begun:
-            iteration = building.concluded(run)
-            yield iteration
-            if iteration.judged.outcome is last:
+            judged = _judged(plan, run)
+            listener(judged.event(run.number, "build"))
+            if judged.outcome is Outcome.INFRASTRUCTURE:
+                raise cannot_run(judged, run.line, kept=f"nothing was concluded from iteration {run.number}")
+            _keep(plan, run, judged, tally)
+            for missing in plan.artifacts.sort(judged.outcome, run.number, ""):
+                listener(events.Remark(f"the artifact {missing} was not there after iteration {run.number}"))
+            yield BuildIteration(run.number, run.drawn, run.built, judged)
+            if judged.outcome is last:
                 return
 
 
-@dataclass(frozen=True, kw_only=True)
-class _Building:
-    """What every build of a plan needs: who listens, and what is counted."""
-
-    plan: BuildPlan
-    listener: events.Listener
-    tally: BuildTally
-
-    def concluded(self, run: BuildRun) -> BuildIteration:
-        """Judge a build, and keep what it left."""
-        judged = _judged(self.plan, run)
-        self.listener(judged.event(run.number, "build"))
-        if judged.outcome is Outcome.INFRASTRUCTURE:
-            raise errors.CheckError(
-                f"the check could not be run: {judged.reason}",
-                kept=f"nothing was concluded from iteration {run.number}",
-                next_steps=[f"run it by hand: {run.line}"],
-            )
-        self._keep(run, judged)
-        return BuildIteration(run.number, run.drawn, run.built, judged)
-
-    def _keep(self, run: BuildRun, judged: Judged) -> None:
-        """Write the record with what the check said, count it, and sort the artifacts."""
-        plan = self.plan
-        before = record_before(plan, run.number, run.drawn)
-        record = replace(with_built(before, run.built, run.machine), outcome=_OUTCOMES.get(judged.outcome, "other"))
-        if plan.record is not None:
-            write_record(record, plan.record)
-        for path, content in run.files.items():
-            write_whole(path, [content])
-        _count(record, judged, self.tally)
-        for missing in plan.artifacts.sort(judged.outcome, run.number, ""):
-            self.listener(events.Remark(f"the artifact {missing} was not there after iteration {run.number}"))
+def _keep(plan: BuildPlan, run: BuildRun, judged: Judged, tally: BuildTally) -> None:
+    """Write the record of a build with what the check said, and count it."""
+    record = with_built(record_before(plan, run.number, run.drawn), run.built, run.machine)
+    record = replace(record, outcome=_OUTCOMES.get(judged.outcome, "other"))
+    if plan.record is not None:
+        write_record(record, plan.record)
+    for path, content in run.files.items():
+        write_whole(path, [content])
+    tally.outcomes[judged.outcome] += 1
+    tally.version = tally.version or record.version
+    if judged.outcome in _OUTCOMES:
+        is_bad = judged.outcome is Outcome.REPRODUCES
+        tally.builds.append(build_of(f"iteration {run.number}", record, is_bad=is_bad))
 
 
 def _judged(plan: BuildPlan, run: BuildRun) -> Judged:
@@ -115,14 +101,6 @@ def _judged(plan: BuildPlan, run: BuildRun) -> Judged:
     if evidence is None:
         return Judged(Outcome.PASSES, "it builds", Evidence(status=0, seconds=built.seconds))
     return judge_any_failure(evidence, plan.rules)
-
-
-def _count(record: TacticRecord, judged: Judged, tally: BuildTally) -> None:
-    tally.outcomes[judged.outcome] += 1
-    tally.version = tally.version or record.version
-    if judged.outcome in _OUTCOMES:
-        name = f"iteration {record.iteration}"
-        tally.builds.append(build_of(name, record, is_bad=judged.outcome is Outcome.REPRODUCES))
 
 
 def remove(path: Path | None) -> None:

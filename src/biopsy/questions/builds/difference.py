@@ -152,16 +152,14 @@ def _choices_of(record: TacticRecord) -> Iterable[Choice]:
 
 def _choices_of_node(node: str, layers: Sequence[LayerRecord]) -> Iterable[Choice]:
     """A node may be in several layers."""
-    kernels = [f"{layer.kind} {layer.implementation}".strip() for layer in layers]
-    yield from _known(node, "kernel", kernels)
-    yield from _known(node, "precision", [layer.precision for layer in layers])
-    yield from _known(node, "layout", [layer.layout for layer in layers])
-
-
-def _known(node: str, kind: str, values: Sequence[str]) -> Iterable[Choice]:
-    told = " + ".join(dict.fromkeys(filter(None, values)))
-    if told:
-        yield Choice(node, kind, told)
+    told = {
+        "kernel": [f"{layer.kind} {layer.implementation}".strip() for layer in layers],
+        "precision": [layer.precision for layer in layers],
+        "layout": [layer.layout for layer in layers],
+    }
+    for kind, values in told.items():
+        if any(values):
+            yield Choice(node, kind, " + ".join(dict.fromkeys(filter(None, values))))
 
 
 def difference(builds: Sequence[Build]) -> Difference:
@@ -194,24 +192,19 @@ def _compared(
     """What is compared, by the builds that have it: the choices, and the tests that it must stand."""
     compared: dict[Pattern, tuple[list[Choice], tuple[Test, ...]]] = {}
     everywhere = (True,) * len(builds)
+    settings: dict[str, dict[str, Pattern]] = {}
     for pattern, choices in patterns.items():
         compared[pattern] = list(choices), (Test(pattern, everywhere),)
-    for pair in _pairs(patterns):
+        for choice in choices:
+            if choice.kind in ("option", "environment"):
+                settings.setdefault(choice.value.partition("=")[0], {})[choice.text] = pattern
+    for pair in pairs({key: dict(sorted(values.items())) for key, values in sorted(settings.items())}):
         if len(set(pair.pattern)) < 2:
             continue
         together, _ = compared.setdefault(pair.pattern, ([], pair.tests))
         if not any(choice.kind in ("option", "environment") for choice in together):
             together.append(Choice("", "settings", pair.text))
     return compared
-
-
-def _pairs(patterns: Mapping[Pattern, Sequence[Choice]]) -> Iterable[Pair]:
-    settings: dict[str, dict[str, Pattern]] = {}
-    for pattern, choices in patterns.items():
-        for choice in choices:
-            if choice.kind in ("option", "environment"):
-                settings.setdefault(choice.value.partition("=")[0], {})[choice.text] = pattern
-    return pairs({key: dict(sorted(values.items())) for key, values in sorted(settings.items())})
 
 
 class CauseTests:

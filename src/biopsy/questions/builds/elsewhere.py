@@ -74,9 +74,8 @@ class BuildsElsewhere:
         """
         until = self._plan.until
         self._machines.expect(min(self._jobs, until) if isinstance(until, int) else self._jobs)
-        numbered = enumerate(order)
         waiting = 1 if self._back else _MOST_WAITING  # what comes back may be large, and is held until its turn
-        runs = in_order(numbered, self._begun, self._machines, jobs=self._jobs, waiting=waiting)
+        runs = in_order(enumerate(order), self._begun, self._machines, jobs=self._jobs, waiting=waiting)
         tell_of_machines(self._machines, self._listener)
         with closing(runs) as ended:
             for (number, drawn), found in ended:
@@ -86,14 +85,10 @@ class BuildsElsewhere:
 
     def _begun(self, asked: tuple[int, Drawn], running: Collection[object]) -> Future[PreparedRun]:
         number, drawn = asked
-        self._listener(checking(self._plan, number, drawn, self._line(drawn)))
-        return self._machines.begin_prepared(self._task(number, drawn))
-
-    def _task(self, number: int, drawn: Drawn) -> PreparedTask:
         plan = self._plan
         assert plan.model.path is not None
-        made = [path for path in (plan.artifact, plan.record) if path is not None]
-        return PreparedTask(
+        self._listener(checking(plan, number, drawn, self._line(drawn)))
+        task = PreparedTask(
             check=None if plan.checks_building else self._check(drawn),
             candidate=plan.candidate,
             preparation=BuildPreparation(
@@ -104,9 +99,10 @@ class BuildsElsewhere:
                 is_all=plan.checks_building,
             ),
             models=[plan.model.path],
-            written=made,
+            written=[path for path in (plan.artifact, plan.record) if path is not None],
             back=self._back,
         )
+        return self._machines.begin_prepared(task)
 
     @property
     def _back(self) -> list[Path]:

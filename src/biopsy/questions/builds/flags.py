@@ -12,10 +12,8 @@ from pathlib import Path
 from typing import Any
 
 from biopsy import errors, events
-from biopsy.checks.command import CommandCheck
-from biopsy.checks.judge import Rules, Signature, judge, signature_of
+from biopsy.checks.judge import Rules
 from biopsy.checks.outcome import Evidence, Judged, Outcome
-from biopsy.checks.repetition import measured_rate
 from biopsy.checks.task import NO_CANDIDATE, Task
 from biopsy.engines.onnxrt.optimizer_names import RULES
 from biopsy.questions.builds.optimizers import Optimizers, optimizers_of, rules
@@ -28,9 +26,12 @@ from biopsy.questions.builds.settings import (
 )
 from biopsy.search.drive import drive, first_that
 from biopsy.search.subset import minimal_subset, minimal_subsets, shortest
+from biopsy.session.judging import CheckRuns, cannot_run, until_no_pass
 from biopsy.session.machines import tell_of_machines
 from biopsy.session.workers import RunsAhead, Workers
 from biopsy.text import count, html_table, printable
+
+STAGE = "flags"
 
 
 @dataclass(frozen=True)
@@ -145,45 +146,48 @@ def runs_ahead(check: VariedCheck, model: Path, workers: Workers) -> RunsAhead[S
 
 
 class SettingProbe:
-    """Runs a check with changed settings, and judges and counts what it says: here, or where ``ahead`` runs it."""
+    """Runs a check with changed settings: here, or where ``ahead`` runs it. ``found`` is what is known by now."""
 
     def __init__(
         self,
         check: VariedCheck,
         model: Path,
-        rules: Rules,
+        runs: CheckRuns,
         listener: events.Listener,
         ahead: RunsAhead[SettingChange, Evidence] | None = None,
     ) -> None:
+        self.found = Flags()
         self._check = check
-        self._template = check.template
         self._model = model
-        self._rules = rules
+        self._runs = runs
         self._listener = listener
         self._ahead = ahead
-        self.reference: Signature | None = None
-        self.needed = 1
-        self.found = Flags()
+
+    def on(self, model: Path) -> SettingProbe:
+        """A probe of another model, which knows the failure of this one."""
+        return SettingProbe(self._check, model, self._runs.on_another_model(), self._listener)
+
+    @property
+    def needed(self) -> int:
+        """How many runs that pass make a pass."""
+        return self._runs.rate.needed
 
     def once(self, change: SettingChange, description: str, *, cold: bool = False) -> Judged:
         """One run. Raises CheckError if the check cannot be started."""
         check = self._check.with_change(change, cold=cold)
-        number = self.found.checks
-        self.found = replace(self.found, checks=number + 1)
-        line = check.line(self._model)
-        self._listener(events.Checking(number=number, stage="flags", description=description, line=line))
-        evidence = self._template.as_if_unchanged(self._evidence(check, change), change)
-        if evidence.remark:
-            self._listener(events.Remark(evidence.remark))
-        judged = judge(evidence, self._rules, self.reference)
-        self._listener(judged.event(number, "flags"))
-        return judged
+        self.found = replace(self.found, checks=self._runs.checks + 1)
 
-    def _evidence(self, check: CommandCheck, change: SettingChange) -> Evidence:
-        if self._ahead is not None:
-            return self._ahead.found(change)[1]
-        with self._template.environment(change):
-            return check.run(self._model)
+        def run() -> Evidence:
+            if self._ahead is not None:
+                evidence = self._ahead.found(change)[1]
+            else:
+                with self._check.template.environment(change):
+                    evidence = check.run(self._model)
+            if evidence.remark:
+                self._listener(events.Remark(evidence.remark))
+            return self._check.template.as_if_unchanged(evidence, change)
+
+        return self._runs.once(run, line=check.line(self._model), description=description)
 
     def foresee(self, changes: Iterable[SettingChange], times: int = 1) -> None:
         """Say what will be asked for soon, so that other machines may begin with it."""
@@ -193,57 +197,51 @@ class SettingProbe:
 
     def begin(self) -> None:
         """See the failure, and how often it shows. Raises OriginalPasses, or CheckError if nothing can be said."""
-        first = self.once(SettingChange(), "the engine as it is set")
+        as_it_is = SettingChange()
+        first = self.once(as_it_is, "the engine as it is set")
+        line = self._check.with_change(as_it_is).line(self._model)
         if first.outcome in (Outcome.INFRASTRUCTURE, Outcome.INVALID):
-            raise errors.CheckError(
-                f"the check could not be run: {first.reason}",
-                next_steps=[f"run it by hand: {self._line}"],
-            )
+            raise cannot_run(first, line)
         if first.outcome is Outcome.REPRODUCES:
-            self.reference = signature_of(first.evidence)
+            self._runs.take_failure(first)
             self.found = replace(self.found, failure=first.reason)
             self._check.expect(first.evidence.seconds)
-            self._listener(events.OriginalFails(str(self.reference), first.reason, first.evidence.seconds))
-        as_it_is = SettingChange()
-        rate = measured_rate(
-            first, lambda why: self.once(as_it_is, why), expect=lambda runs: self.foresee([as_it_is], runs)
+        rate = self._runs.measure(
+            first, lambda why: self.once(as_it_is, why), lambda times: self.foresee([as_it_is], times)
         )
         if not rate.failed:
             raise errors.OriginalPasses(
                 f"the model does not fail this check as the engine is set ({first.reason}), "
                 "so no setting can switch it off",
-                next_steps=[f"run it by hand: {self._line}"],
+                next_steps=[f"run it by hand: {line}"],
             )
         self.found = replace(self.found, failed=rate.failed, runs=rate.runs)
-        if rate.failed < rate.runs:
-            self.needed = rate.needed
-            self._listener(events.FlakyFailure(rate.failed, rate.runs, rate.needed, 0.99))
-
-    @property
-    def _line(self) -> str:
-        return self._check.with_change(SettingChange()).line(self._model)
 
     def change(self, change: SettingChange, description: str = "") -> Tried:
         """Whether a change makes the failure go away: in every one of the runs that are needed to believe it."""
-        for run in range(self.needed):
-            judged = self.once(change, description or change.text)
-            if judged.outcome is not Outcome.PASSES:
-                self._forget(change)
-                return Tried(change, judged.outcome, judged.reason, run + 1)
-            if run == 0:
-                self.foresee([change], self.needed - 1)
-        return Tried(change, Outcome.PASSES, judged.reason, self.needed)
+        judged, runs = until_no_pass(
+            lambda: self.once(change, description or change.text),
+            self.needed,
+            lambda times: self.foresee([change], times),
+        )
+        if judged.outcome is not Outcome.PASSES:
+            self._forget(change)
+        return Tried(change, judged.outcome, judged.reason, runs)
+
+    def fresh(self, change: SettingChange, description: str) -> Judged:
+        """What fresh processes say of a change: the first that does not pass, or the last of those that are needed."""
+        return until_no_pass(lambda: self.once(change, f"fresh: {description}", cold=True), self.needed)[0]
+
+    def still_fails(self) -> bool:
+        """Whether one of the fresh processes that are needed fails without any change."""
+        runs = (self.once(SettingChange(), "fresh: as it was", cold=True) for _ in range(self.needed))
+        return any(judged.outcome is Outcome.REPRODUCES for judged in runs)
 
     def verified(self, change: SettingChange) -> bool:
         """Whether fresh processes pass with a change, and still fail without it."""
         self.foresee([change, SettingChange()], self.needed)
-        passing = all(
-            self.once(change, f"fresh: {change.text}", cold=True).outcome is Outcome.PASSES for _ in range(self.needed)
-        )
-        failing = any(
-            self.once(SettingChange(), "fresh: as it was", cold=True).outcome is Outcome.REPRODUCES
-            for _ in range(self.needed)
-        )
+        passing = self.fresh(change, change.text).outcome is Outcome.PASSES
+        failing = self.still_fails()
         self._forget(change, SettingChange())
         return passing and failing
 
@@ -283,11 +281,11 @@ def find_switches(
     """
     ahead = None if workers is None else runs_ahead(check, model, workers)
     tell_of_machines(workers, listener)
-    probe = SettingProbe(check, model, rules, listener, ahead)
+    probe = SettingProbe(check, model, CheckRuns(STAGE, rules, listener), listener, ahead)
     started = time.monotonic()
     probe.begin()
     found = switches_of(probe, check.template, model, weights_folder)
-    listener(events.StageDone(stage="flags", checks=found.checks, seconds=time.monotonic() - started))
+    listener(events.StageDone(stage=STAGE, checks=found.checks, seconds=time.monotonic() - started))
     return found
 
 

@@ -131,16 +131,12 @@ class BuildsHere:
             take_what_stands_at(plan.artifact)
         if plan.record is not None:  # the check may want to look at it
             write_record(with_built(record_before(plan, number, drawn), built), plan.record)
-        is_asked = built.failure is None and not plan.checks_building
-        evidence = self._evidence(drawn, check) if is_asked else None
+        evidence = None
+        with CheckTemplate((), plan.spec).environment(drawn.change):
+            while evidence is None and built.failure is None and not plan.checks_building:
+                with contextlib.suppress(UndoError):  # who takes the last answer back is asked again: that is sorted
+                    evidence = check.run(plan.candidate)
         return BuildRun(number=number, drawn=drawn, built=built, evidence=evidence, line=line)
-
-    def _evidence(self, drawn: Drawn, check: Check) -> Evidence:
-        """What the check leaves. A person who takes the last answer back is asked again: that build is sorted."""
-        with CheckTemplate((), self._plan.spec).environment(drawn.change):
-            while True:
-                with contextlib.suppress(UndoError):
-                    return check.run(self._plan.candidate)
 
 
 def checking(plan: BuildPlan, number: int, drawn: Drawn, line: str) -> events.Checking:
@@ -257,7 +253,9 @@ class Builder:
         }
         started = time.monotonic()
         ended = self._ended(request, order, stop)
-        report = _read(self._report)
+        report: dict[str, Any] = {}
+        with contextlib.suppress(OSError, ValueError):
+            report = json.loads(self._report.read_bytes())
         seconds = time.monotonic() - started
         failure: errors.BiopsyError
         if ended.cause == "itself" and "error" in report:
@@ -275,35 +273,25 @@ class Builder:
 
     def _ended(self, request: Mapping[str, Any], order: Order, stop: Stop | None) -> Ended:
         """Build in a fork if that is possible; else, and if the warm process is lost, in a process of its own."""
+
+        def limits() -> Limits:
+            return Limits(seconds=self._timeout)
+
         if not self._is_cold and not order.environment and class_of(parse_spec(order.engine)).forks_warm:
             try:
-                return self._warm_server(order.engine).run(request, self._limits, stop)
+                if self._server is None:
+                    words = [*own_python(_SERVER), str(self._model.path), str(self._model.folder), order.engine]
+                    patience = _SECONDS_TO_LOAD if self._timeout is None else self._timeout
+                    self._server = ForkServer(words, patience=patience)
+                return self._server.run(request, limits, stop)
             except ServerGoneError:
                 self._is_cold = True
                 self._stop_server()
                 self._report.unlink(missing_ok=True)
         command = [*own_python(_TASK), json.dumps(request)]
-        return process.run(command, self._limits, stop, environment=order.environment, patient=False)
-
-    def _limits(self) -> Limits:
-        return Limits(seconds=self._timeout)
-
-    def _warm_server(self, engine: str) -> ForkServer:
-        if self._server is None:
-            words = [*own_python(_SERVER), str(self._model.path), str(self._model.folder), engine]
-            patience = _SECONDS_TO_LOAD if self._timeout is None else self._timeout
-            self._server = ForkServer(words, patience=patience)
-        return self._server
+        return process.run(command, limits, stop, environment=order.environment, patient=False)
 
     def _stop_server(self) -> None:
         server, self._server = self._server, None
         if server is not None:
             server.close()
-
-
-def _read(report: Path) -> dict[str, Any]:
-    try:
-        tree = json.loads(report.read_bytes())
-    except (OSError, ValueError):
-        return {}
-    return tree if isinstance(tree, dict) else {}

@@ -50,20 +50,13 @@ class TacticRecord:
 
 def write_record(record: TacticRecord, path: Path) -> None:
     """Write a record. Raises UsageError if the file cannot be written."""
-    tree = {KEY: VERSION, **asdict(record)}
-    tree["layers"] = [_layer_tree(layer) for layer in record.layers]
+    tree = {KEY: VERSION, **asdict(record), "layers": []}
+    for layer in record.layers:  # a name that the engine has made up is left out: the model's nodes tell it
+        told = {"nodes": layer.nodes, **{key: getattr(layer, key) for key in _LAYER_TEXTS if getattr(layer, key)}}
+        tree["layers"].append(told if layer.time_us is None else {**told, "time_us": round(layer.time_us, 3)})
     if not record.machine:
         del tree["machine"]
     write_whole(path, [json.dumps(tree, indent=4).encode(), b"\n"])
-
-
-def _layer_tree(layer: LayerRecord) -> dict[str, Any]:
-    """What is known of a layer. A name that the engine has made up is left out where the model's nodes tell it."""
-    tree: dict[str, Any] = {"nodes": list(layer.nodes)}
-    tree |= {key: getattr(layer, key) for key in _LAYER_TEXTS if getattr(layer, key)}
-    if layer.time_us is not None:
-        tree["time_us"] = round(layer.time_us, 3)
-    return tree
 
 
 def record_of(tree: Mapping[str, Any], path: Path) -> TacticRecord:
@@ -164,41 +157,32 @@ def is_replay(tree: object) -> bool:
 
 def replay_of(tree: Mapping[str, Any], path: Path) -> TacticReplay:
     """The tactic replay that a parsed file holds. Raises DataError if it is damaged."""
+
+    def info(tree: Mapping[str, Any]) -> TensorInfo:
+        strides = tuple(map(int, tree["strides"]))
+        return TensorInfo(str(tree["dtype"]), strides, tree.get("vectorized_dim"), tree.get("components_per_element"))
+
+    def algorithm(tree: Mapping[str, Any]) -> Algorithm:
+        inputs, outputs = (tuple(map(info, tree[key])) for key in ("inputs", "outputs"))
+        return Algorithm(int(tree["implementation"]), int(tree["tactic"]), inputs, outputs)
+
     try:
-        return TacticReplay({str(name): _algorithm(found) for name, found in tree["replay"].items()})
+        return TacticReplay({str(name): algorithm(found) for name, found in tree["replay"].items()})
     except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
         raise errors.DataError(f"{path} is a damaged tactic replay: {type(error).__name__}: {error}") from error
 
 
-def _algorithm(tree: Mapping[str, Any]) -> Algorithm:
-    inputs, outputs = (tuple(map(_info, tree[key])) for key in ("inputs", "outputs"))
-    return Algorithm(int(tree["implementation"]), int(tree["tactic"]), inputs, outputs)
-
-
-def _info(tree: Mapping[str, Any]) -> TensorInfo:
-    strides = tuple(map(int, tree["strides"]))
-    return TensorInfo(str(tree["dtype"]), strides, tree.get("vectorized_dim"), tree.get("components_per_element"))
-
-
 def write_replay(replay: TacticReplay, path: Path) -> None:
     """Write a tactic replay that Polygraphy reads. Raises UsageError if the file cannot be written."""
-    tree = {"replay": {name: _algorithm_tree(one) for name, one in replay.algorithms.items()}, CLASS: _REPLAY}
-    write_whole(path, [json.dumps(tree, indent=4).encode()])
-
-
-def _algorithm_tree(one: Algorithm) -> dict[str, Any]:
-    infos = {key: [_info_tree(info) for info in getattr(one, key)] for key in ("inputs", "outputs")}
-    return {"implementation": one.implementation, "tactic": one.tactic, **infos, CLASS: "Algorithm"}
-
-
-def _info_tree(info: TensorInfo) -> dict[str, Any]:
-    return {
-        "dtype": info.dtype,
-        "strides": list(info.strides),
-        "vectorized_dim": info.vectorized_dim,
-        "components_per_element": info.components_per_element,
-        CLASS: "TensorInfo",
-    }
+    algorithms = {}
+    for name, one in replay.algorithms.items():
+        infos = {
+            key: [{**asdict(info), CLASS: "TensorInfo"} for info in getattr(one, key)] for key in ("inputs", "outputs")
+        }
+        algorithms[name] = {
+            "implementation": one.implementation, "tactic": one.tactic, **infos, CLASS: "Algorithm"
+        }  # fmt: skip
+    write_whole(path, [json.dumps({"replay": algorithms, CLASS: _REPLAY}, indent=4).encode()])
 
 
 # Files of tactics, biopsy's and Polygraphy's: one, or all below a folder.
@@ -208,10 +192,7 @@ _BLANK = b" \t\r\n"
 
 def read_tactics(path: Path) -> TacticRecord | TacticReplay:
     """What a file of tactics holds. Raises DataError if it is none or damaged, UsageError if it cannot be read."""
-    try:
-        found = _read(path)
-    except OSError as error:
-        raise errors.UsageError(f"cannot read {path}: {error.strerror or error}") from error
+    found = _read(path)
     if found is None:
         raise errors.DataError(
             f"{path} is neither a tactic record of biopsy nor a tactic replay of Polygraphy",
@@ -223,13 +204,17 @@ def read_tactics(path: Path) -> TacticRecord | TacticReplay:
 def _read(path: Path) -> TacticRecord | TacticReplay | None:
     """What a file holds; None if that is something else. A file that begins like no JSON object is not read whole.
 
-    Raises DataError for a file of tactics that is damaged; one called .json that is cut short could be one.
+    Raises UsageError if it cannot be read, DataError for a file of tactics that is damaged; one called .json that is
+    cut short could be one.
     """
-    with open_delivering(path) as stream:
-        beginning = stream.read(64)
-        if beginning.lstrip(_BLANK)[:1] not in (b"{", b""):
-            return None
-        data = beginning + stream.read()
+    try:
+        with open_delivering(path) as stream:
+            beginning = stream.read(64)
+            if beginning.lstrip(_BLANK)[:1] not in (b"{", b""):
+                return None
+            data = beginning + stream.read()
+    except OSError as error:
+        raise errors.UsageError(f"cannot read {path}: {error.strerror or error}") from error
     try:
         tree = json.loads(data)
     except (ValueError, RecursionError) as error:
@@ -248,13 +233,5 @@ def tactics_below(path: Path) -> dict[Path, TacticRecord | TacticReplay]:
     """
     if not path.is_dir():
         return {path: read_tactics(path)}
-    found: dict[Path, TacticRecord | TacticReplay] = {}
-    for file in sorted(path.rglob("*")):
-        if file.is_file():
-            try:
-                tactics = _read(file)
-            except OSError as error:
-                raise errors.UsageError(f"cannot read {file}: {error.strerror or error}") from error
-            if tactics is not None:
-                found[file] = tactics
-    return found
+    contents = {file: _read(file) for file in sorted(path.rglob("*")) if file.is_file()}
+    return {file: tactics for file, tactics in contents.items() if tactics is not None}

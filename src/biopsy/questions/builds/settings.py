@@ -87,9 +87,12 @@ def changes_to_try(spec: EngineSpec) -> list[SettingChange]:
     Every other value of an option with choices or of a switch, ``threads=1``, the CPU for other providers.
     """
     declared = registry.find_class(spec.name).options_declared
-    found = [change for option in declared for change in _other_values(option, spec)]
-    found += [change for change in map(change_of, _MORE.get(spec.name, ())) if not _is_set(spec, change)]
-    return found
+    changes = [change for option in declared for change in _other_values(option, spec)]
+    for change in map(change_of, _MORE.get(spec.name, ())):
+        is_set = change.settings.items() <= spec.settings.items() and change.environment.items() <= os.environ.items()
+        if not is_set:
+            changes.append(change)
+    return changes
 
 
 def _other_values(option: Option, spec: EngineSpec) -> Iterator[SettingChange]:
@@ -107,12 +110,6 @@ def _other_values(option: Option, spec: EngineSpec) -> Iterator[SettingChange]:
     for value in values:
         if value.lower() != now.lower():
             yield SettingChange({option.name: value})
-
-
-def _is_set(spec: EngineSpec, change: SettingChange) -> bool:
-    return all(spec.settings.get(key) == value for key, value in change.settings.items()) and all(
-        os.environ.get(name) == value for name, value in change.environment.items()
-    )
 
 
 def without_optimizers(spec: EngineSpec, names: Sequence[str]) -> SettingChange:
@@ -143,9 +140,12 @@ class CheckTemplate:
 
     def with_change(self, change: SettingChange) -> tuple[str, ...]:
         """The words of the check with a change."""
-        spec = self.changed(change)
-        settings = spec.text.partition(":")[2]
-        return tuple(word.replace(ENGINE_PLACE, spec.text).replace(SETTINGS_PLACE, settings) for word in self.words)
+        return self.with_engine(self.changed(change).text)
+
+    def with_engine(self, engine: str) -> tuple[str, ...]:
+        """The words of the check with an engine, as it is written with its settings."""
+        settings = engine.partition(":")[2]
+        return tuple(word.replace(ENGINE_PLACE, engine).replace(SETTINGS_PLACE, settings) for word in self.words)
 
     def as_if_unchanged(self, evidence: Evidence, change: SettingChange) -> Evidence:
         """What a check left, with the engine called as it was before a change: or no failure would be the same one."""
@@ -294,7 +294,12 @@ def changes(variations: Sequence[VariedSetting], seed: int, total: int | None = 
 
     ``total``: how many there will be, so that all combinations come equally often; None: without an end.
     """
-    every = [_change(variations, chosen) for chosen in itertools.product(*(one.values for one in variations))]
+    every = []
+    for chosen in itertools.product(*(one.values for one in variations)):
+        change = SettingChange()
+        for variation, value in zip(variations, chosen, strict=True):
+            change = change.joined(change_of(f"{variation.key}={value}"))
+        every.append(change)
     lot = random.Random(seed)  # noqa: S311 -- no secret
     for block, size in enumerate(_block_sizes(len(every), total)):
         whole = every * (size // len(every)) + lot.sample(every, size % len(every))
@@ -310,13 +315,6 @@ def _block_sizes(combinations: int, total: int | None) -> Iterator[int]:
         total = None if total is None else total - usual
     if total:
         yield total
-
-
-def _change(variations: Sequence[VariedSetting], values: Sequence[str]) -> SettingChange:
-    whole = SettingChange()
-    for variation, value in zip(variations, values, strict=True):
-        whole = whole.joined(change_of(f"{variation.key}={value}"))
-    return whole
 
 
 def require_possible(spec: EngineSpec, variations: Sequence[VariedSetting]) -> None:

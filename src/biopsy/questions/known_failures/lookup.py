@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from biopsy import errors, events
-from biopsy.checks.judge import Rules, judge, signature_of
+from biopsy.checks.judge import Rules, signature_of
 from biopsy.checks.outcome import Check, Outcome
 from biopsy.engines.registry import find_class, parse_spec, release_now
 from biopsy.processes.writing import write_whole
@@ -26,6 +26,7 @@ from biopsy.questions.known_failures.catalogue import (
 from biopsy.questions.known_failures.fingerprint import Fingerprint, Pattern, fingerprint_of, pattern_in
 from biopsy.questions.known_failures.occurrence import Occurrence, SearchLimitError, occurrence_in
 from biopsy.questions.known_failures.reading import pattern_of_file
+from biopsy.session.judging import FailureJudge
 from biopsy.text import first_of, html_table, printable
 
 
@@ -52,15 +53,14 @@ def seen_by(check: Check, piece: Path, seen: SeenFailure) -> SeenFailure:
     Raises OriginalPasses if the piece passes, CheckError if the check could not be run, UsageError if it is another
     engine than ``seen`` says that cannot load, build or run the piece.
     """
-    evidence = check.run(piece)
-    judged = judge(evidence, Rules(), None)
+    judged = FailureJudge(Rules()).judge(check.run(piece))
     if judged.outcome is Outcome.PASSES:
         raise errors.OriginalPasses(
             f"{piece} does not fail this check ({judged.reason}), so there is nothing to look up"
         )
     if judged.outcome not in (Outcome.REPRODUCES, Outcome.OTHER_FAILURE):
         raise errors.CheckError(f"the check says nothing of {piece}: {judged.reason}")
-    signature = signature_of(evidence)
+    signature = signature_of(judged.evidence)
     name = signature.engine.partition(":")[0]
     engine = seen.engine or name
     if name and name != engine and signature.stage != "compare":

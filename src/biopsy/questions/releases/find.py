@@ -176,11 +176,11 @@ class ReleaseSearch:
             known=len(self._span.releases),
             failure=probe.failure,
             failure_of=probe.failure_of,
-            failed=probe.rate.failed,
-            runs=probe.rate.runs,
+            failed=probe.asked.rate.failed,
+            runs=probe.asked.rate.runs,
             tried=tuple(tried for _, tried in sorted(self._tried.items())),
             borders=self._borders or tuple(self._border(border.before, border.after) for border in self._row.borders()),
-            checks=(self._verifying or probe).checks,
+            checks=(self._verifying or probe).asked.checks,
             yardstick=check.yardstick,
             doubt=self._doubt,
         )
@@ -356,37 +356,32 @@ class Confirmation:
 
     def changes_something(self) -> bool:
         """Ask what is not sure; whether an answer is another one now, and the search has to go on."""
-        return self._passes_change() or self._borders_change()
+        probe, before = self._probe, dict(self._row.known)
+        for place, tried in self._tried.items():  # some passed less often than it takes, by what is known now
+            if tried.side is False and tried.runs < probe.needed:
+                self._know(place, probe.pass_again(tried, probe.needed - tried.runs))
+        if self._row.known != before:
+            return True
+        needed = probe.needed
+        for place in (place for border in self._row.borders() for place in (border.before, border.after)):
+            if self._is_confirmed(place):
+                continue
+            tried = self._tried[place]
+            if tried.side:
+                again = probe.fail_again(tried)
+            else:
+                again = probe.pass_again(tried, max(_PASSES_AT_A_BORDER, probe.needed))
+            if again.side is tried.side:
+                self._confirmed[place] = probe.needed
+            self._know(place, again)
+        return self._row.known != before or probe.needed != needed
 
     def holds(self, border: RowBorder) -> bool:
         """Whether both sides of a border have said the same again."""
         return all(self._is_confirmed(place) for place in (border.before, border.after))
 
     def _is_confirmed(self, place: int) -> bool:
-        return self._confirmed.get(place, 0) >= self._probe.rate.needed
-
-    def _passes_change(self) -> bool:
-        """Ask releases that passed less often than it takes, by what is known of the failure now."""
-        before = dict(self._row.known)
-        for place, one in self._tried.items():
-            if one.side is False and one.runs < self._probe.rate.needed:
-                self._know(place, self._probe.pass_again(one, self._probe.rate.needed - one.runs))
-        return self._row.known != before
-
-    def _borders_change(self) -> bool:
-        before, needed = dict(self._row.known), self._probe.rate.needed
-        for border in self._row.borders():
-            for place in (border.before, border.after):
-                if not self._is_confirmed(place):
-                    one = self._tried[place]
-                    if one.side:
-                        found = self._probe.fail_again(one)
-                    else:
-                        found = self._probe.pass_again(one, max(_PASSES_AT_A_BORDER, self._probe.rate.needed))
-                    if found.side is one.side:
-                        self._confirmed[place] = self._probe.rate.needed
-                    self._know(place, found)
-        return self._row.known != before or self._probe.rate.needed != needed
+        return self._confirmed.get(place, 0) >= self._probe.needed
 
     def _know(self, place: int, found: TriedRelease) -> None:
         """Keep an answer. Of a release that now says neither of both, nobody can tell."""

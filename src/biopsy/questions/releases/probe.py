@@ -20,12 +20,15 @@ from biopsy.checks.repetition import MeasuredRate, measured_rate, rate_of
 from biopsy.model.index import index_file
 from biopsy.model.slice import identity_of
 from biopsy.processes.cleanup import temporary_folder
+from biopsy.processes.environments.prepared import Environment
 from biopsy.processes.environments.releases import Release
 from biopsy.questions.releases.findings import TriedRelease
-from biopsy.questions.releases.runs import OpenRelease, ReleaseCheck, ReleaseRun, ReleaseRuns, RunsHere
-from biopsy.session.oracle import FailureJudge
+from biopsy.questions.releases.runs import ReleaseCheck, ReleaseRun, ReleaseRuns, RunsHere
+from biopsy.session.judging import CheckRuns, until_no_pass
 
 STAGE = "releases"
+
+_EVERY_TIME = "whether it passes every time"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -56,22 +59,27 @@ class ReleaseProbe:
         self, question: ReleaseQuestion, listener: events.Listener = events.ignore, runs: ReleaseRuns | None = None
     ) -> None:
         self.question = question
-        self._listener = listener
-        self._runs = runs or RunsHere()
-        self._judge = FailureJudge(question.rules, listener)
-        self._timeout = question.timeout
-        self.checks = 0
+        self.asked = CheckRuns(STAGE, question.rules, listener)
         self.pythons: dict[str, str] = {}
         self.failure = ""
         self.failure_of = ""
-        self.rate = MeasuredRate(failed=0, runs=0)
+        self._listener = listener
+        self._runs = runs or RunsHere()
+        self._timeout = question.timeout
+        self._environment: Environment  # that of the last run
+
+    @property
+    def needed(self) -> int:
+        """How many runs that pass make a pass."""
+        return self.asked.rate.needed
 
     def again(self, whole: ReleaseQuestion) -> ReleaseProbe:
         """A probe that knows the failure, to ask releases once more with another question."""
-        probe = ReleaseProbe(whole, events.without(events.ReleaseTried, self._listener), self._runs)
-        probe.checks, probe.rate = self.checks, self.rate
+        listener = events.without(events.ReleaseTried, self._listener)
+        probe = ReleaseProbe(whole, listener, self._runs)
+        probe.asked = self.asked.on_another_model(listener)
+        probe.asked.checks = self.asked.checks
         probe.failure, probe.failure_of = self.failure, self.failure_of
-        probe._judge.reference = self._judge.reference
         return probe
 
     def ask(self, release: Release) -> TriedRelease:
@@ -80,18 +88,22 @@ class ReleaseProbe:
         Raises CheckError if the check cannot be run, CannotInstall if this machine can install nothing.
         """
         try:
-            with self._opened(release) as opened:
+            with self._opened(release):
                 version = release.version
-                once = partial(self._once, opened, version)
+                once = partial(self._once, version)
                 judged, runs = once(""), 1
-                self.pythons[version] = str(opened.environment.python)
+                self.pythons[version] = str(self._environment.python)
                 if judged.outcome is Outcome.REPRODUCES and not self.failure:
-                    runs = self._first_failure(judged, version, once)
-                if judged.outcome is Outcome.PASSES:
-                    self._runs.expect(self._run(version), self.rate.needed - runs)
-                while judged.outcome is Outcome.PASSES and runs < self.rate.needed:
-                    judged, runs = once("whether it passes every time"), runs + 1
-                environment = opened.environment
+                    evidence = judged.evidence
+                    self.failure, self.failure_of = judged.reason, version
+                    self.asked.failure.original = evidence.verdict.mismatches
+                    self.asked.take_failure(judged)
+                    runs = self.asked.measure(judged, once, self._expecting(version)).runs
+                elif judged.outcome is Outcome.PASSES and self.needed > 1:
+                    self._expecting(version)(self.needed - 1)
+                    judged, more = until_no_pass(partial(once, _EVERY_TIME), self.needed - 1)
+                    runs += more
+                environment = self._environment
                 tried = TriedRelease(
                     release=release,
                     outcome=judged.outcome,
@@ -134,9 +146,7 @@ class ReleaseProbe:
         Of a failure it is measured how often it shows, since there were passes before.
         """
         with self._running(tried.release, runs) as once:
-            judged, done = once("whether it passes every time"), 1
-            while judged.outcome is Outcome.PASSES and done < runs:
-                judged, done = once("whether it passes every time"), done + 1
+            judged, done = until_no_pass(partial(once, _EVERY_TIME), runs)
             passed = tried.runs + done - 1
             if judged.outcome is Outcome.REPRODUCES:
                 measured = measured_rate(judged, once, expect=self._expecting(tried.release.version))
@@ -149,10 +159,9 @@ class ReleaseProbe:
 
         If it does not show, it is measured how often it does. One that never does again is unstable.
         """
-        with self._running(tried.release, self.rate.needed) as once:
-            judged, done = once("whether it still fails"), 1
-            while judged.outcome is Outcome.PASSES and done < self.rate.needed:
-                judged, done = once("whether it still fails"), done + 1
+        needed = self.needed
+        with self._running(tried.release, needed) as once:
+            judged, done = until_no_pass(partial(once, "whether it still fails"), needed)
             if judged.outcome is not Outcome.PASSES:
                 return _with(tried, judged, runs=tried.runs + done)
             measured = measured_rate(judged, once, expect=self._expecting(tried.release.version))
@@ -165,18 +174,19 @@ class ReleaseProbe:
 
     def _believe_less(self, rate: MeasuredRate) -> None:
         """Have a release pass more often before that is believed, if the failure is seldomer than it was taken for."""
-        if rate.needed > self.rate.needed:
-            self.rate = rate
-            self._listener(events.FlakyFailure(rate.failed, rate.runs, rate.needed, 0.99))
+        if rate.needed > self.needed:
+            self.asked.believe(rate)
 
     @contextmanager
     def _running(self, release: Release, times: int) -> Iterator[Callable[[str], Judged]]:
         """What runs the check once with a release, about so many ``times``, and is told why."""
-        with self._opened(release) as opened:
+        with self._opened(release):
             self._runs.expect(self._run(release.version), times)
-            yield partial(self._once, opened, release.version)
+            yield partial(self._once, release.version)
 
-    def _opened(self, release: Release, check: ReleaseCheck | None = None) -> AbstractContextManager[OpenRelease]:
+    def _opened(
+        self, release: Release, check: ReleaseCheck | None = None
+    ) -> AbstractContextManager[Environment | None]:
         return self._runs.opened(check or self.question.check, release, self._listener)
 
     def _run(self, version: str) -> ReleaseRun:
@@ -187,42 +197,35 @@ class ReleaseProbe:
             model=self.question.model,
             default_name=self.question.default_name,
             timeout=self._timeout,
-            original=self._judge.original,
+            original=self.asked.failure.original,
         )
 
     def _expecting(self, version: str) -> Callable[[int], None]:
         return lambda times: self._runs.expect(self._run(version), times)
 
-    def _first_failure(self, judged: Judged, version: str, once: Callable[[str], Judged]) -> int:
-        """Take a failure for the one that is looked for, and see how often it shows; the number of runs."""
-        evidence = judged.evidence
-        self._judge.reference, self._judge.original = signature_of(evidence), evidence.verdict.mismatches
-        self.failure, self.failure_of = judged.reason, version
-        self._listener(events.OriginalFails(str(self._judge.reference), judged.reason, evidence.seconds))
-        self.rate = rate = measured_rate(judged, once, expect=self._expecting(version))
-        if rate.needed > 1:
-            self._listener(events.FlakyFailure(rate.failed, rate.runs, rate.needed, 0.99))
-        return rate.runs
-
-    def _once(self, opened: OpenRelease, version: str, why: str) -> Judged:
+    def _once(self, version: str, why: str) -> Judged:
         run = self._run(version)
-        check = opened.command(run)
-        number, self.checks = self.checks, self.checks + 1
-        about = f"{self.question.check.package} {version}{f': {why}' if why else ''}"
-        line = check.line(self.question.model)
-        self._listener(events.Checking(number=number, stage=STAGE, description=about, line=line))
-        found = opened.run(run)
-        check.expect(found.seconds)
-        self._timeout = check.timeout
-        judged = self._judged(self.question.check.as_if_installed(found, version))
-        self._listener(replace(judged.event(number, STAGE), output=found.output))
-        return judged
+        check = self._runs.command(run)
 
-    def _judged(self, evidence: Evidence) -> Judged:
-        """The outcome, with the words of one release understood by those of another."""
-        judged, reference = self._judge.judge(evidence), self._judge.reference
+        def left() -> Evidence:
+            evidence, self._environment = self._runs.run(run)
+            check.expect(evidence.seconds)
+            self._timeout = check.timeout
+            return evidence
+
+        return self.asked.once(
+            left,
+            line=check.line(self.question.model),
+            description=f"{self.question.check.package} {version}{f': {why}' if why else ''}",
+            judged_by=partial(self._judged, version),
+        )
+
+    def _judged(self, version: str, evidence: Evidence) -> Judged:
+        """The outcome with a release, as if it were the installed one; its words are understood by those of another."""
+        evidence = self.question.check.as_if_installed(evidence, version)
+        judged, reference = self.asked.failure.judge(evidence), self.asked.failure.reference
         lenient = self.question.rules.match in ("auto", "status") and not self.question.rules.decide_alone
-        wanted = Outcome.REPRODUCES if reference is None and self.checks > 1 else Outcome.OTHER_FAILURE
+        wanted = Outcome.REPRODUCES if reference is None and self.asked.checks > 1 else Outcome.OTHER_FAILURE
         if judged.outcome is not wanted or not lenient:
             return judged
         found = signature_of(evidence)
@@ -234,15 +237,13 @@ class ReleaseProbe:
 
     def fails_on_anything(self, release: Release) -> str:
         """Whether a model of one Identity node fails as the model does: then the check says nothing. How it fails."""
-        with self._opened(release) as opened, temporary_folder("biopsy-") as folder:
+        with self._opened(release), temporary_folder("biopsy-") as folder:
             identity = folder / "identity.onnx"
             identity.write_bytes(identity_of(index_file(self.question.model, self.question.weights)))
             run = replace(self._run(release.version), model=identity, original=())
-            for _ in range(self.rate.needed):  # one that fails in some runs only passes by chance
-                judged = self._judged(run.check.as_if_installed(opened.run(run), run.version))
-                self.checks += 1
-                if judged.outcome is not Outcome.PASSES:
-                    break
+            # One that fails in some runs only passes by chance.
+            judged, runs = until_no_pass(lambda: self._judged(run.version, self._runs.run(run)[0]), self.needed)
+        self.asked.checks += runs
         return judged.reason if judged.outcome is Outcome.REPRODUCES else ""
 
     def fails_without_it(self, release: Release) -> str:
@@ -254,9 +255,9 @@ class ReleaseProbe:
         if check.is_own_run or not check.names_python:
             return ""
         run = replace(self._run(release.version), original=(), is_bare=True)
-        with self._opened(release) as opened:
-            judged = self._judged(check.as_if_installed(opened.run(run), run.version))
-        self.checks += 1
+        with self._opened(release):
+            judged = self._judged(run.version, self._runs.run(run)[0])
+        self.asked.checks += 1
         return judged.reason if judged.outcome is Outcome.REPRODUCES else ""
 
     def is_right_by_float64(self, release: Release) -> bool:
@@ -265,11 +266,11 @@ class ReleaseProbe:
         Then what it is compared with is what is wrong. False where nobody can tell.
         """
         alone = self.question.check.by_itself()
-        if alone is None or not self._judge.original:
+        if alone is None or not self.asked.failure.original:
             return False
         run = replace(self._run(release.version), check=alone, original=())
-        with self._opened(release, alone) as opened:
-            return opened.run(run).verdict.outcome == "passes"
+        with self._opened(release, alone):
+            return self._runs.run(run)[0].verdict.outcome == "passes"
 
 
 def _with(tried: TriedRelease, judged: Judged, *, runs: int) -> TriedRelease:

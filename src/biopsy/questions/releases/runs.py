@@ -173,37 +173,31 @@ class ReleaseRun:
     is_bare: bool = False
 
 
-class OpenRelease(Protocol):
-    """A release that checks can be run with, as long as it is open."""
+class ReleaseRuns(Protocol):
+    """Whoever runs checks with releases."""
+
+    @property
+    def ahead(self) -> int:
+        """How many runs may go on at once; one: what is foreseen is of no use."""
+
+    def opened(
+        self, check: ReleaseCheck, release: Release, listener: events.Listener
+    ) -> AbstractContextManager[Environment | None]:
+        """Have a release to run the check with, as long as it is open. Raises CannotInstall, if not its runs do."""
 
     def command(self, run: ReleaseRun) -> CommandCheck:
         """The command of a run; where its environment is not known yet, with a place for it."""
 
-    def run(self, run: ReleaseRun) -> Evidence:
-        """What the check leaves. Raises CheckError if it cannot be run, CannotInstall."""
-
-    @property
-    def environment(self) -> Environment:
-        """The environment in which the last run was."""
-
-
-class ReleaseRuns(Protocol):
-    """Whoever runs checks with releases."""
-
-    def opened(
-        self, check: ReleaseCheck, release: Release, listener: events.Listener
-    ) -> AbstractContextManager[OpenRelease]:
-        """A release, to run the check with. Raises CannotInstall, if not its runs do."""
+    def run(self, run: ReleaseRun) -> tuple[Evidence, Environment]:
+        """What the check leaves with the release that is open, and where. Raises CheckError if it cannot be run,
+        CannotInstall.
+        """
 
     def expect(self, run: ReleaseRun, times: int) -> None:
         """Say that this run will be asked for so many times: the runs may begin."""
 
     def foresee(self, runs: Iterable[ReleaseRun]) -> None:
         """Say what may be asked for next, the likeliest first; what was foreseen before and is none of it is not."""
-
-    @property
-    def ahead(self) -> int:
-        """How many runs may go on at once; one: what is foreseen is of no use."""
 
 
 class RunsHere:
@@ -213,36 +207,34 @@ class RunsHere:
 
     def __init__(self, preparing: Preparing = installed) -> None:
         self.preparing = preparing
+        self._environment: Environment | None = None
 
     @contextmanager
-    def opened(self, check: ReleaseCheck, release: Release, listener: events.Listener) -> Iterator[OpenRelease]:
+    def opened(self, check: ReleaseCheck, release: Release, listener: events.Listener) -> Iterator[Environment | None]:
         """The environment is made, if there is none, and kept meanwhile. Raises CannotInstall."""
-        with self.preparing(check, release, listener) as environment:
-            yield _OpenHere(environment)
+        with self.preparing(check, release, listener) as self._environment:
+            yield self._environment
+
+    def command(self, run: ReleaseRun) -> CommandCheck:
+        """The command in the environment that is open."""
+        assert self._environment is not None
+        return run.check.command(run.version, self._environment, run.default_name, run.timeout)
+
+    def run(self, run: ReleaseRun) -> tuple[Evidence, Environment]:
+        """Run it."""
+        assert self._environment is not None
+        if not run.is_bare:
+            return run_check(Task(self.command(run), run.model, None, run.original)), self._environment
+        with temporary_folder("biopsy-") as folder:
+            bare = replace(self._environment, python=bare_python(folder, self._environment))
+            command = run.check.command(run.version, bare, run.default_name, run.timeout)
+            return run_check(Task(command, run.model, None, run.original)), self._environment
 
     def expect(self, run: ReleaseRun, times: int) -> None:
         """Each is run when it is asked for."""
 
     def foresee(self, runs: Iterable[ReleaseRun]) -> None:
         """So is this."""
-
-
-@dataclass(frozen=True)
-class _OpenHere:
-    environment: Environment
-
-    def command(self, run: ReleaseRun) -> CommandCheck:
-        """The command in this environment."""
-        return run.check.command(run.version, self.environment, run.default_name, run.timeout)
-
-    def run(self, run: ReleaseRun) -> Evidence:
-        """Run it."""
-        if not run.is_bare:
-            return run_check(Task(self.command(run), run.model, None, run.original))
-        with temporary_folder("biopsy-") as folder:
-            bare = replace(self.environment, python=bare_python(folder, self.environment))
-            command = run.check.command(run.version, bare, run.default_name, run.timeout)
-            return run_check(Task(command, run.model, None, run.original))
 
 
 def bare_python(folder: Path, environment: Environment) -> Path:

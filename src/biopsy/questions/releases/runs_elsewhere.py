@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import platform
 import threading
-from collections.abc import Hashable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from functools import cache
@@ -27,7 +27,6 @@ from biopsy.processes.watch import Stop
 from biopsy.questions.releases.runs import (
     PYTHON_PLACE,
     PYTHON_VARIABLE,
-    OpenRelease,
     ReleaseCheck,
     ReleaseRun,
     bare_python,
@@ -45,13 +44,22 @@ class RunsElsewhere:
     def __init__(self, machines: OtherMachines, jobs: int, listener: events.Listener = events.ignore) -> None:
         self.ahead = jobs
         self._listener = listener
-        self._runs = RunsAhead(lambda run: machines.begin_prepared(task_of(run)), _key, machines, jobs)
+        self._runs: RunsAhead[ReleaseRun, PreparedRun] = RunsAhead(
+            lambda run: machines.begin_prepared(task_of(run)),
+            lambda run: (run.check.words, run.version, run.model, run.is_bare),
+            machines,
+            jobs,
+        )
         tell_of_machines(machines, listener)
 
     @contextmanager
-    def opened(self, check: ReleaseCheck, release: Release, listener: events.Listener) -> Iterator[OpenRelease]:
-        """A release; its environment is made on the machines that run the check with it."""
-        yield _OpenElsewhere(self)
+    def opened(self, check: ReleaseCheck, release: Release, listener: events.Listener) -> Iterator[Environment | None]:
+        """Nothing is made here: environments are made on the machines that run the check with them."""
+        yield None
+
+    def command(self, run: ReleaseRun) -> CommandCheck:
+        """The command, with a place for the interpreter."""
+        return _command(run)
 
     def expect(self, run: ReleaseRun, times: int) -> None:
         """Begin so many runs, as far as there is room."""
@@ -68,34 +76,32 @@ class RunsElsewhere:
         """Stop what runs."""
         self._runs.forget_all()
 
-    def answer(self, run: ReleaseRun) -> PreparedRun:
+    def run(self, run: ReleaseRun) -> tuple[Evidence, Environment]:
         """What came of a run, of one that was begun ahead if there is one. Raises CheckError, CannotInstall."""
-        begun, found = self._runs.found(run)
-        while begun.original != run.original and found.evidence is not None and found.evidence.verdict.mismatches:
-            begun, found = self._runs.found(run)  # it was not known yet what it is to be compared with
-        if "failure" in found.told:
-            raise from_json(found.told["failure"])
-        if found.evidence is not None and found.evidence.remark:
-            self._listener(events.Remark(found.evidence.remark))
-        return found
-
-    def environment_of(self, run: ReleaseRun, found: PreparedRun) -> Environment:
-        """Where a run was."""
-        told = found.told
-        return Environment(
+        begun, prepared_run = self._runs.found(run)
+        while begun.original != run.original and _mismatches(prepared_run):
+            begun, prepared_run = self._runs.found(run)  # it was not known yet what it is to be compared with
+        told, evidence = prepared_run.told, prepared_run.evidence
+        if "failure" in told:
+            raise from_json(told["failure"])
+        assert evidence is not None
+        if evidence.remark:
+            self._listener(events.Remark(evidence.remark))
+        environment = Environment(
             python=Path(told["python"]),
             requirements=tuple(run.check.requirements(run.version)),
             added=told["added"],
             packages=told["packages"],
             interpreter=_interpreter_of(run.check),
         )
+        return evidence, environment
 
 
 def task_of(run: ReleaseRun) -> PreparedTask:
     """A run as a machine can do it, which makes the environment of its release first."""
     check = run.check
     return PreparedTask(
-        check=command_elsewhere(run),
+        check=_command(run),
         candidate=run.model,
         preparation=ReleasePreparation(
             requirements=tuple(check.requirements(run.version)),
@@ -109,50 +115,24 @@ def task_of(run: ReleaseRun) -> PreparedTask:
     )
 
 
-def _interpreter_of(check: ReleaseCheck) -> Interpreter:
-    """That which the releases were chosen for."""
-    return check.python or _own_interpreter()
-
-
-@cache
-def _own_interpreter() -> Interpreter:
-    return interpreter_of()
-
-
-def command_elsewhere(run: ReleaseRun) -> CommandCheck:
+def _command(run: ReleaseRun) -> CommandCheck:
     """The command of a run, with ``{python}`` for an interpreter that is known on the machine only."""
-    words = run.check.words_of(run.version, PYTHON_PLACE)
-    told = run.check.engine_variables(run.version)
+    words, told = run.check.words_of(run.version, PYTHON_PLACE), run.check.engine_variables(run.version)
     check = CommandCheck(words, run.default_name, run.timeout, environment=told)
     require_names(check, run.model)
     return check
 
 
-def _key(run: ReleaseRun) -> Hashable:
-    return run.check.words, run.version, run.model, run.is_bare
+def _mismatches(found: PreparedRun) -> bool:
+    return found.evidence is not None and bool(found.evidence.verdict.mismatches)
 
 
-class _OpenElsewhere:
-    def __init__(self, runs: RunsElsewhere) -> None:
-        self._runs = runs
-        self._environment: Environment | None = None
+_own_interpreter = cache(interpreter_of)
 
-    @property
-    def environment(self) -> Environment:
-        """That of the last run."""
-        assert self._environment is not None
-        return self._environment
 
-    def command(self, run: ReleaseRun) -> CommandCheck:
-        """The command, with a place for the interpreter."""
-        return command_elsewhere(run)
-
-    def run(self, run: ReleaseRun) -> Evidence:
-        """Run it, or take what was begun ahead."""
-        found = self._runs.answer(run)
-        self._environment = self._runs.environment_of(run, found)
-        assert found.evidence is not None
-        return found.evidence
+def _interpreter_of(check: ReleaseCheck) -> Interpreter:
+    """That which the releases were chosen for."""
+    return check.python or _own_interpreter()
 
 
 # On the other machine

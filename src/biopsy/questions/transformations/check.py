@@ -7,6 +7,7 @@ from __future__ import annotations
 import itertools
 import time
 from collections.abc import Sequence
+from copy import copy
 from dataclasses import dataclass, replace
 from pathlib import Path
 from shutil import copyfile
@@ -14,8 +15,7 @@ from shutil import copyfile
 import numpy as np
 from numpy import savez
 
-from biopsy import errors, events
-from biopsy.checks.judge import Rules, Signature, judge
+from biopsy import errors
 from biopsy.checks.outcome import Check, Evidence, Judged, Outcome
 from biopsy.checks.verdict import VerdictFile
 from biopsy.checks.warm import command_check
@@ -30,7 +30,9 @@ from biopsy.questions.transformations.transformer import SampleFiles, ToolFailur
 from biopsy.questions.transformations.verdict import CannotTellError, EngineVerdicts, Runs
 from biopsy.search.drive import drive, first_that
 from biopsy.search.subset import minimal_subsets, shortest
+from biopsy.session.judging import CheckRuns
 from biopsy.tensors.files import read_feeds, write_feeds
+from biopsy.tensors.results import Array
 from biopsy.text import line_of, some_of
 
 ORIGINAL = "{original}"
@@ -66,13 +68,8 @@ class TransformationCheck(Check):
 
     def told(self, asked: AskedPasses) -> TransformationCheck:
         """The same check with other passes."""
-        other = self._copy()
+        other = copy(self)
         other._asked = asked
-        return other
-
-    def _copy(self) -> TransformationCheck:
-        other = object.__new__(type(self))
-        vars(other).update(vars(self))
         return other
 
     def cold(self) -> TransformationCheck:
@@ -126,9 +123,13 @@ class TransformationCheck(Check):
             source.unlink(missing_ok=True)
 
     def _failed(self, candidate: Path, target: Path, samples: SampleFiles) -> Evidence | None:
-        """What a failure of the tool is; None if it has written a model."""
+        """The tool's own failure, which is one of a kind, as that of an engine; None if it has written a model."""
         failure = self.transformed(candidate, target, samples)
-        return None if failure is None else _tool_failed(failure, self._by)
+        if failure is None:
+            return None
+        name, message = self._by.partition(":")[0].split()[0], failure.message
+        said = VerdictFile(outcome="fails", engine=name, stage="transform", kind=failure.kind, message=message)
+        return Evidence(status=1, output=message.encode(), verdict=said)
 
 
 class EngineCheck(TransformationCheck):
@@ -165,28 +166,29 @@ class EngineCheck(TransformationCheck):
 
     def is_mute(self, candidate: Path) -> bool:
         """Whether no output of a model has a finite number. Raises what the engine raises."""
-        values = [value for run in self.before(candidate)[1] for value in run.values()]
+        values = self._values(candidate)
         return all(value.dtype.kind in "fc" and not np.isfinite(value).any() for value in values if value.size)
 
     def gives_numbers(self, candidate: Path) -> bool:
         """Whether the engine runs a model, and all that it gives is finite."""
         try:
-            values = [value for run in self.before(candidate)[1] for value in run.values()]
+            values = self._values(candidate)
         except errors.BiopsyError:
             return False
         return all(value.dtype.kind not in "fc" or bool(np.isfinite(value).all()) for value in values)
 
+    def _values(self, candidate: Path) -> list[Array]:
+        return [value for run in self.before(candidate)[1] for value in run.values()]
+
     def fed(self, inputs: Path) -> EngineCheck:
         """The same check with the inputs of another file."""
-        other = self._copy()
-        assert isinstance(other, EngineCheck)
+        other = copy(self)
         other._feeds = inputs
         return other
 
     def judged_by(self, verdicts: EngineVerdicts) -> EngineCheck:
         """The same check in another engine."""
-        other = self._copy()
-        assert isinstance(other, EngineCheck)
+        other = copy(self)
         other._verdicts = verdicts
         return other
 
@@ -286,53 +288,22 @@ def _invalid(message: str) -> Evidence:
     return Evidence(status=125, verdict=VerdictFile(outcome="invalid", message=message))
 
 
-def _tool_failed(failure: ToolFailure, by: str) -> Evidence:
-    """The tool's own failure, which is one of a kind, as that of an engine."""
-    name = by.partition(":")[0].split()[0]
-    said = VerdictFile(outcome="fails", engine=name, stage="transform", kind=failure.kind, message=failure.message)
-    return Evidence(status=1, output=failure.message.encode(), verdict=said)
-
-
 # Transformations that are judged one by one, told as they happen, and counted.
 
 STAGE = "transform"
 
 
-class Counter:
-    """Counts what is asked."""
-
-    def __init__(self) -> None:
-        self.count = 0
-
-    def next(self) -> int:
-        """The number of the next one, from 1."""
-        self.count += 1
-        return self.count
-
-
+@dataclass(frozen=True)
 class Asking:
-    """Asks a check about models and passes. ``reference`` is the failure that counts, None until there is one."""
+    """Asks a check about models and passes; ``runs`` counts and judges, also for other checks of the same search."""
 
-    def __init__(self, check: TransformationCheck, listener: events.Listener, counter: Counter | None = None) -> None:
-        self.check = check
-        self.reference: Signature | None = None
-        self.counter = counter or Counter()
-        self._listener = listener
-
-    def about(self, check: TransformationCheck) -> Asking:
-        """The same, counted together, of another check."""
-        other = Asking(check, self._listener, self.counter)
-        other.reference = self.reference
-        return other
+    check: TransformationCheck
+    runs: CheckRuns
 
     def judged(self, model: Path, passes: Sequence[str] | None, description: str, *, cold: bool = False) -> Judged:
         """How a model fails with these passes. Raises CheckError if the tool cannot be run."""
-        number = self.counter.next()
         check = self.check.told(AskedPasses(passes=passes, cold=cold))
-        line = check.line(model)
-        self._listener(events.Checking(number=number, stage=STAGE, description=description, line=line))
-        judged = judge(check.run(model), Rules(), self.reference)
-        self._listener(judged.event(number, STAGE))
+        judged = self.runs.once(lambda: check.run(model), line=check.line(model), description=description)
         if judged.outcome is Outcome.INFRASTRUCTURE:
             raise errors.CheckError(f"the check could not be run: {judged.reason}")
         return judged
@@ -368,15 +339,19 @@ class PassSearch:
         without = shortest(sets)
         if not without:
             return PassFindings(all=tuple(every), alone=tuple(alone), complete=complete)
-        whole_outcome, reason = self._whole(asking_of_whole, whole, without[0])
+        of_whole = None
+        if whole != self._piece:
+            rest = [name for name in self._passes_of(whole) if name not in without[0]]
+            description = f"the whole model without {some_of(without[0], 3)}"
+            of_whole = asking_of_whole.judged(whole, rest, description, cold=True)
         return PassFindings(
             all=tuple(every),
             alone=tuple(alone),
             without=tuple(map(tuple, without)),
             complete=complete,
             verified=self._verified(alone, without[0], every),
-            whole_is_right=None if whole_outcome is None else whole_outcome is Outcome.PASSES,
-            whole=reason,
+            whole_is_right=None if of_whole is None else of_whole.outcome is Outcome.PASSES,
+            whole="" if of_whole is None else of_whole.reason,
             omission=self._transformer.omission(without[0]),
         )
 
@@ -402,11 +377,3 @@ class PassSearch:
         fails = self._asking.judged(self._piece, alone, f"fresh: only {some_of(alone, 3)}", cold=True)
         right = self._asking.judged(self._piece, rest, f"fresh: without {some_of(without, 3)}", cold=True)
         return fails.outcome is Outcome.REPRODUCES and right.outcome is Outcome.PASSES
-
-    def _whole(self, asking: Asking, whole: Path, without: Sequence[str]) -> tuple[Outcome | None, str]:
-        """What becomes of the whole model without these passes."""
-        if whole == self._piece:
-            return None, ""
-        rest = [name for name in self._passes_of(whole) if name not in without]
-        judged = asking.judged(whole, rest, f"the whole model without {some_of(without, 3)}", cold=True)
-        return judged.outcome, judged.reason

@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING
 
 from biopsy import errors, events
 from biopsy.checks.command_line import NO_WORDS, parse
-from biopsy.checks.judge import signature_of
 from biopsy.checks.outcome import Judged, Outcome
 from biopsy.engines.registry import PLAIN
 from biopsy.model.index import index_file
@@ -22,6 +21,7 @@ from biopsy.model.sources import sources_of
 from biopsy.processes.cleanup import temporary_folder
 from biopsy.processes.writing import write_whole
 from biopsy.questions.transformations.check import (
+    STAGE,
     AskedPasses,
     Asking,
     CommandOfUser,
@@ -50,6 +50,7 @@ from biopsy.questions.transformations.verdict import EngineVerdicts
 from biopsy.reduction.job import RecordingOptions, ReductionJob, run_job
 from biopsy.reduction.result import Reduction, Target, inputs_file
 from biopsy.session.checked_search import SearchOptions
+from biopsy.session.judging import CheckRuns
 from biopsy.tensors.files import read_feeds, write_feeds
 from biopsy.tensors.results import Feed
 from biopsy.text import ask_for, first_line, printable, shortened, similar, some_of
@@ -79,7 +80,9 @@ def find_transformation(
     EngineMissing.
     """
     with temporary_folder("biopsy-") as scratch, _transformer(question, scratch) as transformer:
-        feeds = _feeds(question, scratch)
+        feeds = scratch / "inputs.safetensors"  # none where a command decides
+        if isinstance(question.decides, SameEngine):
+            write_feeds(feeds, question.decides.feeds())
         require_passes(question, transformer)
         with _check(question, transformer, scratch, feeds) as check:
             return _TransformationSearch(question, transformer, check, scratch, feeds, listener).run()
@@ -116,14 +119,6 @@ def _check(
         yield EngineCheck(transformer, by, scratch, verdicts, feeds, asked)
 
 
-def _feeds(question: TransformationQuestion, scratch: Path) -> Path:
-    """The file of the samples; of none where a command decides."""
-    path = scratch / "inputs.safetensors"
-    if isinstance(question.decides, SameEngine):
-        write_feeds(path, question.decides.feeds())
-    return path
-
-
 class _TransformationSearch:
     """The steps, one after the other."""
 
@@ -144,20 +139,20 @@ class _TransformationSearch:
         self._scratch = scratch
         self._feeds = feeds
         self._listener = listener
-        self._asking = Asking(check, listener)
+        self._runs = CheckRuns(STAGE, None, listener, first=1)
+        self._asking = Asking(check, self._runs)
 
     def run(self) -> TransformationFindings:
         started = time.monotonic()
         engine_version = self._require_right_original()
         fault, judged = self._failure()
-        self._asking.reference = signature_of(judged.evidence)
-        self._listener(events.OriginalFails(str(self._asking.reference), judged.reason, judged.evidence.seconds))
+        signature = self._runs.take_failure(judged)
         passes = () if fault == "control" else self._question.passes
         reduction = self._reduced(passes) if self._question.reduces else None
         small = self._model if reduction is None else reduction.output
         found = PassFindings()
         if fault == "transformation" and self._question.finds_passes:
-            on_piece = self._asking.about(self._check_of_piece(reduction))
+            on_piece = Asking(self._check_of_piece(reduction), self._runs)
             search = PassSearch(on_piece, self._transformer, small, self._question.passes)
             found = search.run(self._asking, self._model)
         second = self._second_opinion(small, reduction, passes, judged)
@@ -167,11 +162,11 @@ class _TransformationSearch:
             where=self._where(engine_version, second),
             fault=fault,
             judged=judged,
-            signature=self._asking.reference,
+            signature=signature,
             piece=self._piece(small, reduction, passes),
             passes=found,
             reduction=reduction,
-            checks=self._asking.counter.count + (reduction.checks if reduction else 0),
+            checks=self._runs.checks + (reduction.checks if reduction else 0),
             seconds=time.monotonic() - started,
             stopped=reduction.stopped if reduction else None,
         )
@@ -204,7 +199,6 @@ class _TransformationSearch:
                 f"{first_line(error.message)}",
                 next_steps=[f"biopsy diagnose {self._model}"],
             ) from error
-        assert isinstance(self._check, EngineCheck)
         if self._check.is_mute(self._model):
             raise errors.CheckError(
                 f"{self._model} gives no finite number: nothing can be compared",
@@ -401,11 +395,10 @@ def require_passes(question: TransformationQuestion, transformer: Transformer) -
             f"--passes: the command has no {PASSES}, so it is not told which passes may run",
             next_steps=[f"--by '{question.tool.text} {PASSES}'"],
         )
-    title = f"{question.tool.text} {transformer.release}".strip()
     strange = [name for name in wanted if known and name not in known]
     if strange:
         raise errors.UsageError(
-            f"--passes: no pass {strange[0]!r} of {title} runs on {question.index.path}",
+            f"--passes: no pass {strange[0]!r} of {_title(question, transformer)} runs on {question.index.path}",
             next_steps=[*ask_for(similar(strange[0], known)), f"those that do: {some_of(known, 12)}"],
         )
 

@@ -95,9 +95,6 @@ class KnownTransformer(Transformer):
         self._limits = limits
         self._numbers = itertools.count()
         self._server: ForkServer | None = None
-        self._start()
-
-    def _start(self) -> None:
         with suppress(ServerGoneError):
             self._server = ForkServer(self._words)
 
@@ -146,7 +143,18 @@ class KnownTransformer(Transformer):
         told = self._scratch / f"answer-{next(self._numbers)}.json"
         try:
             ended = self._run({**request, "answer": str(told)}, cold=cold)
-            return _answer(told, ended, self._name)
+            if ended.cause != "itself" or ended.status < 0:
+                return _death(ended)
+            try:
+                found = json.loads(read_plain(told, _MOST_BYTES))
+                if "error" in found:
+                    return ToolFailure(str(found["error"]["kind"]), str(found["error"]["message"]))
+                return dict(found["answer"])
+            except FileNotFoundError:
+                return ToolFailure(f"exit status {ended.status}", _printed(ended))
+            except (OSError, ValueError, KeyError, TypeError) as error:
+                what = f"the process of {self._name} gave an answer that is not understood: {error}"
+                raise errors.BiopsyError(what) from error
         finally:
             told.unlink(missing_ok=True)
 
@@ -198,39 +206,18 @@ class CommandTransformer(Transformer):
             return None
         chosen = self._named if passes is None else passes
         places = {SOURCE: str(source), TARGET: str(target), PASSES: ",".join(chosen)}
-        return self._ended([_filled(word, places) for word in words], target)
-
-    def _ended(self, words: list[str], target: Path) -> ToolFailure | None:
+        place = re.compile("|".join(map(re.escape, places)))  # what a name puts in one of them is no place again
+        command = [place.sub(lambda found: places[found.group()], word) for word in words]
         try:
-            ended = process.run(words, lambda: self._limits)
+            ended = process.run(command, lambda: self._limits)
         except process.CannotStartError as error:
-            raise errors.UsageError(f"--by: {words[0]} cannot be started: {error.reason}") from error
+            raise errors.UsageError(f"--by: {command[0]} cannot be started: {error.reason}") from error
         if ended.cause != "itself" or ended.status < 0:
             return _death(ended)
         if ended.status != 0:
             lines = [line for line in _printed(ended).splitlines() if line.strip()]
             return ToolFailure(f"exit status {ended.status}", lines[-1] if lines else "")
         return _written(target)
-
-
-def _filled(word: str, places: Mapping[str, str]) -> str:
-    """A word with what its places stand for; what a name puts there is no place again."""
-    return re.sub("|".join(map(re.escape, places)), lambda found: places[found.group()], word)
-
-
-def _answer(told: Path, ended: Ended, name: str) -> dict[str, Any] | ToolFailure:
-    if ended.cause != "itself" or ended.status < 0:
-        return _death(ended)
-    try:
-        found = json.loads(read_plain(told, _MOST_BYTES))
-        if "error" in found:
-            return ToolFailure(str(found["error"]["kind"]), str(found["error"]["message"]))
-        answer: dict[str, Any] = dict(found["answer"])
-    except FileNotFoundError:
-        return ToolFailure(f"exit status {ended.status}", _printed(ended))
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        raise errors.BiopsyError(f"the process of {name} gave an answer that is not understood: {error}") from error
-    return answer
 
 
 def _death(ended: Ended) -> ToolFailure:

@@ -178,15 +178,17 @@ class EngineVerdicts:
         """What a model gives whose values are rounded as the tool may round them."""
         if self._rounds_to == "float32":
             return self._first_plain(before, feeds)
-        proto, given = (
-            parse(before.data or (b"" if before.path is None else before.path.read_bytes()), before.path),
-            read_feeds(feeds),
-        )
+        data = before.data or (b"" if before.path is None else before.path.read_bytes())
+        proto, given = parse(data, before.path), read_feeds(feeds)
         every = [name for node in proto.graph.node for name in node.output if name]
         recorded = self._plain[0].run(before, feeds, every) if self._rounds_to == "int8" else []
         ranges = ranges_of([*recorded, *given])
         model = rounded_model(proto, self._rounds_to, ranges)
-        with self._file_of(rounded_feeds(given, self._rounds_to, ranges)) as path:
+        to = self._rounds_to
+        feeds_of_type = [
+            {name: _rounded(value, to, ranges.get(name)) for name, value in feed.items()} for feed in given
+        ]
+        with self._file_of(feeds_of_type) as path:
             return self._first_plain(ModelInput(model.SerializeToString(), before.folder), path)
 
     def _first_plain(self, model: ModelInput, feeds: Path) -> Runs:
@@ -323,11 +325,6 @@ def ranges_of(samples: Sequence[Feed]) -> dict[str, tuple[float, float]]:
                 low, high = found.get(name, (0.0, 0.0))
                 found[name] = (min(low, float(finite.min())), max(high, float(finite.max())))
     return found
-
-
-def rounded_feeds(feeds: Sequence[Feed], to: Rounds, ranges: Ranges) -> list[dict[str, Array]]:
-    """The inputs with every number rounded."""
-    return [{name: _rounded(value, to, ranges.get(name)) for name, value in feed.items()} for feed in feeds]
 
 
 def rounded_model(model: onnx.ModelProto, to: Rounds, ranges: Ranges) -> onnx.ModelProto:

@@ -20,7 +20,7 @@ from biopsy.model.index import ModelIndex, Node, index_file
 from biopsy.model.load import parse, read_bytes
 from biopsy.model.weights_file import save_with_weights
 from biopsy.processes.cleanup import temporary_folder
-from biopsy.questions.builds.flags import SettingProbe
+from biopsy.questions.builds.flags import STAGE, SettingProbe
 from biopsy.questions.builds.settings import VARIABLE, SettingChange, VariedCheck, varied_check
 from biopsy.questions.workarounds.changes import (
     MODEL_KINDS,
@@ -38,6 +38,7 @@ from biopsy.questions.workarounds.verification import ChangeTrials
 from biopsy.reduction.job import RecordingOptions, ReductionJob, run_job
 from biopsy.reduction.result import Target
 from biopsy.session.checked_search import SearchOptions, prepared
+from biopsy.session.judging import CheckRuns
 from biopsy.session.trial import Budget, BudgetMeter, BudgetSpentError
 from biopsy.text import did_you_mean, first_line
 
@@ -91,7 +92,8 @@ class WorkaroundSearch:
 
     def __post_init__(self) -> None:
         self._meter = BudgetMeter(self.question.budget)
-        self._probe = SettingProbe(self.check, self.question.model, self.question.rules, self._bounded)
+        runs = CheckRuns(STAGE, self.question.rules, self._bounded)
+        self._probe = SettingProbe(self.check, self.question.model, runs, self._bounded)
 
     def run(self, settings: Sequence[SettingChange] | None = None) -> Workarounds:
         """Look at the original, learn what is right, try what may help; of settings only the known ones, if given."""
@@ -107,7 +109,6 @@ class WorkaroundSearch:
                 f"the model does not fail this check in {question.template.spec.text}: there is nothing to mend",
                 next_steps=error.next_steps,
             ) from error
-        trials = ChangeTrials(
             question=question,
             check=self.check,
             probe=self._probe,

@@ -25,7 +25,7 @@ from biopsy.model.tensor_type import DTYPE_OF_ELEM
 from biopsy.processes import cleanup
 from biopsy.processes.writing import write_transient
 from biopsy.questions.builds.flags import SettingProbe
-from biopsy.questions.builds.settings import SettingChange, VariedCheck
+from biopsy.questions.builds.settings import SettingChange
 from biopsy.questions.lint.specification import lost_validity
 from biopsy.questions.workarounds.latency import Latency, Side, side_by_side
 from biopsy.questions.workarounds.question import ChangeCandidate, WorkaroundQuestion, interface_objection, patched
@@ -52,7 +52,6 @@ class ChangeTrials:
     """
 
     question: WorkaroundQuestion
-    check: VariedCheck
     probe: SettingProbe
     candidate: Path
     scratch: Path
@@ -169,26 +168,17 @@ class ChangeTrials:
 
     def _checked(self, candidate: ChangeCandidate) -> str | None:
         """What the check says against a candidate, or that the original does not fail beside it; None if nothing."""
-        runs = self.probe.needed
-        probe = self._probe_of(self.candidate) if candidate.patches else self.probe
-        for _ in range(runs):
-            judged = probe.once(candidate.change, f"fresh: {candidate.text}", cold=True)
-            if judged.outcome is not Outcome.PASSES:
-                return f"the check: {judged.outcome.value}: {judged.reason}"
-        for _ in range(runs):
-            if self.probe.once(SettingChange(), "fresh: as it was", cold=True).outcome is Outcome.REPRODUCES:
-                return None
+        probe = self.probe.on(self.candidate) if candidate.patches else self.probe
+        judged = probe.fresh(candidate.change, candidate.text)
+        if judged.outcome is not Outcome.PASSES:
+            return f"the check: {judged.outcome.value}: {judged.reason}"
+        if self.probe.still_fails():
+            return None
         return "the check passes, but then it passes as it was too: nothing can be said"
-
-    def _probe_of(self, model: Path) -> SettingProbe:
-        """What runs the check on another file than the original, and knows the original's failure."""
-        probe = SettingProbe(self.check, model, self.question.rules, self.listener)
-        probe.reference, probe.needed = self.probe.reference, self.probe.needed
-        return probe
 
     def check_file(self, path: Path, change: VerifiedChange) -> str | None:
         """What the check says against a patched model as it was written, in a fresh process; None if it passes."""
-        judged = self._probe_of(path).once(SettingChange(), f"as written: {change.text}", cold=True)
+        judged = self.probe.on(path).once(SettingChange(), f"as written: {change.text}", cold=True)
         return None if judged.outcome is Outcome.PASSES else f"{judged.outcome.value}: {judged.reason}"
 
     def _latency(self, candidate: ChangeCandidate) -> Latency | None:
