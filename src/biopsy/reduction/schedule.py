@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass
 from itertools import takewhile
 from typing import Literal
@@ -201,7 +200,17 @@ def schedule_of(
 
     Raises UsageError for unknown names, and for options that could not do what they say.
     """
-    _require_known((*passes.skip, *passes.only))
+    known = [*(named.name for named in PASSES), *(named.name for named in MODEL_PASSES)]
+    for name in (*passes.skip, *passes.only):
+        if name not in known:
+            raise errors.UsageError(
+                f"there is no pass {name!r}",
+                next_steps=[
+                    *did_you_mean(name, known, most=1),
+                    f"passes: {', '.join(known)}",
+                    "biopsy debug reduce --list-passes says what they do",
+                ],
+            )
     for option, asked in (("--simplify", passes.simplify), ("--anonymize", passes.anonymize)):
         if asked and mode != "minimal":
             raise errors.UsageError(f"{option} needs --mode=minimal, not {mode}", next_steps=["--mode=minimal"])
@@ -229,17 +238,3 @@ _OF_MODE: dict[Mode, tuple[tuple[str, ...], tuple[str, ...]]] = {
     "linear": (("linear",), ()),
 }
 """The passes over nodes of each mode: those that run once, and those that are repeated."""
-
-
-def _require_known(names: Iterable[str]) -> None:
-    known = [*(named.name for named in PASSES), *(named.name for named in MODEL_PASSES)]
-    for name in names:
-        if name not in known:
-            raise errors.UsageError(
-                f"there is no pass {name!r}",
-                next_steps=[
-                    *did_you_mean(name, known, most=1),
-                    f"passes: {', '.join(known)}",
-                    "biopsy debug reduce --list-passes says what they do",
-                ],
-            )
