@@ -10,7 +10,7 @@ import importlib
 import sys
 import time
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import nullcontext
 from functools import partial
 from pathlib import Path
 from types import ModuleType
@@ -41,7 +41,7 @@ from biopsy.processes.writing import as_private_as_what_is_read
 from biopsy.text import line_of, size_text
 
 if TYPE_CHECKING:
-    from biopsy.processes.watch import Cause, Limits
+    from biopsy.processes.watch import Limits
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -93,7 +93,9 @@ def _told(error: errors.BiopsyError) -> errors.BiopsyError:
 
 
 def _dispatch(program: str, words: list[str], console: Console, *, is_program: bool) -> int:
-    asked = commands.read(_asking_for_help(words))
+    leading, plain = split_leading(words)
+    asks_for_help = plain[:1] == ["help"]  # ``help debug reduce`` is ``--help debug reduce``
+    asked = commands.read([*leading, "--help", *plain[1:]] if asks_for_help else words)
     command = asked.command
     if command is None:
         return _outside_commands(program, asked, console)
@@ -119,18 +121,21 @@ def _dispatch(program: str, words: list[str], console: Console, *, is_program: b
     for line in absent_options.notes(args):
         console.warn(line)
     work = partial(_executed, module, args, console)
-    warmed_up = getattr(module, "warmed_up", _not_warmed_up)
+    warmed_up = getattr(module, "warmed_up", lambda args, console: nullcontext())
     kept = {KEEP_VARIABLE: "1"} if getattr(args, "keep_processes", False) else {}
     with variables(kept), as_private_as_what_is_read(sources(parser, args)), warmed_up(args, console):
         if rest is not None:
             require_own_place(parser, rest_option, rest, program)
             warn_of_unread(parser, rest_option, rest, console)
-        require_no_file_twice(parser, args, getattr(module, "derived_files", _none)(args))
+        require_no_file_twice(parser, args, getattr(module, "derived_files", lambda args: {})(args))
         open_log(args, console)
+        from biopsy.checks import verdict
+
         if not command.says_when_it_looks:
-            _say_that_it_looks()
-        if is_program and command.may_crash and (types.are_given(args) or not _is_a_check()):
-            conclude = partial(getattr(module, "conclude_crash", _tell), args, console)
+            verdict.report_looking()
+        if is_program and command.may_crash and (types.are_given(args) or not verdict.is_wanted()):
+            tell = getattr(module, "conclude_crash", lambda args, console, crash: console.failure(crash))
+            conclude = partial(tell, args, console)
             return _watched(work, console, conclude, words, command, types.limits_of(args, command.may_take))
         return work()
 
@@ -175,41 +180,19 @@ def _watched(
     except errors.EngineCrash as crash:
         return conclude(crash)
     except supervised.LimitReachedError as reached:
-        raise _limit_reached(reached.cause, words, command, bounds) from reached
-
-
-def _limit_reached(cause: Cause, words: Sequence[str], command: commands.Command, bounds: Limits) -> errors.BiopsyError:
-    """What a command that was stopped says, with the line that lets it take ten times as long, or twice the memory."""
-    if cause == "time":
-        reached = f"it took longer than {bounds.seconds:g} s"
-        more = ("--timeout", f"{10 * (bounds.seconds or 0):g}s")
-    else:
-        reached = f"it used more than {size_text(bounds.memory or 0)} of memory"
-        more = ("--memory-limit", f"{-(-2 * (bounds.memory or 0) // 10**6)}MB")
-    line = line_with(words, (), command.words[-1], more, without=more[:1])
-    return errors.BiopsyError(
-        f"biopsy {' '.join(command.words)} was stopped: {reached}",
-        kept="nothing was written",
-        next_steps=[f"{line}    if you trust the model"],
-    )
-
-
-def _tell(args: argparse.Namespace, console: Console, crash: errors.EngineCrash) -> int:
-    """What most commands do when an engine has ended the process that they worked in."""
-    del args
-    return console.failure(crash)
-
-
-def _is_a_check() -> bool:
-    from biopsy.checks import verdict
-
-    return verdict.is_wanted()
-
-
-def _say_that_it_looks() -> None:
-    from biopsy.checks import verdict
-
-    verdict.report_looking()
+        # The line to type lets it take ten times as long, or twice the memory.
+        if reached.cause == "time":
+            limit = f"it took longer than {bounds.seconds:g} s"
+            more = ("--timeout", f"{10 * (bounds.seconds or 0):g}s")
+        else:
+            limit = f"it used more than {size_text(bounds.memory or 0)} of memory"
+            more = ("--memory-limit", f"{-(-2 * (bounds.memory or 0) // 10**6)}MB")
+        line = line_with(words, (), command.words[-1], more, without=more[:1])
+        raise errors.BiopsyError(
+            f"biopsy {' '.join(command.words)} was stopped: {limit}",
+            kept="nothing was written",
+            next_steps=[f"{line}    if you trust the model"],
+        ) from reached
 
 
 def _rest_on(basis: str, console: Console) -> None:
@@ -222,22 +205,6 @@ def _rest_on(basis: str, console: Console) -> None:
         from biopsy.checks import verdict
 
         verdict.report_settings(basis)
-
-
-def _not_warmed_up(args: argparse.Namespace, console: Console) -> AbstractContextManager[None]:
-    """What most commands have begin before anything else: nothing."""
-    return nullcontext()
-
-
-def _none(args: argparse.Namespace) -> types.Derived:
-    """The files that most commands name by themselves."""
-    return {}
-
-
-def _asking_for_help(words: list[str]) -> list[str]:
-    """``help debug reduce`` in the words of an option: ``--help debug reduce``."""
-    leading, rest = split_leading(words)
-    return [*leading, "--help", *rest[1:]] if rest[:1] == ["help"] else words
 
 
 def _outside_commands(program: str, asked: commands.Asked, console: Console) -> int:

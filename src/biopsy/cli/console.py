@@ -226,10 +226,14 @@ class Console:
         self._write_log(text)
         if stream is None:  # closed before we started, as by ``>&-``
             return
-        if wraps and stream.isatty():
-            text = _fitted(text, stream)
+        width = _width(stream) if wraps and stream.isatty() else 0
+        if 0 < width < len(text):  # a script, and the log, get it as it is
+            from biopsy.cli.terminal_text import wrapped
+
+            text = "\n".join(wrapped(text, width))
+        encoding = stream.encoding or "utf-8"
         try:
-            print(_encodable(text, stream), file=stream, flush=True)
+            print(text.encode(encoding, "backslashreplace").decode(encoding), file=stream, flush=True)
         except BrokenPipeError:
             _discard_from_now_on(stream)
         except OSError as error:
@@ -252,16 +256,6 @@ class Console:
             log.close()
 
 
-def _fitted(text: str, stream: TextIO) -> str:
-    """The text with line ends where the terminal's width asks for them. A script, and the log, get it as it is."""
-    width = _width(stream)
-    if len(text) <= width:
-        return text
-    from biopsy.cli.terminal_text import wrapped
-
-    return "\n".join(wrapped(text, width))
-
-
 def _width(stream: TextIO) -> int:
     """How many columns a terminal has; 0 where nobody can tell."""
     asked = os.environ.get("COLUMNS", "")
@@ -271,16 +265,6 @@ def _width(stream: TextIO) -> int:
         return os.get_terminal_size(stream.fileno()).columns
     except (OSError, ValueError):
         return 0
-
-
-def _encodable(text: str, stream: TextIO) -> str:
-    """The text with what the stream's encoding lacks written as escapes."""
-    encoding = stream.encoding or "utf-8"
-    try:
-        text.encode(encoding)
-    except UnicodeEncodeError:
-        return text.encode(encoding, "backslashreplace").decode(encoding)
-    return text
 
 
 def _discard_from_now_on(stream: TextIO) -> None:

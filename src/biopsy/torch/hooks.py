@@ -269,7 +269,11 @@ class _Calls:
         given = self._given.get(part, {})
         if id(output) in given and given[id(output)] == _version(output):
             return f"the module {part} returns what it is given, and something else leaves its nodes"
-        if value.shape is not None and not _fits(value.shape, output.shape):
+        declared, shape = value.shape, output.shape
+        if declared is not None and (
+            len(declared) != len(shape)
+            or any(isinstance(size, int) and size != real for size, real in zip(declared, shape, strict=True))
+        ):
             return f"the module {part} returns another shape than its nodes give: the exporter has put more into them"
         if _is_reordered(output) and value.producer().op_type not in _KEEP_ORDER:
             return (
@@ -291,12 +295,6 @@ class _Calls:
 def _version(tensor: Any) -> int | None:
     """Which in-place operators count up; None where nothing is counted."""
     return None if tensor.is_inference() else int(tensor._version)
-
-
-def _fits(declared: Any, shape: Sequence[int]) -> bool:
-    if len(declared) != len(shape):
-        return False
-    return all(not isinstance(size, int) or size == given for size, given in zip(declared, shape, strict=True))
 
 
 def _is_reordered(tensor: Any) -> bool:

@@ -121,7 +121,9 @@ class Location:
         piece = SmallestPiece(nodes=part.nodes, of=part.nodes_before)
         if bundled:
             piece = replace(piece, path=part.output, inputs=part.inputs)
-            told = EarlierFindings(title=_title(accusation, places), verdict=_told(accusation, places))
+            # Folders of the author's are nobody else's business.
+            where = "".join(f" {Path(p.file).name}:{p.line}: {p.code}." for p in places[:1] if p.file)
+            told = EarlierFindings(title=_title(accusation, places), verdict=f"{accusation.text}{where}")
             made = self._answer("bundle", lambda: self._packed(failing, part, told))
             piece = piece if made is None else replace(piece, bundle=made)
         return Located(accusation=accusation, places=places, values=values, piece=piece)
@@ -163,10 +165,19 @@ class Location:
     def _wrong(self, failing: FailingExport) -> tuple[tuple[LayerFindings, ModelIndex], str]:
         left = self._steps.left
         within = replace(failing, timeout=left.for_run(failing.timeout))
-        found = wrong_layers(within, self._scratch, left.bounding(self._listener))
+        question = question_about(
+            within.model,
+            within.model.parent,
+            lambda _: read_feeds(within.golden),
+            suspect=within.engine,
+            reference=within.reference,
+            judge=Judge(within.asked.tolerances, within.asked.stats),
+            timeout=within.timeout,
+        )
+        layers = Examination(question, self._scratch, left.bounding(self._listener)).run()
         left.require()  # a layer that took longer than that is not slow by itself
-        named = first_of([suspect.name for suspect in found[0].suspects], _MOST_NAMED, "; ")
-        return found, named or "none by itself"
+        named = first_of([suspect.name for suspect in layers.suspects], _MOST_NAMED, "; ")
+        return (layers, question.index), named or "none by itself"
 
     def _smallest(self, failing: FailingExport) -> tuple[Reduction, str]:
         found = smallest_part(failing, self._folder, self._scratch, self._steps.left.seconds, self._listener)
@@ -209,12 +220,6 @@ def _title(accusation: Accusation, places: tuple[ModuleLine, ...]) -> str:
     return f"{part.get(accusation.part or '', 'torch.onnx translates wrongly:')} {operators or 'an operator'}"
 
 
-def _told(accusation: Accusation, places: tuple[ModuleLine, ...]) -> str:
-    """The verdict for who gets the bundle. Folders of the author's are nobody else's business."""
-    where = "".join(f" {Path(place.file).name}:{place.line}: {place.code}." for place in places[:1] if place.file)
-    return f"{accusation.text}{where}"
-
-
 # Which part of an exported model is wrong: its layers held against golden values, and the smallest part that fails.
 
 PIECE = "piece.onnx"
@@ -246,23 +251,6 @@ class FailingExport:
             *("--load-inputs", as_word(self.golden), "--load-outputs", as_word(self.golden)),
             *("--atol", repr(limits.atol), "--rtol", repr(limits.rtol)),
         ]
-
-
-def wrong_layers(failing: FailingExport, scratch: Path, listener: events.Listener) -> tuple[LayerFindings, ModelIndex]:
-    """The layers that the engine computes otherwise than the golden values have it, and the model that they are of.
-
-    Raises CannotCompare and what else stops every run.
-    """
-    question = question_about(
-        failing.model,
-        failing.model.parent,
-        lambda _: read_feeds(failing.golden),
-        suspect=failing.engine,
-        reference=failing.reference,
-        judge=Judge(failing.asked.tolerances, failing.asked.stats),
-        timeout=failing.timeout,
-    )
-    return Examination(question, scratch, listener).run(), question.index
 
 
 def are_only_ties(failing: FailingExport, nodes: Sequence[LayerNode], scratch: Path) -> bool:
