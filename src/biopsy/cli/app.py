@@ -152,8 +152,7 @@ def _executed(module: ModuleType, args: argparse.Namespace, console: Console) ->
         shown.say_basis()
         raise
     finally:
-        native = sys.modules.get("biopsy.model.onnx_native")
-        for line in native.taken_left_out() if native is not None else ():
+        for line in own_process.taken_warnings():
             console.warn(line)
     shown.say_basis()
     return status
@@ -197,9 +196,7 @@ def _watched(
 
 def _rest_on(basis: str, console: Console) -> None:
     """Have verdicts say on which settings of files they rest, and whoever has this process as its check too."""
-    judging = sys.modules.get("biopsy.checks.judge")
-    if judging is not None:
-        judging.settings_heard.clear()  # those of another command line
+    own_process.settings_heard.clear()  # those of another command line
     console.basis.own = basis
     if basis:
         from biopsy.checks import verdict

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
 
 from biopsy import errors
+from biopsy.processes import own_process
 from biopsy.processes.reaper import VERDICT_VARIABLE
 from biopsy.processes.writing import open_anew
 from biopsy.text import QUESTION, printable, shortened
@@ -48,8 +49,7 @@ class Basis:
     @property
     def text(self) -> str:
         """What this command and commands in its checks owe to files, as far as they have told; "" if nothing."""
-        judging = sys.modules.get("biopsy.checks.judge")
-        heard = ", ".join(judging.settings_heard) if judging is not None else ""
+        heard = ", ".join(own_process.settings_heard)
         return " and with ".join(filter(None, [self.own, heard and f"{heard}, in the check"]))
 
 

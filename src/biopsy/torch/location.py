@@ -122,10 +122,11 @@ class Location:
         if bundled:
             piece = replace(piece, path=part.output, inputs=part.inputs)
             # Folders of the author's are nobody else's business.
-            where = "".join(f" {Path(p.file).name}:{p.line}: {p.code}." for p in places[:1] if p.file)
-            told = EarlierFindings(title=_title(accusation, places), verdict=f"{accusation.text}{where}")
-            made = self._answer("bundle", lambda: self._packed(failing, part, told))
-            piece = piece if made is None else replace(piece, bundle=made)
+            first = places[0] if places and places[0].file else None
+            where = "" if first is None else f" {Path(first.file or '').name}:{first.line}: {first.code}."
+            earlier = EarlierFindings(title=_title(accusation, places), verdict=f"{accusation.text}{where}")
+            bundle = self._answer("bundle", lambda: self._packed(failing, part, earlier))
+            piece = replace(piece, bundle=bundle)
         return Located(accusation=accusation, places=places, values=values, piece=piece)
 
     def _answer(self, name: str, answer: Callable[[], tuple[_Found, str]]) -> _Found | None:

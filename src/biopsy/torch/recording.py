@@ -398,8 +398,8 @@ def _draws(node: Any) -> bool:
     if torch.Tag.nondeterministic_seeded not in getattr(node.target, "tags", ()):
         return False
     for place, argument in enumerate(node.target._schema.arguments):
-        name, given = argument.name, node.kwargs.get(argument.name, argument.default_value)
-        value = node.args[place] if place < len(node.args) else given
+        name, is_placed = argument.name, place < len(node.args)
+        value = node.args[place] if is_placed else node.kwargs.get(name, argument.default_value)
         if (name in _SWITCHES and value is False) or (name in _CHANCES and value == 0):
             return False
     return True
