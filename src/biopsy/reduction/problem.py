@@ -336,15 +336,8 @@ class Problem:
         if self._cut == "auto" and self.may_cut_inputs:
             self.recording.include(tensor for node in candidate.nodes for tensor in self.index.node_writes[node])
 
-    def as_fed(self, candidate: Candidate, tensors: Iterable[int]) -> Candidate:
-        """The candidate with some cuts fed, whatever the policy makes of them."""
-        return self._in_form(candidate, tensors, fed=True)
-
-    def as_frozen(self, candidate: Candidate, tensors: Iterable[int]) -> Candidate:
-        """The candidate with some cuts frozen, as far as one value of theirs is known; the others stay fed."""
-        return self._in_form(candidate, tensors, fed=False)
-
-    def _in_form(self, candidate: Candidate, tensors: Iterable[int], *, fed: bool) -> Candidate:
+    def in_form(self, candidate: Candidate, tensors: Iterable[int], *, fed: bool) -> Candidate:
+        """The candidate with some cuts fed, whatever the policy makes of them; or frozen, if one value is known."""
         if self._cut != "auto":
             return candidate
         chosen = set(tensors)

@@ -186,12 +186,6 @@ class Passes:
         """Whether a pass of the mode is to run."""
         return named.name not in self.skip and (not self.only or named.name in self.only)
 
-    def takes_afterwards(self, named: NamedModelPass) -> bool:
-        """Whether a pass over the model itself is to run."""
-        asked = {"simplify": self.simplify, "anonymize": self.anonymize}
-        wanted = not named.only_with or any(asked[option] for option in named.only_with) or named.name in self.only
-        return self.takes(named) and wanted
-
 
 def schedule_of(
     mode: Mode, passes: Passes = Passes(), *, keep_inputs: bool = False, keep_outputs: bool = False
@@ -211,9 +205,10 @@ def schedule_of(
                     "biopsy debug reduce --list-passes says what they do",
                 ],
             )
-    for option, asked in (("--simplify", passes.simplify), ("--anonymize", passes.anonymize)):
-        if asked and mode != "minimal":
-            raise errors.UsageError(f"{option} needs --mode=minimal, not {mode}", next_steps=["--mode=minimal"])
+    asked = {"simplify": passes.simplify, "anonymize": passes.anonymize}
+    for option, is_asked in asked.items():
+        if is_asked and mode != "minimal":
+            raise errors.UsageError(f"--{option} needs --mode=minimal, not {mode}", next_steps=["--mode=minimal"])
     if passes.anonymize and (keep_inputs or keep_outputs):
         kept = "--no-reduce-inputs" if keep_inputs else "--no-reduce-outputs"
         raise errors.UsageError(f"--anonymize cannot be combined with {kept}, which keeps names of the original")
@@ -225,7 +220,8 @@ def schedule_of(
             named
             for named in MODEL_PASSES
             if mode == "minimal"
-            and passes.takes_afterwards(named)
+            and passes.takes(named)
+            and (not named.only_with or named.name in passes.only or any(asked[name] for name in named.only_with))
             and not (keep_inputs and named.changes_inputs)
             and not (keep_outputs and named.changes_outputs)
         ),

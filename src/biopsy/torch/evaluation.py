@@ -58,11 +58,6 @@ class OnnxModel:
     program: Any
     sample: Sample
 
-    @property
-    def as_input(self) -> ModelInput:
-        """As engines take it."""
-        return ModelInput(b"", self.path.parent, self.path)
-
 
 @dataclass(frozen=True, kw_only=True)
 class Evaluation:
@@ -157,7 +152,7 @@ class Evaluators:
         worker = self._worker(engine)
         worker.limit(self._left.for_run(self._timeout))
         try:
-            return worker.run(model.as_input, feeds)[0]
+            return worker.run(ModelInput(b"", model.path.parent, model.path), feeds)[0]
         except errors.BiopsyError:
             self._left.require()  # it may have been ended by that, be it while it started
             raise

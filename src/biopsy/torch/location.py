@@ -20,7 +20,7 @@ from biopsy.engines.base import ModelInput
 from biopsy.engines.registry import EngineSpec, create
 from biopsy.engines.worker import Worker
 from biopsy.findings.bundle.job import BundleJob, EarlierFindings, RunQuestion
-from biopsy.findings.bundle.make import Bundle, make_bundle
+from biopsy.findings.bundle.make import make_bundle
 from biopsy.model.extract import OutputChoice
 from biopsy.model.index import ModelIndex, index_file
 from biopsy.model.sources import NodeSource, noted_source, source_of_stack
@@ -109,9 +109,13 @@ class Location:
             model=model.path, engine=accusation.engine, golden=recording.path, asked=self._asked, timeout=self._timeout
         )
         found = self._answer("layers", lambda: self._wrong(failing))
+        places: tuple[ModuleLine, ...] = ()
         if found is not None:
-            accusation = self._excused(_resolved(accusation, found[0]), failing, found[0])
-        places = () if found is None else lines_of_layers(*found)
+            findings, index = found
+            accusation = self._excused(_resolved(accusation, findings), failing, findings)
+            # The lines of the layers and groups that make errors, those of the worst first.
+            lines = (lines_of(noted_source(index, node) for node in suspect.nodes) for suspect in findings.suspects)
+            places = tuple(dict.fromkeys(chain.from_iterable(lines)))
         if accusation.blame == "tolerance":
             return Located(accusation=accusation, places=places, values=values)
         part = self._answer("piece", lambda: self._smallest(failing))
@@ -181,14 +185,45 @@ class Location:
         return (layers, question.index), named or "none by itself"
 
     def _smallest(self, failing: FailingExport) -> tuple[Reduction, str]:
-        found = smallest_part(failing, self._folder, self._scratch, self._steps.left.seconds, self._listener)
-        return found, f"{len(found.nodes)} of {count(found.nodes_before, 'node')}"
+        """The smallest part of the model that still differs from its golden values.
 
-    def _packed(self, failing: FailingExport, part: Reduction, told: EarlierFindings) -> tuple[Path, str]:
-        made = packed(failing, part, self._folder, told)
-        if made.standing == "not":
-            raise errors.CheckError(f"no: {BUNDLE}/reproduce.py ended with status {made.status}, and says so")
-        return made.path, "yes" if made.standing == "alone" else "only where biopsy is installed"
+        Raises OriginalPasses and CheckError where there is none.
+        """
+        words = failing.check
+        candidate = self._scratch / "candidate.onnx"
+        job = ReductionJob(
+            target=Target(self._folder / PIECE),
+            search=SearchOptions(candidate=candidate, budget=Budget(seconds=self._steps.left.seconds)),
+            recording=RecordingOptions(samples=lambda: read_feeds(failing.golden), engines=(failing.reference,)),
+            border=Border(mark_intermediate=None),
+            command=parse(words),
+        )
+        with closing(command_check(words, str(candidate), timeout=failing.timeout)) as check:
+            part = run_job(index_file(failing.model), check, job, self._listener)
+        return part, f"{len(part.nodes)} of {count(part.nodes_before, 'node')}"
+
+    def _packed(self, failing: FailingExport, part: Reduction, earlier: EarlierFindings) -> tuple[Path, str]:
+        """The smallest part as a folder to send, seen to fail without biopsy. Raises CheckError if it does not fail."""
+        job = BundleJob(
+            target=self._folder / BUNDLE,
+            original=failing.model,
+            model=part.output,
+            folder=part.output.parent,
+            check=CommandCheck(failing.check, "{}", failing.timeout),
+            run=RunQuestion(
+                engines=[create(failing.engine)],
+                outputs=OutputChoice(),
+                tolerances=failing.asked.tolerances,
+                stats=failing.asked.stats,
+                golden=[failing.golden],
+            ),
+            inputs=part.inputs,
+            found=earlier,
+        )
+        bundle = make_bundle(job)
+        if bundle.standing == "not":
+            raise errors.CheckError(f"no: {BUNDLE}/reproduce.py ended with status {bundle.status}, and says so")
+        return bundle.path, "yes" if bundle.standing == "alone" else "only where biopsy is installed"
 
 
 def _is_as_great(found: ModuleDifference, accusation: Accusation) -> bool:
@@ -266,49 +301,6 @@ def are_only_ties(failing: FailingExport, nodes: Sequence[LayerNode], scratch: P
     return False
 
 
-def smallest_part(
-    failing: FailingExport, folder: Path, scratch: Path, seconds: float | None, listener: events.Listener
-) -> Reduction:
-    """The smallest part of the model that still differs from its golden values, in ``folder``.
-
-    ``seconds``: how long to look for it; ``stopped`` of the result says that this was not enough.
-
-    Raises OriginalPasses and CheckError where there is none.
-    """
-    words = failing.check
-    candidate = scratch / "candidate.onnx"
-    job = ReductionJob(
-        target=Target(folder / PIECE),
-        search=SearchOptions(candidate=candidate, budget=Budget(seconds=seconds)),
-        recording=RecordingOptions(samples=lambda: read_feeds(failing.golden), engines=(failing.reference,)),
-        border=Border(mark_intermediate=None),
-        command=parse(words),
-    )
-    with closing(command_check(words, str(candidate), timeout=failing.timeout)) as check:
-        return run_job(index_file(failing.model), check, job, listener)
-
-
-def packed(failing: FailingExport, found: Reduction, folder: Path, told: EarlierFindings) -> Bundle:
-    """The smallest part as a folder to send, seen to fail without biopsy. Raises CheckError if it does not fail."""
-    job = BundleJob(
-        target=folder / BUNDLE,
-        original=failing.model,
-        model=found.output,
-        folder=found.output.parent,
-        check=CommandCheck(failing.check, "{}", failing.timeout),
-        run=RunQuestion(
-            engines=[create(failing.engine)],
-            outputs=OutputChoice(),
-            tolerances=failing.asked.tolerances,
-            stats=failing.asked.stats,
-            golden=[failing.golden],
-        ),
-        inputs=found.inputs,
-        found=told,
-    )
-    return make_bundle(job)
-
-
 # From nodes of an exported model to lines of the module: what its exporter wrote down, put together.
 
 _QUOTED = re.compile(r"translating node %(\w+) :")
@@ -324,12 +316,6 @@ def lines_of(sources: Iterable[NodeSource | None]) -> tuple[ModuleLine, ...]:
         if source is not None and (source.file is not None or source.operator is not None or source.scopes):
             found.setdefault((source.file, source.line, _module(source)), []).append(source)
     return tuple(_line(group) for group in found.values())
-
-
-def lines_of_layers(found: LayerFindings, index: ModelIndex) -> tuple[ModuleLine, ...]:
-    """The lines of the layers and groups that make errors, those of the worst first."""
-    lines = (lines_of(noted_source(index, node) for node in suspect.nodes) for suspect in found.suspects)
-    return tuple(dict.fromkeys(chain.from_iterable(lines)))
 
 
 def line_of_node(program: Any, message: str) -> ModuleLine | None:

@@ -222,7 +222,7 @@ def _without(context: PassContext, target: Candidate, gone: Sequence[int]) -> li
     written = [tensor for node in gone for tensor in index.node_writes[node]]
     name = index.nodes[gone[0]].label if len(gone) == 1 else f"{len(gone)} nodes"
     return [
-        Proposal(problem.as_fed(rest, written), f"without {name}, fed"),
+        Proposal(problem.in_form(rest, written, fed=True), f"without {name}, fed"),
         Proposal(_frozen(context, rest, written), f"without {name}, frozen"),
     ]
 
@@ -233,7 +233,7 @@ def _frozen(context: PassContext, rest: Candidate, written: Sequence[int]) -> Ca
     Whether it could is asked, which can cost checks, only if there is anything to be frozen so.
     """
     problem = context.problem
-    frozen = problem.as_frozen(rest, written)
+    frozen = problem.in_form(rest, written, fed=False)
     recorded = {tensor for tensor in frozen.turned if problem.frozen(tensor) is None}
     closed = problem.closed(replace(rest, turned=())) if recorded else None
     if closed is None or recorded.isdisjoint(problem.subset(closed).cuts) or context.may_freeze_recorded(recorded):
@@ -249,6 +249,6 @@ def _all_fed(problem: Problem, target: Candidate) -> Iterator[Proposal]:
         return
     for node in reversed(problem.order(target)):
         rest = target.without([node])
-        fed = problem.as_fed(rest, [*cuts, *problem.index.node_writes[node]])
+        fed = problem.in_form(rest, [*cuts, *problem.index.node_writes[node]], fed=True)
         if problem.closed(fed) not in (None, problem.closed(rest)):
             yield Proposal(fed, f"without {problem.index.nodes[node].label}, every cut fed")
