@@ -10,7 +10,7 @@ import importlib
 import sys
 import time
 from collections.abc import Callable, Sequence
-from contextlib import nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 from pathlib import Path
 from types import ModuleType
@@ -121,21 +121,18 @@ def _dispatch(program: str, words: list[str], console: Console, *, is_program: b
     for line in absent_options.notes(args):
         console.warn(line)
     work = partial(_executed, module, args, console)
-    warmed_up = getattr(module, "warmed_up", lambda args, console: nullcontext())
+    warmed_up = getattr(module, "warmed_up", _not_warmed_up)
     kept = {KEEP_VARIABLE: "1"} if getattr(args, "keep_processes", False) else {}
     with variables(kept), as_private_as_what_is_read(sources(parser, args)), warmed_up(args, console):
         if rest is not None:
             require_own_place(parser, rest_option, rest, program)
             warn_of_unread(parser, rest_option, rest, console)
-        require_no_file_twice(parser, args, getattr(module, "derived_files", lambda args: {})(args))
+        require_no_file_twice(parser, args, getattr(module, "derived_files", _none)(args))
         open_log(args, console)
-        from biopsy.checks import verdict
-
         if not command.says_when_it_looks:
-            verdict.report_looking()
-        if is_program and command.may_crash and (types.are_given(args) or not verdict.is_wanted()):
-            tell = getattr(module, "conclude_crash", lambda args, console, crash: console.failure(crash))
-            conclude = partial(tell, args, console)
+            _say_that_it_looks()
+        if is_program and command.may_crash and (types.are_given(args) or not _is_a_check()):
+            conclude = partial(getattr(module, "conclude_crash", _tell), args, console)
             return _watched(work, console, conclude, words, command, types.limits_of(args, command.may_take))
         return work()
 
@@ -194,6 +191,24 @@ def _watched(
         ) from reached
 
 
+def _tell(args: argparse.Namespace, console: Console, crash: errors.EngineCrash) -> int:
+    """What most commands do when an engine has ended the process that they worked in."""
+    del args
+    return console.failure(crash)
+
+
+def _is_a_check() -> bool:
+    from biopsy.checks import verdict
+
+    return verdict.is_wanted()
+
+
+def _say_that_it_looks() -> None:
+    from biopsy.checks import verdict
+
+    verdict.report_looking()
+
+
 def _rest_on(basis: str, console: Console) -> None:
     """Have verdicts say on which settings of files they rest, and whoever has this process as its check too."""
     own_process.settings_heard.clear()  # those of another command line
@@ -202,6 +217,16 @@ def _rest_on(basis: str, console: Console) -> None:
         from biopsy.checks import verdict
 
         verdict.report_settings(basis)
+
+
+def _not_warmed_up(args: argparse.Namespace, console: Console) -> AbstractContextManager[None]:
+    """What most commands have begin before anything else: nothing."""
+    return nullcontext()
+
+
+def _none(args: argparse.Namespace) -> types.Derived:
+    """The files that most commands name by themselves."""
+    return {}
 
 
 def _outside_commands(program: str, asked: commands.Asked, console: Console) -> int:

@@ -38,10 +38,7 @@ def load(args: argparse.Namespace) -> list[type[Engine]]:
     """
     load_code()
     try:
-        from biopsy.cli.arguments.engines import specs_to_run
-        from biopsy.engines.registry import class_of
-
-        return list(dict.fromkeys(class_of(spec) for spec in specs_to_run(args)))
+        return engines_of(args)
     except errors.BiopsyError:
         return []
 
@@ -81,6 +78,14 @@ def options_of(words: Sequence[str]) -> argparse.Namespace | None:
         return parser.parse_known_args(list(command.options))[0]
     except errors.BiopsyError:
         return None  # the check itself will tell what is wrong with it
+
+
+def engines_of(args: argparse.Namespace) -> list[type[Engine]]:
+    """The classes of the engines that it runs, each once. Raises UsageError for one that is not known."""
+    from biopsy.cli.arguments.engines import specs_to_run
+    from biopsy.engines.registry import class_of
+
+    return list(dict.fromkeys(class_of(spec) for spec in specs_to_run(args)))
 
 
 def load_code() -> None:

@@ -16,7 +16,7 @@ from biopsy import errors
 from biopsy.checks import verdict
 from biopsy.cli.arguments import absent_options, groups
 from biopsy.cli.arguments.comparing import parse_ranges
-from biopsy.cli.arguments.types import READ, written_over
+from biopsy.cli.arguments.types import READ, Derived, written_over
 from biopsy.cli.console import Console
 from biopsy.model import external, index, load, weights_file
 from biopsy.model.known_names import require_known
@@ -56,6 +56,11 @@ def add(parser: argparse.ArgumentParser, command: str) -> None:
     groups.add_weights_threshold(group)
     add_allow_invalid(parser)
     absent_options.add(parser, command)
+
+
+def derived(args: argparse.Namespace) -> Derived:
+    """The file for weights beside the output."""
+    return groups.derived_weights(args)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -35,16 +35,19 @@ def main() -> int:
     connections = connections_of_environment()
     args = cold_start.options_of(words)
     engines = [] if args is None else cold_start.load(args)
-    if args is not None and engines and all(engine.forks_warm for engine in engines):
-        runs_scripts = args.data_loader_script or options.are_given(args)
-        is_limited = types.are_given(args)  # limits are kept by a process that only waits
-        if not (runs_scripts or is_limited) and is_parted_fork(int(lifeline)):
-            os.close(int(asked))
-            warm_up(args, engines)
-            serve_forks(_check, connections)
+    if args is not None and _may_be_served(args, engines) and is_parted_fork(int(lifeline)):
+        os.close(int(asked))
+        warm_up(args, engines)
+        serve_forks(_check, connections)
     for descriptor in (int(lifeline), *connections):
         os.close(descriptor)
     return cold_start.wait(int(asked), engines)
+
+
+def _may_be_served(args: argparse.Namespace, engines: Sequence[type[Engine]]) -> bool:
+    runs_scripts = args.data_loader_script or options.are_given(args)
+    is_plain = not (runs_scripts or types.are_given(args))  # limits are kept by a process that only waits
+    return bool(engines) and all(engine.forks_warm for engine in engines) and is_plain
 
 
 def warm_up(args: argparse.Namespace, engines: Sequence[type[Engine]]) -> None:

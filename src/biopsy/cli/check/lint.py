@@ -58,7 +58,6 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def execute(args: argparse.Namespace, console: Console) -> int:
     """Ask, show, write."""
-    from biopsy.cli.run.settings import inputs_of
     from biopsy.questions.lint.lint import lint
 
     spec = engines.only_engine(args) or EngineSpec("onnxrt")
@@ -71,7 +70,7 @@ def execute(args: argparse.Namespace, console: Console) -> int:
         args.model,
         folder,
         spec.text,
-        lambda index: Feeder(inputs_of(args), args.save_inputs, console, lambda _: None).feeds(index.fed_types()),
+        lambda index: _samples(index, args, console),
         timeout=args.node_timeout,
         others=lambda index: _other_samples(index, args),
         memory=args.memory_limit and int(_FOR_NODES * args.memory_limit),
@@ -85,6 +84,14 @@ def execute(args: argparse.Namespace, console: Console) -> int:
             "the inputs were random, and what fails was tried with others too: --load-inputs runs it with yours"
         )
     return 0 if report.is_valid else 1
+
+
+def _samples(index: ModelIndex, args: argparse.Namespace, console: Console) -> Sequence[Feed]:
+    """The inputs to run the model with, as they were given or made up."""
+    from biopsy.cli.run.settings import inputs_of
+
+    wanted = index.fed_types()
+    return Feeder(inputs_of(args), args.save_inputs, console, lambda _: None).feeds(wanted)
 
 
 _FOR_NODES = 0.75

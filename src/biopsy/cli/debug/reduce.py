@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from biopsy import errors, events
 from biopsy.checks.command import CommandCheck
+from biopsy.checks.outcome import Check
 from biopsy.cli.advice import begun_anew, fresh_line, resume_line
 from biopsy.cli.arguments import absent_options, checks, comparing, engines, groups, types
 from biopsy.cli.console import Console
@@ -25,6 +26,9 @@ from biopsy.reduction.result import Reduction, inputs_file
 from biopsy.reduction.schedule import MODEL_PASSES, PASSES
 
 if TYPE_CHECKING:
+    from biopsy.findings.bundle.job import EarlierFindings
+    from biopsy.findings.search_history import SearchHistory
+    from biopsy.reduction.job import ReductionJob
     from biopsy.session.machines import OtherMachines
 
 REST_OPTIONS = checks.REST_OPTIONS
@@ -89,14 +93,13 @@ def execute(args: argparse.Namespace, console: Console) -> int:
 def _execute(args: argparse.Namespace, console: Console, machines: OtherMachines | None) -> int:
     jobs = checking.jobs_of(args, console, machines)
     own_run = checking.own_run(args)
-    index_of_model = cache(partial(index_file, args.model, args.external_data_dir))
+    index_of_model = cache(partial(_index, args))
     args.check = with_sizes_of_symbols(args.check, own_run, index_of_model, console)
     check = checking.check_of(args, jobs)  # it warms up while the rest is loaded
     try:
         from biopsy.cli.debug.reduce_job import explained, is_wanted, job_of, require_explainable
         from biopsy.cli.run.names import require_names_of_check
         from biopsy.cli.run.settings import require_draws
-        from biopsy.reduction.job import run_job
 
         report = report_file(args, console)
         require_explainable(args)
@@ -106,21 +109,25 @@ def _execute(args: argparse.Namespace, console: Console, machines: OtherMachines
         fed = [index.names[tensor] for tensor in index.fed_inputs()]
         require_draws(args, fed, random=job.recording.samples is None, console=console)
         checking.note_on_check(check, args, console)
-
-        def search(listener: events.Listener) -> Reduction:
-            with checking.ended_politely():
-                return run_job(index, check, job, listener, tells_values=is_wanted(args))
-
+        search = partial(_search, index, check, job, is_wanted(args))
         return _reduced(args, console, report, index, search, partial(explained, args, jobs))
     except errors.Interrupted as stop:
         if stop.kept is None:
             raise
-        line = resume_line(args.words, REST_OPTIONS, ())
-        raise errors.Interrupted(stop.message, kept=stop.kept, resume=line) from stop
+        raise errors.Interrupted(stop.message, kept=stop.kept, resume=_same_line(args)) from stop
     except errors.CheckChanged as error:
         raise begun_anew(error, fresh_line(args.words, REST_OPTIONS, "reduce")) from error
     finally:
         check.close()
+
+
+def _search(
+    index: ModelIndex, check: Check, job: ReductionJob, tells_values: bool, listener: events.Listener
+) -> Reduction:
+    from biopsy.reduction.job import run_job
+
+    with checking.ended_politely():
+        return run_job(index, check, job, listener, tells_values=tells_values)
 
 
 def _reduced(
@@ -146,14 +153,10 @@ def _reduced(
         advice = advice_of(result, args)
         told = partial(sections.of_result, result, variation, advice)
         report.write(status, partial(told, report.folder))
-        line = resume_line(args.words, REST_OPTIONS, (result.stopped or "").split()[:1])
+        line = _same_line(args, without=(result.stopped or "").split()[:1])
         say_result(console, result, line, advice, variation)
         if args.bundle is not None:
-            from biopsy.findings.bundle.job import EarlierFindings
-
             made = report.as_bytes(status, partial(told, args.bundle))
-            sentence = "" if variation is None else variation.sentence
-            earlier = EarlierFindings(variation=sentence, how_often=progress.history.how_often)
             packing = bundling.Packing(
                 target=args.bundle,
                 original=args.model,
@@ -167,8 +170,24 @@ def _reduced(
                 if words is not None
                 else bundling.reports_of(made, console),  # they tell of the whole original
             )
-            bundling.pack(replace(packing, found=earlier), console)
+            bundling.pack(replace(packing, found=_earlier(variation, progress.history)), console)
         return progress.ended(status, result.nodes)
+
+
+def _earlier(variation: Variation | None, history: SearchHistory) -> EarlierFindings:
+    from biopsy.findings.bundle.job import EarlierFindings
+
+    sentence = "" if variation is None else variation.sentence
+    return EarlierFindings(variation=sentence, how_often=history.how_often)
+
+
+def _index(args: argparse.Namespace) -> ModelIndex:
+
+    return index_file(args.model, args.external_data_dir)
+
+
+def _same_line(args: argparse.Namespace, without: Sequence[str] = ()) -> str:
+    return resume_line(args.words, REST_OPTIONS, without)
 
 
 # The options of ``biopsy debug reduce``.
@@ -208,10 +227,7 @@ def add(parser: argparse.ArgumentParser) -> None:
         "{python} stands for the interpreter of an environment with it",
     )
     checks.add_repeating(parser.add_argument_group("flaky failures"))
-    group = parser.add_argument_group("time limits, and resuming")
-    checks.add_limits(group)
-    checks.add_resume(group, "reduction")
-    other_machines.add(parser)
+    _add_limits(parser)
     _add_iteration(parser)
     _add_model(parser)
     _add_boundary(parser)
@@ -241,6 +257,13 @@ def _add_check(parser: argparse.ArgumentParser) -> None:
     )
     checks.add_cold(group)
     checks.add_shown_output(group, "the original's failure")
+
+
+def _add_limits(parser: argparse.ArgumentParser) -> None:
+    group = parser.add_argument_group("time limits, and resuming")
+    checks.add_limits(group)
+    checks.add_resume(group, "reduction")
+    other_machines.add(parser)
 
 
 def _add_iteration(parser: argparse.ArgumentParser) -> None:

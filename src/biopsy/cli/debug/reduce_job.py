@@ -8,6 +8,7 @@ import argparse
 import contextlib
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from pathlib import Path
 
 from biopsy import errors, events
 from biopsy.checks.command_line import parse
@@ -17,6 +18,7 @@ from biopsy.cli.debug import checking
 from biopsy.cli.debug.bundling import explanation_journal, feeds_recorded, output_of
 from biopsy.cli.run.settings import draws_of, given_feeds, inputs_of
 from biopsy.engines.registry import PLAIN
+from biopsy.engines.runner import Inputs
 from biopsy.model.index import index_file
 from biopsy.questions.layers.findings import ranking_in
 from biopsy.questions.variation.result import Variation
@@ -41,27 +43,12 @@ def job_of(args: argparse.Namespace, jobs: int, machines: Workers | None = None)
     """
     own_run = checking.own_run(args)
     output = output_of(args)
-    has_golden_values = own_run is not None and bool(own_run.load_outputs)
     checking.require_writable_candidate(args.iter_artifact)
     checking.require_inputs_of_golden_values(own_run, keep_inputs=args.no_reduce_inputs)
     return ReductionJob(
         target=Target(output, args.min_good, groups.weights_file(args, output)),
         mode=args.mode,
-        search=SearchOptions(
-            rules=checking.rules_of(args),
-            candidate=args.iter_artifact,
-            files=IterationFiles(
-                artifacts=Artifacts(tuple(args.artifacts), args.art_dir),
-                info=args.iter_info,
-                inputs=args.iter_inputs,
-                keep_last=args.no_remove_intermediate,
-            ),
-            parallelism=Parallelism(jobs=jobs, executor=machines),
-            budget=Budget(checks=args.max_checks, seconds=args.max_time),
-            repeating=Repeating(repeat=args.repeat, confidence=args.confidence),
-            resume=checks.resume_of(args, checks.journal_of(output), "reduction"),
-            keep_other=args.keep_other,
-        ),
+        search=_search(args, Parallelism(jobs=jobs, executor=machines), output),
         recording=RecordingOptions(
             samples=_samples(args, own_run),
             draws=draws_of(args),
@@ -70,22 +57,60 @@ def job_of(args: argparse.Namespace, jobs: int, machines: Workers | None = None)
             infer_types=not args.no_shape_inference,
             types_by_running=args.force_fallback_shape_inference,
         ),
-        border=Border(
-            cut=args.cut,
-            keep_inputs=args.no_reduce_inputs,
-            keep_outputs=args.no_reduce_outputs,
-            mark_intermediate=True if args.mark_intermediate else None if has_golden_values else False,
-        ),
+        border=_border(args, own_run),
         input_shapes=comparing.parse_shapes(args.model_input_shapes, "--model-input-shapes"),
         values=args.values,
         command=parse(args.check or ()),
-        passes=Passes(
-            simplify=args.simplify, anonymize=args.anonymize, skip=tuple(args.skip_pass), only=tuple(args.only_pass)
-        ),
-        ranking=() if args.order_by is None else ranking_in(args.order_by, args.model),
+        passes=_passes(args),
+        ranking=_ranking(args),
         allow_vacuous_check=args.allow_vacuous_check,
         feeds_recorded=feeds_recorded(args, own_run, output),
     )
+
+
+def _search(args: argparse.Namespace, parallelism: Parallelism, output: Path) -> SearchOptions:
+    return SearchOptions(
+        rules=checking.rules_of(args),
+        candidate=args.iter_artifact,
+        files=_files(args),
+        parallelism=parallelism,
+        budget=Budget(checks=args.max_checks, seconds=args.max_time),
+        repeating=Repeating(repeat=args.repeat, confidence=args.confidence),
+        resume=checks.resume_of(args, checks.journal_of(output), "reduction"),
+        keep_other=args.keep_other,
+    )
+
+
+def _border(args: argparse.Namespace, own_run: argparse.Namespace | None) -> Border:
+    has_golden_values = own_run is not None and bool(own_run.load_outputs)
+    return Border(
+        cut=args.cut,
+        keep_inputs=args.no_reduce_inputs,
+        keep_outputs=args.no_reduce_outputs,
+        mark_intermediate=True if args.mark_intermediate else None if has_golden_values else False,
+    )
+
+
+def _passes(args: argparse.Namespace) -> Passes:
+    return Passes(
+        simplify=args.simplify, anonymize=args.anonymize, skip=tuple(args.skip_pass), only=tuple(args.only_pass)
+    )
+
+
+def _files(args: argparse.Namespace) -> IterationFiles:
+    return IterationFiles(
+        artifacts=Artifacts(tuple(args.artifacts), args.art_dir),
+        info=args.iter_info,
+        inputs=args.iter_inputs,
+        keep_last=args.no_remove_intermediate,
+    )
+
+
+def _ranking(args: argparse.Namespace) -> Sequence[Sequence[int]]:
+    if args.order_by is None:
+        return ()
+
+    return ranking_in(args.order_by, args.model)
 
 
 def _samples(args: argparse.Namespace, own_run: argparse.Namespace | None) -> Callable[[], Sequence[Feed]] | None:
@@ -145,30 +170,44 @@ def explained(args: argparse.Namespace, jobs: int, result: Reduction, listener: 
 
     with checking.ended_politely(), contextlib.closing(checking.check_of(args, jobs)) as check:
         try:
-            own_run = checking.own_run(args)
-            inputs = None if own_run is None else inputs_of(own_run)
-            if inputs is not None and result.inputs is not None:
-                inputs = replace(inputs, given=read_feeds(result.inputs))
-            resume = checks.resume_of(args, explanation_journal(args, result.output), "explanation")
-            job = VariationJob(
-                search=SearchOptions(
-                    rules=checking.rules_of(args),
-                    candidate=args.iter_artifact,
-                    files=IterationFiles(info=args.iter_info),
-                    parallelism=Parallelism(jobs=jobs),
-                    budget=Budget(checks=args.explain_checks or USUAL_CHECKS, seconds=USUAL_SECONDS),
-                    repeating=Repeating(repeat=args.repeat, confidence=args.confidence),
-                    resume=replace(resume, load=None, save=None),
-                ),
-                inputs=inputs,
-                values_free=result.values_free,
-                reference=result.failure,
-                allow_vacuous_check=args.allow_vacuous_check,
+            return vary(
+                index_file(result.output), check, _job(args, result, jobs), events.without(events.ModelRead, listener)
             )
-            return vary(index_file(result.output), check, job, events.without(events.ModelRead, listener))
         except errors.Interrupted as stop:
             kept = ", and ".join(filter(None, [f"{result.output}, which fails in the same way", stop.kept]))
             raise errors.Interrupted(stop.message, kept=kept) from stop
         except errors.BiopsyError as error:  # the result of the reduction stands, and is told
             listener(events.Remark(f"may vary   not known: {error.summary}", warning=True))
             return None
+
+
+def _job(args: argparse.Namespace, result: Reduction, jobs: int) -> VariationJob:
+
+    resume = checks.resume_of(args, explanation_journal(args, result.output), "explanation")
+    return VariationJob(
+        search=SearchOptions(
+            rules=checking.rules_of(args),
+            candidate=args.iter_artifact,
+            files=IterationFiles(info=args.iter_info),
+            parallelism=Parallelism(jobs=jobs),
+            budget=Budget(checks=args.explain_checks or USUAL_CHECKS, seconds=USUAL_SECONDS),
+            repeating=Repeating(repeat=args.repeat, confidence=args.confidence),
+            resume=replace(resume, load=None, save=None),
+        ),
+        inputs=_inputs(args, result),
+        values_free=result.values_free,
+        reference=result.failure,
+        allow_vacuous_check=args.allow_vacuous_check,
+    )
+
+
+def _inputs(args: argparse.Namespace, result: Reduction) -> Inputs | None:
+    """What a check that is our own ``run`` feeds the result; None for any other."""
+    own_run = checking.own_run(args)
+    if own_run is None:
+        return None
+    inputs = inputs_of(own_run)
+    if result.inputs is None:
+        return inputs
+
+    return replace(inputs, given=read_feeds(result.inputs))

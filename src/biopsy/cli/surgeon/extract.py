@@ -62,7 +62,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     groups.add_fallback_inputs(group)
 
 
-derived_files = groups.derived_weights
+derived_files = model_files.derived
 
 
 def execute(args: argparse.Namespace, console: Console) -> int:

@@ -8,7 +8,6 @@ from collections.abc import Collection
 
 from biopsy import errors
 from biopsy.cli import model_files
-from biopsy.cli.arguments import groups
 from biopsy.cli.console import Console
 from biopsy.model import insertion, sanitize
 from biopsy.model.insertion import AttributeValue
@@ -51,7 +50,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     model_files.add_no_onnxruntime(inference)
 
 
-derived_files = groups.derived_weights
+derived_files = model_files.derived
 
 
 def execute(args: argparse.Namespace, console: Console) -> int:

@@ -7,7 +7,6 @@ from collections.abc import Callable
 from pathlib import Path
 
 from biopsy.cli import model_files
-from biopsy.cli.arguments import groups
 from biopsy.cli.console import Console
 from biopsy.model import external, stripping
 from biopsy.model.stripping import Factor
@@ -28,7 +27,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     model_files.add(parser, "surgeon prune")
 
 
-derived_files = groups.derived_weights
+derived_files = model_files.derived
 
 
 def execute(args: argparse.Namespace, console: Console) -> int:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import argparse
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from biopsy.cli import model_files
 from biopsy.cli.arguments import groups, types
 from biopsy.cli.arguments.comparing import by_name, parse_symbolic_shapes
 from biopsy.cli.console import Console
-from biopsy.model import load, sanitize
+from biopsy.model import sanitize
 from biopsy.model.extract import OutputChoice, choose_outputs
 from biopsy.model.sanitize import set_upper_bounds
 
@@ -116,7 +117,7 @@ def _add_folding(parser: argparse.ArgumentParser) -> None:
     )
 
 
-derived_files = groups.derived_weights
+derived_files = model_files.derived
 
 
 def execute(args: argparse.Namespace, console: Console) -> int:
@@ -133,11 +134,7 @@ def execute(args: argparse.Namespace, console: Console) -> int:
         for option in (option for option, is_given in of_folding.items() if is_given):
             console.warn(f"{option} has no effect without --fold-constants")
     opened = model_files.opened(args)
-    choice = OutputChoice(
-        names=groups.marked_outputs(args), without=args.exclude_outputs, operators=args.outputs_by_type
-    )
-    data = opened.data if choice.changes_nothing else choose_outputs(opened.data, choice)
-    model = load.parse(data, opened.path)
+    model = _with_outputs(opened, args).parsed()
     before = sanitize.count_operators(model)
     _change(model, args, opened, console)
     after = sanitize.count_operators(model)
@@ -153,6 +150,14 @@ def execute(args: argparse.Namespace, console: Console) -> int:
     console.say(f"{before.total()} -> {after.total()} nodes, written to {args.output}")
     console.note(f"  {', '.join(sanitize.changes(before, after)) or 'no node was added or removed'}")
     return 0
+
+
+def _with_outputs(opened: model_files.Opened, args: argparse.Namespace) -> model_files.Opened:
+
+    choice = OutputChoice(
+        names=groups.marked_outputs(args), without=args.exclude_outputs, operators=args.outputs_by_type
+    )
+    return opened if choice.changes_nothing else replace(opened, data=choose_outputs(opened.data, choice))
 
 
 def _change(model: onnx.ModelProto, args: argparse.Namespace, opened: model_files.Opened, console: Console) -> None:

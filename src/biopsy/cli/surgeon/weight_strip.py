@@ -7,7 +7,7 @@ from pathlib import Path
 
 from biopsy import errors
 from biopsy.cli import model_files
-from biopsy.cli.arguments import groups, types
+from biopsy.cli.arguments import types
 from biopsy.cli.console import Console
 from biopsy.model import stripping
 from biopsy.model.load import require_file
@@ -36,7 +36,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     )
 
 
-derived_files = groups.derived_weights
+derived_files = model_files.derived
 
 
 def execute(args: argparse.Namespace, console: Console) -> int:
