@@ -11,7 +11,7 @@ from biopsy import errors
 from biopsy.cli.app import main
 
 SOURCE = Path(biopsy.__file__).parent
-ONE_PLACE = SOURCE / "torch" / "installed.py"
+ONE_PLACE = SOURCE / "torch" / "arrays.py"
 
 
 def imports(code: str) -> set[str]:

@@ -293,7 +293,7 @@ class _Calls:
 
 
 def _version(tensor: Any) -> int | None:
-    """Which in-place operators count up; None where nothing is counted."""
+    """The counter that in-place operators increase; None for a tensor without one."""
     return None if tensor.is_inference() else int(tensor._version)
 
 
@@ -326,7 +326,7 @@ def _returned(module: Any, given: Arguments, calls: _Calls) -> Any:
 def _told(
     path: Path, parts: PartTensors, named: Sequence[str], reasons: Mapping[str, str], refusals: Mapping[str, str]
 ) -> TorchRecording:
-    """The recording; a tensor without a value has its own reason, or that of its part, or is a step within that."""
+    """The recording, with a reason for each tensor without a value: its own, that of its part, or that it is a step."""
     refused = {}
     for name in parts.names:
         if name not in named:

@@ -57,7 +57,7 @@ _MOST_NAMED = 3
 
 @dataclass(frozen=True, kw_only=True)
 class Located:
-    """What is known of the place. ``accusation`` may know more than before, or less."""
+    """Where a fault is, as far as known; ``accusation`` is the one given, with what locating the fault has shown."""
 
     accusation: Accusation
     places: tuple[ModuleLine, ...] = ()
@@ -66,7 +66,7 @@ class Located:
 
 
 class Location:
-    """Finds the place. ``folder`` is where files go, ``scratch`` where transient ones do.
+    """Finds where a fault is. ``folder`` is where files go, ``scratch`` where transient ones do.
 
     ``given`` are the arguments for which the model is wrong, ``timeout`` seconds for each run of an engine.
     """
@@ -91,9 +91,9 @@ class Location:
         self._listener = listener
 
     def located(self, accusation: Accusation, *, bundled: bool) -> Located:
-        """The place of what somebody is accused of; ``bundled``: the smallest part is packed, too.
+        """Where the fault of an accusation is; ``bundled``: the smallest part is packed as a folder, too.
 
-        A question that nobody can answer leaves the others as they are.
+        A question that cannot be answered does not prevent the others.
         """
         model = accusation.model
         if model is None:
@@ -159,7 +159,7 @@ class Location:
         return replace(accusation, blame="exporter", part="decomposition", text=text, difference=found, reason="")
 
     def _excused(self, accusation: Accusation, failing: FailingExport, found: LayerFindings) -> Accusation:
-        """The accusation; or that nobody is at fault: equal values stand in another order, as nobody promises."""
+        """The accusation, unless only the order of equal values differs, which PyTorch leaves open: nobody's fault."""
         wrong = [layer for layer in found.layers if layer.is_suspect]
         orders = [layer.node for layer in wrong if layer.node.op_type == "TopK" and layer.piece is None]
         if not wrong or len(orders) < len(wrong) or found.groups or not are_only_ties(failing, orders, self._scratch):
@@ -235,7 +235,7 @@ def _is_as_great(found: ModuleDifference, accusation: Accusation) -> bool:
 
 
 def _resolved(accusation: Accusation, found: LayerFindings) -> Accusation:
-    """The accusation that single layers leave no doubt about, where the whole model left some."""
+    """The accusation; where the whole model left doubt and single layers leave none, that of the exporter."""
     if accusation.blame != "unknown" or accusation.model is None or not accusation.difference:
         return accusation
     wrong = [layer for layer in found.layers if layer.is_suspect]
@@ -248,7 +248,7 @@ def _resolved(accusation: Accusation, found: LayerFindings) -> Accusation:
 
 
 def _title(accusation: Accusation, places: tuple[ModuleLine, ...]) -> str:
-    """What the bundle is called where a run of it would accuse the engine that is only the witness."""
+    """The title of the bundle if the exporter is to blame; by itself the bundle would blame the engine that runs it."""
     if accusation.blame != "exporter":
         return ""
     part = {"optimizer": "onnxscript's optimizer breaks", "decomposition": "torch.onnx decomposes wrongly:"}
@@ -290,7 +290,7 @@ class FailingExport:
 
 
 def are_only_ties(failing: FailingExport, nodes: Sequence[LayerNode], scratch: Path) -> bool:
-    """Whether nodes that sort find the golden values, each of several, and only their places are other ones."""
+    """Whether sorting nodes give the golden values, so that only the places of equal values differ."""
     golden = read_feeds(failing.golden)[0]
     names = [node.outputs[0] for node in nodes]
     if not all(name in golden for name in names):

@@ -94,7 +94,7 @@ def _undecided(suspected: Evaluation, model: OnnxModel, reason: str) -> Accusati
 def _shown_by(
     seen: Evaluation, model: OnnxModel, blame: Blame, text: str, *, part: ExporterPart | None = None, reason: str = ""
 ) -> Accusation:
-    """An accusation with what an engine gave as its evidence."""
+    """An accusation whose evidence is what an engine gave."""
     return Accusation(
         blame=blame,
         text=text,
@@ -138,9 +138,9 @@ class Steps:
         self.reports: list[StepReport] = []
 
     def ask(self, name: str, answer: Callable[[], tuple[_Answer, str]]) -> _Answer:
-        """What ``answer`` gives besides its line. Raises what it raises, and tells that, too.
+        """Ask a question, and report the line that ``answer`` gives; returns the value beside that line.
 
-        Raises TimeUpError, too, if the time was over before.
+        Raises what ``answer`` raises, which is reported too, and TimeUpError if the time was over before.
         """
         question, began = self._questions[name], time.monotonic()
         number = list(self._questions).index(name) + 1
@@ -173,7 +173,7 @@ class Steps:
 
     @property
     def open(self) -> list[str]:
-        """The names of the questions that the time did not suffice for; none if it sufficed."""
+        """The names of the questions that there was no time for; none if there was enough."""
         if all(report.outcome != "stopped" for report in self.reports):
             return []
         asked = {report.name for report in self.reports if report.outcome != "stopped"}
