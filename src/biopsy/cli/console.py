@@ -405,8 +405,6 @@ class LiveLine:
 
 # The file of ``--log-file``: the lines that are shown, without colours.
 
-_LOG_FILE_COLOUR = re.compile(r"\x1b\[[0-9;]*m")
-
 
 class LogFile:
     """A file that gets each line as it is shown. Raises UsageError if it cannot be written."""
@@ -416,7 +414,7 @@ class LogFile:
 
     def write(self, line: str) -> None:
         """Write one line, at once, so that who follows the file sees it. Raises OSError."""
-        self._stream.write(_LOG_FILE_COLOUR.sub("", line) + "\n")
+        self._stream.write(re.sub(_COLOUR, "", line) + "\n")
         self._stream.flush()
 
     def close(self) -> None:

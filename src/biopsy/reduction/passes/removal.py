@@ -134,13 +134,13 @@ def optional_inputs(model: onnx.ModelProto) -> ChangeSearch:
 
 # The search that passes share which leave parts of nodes out: all that can go at once, then by halves.
 
-RemovalItem = TypeVar("RemovalItem")
+Item = TypeVar("Item")
 
 
 def propose_removals(
     model: onnx.ModelProto,
-    items: Sequence[RemovalItem],
-    without: Callable[[onnx.ModelProto, Sequence[RemovalItem]], onnx.ModelProto],
+    items: Sequence[Item],
+    without: Callable[[onnx.ModelProto, Sequence[Item]], onnx.ModelProto],
     what: str,
 ) -> ChangeSearch:
     """Propose ``without(model, some of items)``; what shape inference refutes by itself is never proposed.
@@ -151,7 +151,7 @@ def propose_removals(
     if is_consistent(model):
         able = [item for item in able if is_consistent(without(model, [item]))]
 
-    def propose(kept: Sequence[RemovalItem]) -> Change:
+    def propose(kept: Sequence[Item]) -> Change:
         gone = [item for item in able if item not in kept]
         return Change(without(model, gone), f"without {len(gone)} of {len(able)} {what}")
 
