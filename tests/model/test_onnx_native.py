@@ -10,6 +10,7 @@ import pytest
 from onnx import defs, parser
 
 from biopsy.model import onnx_native
+from biopsy.processes import own_process
 from biopsy.processes.own_process import taken_by
 from support.filling_models import FILLING
 
@@ -68,7 +69,7 @@ def test_long_tensors_keep_their_types_and_short_ones_their_values() -> None:
     assert shapes(found.model)["t"] == [1]
     assert {node.domain for node in found.model.graph.node} == {""}
     assert [opset.domain for opset in found.model.opset_import] == ["", "odd"]
-    assert onnx_native.taken_left_out().count(found.left_out) == 1
+    assert own_process.taken_warnings().count(found.left_out) == 1
 
 
 def test_what_propagation_alone_would_find_ends_at_its_limit(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -9,7 +9,7 @@ import pytest
 
 import biopsy
 from biopsy import Parallelism, events
-from biopsy.reduction.lookahead import Pace
+from biopsy.reduction.pace import Pace
 from support.models import chain
 from support.predicates import has
 
@@ -66,8 +66,8 @@ def test_functions_that_take_turns_are_asked_as_often_as_one_after_the_other_and
     jobs: int, wanted: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     clock = Computing()
-    monkeypatch.setattr("biopsy.reduction.lookahead.time", clock)
-    monkeypatch.setattr("biopsy.reduction.lookahead._waited_for_a_core", lambda: 0.0)
+    monkeypatch.setattr("biopsy.reduction.pace.time", clock)
+    monkeypatch.setattr("biopsy.reduction.pace._waited_for_a_core", lambda: 0.0)
     threads: list[bool] = []
 
     def check(model: onnx.ModelProto) -> bool:

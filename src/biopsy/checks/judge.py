@@ -12,16 +12,13 @@ from typing import Any, Literal
 
 from biopsy.checks.message import Death, Message, Raised, death_in, message_of
 from biopsy.checks.outcome import Evidence, Judged, Outcome
+from biopsy.processes import own_process
 
 CANNOT_SAY = 125
 """The exit status with which a check says that it cannot tell, as for ``git bisect run``."""
 
 NOT_RUN = frozenset({126, 127})
 """The statuses with which shells say that a program could not be run or was not found."""
-
-
-settings_heard: dict[str, None] = {}
-"""What settings files gave to commands inside of the checks that were judged here: what their answers rest on too."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,7 +46,7 @@ def judge(evidence: Evidence, rules: Rules, reference: Signature | None) -> Judg
     """
     outcome, reason = _judge(evidence, rules, reference)
     settings = evidence.verdict.settings
-    settings_heard.update(dict.fromkeys(settings))
+    own_process.settings_heard.update(dict.fromkeys(settings))
     if settings and outcome is Outcome.PASSES:
         reason = f"{reason}, with {', '.join(settings)}"
     return Judged(outcome, reason, evidence)

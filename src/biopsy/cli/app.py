@@ -41,7 +41,7 @@ from biopsy.processes.writing import as_private_as_what_is_read
 from biopsy.text import line_of, size_text
 
 if TYPE_CHECKING:
-    from biopsy.processes.watch import Cause, Limits
+    from biopsy.processes.watch import Limits
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -93,7 +93,9 @@ def _told(error: errors.BiopsyError) -> errors.BiopsyError:
 
 
 def _dispatch(program: str, words: list[str], console: Console, *, is_program: bool) -> int:
-    asked = commands.read(_asking_for_help(words))
+    leading, plain = split_leading(words)
+    asks_for_help = plain[:1] == ["help"]  # ``help debug reduce`` is ``--help debug reduce``
+    asked = commands.read([*leading, "--help", *plain[1:]] if asks_for_help else words)
     command = asked.command
     if command is None:
         return _outside_commands(program, asked, console)
@@ -147,8 +149,7 @@ def _executed(module: ModuleType, args: argparse.Namespace, console: Console) ->
         shown.say_basis()
         raise
     finally:
-        native = sys.modules.get("biopsy.model.onnx_native")
-        for line in native.taken_left_out() if native is not None else ():
+        for line in own_process.taken_warnings():
             console.warn(line)
     shown.say_basis()
     return status
@@ -175,23 +176,19 @@ def _watched(
     except errors.EngineCrash as crash:
         return conclude(crash)
     except supervised.LimitReachedError as reached:
-        raise _limit_reached(reached.cause, words, command, bounds) from reached
-
-
-def _limit_reached(cause: Cause, words: Sequence[str], command: commands.Command, bounds: Limits) -> errors.BiopsyError:
-    """What a command that was stopped says, with the line that lets it take ten times as long, or twice the memory."""
-    if cause == "time":
-        reached = f"it took longer than {bounds.seconds:g} s"
-        more = ("--timeout", f"{10 * (bounds.seconds or 0):g}s")
-    else:
-        reached = f"it used more than {size_text(bounds.memory or 0)} of memory"
-        more = ("--memory-limit", f"{-(-2 * (bounds.memory or 0) // 10**6)}MB")
-    line = line_with(words, (), command.words[-1], more, without=more[:1])
-    return errors.BiopsyError(
-        f"biopsy {' '.join(command.words)} was stopped: {reached}",
-        kept="nothing was written",
-        next_steps=[f"{line}    if you trust the model"],
-    )
+        # The line to type lets it take ten times as long, or twice the memory.
+        if reached.cause == "time":
+            limit = f"it took longer than {bounds.seconds:g} s"
+            more = ("--timeout", f"{10 * (bounds.seconds or 0):g}s")
+        else:
+            limit = f"it used more than {size_text(bounds.memory or 0)} of memory"
+            more = ("--memory-limit", f"{-(-2 * (bounds.memory or 0) // 10**6)}MB")
+        line = line_with(words, (), command.words[-1], more, without=more[:1])
+        raise errors.BiopsyError(
+            f"biopsy {' '.join(command.words)} was stopped: {limit}",
+            kept="nothing was written",
+            next_steps=[f"{line}    if you trust the model"],
+        ) from reached
 
 
 def _tell(args: argparse.Namespace, console: Console, crash: errors.EngineCrash) -> int:
@@ -214,9 +211,7 @@ def _say_that_it_looks() -> None:
 
 def _rest_on(basis: str, console: Console) -> None:
     """Have verdicts say on which settings of files they rest, and whoever has this process as its check too."""
-    judging = sys.modules.get("biopsy.checks.judge")
-    if judging is not None:
-        judging.settings_heard.clear()  # those of another command line
+    own_process.settings_heard.clear()  # those of another command line
     console.basis.own = basis
     if basis:
         from biopsy.checks import verdict
@@ -232,12 +227,6 @@ def _not_warmed_up(args: argparse.Namespace, console: Console) -> AbstractContex
 def _none(args: argparse.Namespace) -> types.Derived:
     """The files that most commands name by themselves."""
     return {}
-
-
-def _asking_for_help(words: list[str]) -> list[str]:
-    """``help debug reduce`` in the words of an option: ``--help debug reduce``."""
-    leading, rest = split_leading(words)
-    return [*leading, "--help", *rest[1:]] if rest[:1] == ["help"] else words
 
 
 def _outside_commands(program: str, asked: commands.Asked, console: Console) -> int:

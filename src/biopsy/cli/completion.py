@@ -38,6 +38,8 @@ def execute(args: argparse.Namespace, console: Console) -> int:
 
 def _tree() -> argparse.ArgumentParser:
     """All commands as one parser, whose actions say where files and folders complete."""
+    import shtab
+
     root = argparse.ArgumentParser(prog="biopsy", add_help=False)
     add_options(root)
     below_root: Any = root.add_subparsers()
@@ -52,13 +54,7 @@ def _tree() -> argparse.ArgumentParser:
         importlib.import_module(command.module).configure(parser)
         add_options(parser)
         for action in parser._actions:
-            _complete_files(action)
+            if isinstance(action.type, FileKind) or "--check" in action.option_strings:
+                is_folder = isinstance(action.type, FileKind) and action.type.container
+                action.complete = shtab.DIRECTORY if is_folder else shtab.FILE  # type: ignore[attr-defined]
     return root
-
-
-def _complete_files(action: argparse.Action) -> None:
-    import shtab
-
-    if isinstance(action.type, FileKind) or "--check" in action.option_strings:
-        is_folder = isinstance(action.type, FileKind) and action.type.container
-        action.complete = shtab.DIRECTORY if is_folder else shtab.FILE  # type: ignore[attr-defined]

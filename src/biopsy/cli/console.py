@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
 
 from biopsy import errors
+from biopsy.processes import own_process
 from biopsy.processes.reaper import VERDICT_VARIABLE
 from biopsy.processes.writing import open_anew
 from biopsy.text import QUESTION, printable, shortened
@@ -48,8 +49,7 @@ class Basis:
     @property
     def text(self) -> str:
         """What this command and commands in its checks owe to files, as far as they have told; "" if nothing."""
-        judging = sys.modules.get("biopsy.checks.judge")
-        heard = ", ".join(judging.settings_heard) if judging is not None else ""
+        heard = ", ".join(own_process.settings_heard)
         return " and with ".join(filter(None, [self.own, heard and f"{heard}, in the check"]))
 
 
@@ -226,10 +226,14 @@ class Console:
         self._write_log(text)
         if stream is None:  # closed before we started, as by ``>&-``
             return
-        if wraps and stream.isatty():
-            text = _fitted(text, stream)
+        width = _width(stream) if wraps and stream.isatty() else 0
+        if 0 < width < len(text):  # a script, and the log, get it as it is
+            from biopsy.cli.terminal_text import wrapped
+
+            text = "\n".join(wrapped(text, width))
+        encoding = stream.encoding or "utf-8"
         try:
-            print(_encodable(text, stream), file=stream, flush=True)
+            print(text.encode(encoding, "backslashreplace").decode(encoding), file=stream, flush=True)
         except BrokenPipeError:
             _discard_from_now_on(stream)
         except OSError as error:
@@ -252,16 +256,6 @@ class Console:
             log.close()
 
 
-def _fitted(text: str, stream: TextIO) -> str:
-    """The text with line ends where the terminal's width asks for them. A script, and the log, get it as it is."""
-    width = _width(stream)
-    if len(text) <= width:
-        return text
-    from biopsy.cli.terminal_text import wrapped
-
-    return "\n".join(wrapped(text, width))
-
-
 def _width(stream: TextIO) -> int:
     """How many columns a terminal has; 0 where nobody can tell."""
     asked = os.environ.get("COLUMNS", "")
@@ -271,16 +265,6 @@ def _width(stream: TextIO) -> int:
         return os.get_terminal_size(stream.fileno()).columns
     except (OSError, ValueError):
         return 0
-
-
-def _encodable(text: str, stream: TextIO) -> str:
-    """The text with what the stream's encoding lacks written as escapes."""
-    encoding = stream.encoding or "utf-8"
-    try:
-        text.encode(encoding)
-    except UnicodeEncodeError:
-        return text.encode(encoding, "backslashreplace").decode(encoding)
-    return text
 
 
 def _discard_from_now_on(stream: TextIO) -> None:
@@ -421,8 +405,6 @@ class LiveLine:
 
 # The file of ``--log-file``: the lines that are shown, without colours.
 
-_LOG_FILE_COLOUR = re.compile(r"\x1b\[[0-9;]*m")
-
 
 class LogFile:
     """A file that gets each line as it is shown. Raises UsageError if it cannot be written."""
@@ -432,7 +414,7 @@ class LogFile:
 
     def write(self, line: str) -> None:
         """Write one line, at once, so that who follows the file sees it. Raises OSError."""
-        self._stream.write(_LOG_FILE_COLOUR.sub("", line) + "\n")
+        self._stream.write(re.sub(_COLOUR, "", line) + "\n")
         self._stream.flush()
 
     def close(self) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 from dataclasses import replace
-from pathlib import Path
 
 from biopsy import errors
 from biopsy.checks import verdict
@@ -19,7 +18,6 @@ from biopsy.model import index, infer, load, weights_file
 from biopsy.model.load import parse
 from biopsy.processes import writing
 from biopsy.processes.writing import written_together
-from biopsy.questions.precision.formats import RangeLoss
 from biopsy.questions.precision.mixed_models import in_fp16
 from biopsy.text import count
 
@@ -109,7 +107,9 @@ def execute(args: argparse.Namespace, console: Console) -> int:
         else:
             console.note(f"{count(layers, 'node')} in fp16; inputs and outputs keep their types")
         for loss in losses:
-            console.warn(f"fp16 cannot hold all values of {loss.name!r}: {_lost(loss)}")
+            of, fates = f"of {count(loss.count, 'value')}", ((loss.saturated, "infinite"), (loss.vanished, "zero"))
+            lost = ", ".join(f"{number} {of} become {fate}" for number, fate in fates if number)
+            console.warn(f"fp16 cannot hold all values of {loss.name!r}: {lost}")
         model = replace(model, data=data, path=None)
     if engine is None:
         index.require_sound(model.data, model.path)
@@ -150,14 +150,6 @@ def _engine(args: argparse.Namespace) -> Engine | None:
     return engine
 
 
-def _lost(loss: RangeLoss) -> str:
-    """What becomes of its values."""
-    of = f"of {count(loss.count, 'value')}"
-    parts = [f"{loss.saturated} {of} become infinite"] if loss.saturated else []
-    parts += [f"{loss.vanished} {of} become zero"] if loss.vanished else []
-    return ", ".join(parts)
-
-
 def _write_built(model: ModelInput, engine: Engine, args: argparse.Namespace, console: Console) -> None:
     """Have an engine build the model, save it, and load what it has saved, before that takes its place."""
     shapes = {name: [tuple(shape)] for name, shape in parse_shapes(args.input_shapes).items()}
@@ -167,18 +159,13 @@ def _write_built(model: ModelInput, engine: Engine, args: argparse.Namespace, co
             console.warn(remark)
         with written_together(args.output) as made:
             session.save(made)
-            proof = _proof(engine, made, args.output, console)
+            proof = "loaded again"
+            try:
+                engine.load(made)
+            except errors.EngineMissing as error:
+                proof = "NOT loaded again"
+                why = error.message.replace(str(made), str(args.output))
+                console.warn(f"whether it can be loaded is not known: {why}")
     except errors.EngineFailure as failure:
         raise with_engine(failure, engine) from failure
     console.say(f"{args.output}: written by {engine.label} {type(engine).version()} and {proof}")
-
-
-def _proof(engine: Engine, made: Path, output: Path, console: Console) -> str:
-    """Load what was written; ``output`` is the name that it will have. Raises EngineFailure if the engine refuses."""
-    try:
-        engine.load(made)
-    except errors.EngineMissing as error:
-        told = error.message.replace(str(made), str(output))
-        console.warn(f"whether it can be loaded is not known: {told}")
-        return "NOT loaded again"
-    return "loaded again"

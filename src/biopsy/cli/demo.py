@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Sequence
 from pathlib import Path
 
 from biopsy import errors
@@ -73,7 +72,7 @@ def execute(args: argparse.Namespace, console: Console) -> int:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise errors.UsageError(f"cannot make the folder {folder}: {error.strerror}") from error
-    with _inside(folder):
+    with contextlib.chdir(folder):
         from biopsy.model.demonstration import demonstration_model
 
         model = demonstration_model()
@@ -92,20 +91,18 @@ def execute(args: argparse.Namespace, console: Console) -> int:
 def _real_bug(console: Console) -> list[Sequence[str]] | None:
     """Find the bug of ONNX Runtime; the commands used, or None if the one installed does not have it."""
     console.note("1. Does ONNX Runtime agree with itself, its optimizer off and on?")
-    status = _run(COMPARE, console)
-    if status == 0:
+    if _run(COMPARE, console, (0, 1)) == 0:
         return None
-    _require(status, COMPARE, expected=1)
     console.note(
         "",
         "   It does not. 2. Golden values of every layer, and each layer's inputs, from the run that is right:",
     )
-    _require(_run(GOLDEN, console), GOLDEN)
-    _require(_run(MERGE, console), MERGE)
+    _run(GOLDEN, console)
+    _run(MERGE, console)
     console.note("", "3. The smallest part of the model that still fails:")
-    _require(_run(REDUCE, console), REDUCE)
+    _run(REDUCE, console)
     console.note("", "4. There it is:")
-    _require(_run(SHOW, console), SHOW)
+    _run(SHOW, console)
     return [COMPARE, GOLDEN, MERGE, REDUCE, SHOW]
 
 
@@ -122,52 +119,28 @@ def _second_demonstration(console: Console) -> list[Sequence[str]]:
         "",
     )
     search = (
-        "debug",
-        "reduce",
-        "model.onnx",
-        "-o",
-        "reduced.onnx",
-        "--fail-regex",
-        f"Op: {SEARCHED_FOR}",
-        "--hide-fail-output",
-        "--check",
-        "biopsy",
-        "inspect",
-        "model",
-        "polygraphy_debug.onnx",
-        "--mode=basic",
-    )
-    _require(_run(search, console), search)
-    _require(_run(SHOW, console), SHOW)
+        "debug", "reduce", "model.onnx", "-o", "reduced.onnx",
+        "--fail-regex", f"Op: {SEARCHED_FOR}", "--hide-fail-output",
+        "--check", "biopsy", "inspect", "model", "polygraphy_debug.onnx", "--mode=basic",
+    )  # fmt: skip
+    _run(search, console)
+    _run(SHOW, console)
     return [search, SHOW]
 
 
-def _run(words: Sequence[str], console: Console) -> int:
-
+def _run(words: Sequence[str], console: Console, expected: Collection[int] = (0,)) -> int:
+    """Run a command as a person would; its status. Raises BiopsyError if it is another than expected."""
     console.note(f"$ {_typed(words)}")
     loudness = ["-q"] * -console.verbosity if console.verbosity < 0 else ["-v"] * console.verbosity
-    return main((*words[:2], *loudness, *words[2:]))  # behind the command's words, before a --check takes the rest
-
-
-def _typed(words: Sequence[str]) -> str:
-    return line_of(("biopsy", *words))
-
-
-def _require(status: int, words: Sequence[str], expected: int = 0) -> None:
-    if status != expected:
+    status = main((*words[:2], *loudness, *words[2:]))  # behind the command's words, before a --check takes the rest
+    if status not in expected:
         raise errors.BiopsyError(
             f"the demonstration did not go as planned: status {status} of",
             details=[f"  {_typed(words)}"],
             next_steps=["biopsy doctor"],
         )
+    return status
 
 
-@contextlib.contextmanager
-def _inside(folder: Path) -> Iterator[None]:
-    """Work in a folder, so that the command lines are as short as a person would type them."""
-    before = Path.cwd()
-    os.chdir(folder)
-    try:
-        yield
-    finally:
-        os.chdir(before)
+def _typed(words: Sequence[str]) -> str:
+    return line_of(("biopsy", *words))

@@ -11,7 +11,7 @@ from biopsy.cli import settings
 from biopsy.cli.console import Console
 from biopsy.cli.settings import is_known
 from biopsy.engines import registry
-from biopsy.engines.base import Engine, Option
+from biopsy.engines.base import Engine
 from biopsy.engines.registry import Installed
 from biopsy.processes.environments.cache import Cache
 from biopsy.text import count, size_text
@@ -32,8 +32,7 @@ def execute(args: argparse.Namespace, console: Console) -> int:
         (shown,) = registry.installed(args.engine)
         _say_engine(console, shown, len(shown.name))
         if shown.engine is not None:
-            _say_capabilities(console, shown.engine)
-            _say_options(console, shown.engine, args.engine)
+            _say_details(console, shown.engine, args.engine)
         return _status(shown)
     found = registry.installed()
     from importlib.metadata import version
@@ -106,7 +105,8 @@ def _say_engine(console: Console, engine: Installed, width: int) -> None:
     console.say(f"{name}  {engine.version} · {engine.summary}{on}")
 
 
-def _say_capabilities(console: Console, engine: type[Engine]) -> None:
+def _say_details(console: Console, engine: type[Engine], name: str) -> None:
+    """What an engine can do, and its options."""
     able = engine.capabilities
     told = {
         "every tensor can be marked as an output": able.marks_any_tensor,
@@ -115,9 +115,6 @@ def _say_capabilities(console: Console, engine: type[Engine]) -> None:
         f"saves what it has built ({', '.join(able.saves)})": bool(able.saves),
     }
     console.say(f"it can: {'; '.join(text for text, holds in told.items() if holds) or 'build and run models'}")
-
-
-def _say_options(console: Console, engine: type[Engine], name: str) -> None:
     declared = engine.options_declared
     if not declared:
         console.say("it has no options")
@@ -126,10 +123,6 @@ def _say_options(console: Console, engine: type[Engine], name: str) -> None:
     first = declared[0].name if declared[0].is_switch else f"{declared[0].name}=VALUE"
     console.say(f"options, as in --engine {name}:{first},...")
     for option in declared:
-        console.say(f"  {option.name:<{width}}  {option.help}")
-        console.say(f"  {'':<{width}}    {_values(option)}")
-
-
-def _values(option: Option) -> str:
-    kind = ", ".join(option.choices) if option.choices else option.kind
-    return f"{kind} (default: {option.default_text})" if option.default_text else kind
+        values = ", ".join(option.choices) if option.choices else option.kind
+        default = f" (default: {option.default_text})" if option.default_text else ""
+        console.say(f"  {option.name:<{width}}  {option.help}", f"  {'':<{width}}    {values}{default}")

@@ -17,7 +17,7 @@ _NARROWEST = 40
 _LEAST_INDENT = 2
 
 _GAP = re.compile(r"(?<=\S) {2,}(?=\S)")
-"""What stands between columns."""
+"""What stands between columns, and between a command and what is said of it."""
 
 _WIDEST_LABEL = re.compile(r"^workaround (?=\S)")
 """A label that fills its column, so that one blank stands behind it."""
@@ -121,29 +121,26 @@ def _units(line: str) -> Iterator[tuple[str, str]]:
 
 # Examples and paragraphs that fit the width of a terminal: commands go on behind a backslash, never inside a word.
 
-_NOTE = re.compile(r"(?<=\S) {2,}(?=\S)")
-"""What parts a command and what is said of it."""
-
 
 def fitted(lines: Sequence[str], width: int) -> list[str]:
     """The lines, none of them longer than ``width`` unless one word is. What fits stays as it is."""
     kinds = list(zip(lines, _commands(lines), strict=True))
-    found: list[str] = []
+    shown: list[str] = []
     for (is_command, indent), part in groupby(kinds, lambda kind: (kind[1], _indent(kind[0]))):
         text = [line for line, _ in part]
         if all(len(line) <= width for line in text):
-            found += text
+            shown += text
         elif is_command:
-            found += [piece for line in text for piece in _command(line, width)]
+            shown += [piece for line in text for piece in _command(line, width)]
         else:
-            found += textwrap.wrap(
+            shown += textwrap.wrap(
                 " ".join(line.strip() for line in text),
                 width,
                 initial_indent=indent,
                 subsequent_indent=indent,
                 break_on_hyphens=False,
             )
-    return found
+    return shown
 
 
 def _indent(line: str) -> str:
@@ -165,7 +162,7 @@ def _command(line: str, width: int) -> Iterator[str]:
         return
     indent = _indent(line)
     text = line.strip()
-    match = _NOTE.search(text)
+    match = _GAP.search(text)
     command, _, note = (text, "", "") if match is None else (text[: match.start()], match[0], text[match.end() :])
     goes_on = command.endswith(" \\")
     if len(indent + command) <= width:

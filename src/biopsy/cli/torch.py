@@ -119,7 +119,18 @@ def execute(args: argparse.Namespace, console: Console) -> int:
                 listener=progress,
             )
             status = progress.ended({True: 1, False: 0, None: errors.CannotCompare.status}[found.failed])
-        _say(shown, found)
+        word = {True: "FAILED", False: "PASSED", None: "UNKNOWN"}[found.failed]
+        verdict = found.verdict
+        blame = f"{verdict.blame}, its {verdict.part}" if verdict.part else verdict.blame
+        shown.note("")
+        shown.say(f"{word} | {verdict.text if verdict.blame == 'passes' else f'{blame}: {verdict.text}'}")
+        for head, text in _facts(found):
+            shown.say(f"{head:<{COLUMN}} {text}")
+        for remark in found.remarks:
+            shown.warn(remark)
+        kept = "nothing was left to keep" if found.folder is None else found.folder
+        shown.note(f"{'evidence':<{COLUMN}} {kept} · {found.seconds:.1f} s")
+        say_advice(shown, next_lines(found))
         report.write(status, lambda: _sections(found))
         if args.json:
             console.program_text(report.as_bytes(status, lambda: _sections(found)).decode("ascii"))
@@ -139,25 +150,6 @@ def _sections(found: TorchDiagnosis) -> Mapping[str, Any]:
         "torch": tree,
         "next": [vars(one) for one in next_lines(found)],
     }
-
-
-def _say(console: Console, found: TorchDiagnosis) -> None:
-
-    word = {True: "FAILED", False: "PASSED", None: "UNKNOWN"}[found.failed]
-    console.note("")
-    console.say(f"{word} | {_headline(found)}")
-    for head, text in _facts(found):
-        console.say(f"{head:<{COLUMN}} {text}")
-    for remark in found.remarks:
-        console.warn(remark)
-    kept = "nothing was left to keep" if found.folder is None else found.folder
-    console.note(f"{'evidence':<{COLUMN}} {kept} · {found.seconds:.1f} s")
-    say_advice(console, next_lines(found))
-
-
-def _headline(found: TorchDiagnosis) -> str:
-    blame = f"{found.verdict.blame}, its {found.verdict.part}" if found.verdict.part else found.verdict.blame
-    return found.verdict.text if found.verdict.blame == "passes" else f"{blame}: {found.verdict.text}"
 
 
 def _facts(found: TorchDiagnosis) -> Iterator[tuple[str, str]]:

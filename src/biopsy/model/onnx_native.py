@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 from biopsy.model import walk
 from biopsy.model.tensor_type import raw_size
 from biopsy.model.walk import unbounded
-from biopsy.processes import supervised
+from biopsy.processes import own_process, supervised
 from biopsy.processes.watch import Limits, signal_name
 from biopsy.text import count, size_text
 
@@ -48,10 +48,8 @@ _SECONDS_OF_A_SLOW_JUDGE = 2.0  # besides those of the nodes, once a model of th
 survived: dict[str, set[tuple[str, str]]] = {"inference": set(), "checker": set()}
 """Operators, by domain and name, on which each of the two has not crashed in this process's forks."""
 
-_left_out: list[str] = []
 
 _slow_judges: set[str] = set()
-_MOST_SENTENCES = 20
 
 
 Answer: TypeAlias = "tuple[str, Any]"
@@ -85,18 +83,10 @@ def inferred(model: onnx.ModelProto, *, strict: bool = False) -> Inferred:
         del given.functions[:]
         given.functions.extend(kept)
     found = _asked("inference", given, lambda: _inference(given, strict))
-    if found.get("left_out", "") not in ("", *_left_out) and len(_left_out) < _MOST_SENTENCES:
-        _left_out.append(found["left_out"])
-    return Inferred(
-        model=found.get("model", given), objection=found.get("objection"), left_out=found.get("left_out", "")
-    )
-
-
-def taken_left_out() -> list[str]:
-    """What inference has left out in this process since this was called last, in sentences, each once."""
-    taken = _left_out[:]
-    _left_out.clear()
-    return taken
+    left_out = found.get("left_out", "")
+    if left_out:
+        own_process.warn_at_end(left_out)
+    return Inferred(model=found.get("model", given), objection=found.get("objection"), left_out=left_out)
 
 
 def checker_objection(model: onnx.ModelProto) -> str | None:

@@ -1,5 +1,5 @@
 """The process that runs this program: how it starts itself again, is interrupted and ends, the memory it may take,
-and the engine that it called last.
+the engine that it called last, and what is to be said at the end of its command.
 """
 
 from __future__ import annotations
@@ -323,3 +323,25 @@ def last_call(page: mmap) -> LastCall | None:
     data = page[_TEXT : _TEXT + int.from_bytes(page[_LENGTH], "little")]
     words = data.decode("utf-8", "replace").split("\0")
     return LastCall(words[0], words[1], words[2], bool(page[_OPEN])) if len(words) == 3 else None
+
+
+# What is to be said at the end of the command, learnt where no console is at hand.
+
+settings_heard: dict[str, None] = {}
+"""What settings files gave to commands inside of the checks that were judged here: their answers rest on it, too."""
+
+_MOST_WARNINGS = 20
+_warnings: list[str] = []
+
+
+def warn_at_end(text: str) -> None:
+    """Have a warning shown when the command ends, once; nothing if there are many of them already."""
+    if text not in _warnings and len(_warnings) < _MOST_WARNINGS:
+        _warnings.append(text)
+
+
+def taken_warnings() -> list[str]:
+    """The warnings since this was called last."""
+    taken = _warnings[:]
+    _warnings.clear()
+    return taken

@@ -1,4 +1,4 @@
-"""What a pass proposes, and what a candidate cannot do without where a tensor cannot be cut or cannot be an end."""
+"""Candidates, which passes propose, and the nodes that one needs besides its own to stand alone."""
 
 from __future__ import annotations
 
@@ -57,32 +57,30 @@ NodeSearch: TypeAlias = Search[Proposal, Candidate, None]
 """A pass at work: it proposes candidates, and is sent the one that reproduces, closed, or None."""
 
 
-# What a candidate cannot do without: what computes a tensor that cannot be cut, and what reads one that cannot end.
-
-
 def uncuttable_sources(
     index: ModelIndex,
     tensors: Iterable[int],
     kept: Container[int],
     can_cut: Callable[[int], bool],
 ) -> set[int]:
-    """Nodes that are not kept, but compute these tensors, or what nodes found here read, where that cannot be cut."""
-    waiting, found = list(tensors), set[int]()
+    """The nodes outside ``kept`` that compute those of these tensors that cannot be cut, and what they need in turn."""
+    waiting, sources = list(tensors), set[int]()
     while waiting:
         tensor = waiting.pop()
         source = index.producer.get(tensor)
-        if source is not None and source not in kept and source not in found and not can_cut(tensor):
-            found.add(source)
+        if source is not None and source not in kept and source not in sources and not can_cut(tensor):
+            sources.add(source)
             waiting.extend(index.node_reads[source])
-    return found
+    return sources
 
 
 class Rings:
-    """For each end of a type that nobody can tell, the first node that reads it, so that it is no end any more.
+    """The nodes to add so that the type of every end of a candidate is known.
 
-    Those nodes are a ring around the candidate. They bring along what they cannot be cut from, and have ends of their
-    own: the next ring. Each node is looked at once, however many rings there are. ``subset``: the candidate, with all
-    that it cannot be cut from.
+    The first reader of an end of unknown type is added, so that the tensor is no end any more. These readers are a ring
+    around the candidate. They bring along the nodes that they cannot be cut from, and have ends of their own: the next
+    ring. Each node is looked at once, however many rings there are. ``subset`` is the candidate, with the nodes that
+    it cannot be cut from.
     """
 
     def __init__(
@@ -107,7 +105,7 @@ class Rings:
     def all(self) -> set[int]:
         """The nodes of all rings, and what they bring along.
 
-        It ends early behind a ring that meets a bypass: who reads what must be found out anew then.
+        It ends early at a ring that meets a bypass: the candidate must be rewired before its ends are known again.
         """
         index, outputs = self._index, frozenset(self._index.outputs)
         kept, read = set(self._subset.kept), set(self._subset.read)
@@ -116,10 +114,12 @@ class Rings:
             kept |= ring
             reads = chain.from_iterable(map(index.node_reads.__getitem__, ring))
             taken = uncuttable_sources(index, reads, kept, self._can_cut)
-            if self._meets_bypass(ring | taken):
+            new = ring | taken
+            if self._bypassed and not self._bypassed.isdisjoint(
+                {*new, *(index.producer.get(tensor) for node in new for tensor in index.node_reads[node])}
+            ):
                 break
             kept |= taken
-            new = ring | taken
             read.update(tensor for node in new for tensor in index.node_reads[node])
             written = (tensor for node in new for tensor in index.node_writes[node])
             ring = self._readers(tensor for tensor in written if tensor in outputs or tensor not in read) - kept
@@ -128,13 +128,3 @@ class Rings:
     def _readers(self, ends: Iterable[int]) -> set[int]:
         consumers = self._index.consumers
         return {consumers[end][0] for end in ends if end in consumers and not self._is_told(end)}
-
-    def _meets_bypass(self, nodes: Iterable[int]) -> bool:
-        """Whether any of these nodes is bypassed, or reads what a bypassed node computes."""
-        if not self._bypassed:
-            return False
-        producer, reads = self._index.producer, self._index.node_reads
-        return any(
-            node in self._bypassed or any(producer.get(tensor) in self._bypassed for tensor in reads[node])
-            for node in nodes
-        )

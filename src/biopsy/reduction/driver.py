@@ -16,7 +16,8 @@ from biopsy.model.index import label
 from biopsy.model.load import parse
 from biopsy.model.slice import Boundary, candidate_parts
 from biopsy.reduction.candidate import Candidate, Proposal
-from biopsy.reduction.lookahead import Lookahead, Pace
+from biopsy.reduction.lookahead import Lookahead
+from biopsy.reduction.pace import Pace
 from biopsy.reduction.passes.contract import Change, NamedModelPass, NamedPass, PassContext
 from biopsy.reduction.passes.editing import unrefuted
 from biopsy.reduction.problem import Problem
@@ -118,7 +119,18 @@ class Driver:
         window: list[tuple[Change, Trial]] = []
         while True:
             started, many = time.thread_time(), self.pace.in_a_row(self.oracle.jobs, odds.chance)
-            new = [(change, _change_trial(change, stage)) for change in islice(waiting, max(0, many - len(window)))]
+            new = [
+                (
+                    change,
+                    Trial(
+                        parts=[change.model.SerializeToString(deterministic=True)],
+                        size=len(change.model.graph.node),
+                        stage=stage,
+                        description=change.description,
+                    ),
+                )
+                for change in islice(waiting, max(0, many - len(window)))
+            ]
             self.pace.looked_ahead(time.thread_time() - started, len(new))
             window += new
             if not window:
@@ -162,7 +174,7 @@ class Driver:
 
     def best_trial(self, stage: Stage, description: str) -> Trial:
         """The best model so far, to be checked once more."""
-        return _trial(self.best_parts(), self.left, stage, description)
+        return Trial(parts=self.best_parts(), size=self.left, stage=stage, description=description)
 
     def best_model(self) -> onnx.ModelProto:
         """The best model so far as a protobuf object, external weights not loaded."""
@@ -179,10 +191,10 @@ class Driver:
         self, proposals: Round[Proposal], target: Candidate, stage: Stage, lookahead: Lookahead
     ) -> Candidate | None:
         for proposal in proposals:
-            found = self.eligible(proposal, target)
-            if found == [target]:
+            candidates = self.eligible(proposal, target)
+            if candidates == [target]:
                 return target  # nothing can be left out of what was proposed: the answer is known
-            for candidate in found:
+            for candidate in candidates:
                 judged = self.judge_candidate(Proposal(candidate, proposal.description), stage, lookahead)
                 reproduces = judged.outcome is Outcome.REPRODUCES
                 lookahead.heard(candidate, reproduces=reproduces)
@@ -192,7 +204,10 @@ class Driver:
         return None
 
     def eligible(self, proposal: Proposal, target: Candidate) -> list[Candidate]:
-        """What of a proposal is worth a check: closed, once for each sample; ``target`` alone if it comes to that."""
+        """The candidates of a proposal that are worth a check: closed, one for each sample.
+
+        Only ``target`` if closing the proposal gives the target; none if it is no smaller.
+        """
         candidate = self.problem.closed(proposal.candidate)
         if candidate == target:
             return [target]
@@ -203,13 +218,13 @@ class Driver:
     def trial(self, proposal: Proposal, stage: Stage) -> Trial:
         """A closed candidate as a model to be checked."""
         candidate, problem = proposal.candidate, self.problem
-        trial = _trial(self.parts(candidate), candidate.size, stage, proposal.description)
+        trial = Trial(parts=self.parts(candidate), size=candidate.size, stage=stage, description=proposal.description)
         if problem.feeds_vouched_only and problem.doubtful(candidate, fed=True):
             return replace(trial, inputs="vouched for")  # what was remembered of it was about other values
         return trial
 
     def missed(self, target: Candidate) -> frozenset[int]:
-        """Nodes of a target, each of which alone was missing in a candidate that did not reproduce."""
+        """The nodes of a target that were the only ones missing in a candidate that did not reproduce."""
         kept = frozenset(target.nodes)
         lacking = (
             kept.difference(candidate.nodes)
@@ -249,28 +264,29 @@ class Driver:
         """The original as a model to be checked, with another border if one is given."""
         whole = self.problem.whole
         parts = candidate_parts(self.problem.subset(whole), boundary or self.boundary(whole))
-        return _trial(parts, whole.size, stage, description)
+        return Trial(parts=parts, size=whole.size, stage=stage, description=description)
 
     def marked(self, candidate: Candidate, stage: Stage, description: str) -> Trial:
-        """A closed candidate with every tensor an output, as a model to be checked."""
+        """A closed candidate with every tensor as an output, as a model to be checked."""
         boundary = replace(self.problem.everything_marked(candidate), places=self.workspace.places)
-        return _trial(candidate_parts(self.problem.subset(candidate), boundary), candidate.size, stage, description)
+        parts = candidate_parts(self.problem.subset(candidate), boundary)
+        return Trial(parts=parts, size=candidate.size, stage=stage, description=description)
 
     def start_over(self) -> None:
-        """Have the whole original as the best model again."""
+        """Make the whole original the best model again."""
         self.best, self.refined = self.problem.whole, None
 
     def go_back(self, ground: Candidate) -> None:
-        """Have a candidate that reproduces as the best again, and ask anew about every other.
+        """Make a candidate that reproduces the best again, and forget the answers about all others.
 
-        One that is made of the same bytes as before is answered from memory.
+        A candidate of the same bytes as before is still answered from the oracle's memory.
         """
         self.best, self.refined = ground, None
         self._known.clear()
         self._passing.clear()
 
     def doubt(self) -> None:
-        """Believe no answer any more but those that reproduced: the failure is flaky, and that was not known."""
+        """Forget all answers but failures: the failure turned out to be flaky, so a pass proves nothing."""
         self._known = {
             candidate: (judged, digest)
             for candidate, (judged, digest) in self._known.items()
@@ -283,12 +299,3 @@ class Driver:
         for candidate in [candidate for candidate, (_, known) in self._known.items() if known == digest]:
             del self._known[candidate]
             self._passing.pop(candidate, None)
-
-
-def _change_trial(change: Change, stage: Stage) -> Trial:
-    parts = [change.model.SerializeToString(deterministic=True)]
-    return _trial(parts, len(change.model.graph.node), stage, change.description)
-
-
-def _trial(parts: Sequence[bytes], size: int, stage: Stage, description: str) -> Trial:
-    return Trial(parts=parts, size=size, stage=stage, description=description)

@@ -5,7 +5,7 @@ itself points at.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import islice
@@ -85,7 +85,7 @@ class ReductionJob:
     ``input_shapes`` freeze dynamic inputs. ``passes`` says which passes run, ``ranking`` which nodes are suspected,
     the worst first. ``feeds_recorded``: the check is our own ``run``, and is to load recorded values of what a
     candidate is fed. ``command`` are the check's words, as far as it has any, which may tell of it what
-    ``values.may_change_values`` and ``vouching.compares_with_golden`` ask.
+    ``values.may_change_values`` and ``recorded_values.compares_with_golden`` ask.
     ``allow_vacuous_check`` goes on if the check fails on anything.
     """
 
@@ -101,9 +101,6 @@ class ReductionJob:
     ranking: Sequence[Sequence[int]] = ()
     allow_vacuous_check: bool = False
     feeds_recorded: bool = False
-
-
-# A reduction job from its beginning to its end: workspace, driver, journal, result.
 
 
 def run_job(
@@ -136,9 +133,14 @@ def run_job(
         schedule = replace(schedule, afterwards=(*schedule.afterwards, FOUND_OUT))
     opened = override_input_shapes(index, job.input_shapes)
     with prepared(index, check, job.search, listener) as place, temporary_folder("biopsy-") as folder:
-        recording = _recording(index, opened, job, listener, folder)
-        problem = _problem(index, recording, opened, job)
-        files = replace(job.search.files, write_inputs=partial(_write_inputs, problem))
+        problem = _problem(index, opened, job, listener, folder)
+
+        def write_candidate_inputs(model: bytes, path: Path) -> None:
+            # Where the check has golden values, only what does not contradict them.
+            vouched = problem.is_vouched if problem.feeds_vouched_only else None
+            write_inputs(index, problem.recording, model, path, vouched)
+
+        files = replace(job.search.files, write_inputs=write_candidate_inputs)
         oracle = oracle_of(index, check, job.search, place, listener, files=files)
         driver = Driver(problem, oracle, place)
         task = _task(driver, schedule, job, Feeding(driver.problem, oracle, folder, wanted=job.feeds_recorded))
@@ -149,65 +151,45 @@ def run_job(
         return task.reduction(search.seconds, stopped)
 
 
-def _samples(index: ModelIndex, options: RecordingOptions, listener: events.Listener) -> Callable[[], Sequence[Feed]]:
-    """The samples to record with: random ones, or the given ones in the types of the model, which is told."""
-    given = options.samples
-    if given is None:
-        return lambda: random_samples(index, options.draws)
+def _problem(
+    index: ModelIndex, opened: frozenset[int], job: ReductionJob, listener: events.Listener, folder: Path
+) -> Problem:
+    """The model with its border; values are recorded into ``folder`` once needed, ``opened`` are sizes to record."""
+    options, border = job.recording, job.border
 
     def samples() -> Sequence[Feed]:
+        if options.samples is None:
+            return random_samples(index, options.draws)
         from biopsy.engines.runner import casts_told, in_declared_types
 
-        feeds, changes = in_declared_types(given(), index.declared_type)
+        feeds, changes = in_declared_types(options.samples(), index.declared_type)
         if changes:
             listener(events.Remark(casts_told(changes), warning=True))
         return feeds
 
-    return samples
-
-
-def _recording(
-    index: ModelIndex, opened: frozenset[int], job: ReductionJob, listener: events.Listener, folder: Path
-) -> Recording:
-    """Values of the original, recorded into ``folder`` once they are needed; ``opened`` are sizes that it tells."""
-    options = job.recording
     fed = job.search.files.inputs is not None
-    every_tensor = fed or job.border.cut == "constant" or options.types_by_running or bool(opened)
-    return Recording(
+    recording = Recording(
         index,
-        _samples(index, options, listener),
+        samples,
         folder,
         listener,
-        every_tensor=every_tensor,
+        every_tensor=fed or border.cut == "constant" or options.types_by_running or bool(opened),
         made_up=options.samples is None,
         engines=options.engines,
         memory=options.memory,
     )
-
-
-def _problem(index: ModelIndex, recording: Recording, opened: frozenset[int], job: ReductionJob) -> Problem:
     types = CutTypes(
-        index,
-        recording,
-        infer=job.recording.infer_types,
-        recorded_first=job.recording.types_by_running,
-        opened=opened,
+        index, recording, infer=options.infer_types, recorded_first=options.types_by_running, opened=opened
     )
     return Problem(
         index,
         types,
         recording,
-        cut=job.border.cut,
-        keep_inputs=job.border.keep_inputs,
-        keep_outputs=job.border.keep_outputs,
-        mark_intermediate=job.border.mark_intermediate,
+        cut=border.cut,
+        keep_inputs=border.keep_inputs,
+        keep_outputs=border.keep_outputs,
+        mark_intermediate=border.mark_intermediate,
     )
-
-
-def _write_inputs(problem: Problem, model: bytes, path: Path) -> None:
-    """Write what a candidate is to be fed; where the check has golden values, only what does not contradict them."""
-    vouched = problem.is_vouched if problem.feeds_vouched_only else None
-    write_inputs(problem.index, problem.recording, model, path, vouched)
 
 
 def _task(driver: Driver, schedule: Schedule, job: ReductionJob, feeding: Feeding) -> ReductionTask:
@@ -237,49 +219,43 @@ def _task(driver: Driver, schedule: Schedule, job: ReductionJob, feeding: Feedin
 
 
 def _identity(index: ModelIndex, check: Check, job: ReductionJob) -> JournalIdentity:
-    """What a journal of this job answers for."""
-    target = job.target
-    written = [target.output, target.min_good, inputs_file(target.output)]
-    written += [] if target.external is None else [target.output.with_name(target.external)]
+    """What a journal of this job answers for, with the options that outcomes depend on."""
+    target, border, recording, passes = job.target, job.border, job.recording, job.passes
+    external = None if target.external is None else target.output.with_name(target.external)
+    written = (target.output, target.min_good, inputs_file(target.output), external)
     return JournalIdentity(
         index=index,
         check=check,
         search=job.search,
-        options=_options(job),
+        options={
+            "--mode": job.mode,
+            "--cut": border.cut,
+            "--values": job.values,
+            "--record-with": list(recording.engines),
+            "--model-input-shapes": {name: list(shape) for name, shape in sorted(job.input_shapes.items())},
+            "--mark-intermediate": bool(border.mark_intermediate),
+            "--no-reduce-inputs": border.keep_inputs,
+            "--no-reduce-outputs": border.keep_outputs,
+            "--no-shape-inference": not recording.infer_types,
+            "--force-fallback-shape-inference": recording.types_by_running,
+            "--simplify": passes.simplify,
+            "--anonymize": passes.anonymize,
+            "--skip-pass": list(passes.skip),
+            "--only-pass": list(passes.only),
+        },
         written=[path for path in written if path is not None],
     )
 
 
-def _options(job: ReductionJob) -> dict[str, object]:
-    """The options that outcomes depend on, by name, besides those of any search."""
-    return {
-        "--mode": job.mode,
-        "--cut": job.border.cut,
-        "--values": job.values,
-        "--record-with": list(job.recording.engines),
-        "--model-input-shapes": {name: list(shape) for name, shape in sorted(job.input_shapes.items())},
-        "--mark-intermediate": bool(job.border.mark_intermediate),
-        "--no-reduce-inputs": job.border.keep_inputs,
-        "--no-reduce-outputs": job.border.keep_outputs,
-        "--no-shape-inference": not job.recording.infer_types,
-        "--force-fallback-shape-inference": job.recording.types_by_running,
-        "--simplify": job.passes.simplify,
-        "--anonymize": job.passes.anonymize,
-        "--skip-pass": list(job.passes.skip),
-        "--only-pass": list(job.passes.only),
-    }
-
-
-# Which nodes a check itself points at, if it can be made to look inside.
+# The nodes that a check itself points at.
 #
 # A check that compares tensors says which outputs are wrong. With every tensor of the original marked as an output it
-# says which tensors are, and the node that computes a wrong one from right ones is where the error begins. That takes
-# one check. It is only a guess, since observing a model can change it, and what is guessed is checked like anything
-# else.
+# says which tensors are wrong, and the error begins at the node that computes a wrong one from right ones. That takes
+# one check. It is only a guess, since observing a model can change it, and a guess is checked like anything else.
 #
-# Who looks at every tensor at once must hold every tensor at once. Where these are many, one part of the model after
-# the other is looked at, each fed as any candidate is, until a wrong tensor is found. Only if there is none in any
-# part, the whole is looked at.
+# A check of all tensors at once must hold them all in memory. If they are too large, the parts of the model are looked
+# at one after the other, each fed as any candidate is, until a wrong tensor is found. Only if no part has one, the
+# whole model is looked at.
 
 _MOST_ELEMENTS = 1 << 28
 """Elements of all tensors together: more would not fit where one check has to hold them all."""
@@ -293,8 +269,7 @@ MOST_SUSPECTS = 16
 def suspected(driver: Driver) -> tuple[int, ...]:
     """The nodes where errors begin, in the order of the model; none if the check cannot tell.
 
-    It costs one check, or one for each part of a model whose tensors are great; none if every tensor is marked anyway
-    or outputs are no matter of the check.
+    It costs one check, or one for each part of a model with large tensors; none if the check does not compare outputs.
     """
     problem, reference = driver.problem, driver.reference
     if reference is None or not reference.outputs or not driver.check.automatic:
@@ -302,30 +277,21 @@ def suspected(driver: Driver) -> tuple[int, ...]:
     if not (problem.may_cut_inputs and problem.may_cut_outputs) or problem.elements > _MOST_ELEMENTS:
         return ()
     try:
-        return origins(problem.index, _wrong_in_parts(driver) or _wrong(driver, _looks(driver, [problem.whole])))
+        is_great = problem.elements > _MOST_AT_ONCE
+        in_parts = _wrong(driver, problem.runs_of_nodes(_MOST_AT_ONCE)) if is_great else set[int]()
+        return origins(problem.index, in_parts or _wrong(driver, [problem.whole]))
     except errors.CheckChanged:
         raise
     except errors.CheckError as error:  # it was no question about a candidate, but perhaps golden values are damaged
-        told = f"with every tensor marked as an output, {error.message}"
-        driver.listener(events.Remark(told, warning=True))
+        text = f"with every tensor marked as an output, {error.message}"
+        driver.listener(events.Remark(text, warning=True))
         return ()
 
 
-def _wrong_in_parts(driver: Driver) -> set[int]:
-    problem = driver.problem
-    if problem.elements <= _MOST_AT_ONCE:
-        return set()
-    return _wrong(driver, _looks(driver, problem.runs_of_nodes(_MOST_AT_ONCE)))
-
-
-def _looks(driver: Driver, candidates: Iterable[Candidate]) -> Iterator[Trial]:
-    check = driver.check.glance()
-    return (replace(driver.marked(each, LOOK, "which tensors are wrong"), check=check) for each in candidates)
-
-
-def _wrong(driver: Driver, looks: Iterator[Trial]) -> set[int]:
-    """The tensors that the first of these checks to find any calls wrong; the next ones run at the same time."""
-    ids = driver.problem.index.ids
+def _wrong(driver: Driver, candidates: Iterable[Candidate]) -> set[int]:
+    """The wrong tensors of the first candidate that has any; the next candidates are checked at the same time."""
+    ids, check = driver.problem.index.ids, driver.check.glance()
+    looks = (replace(driver.marked(each, LOOK, "which tensors are wrong"), check=check) for each in candidates)
     begun: deque[Trial] = deque()
     while True:
         for look in islice(looks, driver.oracle.jobs - len(begun)):

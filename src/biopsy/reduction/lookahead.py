@@ -6,14 +6,13 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import islice
-from pathlib import Path
 from typing import Protocol, TypeAlias
 
 from biopsy.checks.outcome import Outcome
 from biopsy.reduction.candidate import Candidate, Proposal
+from biopsy.reduction.pace import Pace
 from biopsy.reduction.passes.contract import NamedPass, NotFoundOutError, PassContext
 from biopsy.search.drive import Foreseeable, Future, Odds, Round, RunningSearch, Search, likely_questions
 from biopsy.search.scouting import FEWEST, Part, Scouting
@@ -55,7 +54,7 @@ def foreseeable(
     start: Candidate,
     eligible: Callable[[Proposal, Candidate], list[Candidate]],
 ) -> Foreseeable[Proposal, Candidate, Foreseen]:
-    """Passes that follow each other, from a candidate on: what they ask about is closed, and worth a check."""
+    """A sequence of passes from a candidate on, as a search to foresee; its questions are closed, worth a check."""
     later = context.for_guesses()
 
     def begin() -> Search[Proposal, Candidate, None]:
@@ -89,9 +88,10 @@ def foreseeable(
 
 
 class Lookahead:
-    """Keeps the checks going that a pass will most probably ask for.
+    """Keeps those checks running that a pass will most probably ask for.
 
-    ``answers`` are those to its rounds, to which who runs the pass adds. ``then`` are passes that will follow.
+    ``answers`` are the answers to its rounds so far; whoever runs the pass appends to it. ``then`` are the passes that
+    will follow.
     """
 
     def __init__(
@@ -109,20 +109,23 @@ class Lookahead:
         self.answers: list[Candidate | None] = []
         self._odds = Odds()
         self._trials: dict[Candidate, Trial] = {}
-        scouts_fit = named.leaves_out and candidates.oracle.jobs > FEWEST
-        self._scouts = scouts_of(candidates, context, start, self._stage) if scouts_fit else None
+        self._scouts: Scouts | None = None
+        if named.leaves_out and candidates.oracle.jobs > FEWEST:
+            needed = candidates.missed(start)  # what was found to be needed before is not tried again
+            order = [node for node in context.problem.order(start) if node not in needed]
+            self._scouts = Scouts(candidates, start, Scouting(order, sorted(needed)), Stage(named.name))
 
     def heard(self, candidate: Candidate, *, reproduces: bool) -> None:
-        """Take into account what a candidate has come to."""
+        """Take into account whether a candidate reproduces."""
         self._odds.add(held=reproduces)
         if self._scouts is not None:
             self._scouts.heard(candidate, reproduces=reproduces)
 
     def begin(self, asked: Candidate, trial: Trial) -> bool:
-        """Begin the check of what is asked about, and of what may come after it, as many as may run at once.
+        """Begin the check of a candidate, and of those that may be asked about next, as many as may run at once.
 
-        What runs already goes on if it may still be asked for. If the answer is there, nothing more is begun before it
-        is heard. False, and nothing is begun, if nothing is worth checking beside what is asked about.
+        Checks that run already go on if they may still be asked for. If the answer is there already, nothing more is
+        begun before it is heard. False, and nothing is begun, if no other check is worth its time.
         """
         oracle, pace = self._candidates.oracle, self._candidates.pace
         if oracle.has_ended(trial):
@@ -138,7 +141,7 @@ class Lookahead:
         self._future = future
         before = {**self._trials, asked: trial}
         scouts = self._scouting(future, most)
-        likely = islice(self._likely(future, pace.least_chance), most - len(scouts))
+        likely = islice(likely_questions(future, self._chance, least=pace.least_chance), most - len(scouts))
         soon = {
             proposal.candidate: before.get(proposal.candidate)
             or self._candidates.trial(proposal, Stage(proposal.named.name))
@@ -147,26 +150,19 @@ class Lookahead:
         pace.looked_ahead(time.thread_time() - started, len(soon.keys() - before.keys()))
         oracle.keep_going([trial, *soon.values(), *scouts])
         pending = oracle.pending
-        self._trials = {candidate: one for candidate, one in {**before, **soon}.items() if one.digest in pending}
+        self._trials = {candidate: begun for candidate, begun in {**before, **soon}.items() if begun.digest in pending}
         return True
 
-    def _likely(self, future: PassFuture, least: float) -> Iterator[Foreseen]:
-        return likely_questions(future, self._chance, least=least)
-
     def _scouting(self, future: PassFuture, most: int) -> list[Trial]:
-        """Scouts, as many as may run beside what is not too unlikely to be asked."""
-        least = max(_HARDLY, self._candidates.pace.least_chance)
+        """Scouts, as many as may run besides the checks that are likely enough to be asked for."""
         if self._scouts is None:
             return []
-        room = most - sum(1 for _ in islice(self._likely(future, least), most))
+        least = max(_HARDLY, self._candidates.pace.least_chance)
+        room = most - sum(1 for _ in islice(likely_questions(future, self._chance, least=least), most))
         return self._scouts.trials(room) if room else []
 
-    @property
-    def _stage(self) -> Stage:
-        return Stage(self._named.name)
-
     def _at(self, asked: Candidate, future: PassFuture) -> PassFuture | None:
-        """Where a candidate is asked about, if what is known leads there."""
+        """The future in which a candidate is asked about, if answers that are known lead there."""
         while (question := future.question) is not None and question.candidate != asked:
             known = self._candidates.known(question.candidate)
             if known is None:
@@ -175,7 +171,7 @@ class Lookahead:
         return None if question is None else future
 
     def _chance(self, proposal: Foreseen) -> float:
-        """How likely a candidate reproduces: known, even for a pass that halves, else as those before."""
+        """How likely a candidate reproduces: 0 or 1 if that is known, a scout's guess, or as often as those before."""
         known = self._candidates.known(proposal.candidate)
         begun = self._trials.get(proposal.candidate)
         if known is None and begun is not None and (judged := self._candidates.oracle.foretold(begun)) is not None:
@@ -188,46 +184,34 @@ class Lookahead:
         return self._odds.chance if proposal.named is self._named and not self._named.halves else 0.5
 
 
-def scouts_of(candidates: Candidates, context: PassContext, start: Candidate, stage: Stage) -> Scouts:
-    """Scouts for a pass that begins at a candidate; what was found to be needed before is not tried again."""
-    needed = candidates.missed(start)
-    order = [node for node in context.problem.order(start) if node not in needed]
-    return Scouts(candidates, start, Scouting(order, sorted(needed)), stage)
-
-
-# What whoever looks ahead may ask of candidates.
-
-
 class Candidates(Protocol):
-    """What is known of candidates: see ``Driver``."""
+    """What looking ahead needs of the driver, which imports this module: see ``Driver``."""
 
     oracle: Oracle
     pace: Pace
 
     def eligible(self, proposal: Proposal, target: Candidate) -> list[Candidate]:
-        """What of a proposal is worth a check."""
+        """The candidates of a proposal that are worth a check."""
 
     def known(self, candidate: Candidate) -> bool | None:
         """Whether a candidate reproduces, if that is known."""
 
     def missed(self, target: Candidate) -> frozenset[int]:
-        """Nodes of a target, each of which alone was missing in a candidate that did not reproduce."""
+        """The nodes of a target that were the only ones missing in a candidate that did not reproduce."""
 
     def trial(self, proposal: Proposal, stage: Stage) -> Trial:
         """A candidate as a model to be checked."""
 
-
-# Checks beside a pass that leaves nodes out: without disjoint parts of its target, to guess what it will hear.
 
 _SURE = 0.98
 """The most that a guess is believed."""
 
 
 class Scouts:
-    """Guesses what a pass will be answered, by checks that it does not ask for itself.
+    """Guesses the answers that a pass will get, by checks of its target without disjoint parts of its nodes.
 
-    They are begun only where checks may run that nobody is likely to ask for otherwise, and what they come to is never
-    counted, remembered or gone on from: the result is the same without them.
+    They run only where a process would be idle otherwise. Their outcomes are never counted or remembered, and no search
+    goes on from them: the result is the same without them.
     """
 
     def __init__(self, candidates: Candidates, start: Candidate, scouting: Scouting[int], stage: Stage) -> None:
@@ -246,7 +230,7 @@ class Scouts:
         return trust if guess else 1 - trust
 
     def heard(self, candidate: Candidate, *, reproduces: bool) -> None:
-        """Take into account what a candidate of the pass has come to."""
+        """Take into account whether a candidate of the pass reproduces."""
         guess = self._guess(candidate)
         if guess is not None:
             self._scouting.came_true(right=guess is reproduces)
@@ -260,9 +244,23 @@ class Scouts:
         if self._scouting.trust == 0.5:
             return []
         self._learn()
-        found = dict(self._made(most))
-        self._begun = found
-        return list(found.values())
+        trials: dict[Part[int], Trial] = {}
+        for part in self._scouting.parts(most):
+            if part in self._begun:
+                trials[part] = self._begun[part]
+                continue
+            description = f"without {len(part.items)} of {self._target.size} nodes, ahead"
+            without = self._candidates.eligible(Proposal(self._target.without(part.items), description), self._target)
+            if not without or without[0] == self._target:
+                self._scouting.learn(part, is_needed=True)  # it always comes back
+                continue
+            known = self._candidates.known(without[0])
+            if known is None:
+                trials[part] = self._candidates.trial(Proposal(without[0], description), self._stage)
+            else:
+                self._scouting.learn(part, is_needed=not known)
+        self._begun = trials
+        return list(trials.values())
 
     def _guess(self, candidate: Candidate) -> bool | None:
         return None if candidate.bypassed != self._target.bypassed else self._scouting.guess(frozenset(candidate.nodes))
@@ -272,120 +270,3 @@ class Scouts:
             judged = self._candidates.oracle.foretold(trial)
             if judged is not None:
                 self._scouting.learn(part, is_needed=judged.outcome is not Outcome.REPRODUCES)
-
-    def _made(self, most: int) -> Iterator[tuple[Part[int], Trial]]:
-        """Parts of which nobody knows yet, with the target without them as a model."""
-        for part in self._scouting.parts(most):
-            trial = self._begun.get(part)
-            if trial is not None:
-                yield part, trial
-                continue
-            description = f"without {len(part.items)} of {self._target.size} nodes, ahead"
-            without = self._candidates.eligible(Proposal(self._target.without(part.items), description), self._target)
-            if not without or without[0] == self._target:
-                self._scouting.learn(part, is_needed=True)  # it always comes back
-                continue
-            known = self._candidates.known(without[0])
-            if known is not None:
-                self._scouting.learn(part, is_needed=not known)
-                continue
-            yield part, self._candidates.trial(Proposal(without[0], description), self._stage)
-
-
-# How far looking ahead is worth its time: measured, since a check may be an instant function or take minutes.
-
-_FADING = 0.8
-"""The weight of what was measured before, beside one more measurement."""
-
-
-class Pace:
-    """What a candidate that is checked ahead costs, and what it saves if it is asked about.
-
-    While a check is waited for, this process may idle, since the check runs elsewhere, or compute several things at
-    once: that time is spare. In the rest it computes one thing at a time, as Python functions do that take turns in
-    threads. A candidate that is checked ahead costs this rest and the time to foresee it, in any case; it saves the
-    spare time too, but only if it is asked about. ``measured`` is False where that cannot be seen from here, and then
-    looking ahead is always worth it. ``at_first``: so many checks at once before anything is known.
-    """
-
-    def __init__(self, *, measured: bool, at_first: int) -> None:
-        self._measured = measured
-        self._at_first = at_first
-        self._spare: float | None = None  # seconds for each check that was waited for
-        self._busy: float | None = None
-        self._cost: float | None = None  # seconds for each candidate that was foreseen
-
-    def at_once(self, jobs: int, likeliest: float) -> int:
-        """How many checks to run at once at most, of so many that may.
-
-        ``likeliest``: how likely what may come next is asked about, the most likely of it.
-        """
-        if self.least_chance >= likeliest:
-            return 1
-        return jobs if self.is_known else min(jobs, self._at_first)
-
-    @property
-    def is_known(self) -> bool:
-        """Whether it has been found out, or cannot be."""
-        return not self._measured or (self._spare is not None and self._cost is not None)
-
-    def in_a_row(self, jobs: int, chance: float) -> int:
-        """How many proposals to check at once where each is asked about only if none before it holds.
-
-        ``chance``: how likely one holds.
-        """
-        most, count, asked = self.at_once(jobs, 1 - chance), 1, 1 - chance
-        while count < most and asked > self.least_chance:
-            count, asked = count + 1, asked * (1 - chance)
-        return count
-
-    @property
-    def least_chance(self) -> float:
-        """How likely a candidate must be asked about, from 0 to 1, for its check to be worth beginning before."""
-        if not self._measured or self._spare is None or self._busy is None or self._cost is None:
-            return 0.0
-        paid = self._cost + self._busy
-        return paid / (paid + self._spare) if self._spare else 1.0
-
-    def looked_ahead(self, seconds: float, candidates: int) -> None:
-        """Take into account what some candidates that were foreseen cost."""
-        if candidates:
-            self._cost = _faded(self._cost, seconds / candidates)
-
-    @contextmanager
-    def waiting(self) -> Iterator[None]:
-        """Measure while an answer is waited for."""
-        if not self._measured:
-            yield
-            return
-        wall, computing = time.perf_counter(), _computing()
-        yield
-        wall, computing = time.perf_counter() - wall, max(0.0, _computing() - computing)
-        spare = abs(wall - computing)
-        self._spare = _faded(self._spare, spare)
-        self._busy = _faded(self._busy, max(0.0, wall - spare))
-
-
-def _computing() -> float:
-    """Seconds that threads of this process have computed, or waited for a core: a busy machine is not an idle check."""
-    return time.process_time() + _waited_for_a_core()
-
-
-def _waited_for_a_core() -> float:
-    """Seconds, summed over the threads that there are now; 0 where the system does not tell."""
-    try:
-        return sum(map(_run_delay, Path("/proc/self/task").iterdir())) / 1e9
-    except OSError:
-        return 0.0
-
-
-def _run_delay(thread: Path) -> int:
-    """Nanoseconds that a thread was ready to run and did not."""
-    try:
-        return int((thread / "schedstat").read_bytes().split()[1])
-    except (OSError, IndexError, ValueError):  # it has just ended, or this kernel does not count
-        return 0
-
-
-def _faded(known: float | None, new: float) -> float:
-    return new if known is None else _FADING * known + (1 - _FADING) * new

@@ -13,7 +13,7 @@ from biopsy.checks.journal import FRESH
 from biopsy.checks.judge import Rules, Signature, same_failure, signature_of, status_text
 from biopsy.checks.outcome import Judged, Outcome
 from biopsy.checks.verdict import VerdictFile
-from biopsy.comparison.mismatch import ErrorSize, Mismatch, Rounding, error_size, kind_of, may_be_rounding, worst_of
+from biopsy.comparison.mismatch import ErrorSize, error_size, kind_of, may_be_rounding, worst_of
 from biopsy.model.nodes import random_words
 from biopsy.model.slice import identity_bytes, identity_of
 from biopsy.reduction.driver import Driver
@@ -48,7 +48,11 @@ def preflight(
     judged, tries = flakiness.failure(lambda: trial, at_once=True)
     if judged.outcome is not Outcome.REPRODUCES:
         marked = _marked(driver, judged)
-        if driver.problem.mark_intermediate is not None or marked is None or not _shows_wrong_values(marked):
+        # An engine may also fail to build a model with other outputs, which is another failure than a wrong value.
+        shows_wrong_values = (
+            marked is not None and marked.outcome is Outcome.REPRODUCES and marked.evidence.verdict.stage == "compare"
+        )
+        if driver.problem.mark_intermediate is not None or not shows_wrong_values:
             raise _original_passes(driver, judged, tries, marked)
         driver.listener(events.Remark(_UNMASKED))
         driver.problem.mark_intermediate = True
@@ -71,7 +75,8 @@ def preflight(
     with oracle.budget.enforced():
         error = weigh_original(driver.oracle, trial, judged.evidence.verdict)
         if driver.check.automatic:
-            identity = _identity(identity_of(driver.problem.index), "a one-node Identity model")
+            model = identity_of(driver.problem.index)
+            identity = Trial(parts=[model], size=1, stage=IDENTITY, description="a one-node Identity model")
             if beside and oracle.jobs > 1 and tries == 1 and oracle.memory.repetitions == 1:
                 _look_closer_beside(driver, flakiness, trial, identity, allow_vacuous)
             else:
@@ -83,41 +88,37 @@ def preflight(
 def _look_closer_beside(
     driver: Driver, flakiness: Flakiness, original: Trial, identity: Trial, allow_vacuous: bool
 ) -> None:
-    """Have the original repeated, and the Identity model tried, while the search begins.
+    """Repeat the original and try the Identity model while the search begins.
 
-    A failure that is known to be flaky by then is no matter for later: how often the Identity model must pass is known.
+    If the failure is known to be flaky by then, the Identity model is tried at once: how often it must pass is known.
     """
+
+    def heed(answer: Judged | errors.CheckError) -> Remedy | None:
+        if isinstance(answer, errors.CheckError) or answer.outcome is not Outcome.REPRODUCES:
+            return None
+        if allow_vacuous:
+            _tell_vacuous(driver)
+            return None
+
+        def end_search() -> NoReturn:
+            raise _fails_on_anything(driver, answer)
+
+        return end_search
+
     tried = partial(_try_identity, driver, identity, allow_vacuous=allow_vacuous)
     flakiness.begin_beside(original, tried)
     if flakiness.is_flaky:
         tried()
     else:
-        driver.oracle.beside.ask(identity, partial(_heed_identity, driver, allow_vacuous))
-
-
-def _heed_identity(driver: Driver, allow_vacuous: bool, answer: Judged | errors.CheckError) -> Remedy | None:
-    if isinstance(answer, errors.CheckError) or answer.outcome is not Outcome.REPRODUCES:
-        return None
-    if allow_vacuous:
-        _tell_vacuous(driver)
-        return None
-    return partial(_raise_that_it_fails_on_anything, driver, answer)
-
-
-def _raise_that_it_fails_on_anything(driver: Driver, judged: Judged) -> NoReturn:
-    raise _fails_on_anything(driver, judged)
-
-
-def _identity(model: bytes, description: str) -> Trial:
-    return Trial(parts=[model], size=1, stage=IDENTITY, description=description)
+        driver.oracle.beside.ask(identity, heed)
 
 
 def _warn(driver: Driver, judged: Judged) -> None:
     """Say what makes the failure worth less: random operators where values are compared, and what the check hints."""
-    told = [judged.evidence.verdict.hint]
+    warnings = [judged.evidence.verdict.hint]
     if judged.evidence.verdict.stage in {"", "compare"}:
-        told.append(random_words(driver.problem.index) or "")
-    for text in filter(None, told):
+        warnings.append(random_words(driver.problem.index) or "")
+    for text in filter(None, warnings):
         driver.listener(events.Remark(text, warning=True))
 
 
@@ -154,25 +155,21 @@ def _original_passes(driver: Driver, judged: Judged, tries: int, marked: Judged 
         return errors.OriginalPasses(message, details=details)
     if uncounted := _uncounted(judged, driver.oracle.failure.rules):
         return errors.OriginalPasses(message, details=details, next_steps=[uncounted])
-    is_masked = marked is not None and marked.outcome is Outcome.REPRODUCES  # the details say what to type
-    steps = [] if is_masked else _steps_to_a_failure(judged, sees_values=driver.check.sees_values)
-    return errors.OriginalPasses(message, details=details, next_steps=steps)
-
-
-def _steps_to_a_failure(judged: Judged, *, sees_values: bool) -> list[str]:
-    """What to change so that the original fails, at most two things."""
+    if marked is not None and marked.outcome is Outcome.REPRODUCES:
+        return errors.OriginalPasses(message, details=details)  # these say what to type
     verdict = judged.evidence.verdict
     if verdict.hint:
-        return [verdict.hint]
+        return errors.OriginalPasses(message, details=details, next_steps=[verdict.hint])
     if verdict.outcome == "passes":
-        return ["give the inputs that it fails with (--load-inputs), or smaller tolerances (--atol, --rtol)"]
+        step = "give the inputs that it fails with (--load-inputs), or smaller tolerances (--atol, --rtol)"
+        return errors.OriginalPasses(message, details=details, next_steps=[step])
     steps = ["run that line by hand; if your check shows a failure otherwise, give --fail-regex or --fail-code"]
-    if sees_values:
+    if driver.check.sees_values:
         steps.append(
             "if only an inner tensor is wrong, record all of them (--onnx-outputs mark all), and check with"
             " biopsy run {} --load-inputs layerwise.json --load-outputs golden.json"
         )
-    return steps
+    return errors.OriginalPasses(message, details=details, next_steps=steps)
 
 
 def _marked(driver: Driver, judged: Judged) -> Judged | None:
@@ -190,11 +187,6 @@ def _marked(driver: Driver, judged: Judged) -> Judged | None:
         )
     boundary = replace(driver.problem.everything_marked(), places=driver.workspace.places)
     return driver.oracle.again(driver.original(MARKED, "the original, every tensor an output", boundary))
-
-
-def _shows_wrong_values(marked: Judged) -> bool:
-    """Whether values differ: an engine may also fail to build a model with other outputs, which is another failure."""
-    return marked.outcome is Outcome.REPRODUCES and marked.evidence.verdict.stage == "compare"
 
 
 def _masked(driver: Driver, judged: Judged) -> list[str]:
@@ -230,7 +222,7 @@ def _try_identity(driver: Driver, trial: Trial, *, allow_vacuous: bool) -> None:
         except errors.CheckChanged:
             raise
         except errors.CheckError:
-            return  # what an engine or a script makes of a stranger's inputs is no matter of the user's model
+            return  # how an engine or a script fails on a stranger's inputs says nothing of the user's model
         if judged.outcome is Outcome.REPRODUCES:
             break
         if judged.outcome is not Outcome.PASSES:
@@ -259,7 +251,9 @@ def _fails_on_anything(driver: Driver, judged: Judged) -> errors.VacuousCheck:
     ends = last_words(driver.reference, found, driver.oracle.failure.rules)
     alike = _what_all_have(driver)
     reason = [telling_apart(driver.reference, found)] if ends else [] if alike else [_likeliest_reason(driver, found)]
-    shown = [f"  original   {ends[0]}", f"  Identity   {ends[1]}"] if ends else _end_of_output(found)
+    is_named = found.reported or found.raised or found.status < 0  # else only its last words speak for the failure
+    printed = [] if is_named or not found.words.exact else [f"  printed  {shown_words(found)}"]
+    shown = [f"  original   {ends[0]}", f"  Identity   {ends[1]}"] if ends else printed
     return errors.VacuousCheck(
         f"a model of one Identity node fails this check in the same way ({judged.reason}): the check fails on anything,"
         " and a reduction would say nothing.",
@@ -286,17 +280,11 @@ def _likeliest_reason(driver: Driver, found: Signature) -> str:
     )
 
 
-def _end_of_output(found: Signature) -> list[str]:
-    """What a check printed last that only its status speaks for; else no lines, for its failure has been named."""
-    if found.reported or found.raised or found.status < 0 or not found.words.exact:
-        return []
-    return [f"  printed  {shown_words(found)}"]
-
-
 def _what_all_have(driver: Driver) -> list[str]:
     """Where a plainer Identity model passes: what makes all models fail that are like the original; else no lines."""
     index = driver.problem.index
-    plain = _identity(identity_bytes(), "a one-node Identity model of opset 17")
+    description = "a one-node Identity model of opset 17"
+    plain = Trial(parts=[identity_bytes()], size=1, stage=IDENTITY, description=description)
     try:
         passes = driver.oracle.again(plain).outcome is Outcome.PASSES
     except errors.CheckChanged:
@@ -327,40 +315,30 @@ def weigh_original(oracle: Oracle, trial: Trial, verdict: VerdictFile) -> ErrorS
     mismatches, rounding = verdict.mismatches, verdict.rounding  # as it fails now: a journal may be forged
     if kind_of(mismatches) != "mismatch":
         return None
-    if rounding is None and may_be_rounding(mismatches):
-        rounding = _asked(oracle, trial)
-    if rounding is not None and rounding.verdict == "rounding":
-        oracle.listener(events.Remark(_only_rounding(mismatches, rounding), warning=True))
-    else:
+    arbiter = (trial.check or oracle.check).arbiter() if rounding is None and may_be_rounding(mismatches) else None
+    if arbiter is not None:
+        asking = replace(trial, stage=ROUNDING, description="the original, judged against float64", check=arbiter)
+        try:
+            rounding = oracle.again(asking).evidence.verdict.rounding
+        except errors.CheckChanged:
+            raise
+        except errors.CheckError:
+            pass  # it was no question about a candidate
+    if rounding is None or rounding.verdict != "rounding":
         oracle.failure.original = mismatches
-    return error_size(mismatches, rounding)
-
-
-def _asked(oracle: Oracle, trial: Trial) -> Rounding | None:
-    arbiter = (trial.check or oracle.check).arbiter()
-    if arbiter is None:
-        return None
-    asking = replace(trial, stage=ROUNDING, description="the original, judged against float64", check=arbiter)
-    try:
-        return oracle.again(asking).evidence.verdict.rounding
-    except errors.CheckChanged:
-        raise
-    except errors.CheckError:
-        return None  # it was no question about a candidate
-
-
-def _only_rounding(mismatches: tuple[Mismatch, ...], rounding: Rounding) -> str:
+        return error_size(mismatches, rounding)
     worst = worst_of(mismatches)
-    times = "" if rounding.times is None else f", {rounding.times:.3g} times that of plain float32"
-    passing = None if worst is None else worst.passing_atol
     advice = ""
-    if worst is not None and passing is not None:
-        advice = f" {option_line('--atol', f'{worst.output}:{passing:g}')} would pass."
+    if worst is not None and worst.passing_atol is not None:
+        advice = f" {option_line('--atol', f'{worst.output}:{worst.passing_atol:g}')} would pass."
+    times = "" if rounding.times is None else f", {rounding.times:.3g} times that of plain float32"
     more = f" ({rounding.reason})" if rounding.reason else ""
-    return (
+    text = (
         f"the original's error is only rounding{times}{more}.{advice} The result will show where engines round"
         " differently, and no bug"
     )
+    oracle.listener(events.Remark(text, warning=True))
+    return error_size(mismatches, rounding)
 
 
 # What the original and the result say at their end: a person must see it where only a status makes them alike.

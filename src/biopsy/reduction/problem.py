@@ -23,9 +23,9 @@ _MOST_ORDERS = 4
 class Problem:
     """The geometry of the model: its nodes, which of them can stand alone, and their borders.
 
-    ``keep_inputs`` and ``keep_outputs``: the original's, unchanged. ``mark_intermediate``: every tensor of a candidate
-    is an output, because the failure is masked otherwise. ``feeds_vouched_only``: whoever writes what a
-    candidate is fed leaves out what nobody vouches for.
+    ``keep_inputs`` and ``keep_outputs`` keep those of the original unchanged. ``mark_intermediate`` makes every tensor
+    of a candidate an output, because the failure is masked otherwise. ``feeds_vouched_only``: a candidate is fed only
+    recorded values that golden values cannot contradict (see ``is_vouched``).
     """
 
     def __init__(
@@ -100,9 +100,9 @@ class Problem:
     def closed(self, candidate: Candidate) -> Candidate | None:
         """The nearest candidate that can stand alone; None if there is none.
 
-        A cut that has no type anybody can tell is not cut: the node that computes it is taken in. So is one that reads
-        an end of such a type. With inputs kept, nodes that would need a cut go; with outputs kept, nodes that no output
-        needs go.
+        A tensor of unknown type cannot be cut: the node that computes it is added. Nor can it be an output: a node that
+        reads it is added. With inputs kept, nodes that would need a cut are removed; with outputs kept, nodes that no
+        output needs are.
         """
         if self._keep_inputs:
             kept = set(candidate.nodes)
@@ -129,9 +129,9 @@ class Problem:
         return self._normalised(kept, candidate) if kept else None
 
     def comes_back(self, target: Candidate, gone: Sequence[int]) -> bool:
-        """Whether a target, which is closed, surely cannot do without any of some nodes of it: all would be taken in.
+        """Whether all of these nodes would surely be added again if they were left out of a target, which is closed.
 
-        Told from these nodes and their neighbours alone, which takes far less time than closing what is left.
+        This looks only at the nodes and their neighbours, which takes far less time than closing what is left.
         """
         if self._keep_inputs or self._keep_outputs or target.bypassed:
             return False
@@ -147,10 +147,10 @@ class Problem:
         return uncuttable_sources(index, ends, (), may_go) == lacking
 
     def _completed(self, candidate: Candidate) -> Candidate:
-        """The candidate with the nodes that it cannot do without taken in.
+        """The candidate with the nodes added that it cannot stand alone without.
 
-        Readers of untold ends are taken in ring after ring. Only the first ring is normalised by itself: it may leave
-        bypasses and forms that nobody uses any more.
+        Readers of ends of unknown type are added ring after ring. Only the first ring is normalised by itself: it may
+        leave bypasses and forms that nobody uses any more.
         """
         is_first_ring = True
         while True:
@@ -167,7 +167,7 @@ class Problem:
             candidate = self._normalised(kept, candidate)
 
     def _bypassed_for_bodies(self, kept: set[int], candidate: Candidate) -> set[int]:
-        """Nodes that cannot stay bypassed, since a node that was taken in again reads them from within a body."""
+        """The nodes that cannot stay bypassed, since the body of a node that was added reads their outputs."""
         writes, captors = self.index.node_writes, self.index.captors
         return {
             node
@@ -180,19 +180,13 @@ class Problem:
 
         The last one is remembered: closing a candidate, its border and its bytes all ask for the same.
         """
-        known = self._last_subset
-        if known is None or known[0] != (candidate.nodes, candidate.bypassed):
-            made = Subset(self.index, candidate.nodes, self._rewired(candidate.bypassed))
-            known = self._last_subset = ((candidate.nodes, candidate.bypassed), made)
-        return known[1]
-
-    def _rewired(self, bypassed: Iterable[tuple[int, int]]) -> dict[int, int]:
-        """Output of each bypassed node -> the tensor read instead, through any bypassed nodes before it.
-
-        Nodes of an invalid model may wait for each other. Where such nodes are all bypassed, one of their outputs is
-        read, and comes from outside.
-        """
-        replaced = {output: tensor for node, tensor in bypassed for output in self.index.node_writes[node]}
+        key = candidate.nodes, candidate.bypassed
+        if self._last_subset is not None and self._last_subset[0] == key:
+            return self._last_subset[1]
+        # Output of each bypassed node -> the tensor read instead, through any bypassed nodes before it. Nodes of an
+        # invalid model may wait for each other. Where such nodes are all bypassed, one of their outputs is read, and
+        # comes from outside.
+        replaced = {output: tensor for node, tensor in candidate.bypassed for output in self.index.node_writes[node]}
         rewired = {}
         for output in replaced:
             tensor, passed = replaced[output], {output}
@@ -200,7 +194,9 @@ class Problem:
                 passed.add(tensor)
                 tensor = replaced[tensor]
             rewired[output] = tensor
-        return rewired
+        subset = Subset(self.index, candidate.nodes, rewired)
+        self._last_subset = key, subset
+        return subset
 
     def _normalised(self, kept: set[int], candidate: Candidate) -> Candidate:
         """The candidate without what makes no difference: bypasses that nobody reads through, forms of no cut."""
@@ -307,7 +303,7 @@ class Problem:
         return self._frozen[key]
 
     def freeze_vouched_only(self) -> None:
-        """From now on, freeze no cut with a recorded value that nobody vouches for: see ``vouching.py``."""
+        """From now on, freeze no cut with a recorded value that nobody vouches for: see ``Vouching``."""
         self._freezes_vouched_only = True
         self._frozen.clear()
 
@@ -336,19 +332,12 @@ class Problem:
         return self.is_vouched(tensor) and self.recording.constant_value(self.index.names[tensor]) is not None
 
     def will_freeze(self, candidate: Candidate) -> None:
-        """Have the values recorded that cuts at the nodes of a candidate would be frozen to, in one go."""
+        """Record at once all values that cuts at the nodes of a candidate would be frozen to."""
         if self._cut == "auto" and self.may_cut_inputs:
             self.recording.include(tensor for node in candidate.nodes for tensor in self.index.node_writes[node])
 
-    def as_fed(self, candidate: Candidate, tensors: Iterable[int]) -> Candidate:
-        """The candidate with some cuts fed, whatever the policy makes of them."""
-        return self._in_form(candidate, tensors, fed=True)
-
-    def as_frozen(self, candidate: Candidate, tensors: Iterable[int]) -> Candidate:
-        """The candidate with some cuts frozen, as far as one value of theirs is known; the others stay fed."""
-        return self._in_form(candidate, tensors, fed=False)
-
-    def _in_form(self, candidate: Candidate, tensors: Iterable[int], *, fed: bool) -> Candidate:
+    def in_form(self, candidate: Candidate, tensors: Iterable[int], *, fed: bool) -> Candidate:
+        """The candidate with some cuts fed, whatever the policy makes of them; or frozen, if one value is known."""
         if self._cut != "auto":
             return candidate
         chosen = set(tensors)

@@ -1,5 +1,5 @@
-"""Recorded values in candidates: what they are fed where the check has inputs of the user's, and what vouches for
-golden values.
+"""Recorded values in candidates: feeding them to a check that loads inputs, and keeping those out of results that
+golden values may contradict.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from biopsy.reduction.problem import Problem
 from biopsy.reduction.result import inputs_file
 from biopsy.reduction.values import Values, is_no_comparison, recorded_outputs
 from biopsy.session.iteration import write_all, write_inputs
-from biopsy.session.oracle import Oracle, OutcomeMemory
+from biopsy.session.oracle import Oracle
 from biopsy.session.trial import VALUES, Trial
 
 if TYPE_CHECKING:
@@ -33,10 +33,10 @@ _MOST_ELEMENTS = 1 << 28
 
 
 class Feeding:
-    """Hands recorded values of a problem to a check that loads inputs; ``folder`` is where they stand meanwhile.
+    """Feeds the recorded values of a problem to a check that loads inputs, from a file in ``folder``.
 
-    ``wanted``: the check is such a one. Without it, or where nothing can be recorded, nothing is done. ``inputs`` is
-    the file that the result is fed from; None if the user's files are enough.
+    ``wanted``: the check loads inputs. If it does not, or nothing can be recorded, nothing is done. ``inputs`` is the
+    file that the result is fed from; None if the user's files are enough.
     """
 
     def __init__(self, problem: Problem, oracle: Oracle, folder: Path, *, wanted: bool) -> None:
@@ -48,7 +48,10 @@ class Feeding:
         self._plain: Check | None = None
 
     def begin(self) -> None:
-        """Have candidates checked with recorded values from now on, unless the user's files hold inner tensors too."""
+        """Have candidates checked with recorded values from now on, unless the user's files hold inner tensors too.
+
+        Raises UsageError where a journal's answers are about candidates that were fed with other values.
+        """
         check, problem = self._oracle.check, self._problem
         path = self._folder / "recorded.safetensors"
         if self._plain is not None:
@@ -58,20 +61,27 @@ class Feeding:
             return
         if problem.recording.holds_inner:
             return
-        trouble = self._record(path)
-        _require_as_before(self._oracle.memory, trouble)
+        recording, index = problem.recording, problem.index
+        recording.include(index.producer)
+        try:
+            trouble = None if write_all(index, recording, path) else "no values could be recorded"
+        except errors.BiopsyError as error:
+            trouble = error.message  # of a type that cannot be stored: what is cut is made up, as it was
+        memory, now = self._oracle.memory, _RANDOM if trouble else _RECORDED
+        before = memory.noted(_NOTE)
+        if before is None:
+            memory.note(_NOTE, now)
+        elif before != now:
+            why = f": {trouble}" if trouble else ""
+            raise errors.UsageError(
+                f"the answers in {memory.journal_path} are about candidates fed with {before} values, and now they "
+                f"would be fed with {now} ones{why}",
+                kept="the journal, as it is",
+                next_steps=[FRESH],
+            )
         if trouble is None:
             self._plain = check
             self._oracle.pool.use(check.fed(path))
-
-    def _record(self, path: Path) -> str | None:
-        """Write recorded values of every tensor to a file; why that cannot be done, None if it was."""
-        recording, index = self._problem.recording, self._problem.index
-        recording.include(index.producer)
-        try:
-            return None if write_all(index, recording, path) else "no values could be recorded"
-        except errors.BiopsyError as error:
-            return error.message  # of a type that cannot be stored: what is cut is made up, as it was
 
     def settle(self, result: Iterable[bytes], output: Path) -> None:
         """Leave what the result is fed beside it, for the check from now on, unless the user's files are enough."""
@@ -88,21 +98,6 @@ class Feeding:
         write_inputs(index, recording, data, path)
         self._oracle.pool.use(self._plain.fed(path))
         self.inputs = path
-
-
-def _require_as_before(memory: OutcomeMemory, trouble: str | None) -> None:
-    """Raise UsageError where a journal's answers are about candidates that were fed otherwise: random, or recorded."""
-    now, before = _RANDOM if trouble else _RECORDED, memory.noted(_NOTE)
-    if before is None:
-        memory.note(_NOTE, now)
-    elif before != now:
-        why = f": {trouble}" if trouble else ""
-        raise errors.UsageError(
-            f"the answers in {memory.journal_path} are about candidates fed with {before} values, and now they would "
-            f"be fed with {now} ones{why}",
-            kept="the journal, as it is",
-            next_steps=[FRESH],
-        )
 
 
 # Recorded values in candidates, where the check may compare with golden values that were given.
@@ -127,14 +122,14 @@ def compares_with_golden(driver: Driver, values: Values, has_golden: bool | None
 
 
 class Vouching:
-    """Sees to it that no result rests on a recorded value that golden values may contradict.
+    """Makes sure that no result rests on a recorded value that golden values may contradict.
 
-    Where the check's words tell that it has golden values (``compares``), no such value becomes a constant. Where they
-    tell nothing, the search goes on as if it had none. If what it finds rests on such a value, the check is asked about
-    a model that computes nothing: its outputs are constants, with the values that were recorded of those of the result.
-    If it passes that, it is the nodes of the result that fail. If not, the search goes back to the last result without
-    such values. ``feeds``: candidates are fed with recorded values, which a file holds for the check; golden values of
-    the same tensors may confirm them.
+    If the check's words say that it has golden values (``compares``), no such value becomes a constant. If they say
+    nothing, the search goes on as if it had none. If its result then rests on such a value, the check is asked about
+    a model that computes nothing: its outputs are constants, the recorded values of the outputs of the result. If that
+    passes, the failure is in the nodes of the result. If not, the search goes back to the last result without such
+    values. ``feeds``: candidates are fed with recorded values from a file, and golden values of the same tensors may
+    confirm them.
     """
 
     def __init__(
@@ -192,9 +187,9 @@ class Vouching:
         return False
 
     def settle(self) -> None:
-        """Give up a best result that may not be believed, where a limit ended the search before that was asked.
+        """Give up a best result that is not to be believed, if a limit ended the search before that was asked.
 
-        A person is not asked any more.
+        Where a person is the check, nothing more is asked: a doubtful result is given up.
         """
         if self._driver.check.automatic:
             self.holds()
@@ -206,7 +201,7 @@ class Vouching:
         self._driver.go_back(self._ground)
 
     def _is_believed(self, best: Candidate) -> tuple[bool, bool]:
-        """Whether a candidate may be believed, and whether that tells anything of values that candidates are fed."""
+        """Whether a candidate may be believed, and whether the answer is about the values that it is fed, too."""
         if self._has_golden:
             return self._passes_what_it_is_fed(best) or self._passes_what_was_recorded(best) is True, True
         passes = self._passes_what_was_recorded(best)
@@ -232,8 +227,11 @@ class Vouching:
         model = self._model_of(best)
         if model is None:
             return False
-        fed = [info for info in model.graph.input if self._is_fed_doubtfully(info.name)]
-        problem.recording.include(problem.index.ids[info.name] for info in fed)
+        ids, producer = problem.index.ids, problem.index.producer
+        fed = [
+            info for info in model.graph.input if ids[info.name] in producer and not problem.is_vouched(ids[info.name])
+        ]
+        problem.recording.include(ids[info.name] for info in fed)
         del model.graph.input[:]
         for info in fed:
             del model.graph.output[:]
@@ -241,11 +239,6 @@ class Vouching:
             if self._passes_constants(model, best, f"a constant, as recorded, for {info.name!r}") is not True:
                 return False
         return True
-
-    def _is_fed_doubtfully(self, name: str) -> bool:
-        problem = self._driver.problem
-        tensor = problem.index.ids[name]
-        return tensor in problem.index.producer and not problem.is_vouched(tensor)
 
     def _passes_what_was_recorded(self, best: Candidate) -> bool | None:
         """Whether the check passes the recorded outputs of a candidate, without its nodes; None if nobody can tell."""
@@ -262,10 +255,10 @@ class Vouching:
 
     def _passes_constants(self, model: onnx.ModelProto, best: Candidate, description: str) -> bool | None:
         """Whether the check passes a model whose outputs are constants, as recorded; None if it cannot be asked."""
-        made = recorded_outputs(model, self._driver.problem.recording.computed_value)
-        if made is None:
+        constants = recorded_outputs(model, self._driver.problem.recording.computed_value)
+        if constants is None:
             return None
-        data = made.SerializeToString(deterministic=True)
+        data = constants.SerializeToString(deterministic=True)
         trial = Trial(parts=[data], size=best.size, stage=VALUES, description=description)
         return {Outcome.PASSES: True, Outcome.REPRODUCES: False}.get(self._driver.oracle.judge(trial).outcome)
 

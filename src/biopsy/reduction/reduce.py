@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from biopsy import errors, events
-from biopsy.checks.judge import Signature, signature_of
+from biopsy.checks.judge import signature_of
 from biopsy.checks.outcome import Judged, Outcome
 from biopsy.comparison.mismatch import ErrorSize, error_size
 from biopsy.model.index import index_bytes
@@ -132,15 +132,17 @@ class ReductionTask:
     def write(self) -> None:
         """Write the smallest model, and the passing one closest in size if that was asked for."""
         driver, target = self._driver, self._target
-        assert driver.best is not None
         try:
             driver.oracle.beside.settle()  # a limit may have ended the search before
         except SearchInDoubtError as doubt:
             self._begin_anew(doubt)
         self._vouching.settle()
         self._write_model(driver.best_parts(), target.output, target.external)
-        passing = closest_passing(driver.passing, driver.best)
         if target.min_good is not None:
+            assert driver.best is not None
+            size = driver.best.size
+            # The passing candidate closest in size; of several, the one met last.
+            passing = min(reversed(driver.passing), key=lambda candidate: abs(candidate.size - size), default=None)
             if passing is None:
                 driver.listener(events.Remark(f"no passing model was met, so {target.min_good} was not written"))
             else:
@@ -158,7 +160,13 @@ class ReductionTask:
         except (errors.BiopsyError, OSError):
             is_ours = self._is_saved and output.exists()
             return f"{output}, an earlier result that fails in the same way" if is_ours else None
-        return f"{output}, which fails in the same way{self._rescue_inputs()}"
+        try:
+            self._feeding.settle(driver.best_parts(), output)
+        except (errors.BiopsyError, OSError) as error:
+            inputs = f" with recorded values as inputs, which could not be written: {error}"
+        else:
+            inputs = "" if self._feeding.inputs is None else f" with the inputs {self._feeding.inputs}"
+        return f"{output}, which fails in the same way{inputs}"
 
     def verify(self) -> bool:
         """The file as it was written must fail in the same way. True if the search must be run again."""
@@ -224,17 +232,13 @@ class ReductionTask:
         smaller = self._driver.search(named, left, self._context, then)
         if smaller is not left:
             self._vouching.found(smaller)
-            self._save()
+            index, output = self._driver.problem.index, self._target.output
+            in_place = index.path is not None and output.resolve() == index.path.resolve()
+            # The best so far is on disk, in case that there is no room later; not where that costs copying weights.
+            if not (index.has_external_data or in_place or self._vouching.is_open):
+                with contextlib.suppress(errors.UsageError):  # the last one is written all the same, and tells
+                    self._write_model(self._driver.best_parts(), output, self._target.external)
         return smaller
-
-    def _save(self) -> None:
-        """Have the best so far on disk, in case that there is no room later; not where that costs copying weights."""
-        index, output = self._driver.problem.index, self._target.output
-        in_place = index.path is not None and output.resolve() == index.path.resolve()
-        if index.has_external_data or in_place or self._vouching.is_open:
-            return
-        with contextlib.suppress(errors.UsageError):  # the last one is written all the same, and tells
-            self._write_model(self._driver.best_parts(), output, self._target.external)
 
     def _refine(self, passes: Sequence[NamedModelPass]) -> None:
         """Run the passes over the model itself, again and again until none changes it; then what they could not do.
@@ -275,19 +279,6 @@ class ReductionTask:
         write_result(parts, path, folder, external, self._driver.problem.index.has_external_data)
         self._is_saved = True
 
-    def _rescue_inputs(self) -> str:
-        """Leave the recorded values that the result is fed beside it; returns what to tell of them."""
-        try:
-            self._feeding.settle(self._driver.best_parts(), self._target.output)
-        except (errors.BiopsyError, OSError) as error:
-            return f" with recorded values as inputs, which could not be written: {error}"
-        return "" if self._feeding.inputs is None else f" with the inputs {self._feeding.inputs}"
-
-
-def closest_passing(passing: list[Candidate], best: Candidate) -> Candidate | None:
-    """The passing candidate closest in size to the result; of several, the one met last."""
-    return min(reversed(passing), key=lambda candidate: abs(candidate.size - best.size), default=None)
-
 
 # The last word on a reduction: the file as it was written must fail as the original does, and as often.
 
@@ -318,42 +309,31 @@ def verified(
         rates = flakiness.rarer(fresh, tries, driver.original(FINAL, "the original once more"))
     if rates is not None:
         restore()
-        raise _rarer(driver, output, *rates)
+        rate, rate_of_original = rates
+        raise errors.CheckError(
+            f"the original failed in {rate_of_original} runs, the result only in {rate}: perhaps it is another failure"
+            " that looks the same",
+            kept=f"{output}, which fails now and then",
+            next_steps=[
+                driver.check.line(output),
+                "if it is the same failure: --repeat 10, which takes a candidate that fails in one of ten runs",
+                "if not: --fail-regex or --match message, so that the check tells them apart",
+            ],
+        )
     if judged.outcome is not Outcome.REPRODUCES:
         restore()
-        raise _not_verified(driver, output, judged, tries)
+        raise errors.CheckError(
+            f"the result does not fail when it is checked again ({judged.outcome.value}: {judged.reason}"
+            f"{f', in {tries} runs' if tries > 1 else ''}): the check does not always say the same",
+            kept=f"{output}, which failed once",
+            next_steps=[driver.check.line(output)],
+        )
     verdict = judged.evidence.verdict
     driver.listener(events.Verified(str(output), 1, tries, judged.evidence.machine))
-    words = _compared_last_words(driver, signature_of(judged.evidence))
-    return Verification(tries, error_size(verdict.mismatches, verdict.rounding), words, judged)
-
-
-def _compared_last_words(driver: Driver, result: Signature) -> tuple[str, str] | None:
     assert driver.reference is not None
+    result = signature_of(judged.evidence)
     words = last_words(driver.reference, result, driver.oracle.failure.rules)
     if words is not None:
         text, *lines = doubt(driver.reference, result)
         driver.listener(events.Remark(text, warning=True, lines=tuple(lines)))
-    return words
-
-
-def _rarer(driver: Driver, output: Path, shown: str, original: str) -> errors.CheckError:
-    return errors.CheckError(
-        f"the original failed in {original} runs, the result only in {shown}: perhaps it is another failure that looks "
-        "the same",
-        kept=f"{output}, which fails now and then",
-        next_steps=[
-            driver.check.line(output),
-            "if it is the same failure: --repeat 10, which takes a candidate that fails in one of ten runs",
-            "if not: --fail-regex or --match message, so that the check tells them apart",
-        ],
-    )
-
-
-def _not_verified(driver: Driver, output: Path, judged: Judged, tries: int) -> errors.CheckError:
-    return errors.CheckError(
-        f"the result does not fail when it is checked again ({judged.outcome.value}: {judged.reason}"
-        f"{f', in {tries} runs' if tries > 1 else ''}): the check does not always say the same",
-        kept=f"{output}, which failed once",
-        next_steps=[driver.check.line(output)],
-    )
+    return Verification(tries, error_size(verdict.mismatches, verdict.rounding), words, judged)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass
 from itertools import takewhile
 from typing import Literal
@@ -187,12 +186,6 @@ class Passes:
         """Whether a pass of the mode is to run."""
         return named.name not in self.skip and (not self.only or named.name in self.only)
 
-    def takes_afterwards(self, named: NamedModelPass) -> bool:
-        """Whether a pass over the model itself is to run."""
-        asked = {"simplify": self.simplify, "anonymize": self.anonymize}
-        wanted = not named.only_with or any(asked[option] for option in named.only_with) or named.name in self.only
-        return self.takes(named) and wanted
-
 
 def schedule_of(
     mode: Mode, passes: Passes = Passes(), *, keep_inputs: bool = False, keep_outputs: bool = False
@@ -201,10 +194,21 @@ def schedule_of(
 
     Raises UsageError for unknown names, and for options that could not do what they say.
     """
-    _require_known((*passes.skip, *passes.only))
-    for option, asked in (("--simplify", passes.simplify), ("--anonymize", passes.anonymize)):
-        if asked and mode != "minimal":
-            raise errors.UsageError(f"{option} needs --mode=minimal, not {mode}", next_steps=["--mode=minimal"])
+    known = [*(named.name for named in PASSES), *(named.name for named in MODEL_PASSES)]
+    for name in (*passes.skip, *passes.only):
+        if name not in known:
+            raise errors.UsageError(
+                f"there is no pass {name!r}",
+                next_steps=[
+                    *did_you_mean(name, known, most=1),
+                    f"passes: {', '.join(known)}",
+                    "biopsy debug reduce --list-passes says what they do",
+                ],
+            )
+    asked = {"simplify": passes.simplify, "anonymize": passes.anonymize}
+    for option, is_asked in asked.items():
+        if is_asked and mode != "minimal":
+            raise errors.UsageError(f"--{option} needs --mode=minimal, not {mode}", next_steps=["--mode=minimal"])
     if passes.anonymize and (keep_inputs or keep_outputs):
         kept = "--no-reduce-inputs" if keep_inputs else "--no-reduce-outputs"
         raise errors.UsageError(f"--anonymize cannot be combined with {kept}, which keeps names of the original")
@@ -216,7 +220,8 @@ def schedule_of(
             named
             for named in MODEL_PASSES
             if mode == "minimal"
-            and passes.takes_afterwards(named)
+            and passes.takes(named)
+            and (not named.only_with or named.name in passes.only or any(asked[name] for name in named.only_with))
             and not (keep_inputs and named.changes_inputs)
             and not (keep_outputs and named.changes_outputs)
         ),
@@ -229,17 +234,3 @@ _OF_MODE: dict[Mode, tuple[tuple[str, ...], tuple[str, ...]]] = {
     "linear": (("linear",), ()),
 }
 """The passes over nodes of each mode: those that run once, and those that are repeated."""
-
-
-def _require_known(names: Iterable[str]) -> None:
-    known = [*(named.name for named in PASSES), *(named.name for named in MODEL_PASSES)]
-    for name in names:
-        if name not in known:
-            raise errors.UsageError(
-                f"there is no pass {name!r}",
-                next_steps=[
-                    *did_you_mean(name, known, most=1),
-                    f"passes: {', '.join(known)}",
-                    "biopsy debug reduce --list-passes says what they do",
-                ],
-            )

@@ -40,7 +40,7 @@ _Try: TypeAlias = tuple[Trial | None, str]
 
 
 def may_change_values(driver: Driver, values: Values, compares_recorded: bool | None) -> bool:
-    """Decide for a driver whose original has been checked.
+    """Whether candidates may compute other values; the original has been checked.
 
     ``compares_recorded`` is what the check's own words tell: True if it loads golden values, False if it computes its
     reference anew for each candidate or looks at no values at all, None if its words tell nothing. Then a failure that
@@ -64,7 +64,7 @@ def may_change_values(driver: Driver, values: Values, compares_recorded: bool | 
             judged = driver.judge_candidate(Proposal(candidate, description), VALUES)
             if judged.outcome is Outcome.PASSES:
                 status = judged.evidence.status
-                return _passes_all(driver, chain(_with_changed_outputs(candidate, changed), _constants(driver)), status)
+                return _passes_all(driver, _tries(driver, candidate, changed), status)
         driver.listener(
             events.Remark(
                 "values     kept: no passing candidate had all outputs of the original, to change their values"
@@ -82,7 +82,7 @@ def is_no_comparison(failure: Signature) -> bool:
 
 
 def asks_whether_values_may_change(model: onnx.ModelProto) -> ChangeSearch:
-    """A pass that proposes nothing, and has it found out whether values may change, which it says it depends on."""
+    """A pass that proposes nothing. Since it may change values, the driver finds out whether that is allowed."""
     yield []
 
 
@@ -91,37 +91,32 @@ FOUND_OUT = NamedModelPass(
 )
 
 
-def _constants(driver: Driver) -> Iterator[_Try]:
-    """Models that give any constants for what the nodes that are left compute; ends with None if one cannot be made.
+def _tries(driver: Driver, candidate: Candidate, changed: Mapping[str, bytes]) -> Iterator[_Try]:
+    """The candidate with its outputs changed in every way; then constants for what the nodes that are left compute.
 
-    The check may compare tensors inside the model with golden values, and not the original's outputs.
+    The check may compare tensors inside the model with golden values, and not the original's outputs. Ends with None
+    if constants of some type cannot be made.
     """
+    for kind, data in changed.items():
+        description = f"the same, its outputs {kind}"
+        trial = Trial(parts=[data], size=candidate.size, stage=VALUES, description=description)
+        yield trial, f"a passing candidate, its outputs {kind}"
     assert driver.best is not None
     model = parse(b"".join(driver.parts(driver.best)), None)
     infos = driver.problem.infos_of_written(driver.best)
     for kind, filling in FILLINGS.items():
-        made = constant_outputs(model, infos, filling)
-        if made is None:
+        constants = constant_outputs(model, infos, filling)
+        if constants is None:
             yield None, "of some tensors no values can be made to try the check with"
             return
         description = f"constants, {kind}, for what its nodes compute"
-        trial = _trial(made.SerializeToString(), driver.best.size, description)
+        data = constants.SerializeToString()
+        trial = Trial(parts=[data], size=driver.best.size, stage=VALUES, description=description)
         yield trial, f"constants, {kind}, for what is computed"
 
 
-def _with_changed_outputs(candidate: Candidate, changed: Mapping[str, bytes]) -> Iterator[_Try]:
-    """A candidate with its outputs changed, in every way."""
-    for kind, data in changed.items():
-        trial = _trial(data, candidate.size, f"the same, its outputs {kind}")
-        yield trial, f"a passing candidate, its outputs {kind}"
-
-
-def _trial(data: bytes, size: int, description: str) -> Trial:
-    return Trial(parts=[data], size=size, stage=VALUES, description=description)
-
-
 def _passes_all(driver: Driver, tries: Iterable[_Try], status: int) -> bool:
-    """Whether the check passes every model with this exit status; if not, the remark says what came instead."""
+    """Whether the check passes every model with this exit status; if not, a remark says what happened instead."""
     obstacles, descriptions = list[str](), deque[str]()
 
     def made() -> Iterator[Trial]:
@@ -155,9 +150,9 @@ def _candidates(driver: Driver) -> Iterator[Candidate]:
     order = neighbourhood_order(problem.index, problem.whole.nodes)
     tries = [sorted({problem.index.producer[tensor] for tensor in outputs})]
     tries += [order[-count:] for count in (2, 4, 8) if count < len(order)]
-    made = (problem.closed(Candidate(tuple(sorted(nodes)))) for nodes in tries if nodes)
+    closed = (problem.closed(Candidate(tuple(sorted(nodes)))) for nodes in tries if nodes)
     known = sorted(driver.passing, key=lambda passing: passing.size)
-    for candidate in chain(known, (each for each in made if each is not None)):
+    for candidate in chain(known, filter(None, closed)):
         if problem.subset(candidate).written.issuperset(outputs):
             yield candidate
 
@@ -165,8 +160,10 @@ def _candidates(driver: Driver) -> Iterator[Candidate]:
 def _changed(driver: Driver, candidate: Candidate) -> dict[str, bytes]:
     """A candidate once for each kind of change of its outputs; empty if any cannot be made."""
     model = parse(b"".join(driver.parts(candidate)), None)
-    made = {kind: with_changed_outputs(model, kind) for kind in KINDS}
-    return {} if None in made.values() else {kind: each.SerializeToString() for kind, each in made.items() if each}
+    models = {kind: with_changed_outputs(model, kind) for kind in KINDS}
+    if None in models.values():
+        return {}
+    return {kind: each.SerializeToString() for kind, each in models.items() if each is not None}
 
 
 # A model whose outputs are others: one change of each kind that a check which compares values could pass over.
@@ -207,10 +204,10 @@ class _ChangeWriter:
         """Add a node; returns the name of its output, a new one if none is given."""
         from onnx import helper
 
-        made = output or fresh("changed", self.taken)
+        result = output or fresh("changed", self.taken)
         name = fresh(f"{operator}_of_change", self.taken)
-        self.graph.node.append(helper.make_node(operator, list(inputs), [made], name=name, **attributes))
-        return made
+        self.graph.node.append(helper.make_node(operator, list(inputs), [result], name=name, **attributes))
+        return result
 
     def constant(self, values: Sequence[int], elem: int = 7, dims: Sequence[int] | None = None) -> str:
         """A tensor of these values, as a Constant node: an initializer would be an input before IR 4."""
@@ -232,7 +229,7 @@ class _ChangeWriter:
         return self.node("Slice", [flat, *(self.constant([value]) for value in (-1, -_END, 0, -1))])
 
     def lacking(self, *operators: str) -> str:
-        """The first of some operators that the model has not: a check that looks for operators is told nothing."""
+        """The first of some operators that the model lacks, so that a check that looks for operators sees none anew."""
         return next((name for name in operators if name not in self.used), operators[0])
 
 
@@ -332,10 +329,6 @@ def _ascending(count: int) -> npt.NDArray[np.float64]:
     return np.linspace(1, 2, count)
 
 
-def _descending(count: int) -> npt.NDArray[np.float64]:
-    return -3 * _ascending(count)
-
-
 def _peak(count: int) -> npt.NDArray[np.float64]:
     """One great value in the middle."""
     values = _ascending(count)
@@ -343,7 +336,11 @@ def _peak(count: int) -> npt.NDArray[np.float64]:
     return values
 
 
-FILLINGS: Mapping[str, Filling] = {"ascending": _ascending, "descending": _descending, "with one peak": _peak}
+FILLINGS: Mapping[str, Filling] = {
+    "ascending": _ascending,
+    "descending": lambda count: -3 * _ascending(count),
+    "with one peak": _peak,
+}
 
 
 def constant_outputs(model: onnx.ModelProto, infos: Iterable[bytes], filling: Filling) -> onnx.ModelProto | None:
@@ -354,8 +351,8 @@ def constant_outputs(model: onnx.ModelProto, infos: Iterable[bytes], filling: Fi
     from onnx import ValueInfoProto
 
     wanted = list(map(ValueInfoProto.FromString, infos))
-    made = [(info, value) for info in wanted if (value := _value(info.type, filling)) is not None]
-    return _computing_nothing(model, made) if len(made) == len(wanted) else None
+    outputs = [(info, value) for info in wanted if (value := _value(info.type, filling)) is not None]
+    return _computing_nothing(model, outputs) if len(outputs) == len(wanted) else None
 
 
 def recorded_outputs(
@@ -368,14 +365,14 @@ def recorded_outputs(
     from onnx import TensorProto
 
     inputs = {info.name for info in model.graph.input}
-    made = []
+    outputs = []
     for info in model.graph.output:
         value = None if info.name in inputs else recorded(info.name)
         stored = None if value is None else as_constant(info.name, value)
         if stored is None:
             return None
-        made.append((info, TensorProto.FromString(stored)))
-    return _computing_nothing(model, made)
+        outputs.append((info, TensorProto.FromString(stored)))
+    return _computing_nothing(model, outputs)
 
 
 def _computing_nothing(
@@ -401,23 +398,13 @@ def _computing_nothing(
 
 
 def _value(kind: onnx.TypeProto, filling: Filling) -> onnx.TensorProto | None:
-    from onnx import numpy_helper
+    """A tensor of a type; None for strings, for what is narrower than a byte, and for what has no known rank."""
+    from onnx import helper, numpy_helper
 
-    shape = [dim.dim_value or _OPEN_SIZE for dim in kind.tensor_type.shape.dim]
-    dtype = _dtype(kind)
-    if dtype is None or math.prod(shape) > _MOST_ELEMENTS:
-        return None
-    values = filling(math.prod(shape))
-    return numpy_helper.from_array((values > 1.5 if dtype.kind == "b" else values).astype(dtype).reshape(shape))
-
-
-def _dtype(kind: onnx.TypeProto) -> np.dtype[Any] | None:
-    """The NumPy type; None for strings, for what is narrower than a byte, and for what is no tensor of a known rank."""
-    from onnx import helper
-
-    elem = kind.tensor_type.elem_type
+    elem, shape = kind.tensor_type.elem_type, [dim.dim_value or _OPEN_SIZE for dim in kind.tensor_type.shape.dim]
     if not kind.tensor_type.HasField("shape") or elem == STRING or elem not in DTYPE_OF_ELEM:
         return None
-    if DTYPE_OF_ELEM[elem].endswith(("int4", "int2", "e2m1fn")):
+    if DTYPE_OF_ELEM[elem].endswith(("int4", "int2", "e2m1fn")) or math.prod(shape) > _MOST_ELEMENTS:
         return None
-    return helper.tensor_dtype_to_np_dtype(elem)
+    dtype, values = helper.tensor_dtype_to_np_dtype(elem), filling(math.prod(shape))
+    return numpy_helper.from_array((values > 1.5 if dtype.kind == "b" else values).astype(dtype).reshape(shape))

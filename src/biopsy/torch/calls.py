@@ -142,7 +142,12 @@ class ModuleState:
             (name, parameter, parameter._version, _digest(parameter)) for name, parameter in module.named_parameters()
         ]
         self._are_sure = False
-        known = (*self._parts, *(buffer for _, buffer, _ in self._buffers), *self._registers())
+        registers = (
+            vars(part)[name]
+            for part, registries in zip(self._parts, self._registries, strict=True)
+            for name in registries
+        )
+        known = (*self._parts, *(buffer for _, buffer, _ in self._buffers), *registers)
         self._plain = PlainState((value for one in self._attributes for value in one.values()), known)
         self.changed: set[str] = set()
         """Names of the buffers that runs have changed, as far as ``restore`` has seen."""
@@ -163,23 +168,15 @@ class ModuleState:
                 if not _same(buffer, before):
                     self.changed.add(name)
                     buffer.resize_(before.shape).copy_(before)
-        changed = self._changed_parameters()
+        changed = [name for name, parameter, version, _ in self._parameters if parameter._version != version]
+        if not changed and not self._are_sure:
+            # What writes into ``.data`` counts no versions: so parameters are read, once.
+            self._are_sure = True
+            changed = [name for name, parameter, _, digest in self._parameters if _digest(parameter) != digest]
         if changed:
             raise errors.CannotCompare(
                 f"the module changes its own parameters when it runs ({changed[0]}): no two runs can be compared"
             )
-
-    def _changed_parameters(self) -> list[str]:
-        """Those that were written into. What writes into ``.data`` counts no versions: so they are read, once."""
-        found = [name for name, parameter, version, _ in self._parameters if parameter._version != version]
-        if not found and not self._are_sure:
-            self._are_sure = True
-            found = [name for name, parameter, _, digest in self._parameters if _digest(parameter) != digest]
-        return found
-
-    def _registers(self) -> Iterator[Any]:
-        for part, registries in zip(self._parts, self._registries, strict=True):
-            yield from (vars(part)[name] for name in registries)
 
 
 def _registries(part: Any) -> dict[str, dict[str, Any]]:

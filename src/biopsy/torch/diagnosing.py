@@ -212,8 +212,21 @@ class Inquiry:
                 accusation = known.accusation
             except TimeUpError:
                 accusation = self._unfinished()
-        found = self._location(accusation).located(accusation, bundled=question.folder is not None)
-        accusation = self._with_open(found.accusation)
+        model = accusation.model
+        location = Location(
+            question.given if model is None else model.sample.given,
+            question.asked,
+            question.timeout,
+            folder=self._folder,
+            scratch=self._scratch,
+            steps=self._steps,
+            listener=self._listener,
+        )
+        found = location.located(accusation, bundled=question.folder is not None)
+        accusation = found.accusation
+        if self._steps.open:
+            left_open = f"open, for the time was over: {', '.join(self._steps.open)}"
+            accusation = replace(accusation, reason="; ".join(filter(None, [accusation.reason, left_open])))
         return TorchDiagnosis(
             verdict=TorchVerdict(
                 blame=accusation.blame, text=accusation.text, part=accusation.part, reason=accusation.reason
@@ -231,19 +244,6 @@ class Inquiry:
             seconds=time.monotonic() - began,
         )
 
-    def _location(self, accusation: Accusation) -> Location:
-        question, model = self._question, accusation.model
-        given = question.given if model is None else model.sample.given
-        return Location(
-            given,
-            question.asked,
-            question.timeout,
-            folder=self._folder,
-            scratch=self._scratch,
-            steps=self._steps,
-            listener=self._listener,
-        )
-
     def _unfinished(self) -> Accusation:
         """What is known where the time was over before anybody could be accused."""
         found = self._failure
@@ -254,13 +254,6 @@ class Inquiry:
         return Accusation(
             blame="unknown", text=text, difference=found.difference, error=found.failure, engine=found.engine
         )
-
-    def _with_open(self, accusation: Accusation) -> Accusation:
-        """The accusation, with what was left open for want of time."""
-        if not self._steps.open:
-            return accusation
-        told = f"open, for the time was over: {', '.join(self._steps.open)}"
-        return replace(accusation, reason="; ".join(filter(None, [accusation.reason, told])))
 
     # The questions
 

@@ -58,11 +58,6 @@ class OnnxModel:
     program: Any
     sample: Sample
 
-    @property
-    def as_input(self) -> ModelInput:
-        """As engines take it."""
-        return ModelInput(b"", self.path.parent, self.path)
-
 
 @dataclass(frozen=True, kw_only=True)
 class Evaluation:
@@ -96,7 +91,7 @@ class Evaluation:
 class Evaluators:
     """Runs models in engines. Use it in a ``with``: their processes end there. ``scratch`` is for transient files.
 
-    ``timeout`` is in seconds per run, ``left`` the time for all of them: its end is nobody's failure, but TimeUpError.
+    ``timeout`` is in seconds per run. ``left`` is the time for all of them: once it is over, TimeUpError is raised.
     """
 
     def __init__(self, asked: Closeness, scratch: Path, timeout: float | None, left: TimeLeft) -> None:
@@ -157,7 +152,7 @@ class Evaluators:
         worker = self._worker(engine)
         worker.limit(self._left.for_run(self._timeout))
         try:
-            return worker.run(model.as_input, feeds)[0]
+            return worker.run(ModelInput(b"", model.path.parent, model.path), feeds)[0]
         except errors.BiopsyError:
             self._left.require()  # it may have been ended by that, be it while it started
             raise
@@ -259,7 +254,7 @@ class ModuleDifference:
 
 
 def arrays_of(leaves: Sequence[Leaf]) -> dict[str, Array]:
-    """What can be compared as arrays, by where it stands in what a module returns."""
+    """The values that can be compared as arrays, by their place in what a module returns."""
     found = {leaf.path or _LONE: array_of_leaf(leaf.value) for leaf in leaves}
     return {name: array for name, array in found.items() if array is not None}
 
@@ -300,7 +295,7 @@ def difference_of_leaves(actual: Sequence[Leaf], expected: Sequence[Leaf], asked
 
 
 def _other(leaves: Sequence[Leaf]) -> dict[str, str]:
-    """What is no array, as far as it can be told apart: None from any value, and one class from another."""
+    """The type of each value that is no array, by its place; None has a name of its own."""
     return {
         leaf.path or _LONE: "None" if leaf.value is None else type(leaf.value).__name__
         for leaf in leaves

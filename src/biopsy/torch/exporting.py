@@ -194,15 +194,11 @@ def translated(program: Any, given: Arguments, dynamic_shapes: Any, **options: A
                 **{"verbose": False, **options},
             )
     except Exception as error:
-        raise CannotTranslateError(_causes(error)) from error
-
-
-def _causes(error: BaseException) -> list[str]:
-    """What an exporter says: it wraps what went wrong into errors of its own, of which the first says nothing."""
-    chain = [error]
-    while (cause := chain[-1].__cause__) is not None:
-        chain.append(cause)
-    return [said(one) for one in (chain[1:] or chain)]
+        # An exporter wraps what went wrong into errors of its own, of which the first says nothing.
+        chain: list[BaseException] = [error]
+        while (cause := chain[-1].__cause__) is not None:
+            chain.append(cause)
+        raise CannotTranslateError([said(one) for one in (chain[1:] or chain)]) from error
 
 
 def _without_names(dynamic_shapes: Any) -> Any:

@@ -269,7 +269,11 @@ class _Calls:
         given = self._given.get(part, {})
         if id(output) in given and given[id(output)] == _version(output):
             return f"the module {part} returns what it is given, and something else leaves its nodes"
-        if value.shape is not None and not _fits(value.shape, output.shape):
+        declared, shape = value.shape, output.shape
+        if declared is not None and (
+            len(declared) != len(shape)
+            or any(isinstance(size, int) and size != real for size, real in zip(declared, shape, strict=True))
+        ):
             return f"the module {part} returns another shape than its nodes give: the exporter has put more into them"
         if _is_reordered(output) and value.producer().op_type not in _KEEP_ORDER:
             return (
@@ -289,14 +293,8 @@ class _Calls:
 
 
 def _version(tensor: Any) -> int | None:
-    """Which in-place operators count up; None where nothing is counted."""
+    """The counter that in-place operators increase; None for a tensor without one."""
     return None if tensor.is_inference() else int(tensor._version)
-
-
-def _fits(declared: Any, shape: Sequence[int]) -> bool:
-    if len(declared) != len(shape):
-        return False
-    return all(not isinstance(size, int) or size == given for size, given in zip(declared, shape, strict=True))
 
 
 def _is_reordered(tensor: Any) -> bool:
@@ -328,7 +326,7 @@ def _returned(module: Any, given: Arguments, calls: _Calls) -> Any:
 def _told(
     path: Path, parts: PartTensors, named: Sequence[str], reasons: Mapping[str, str], refusals: Mapping[str, str]
 ) -> TorchRecording:
-    """The recording; a tensor without a value has its own reason, or that of its part, or is a step within that."""
+    """The recording, with a reason for each tensor without a value: its own, that of its part, or that it is a step."""
     refused = {}
     for name in parts.names:
         if name not in named:

@@ -170,7 +170,16 @@ def arguments_in(path: Path, module: Any) -> Arguments:
         raise errors.UsageError(f"{path} is not loaded: reading a saved program executes code that the file holds")
     if path.suffix.lower() not in (".pt", ".pth"):
         return _of_tensors(path, module)
-    held = _saved(path)
+    if not path.is_file():
+        raise errors.UsageError(f"cannot read {path}: there is no such file")
+    try:
+        held = imported().load(path, map_location="cpu", weights_only=True)
+    except Exception as error:
+        raise errors.DataError(
+            f"cannot read {path}: it is damaged, or holds more than tensors, numbers, texts, lists and dictionaries, "
+            "which is not loaded because that can run code",
+            next_steps=["torch.save((x, mask), 'inputs.pt')"],
+        ) from error
     if isinstance(held, imported().Tensor):
         return Arguments(args=(held,))
     if isinstance(held, Mapping) and all(isinstance(name, str) for name in held):
@@ -178,19 +187,6 @@ def arguments_in(path: Path, module: Any) -> Arguments:
     if isinstance(held, tuple | list):
         return Arguments(args=tuple(held))
     raise errors.DataError(f"{path} holds no arguments, but a {type(held).__name__}")
-
-
-def _saved(path: Path) -> Any:
-    if not path.is_file():
-        raise errors.UsageError(f"cannot read {path}: there is no such file")
-    try:
-        return imported().load(path, map_location="cpu", weights_only=True)
-    except Exception as error:
-        raise errors.DataError(
-            f"cannot read {path}: it is damaged, or holds more than tensors, numbers, texts, lists and dictionaries, "
-            "which is not loaded because that can run code",
-            next_steps=["torch.save((x, mask), 'inputs.pt')"],
-        ) from error
 
 
 def _of_tensors(path: Path, module: Any) -> Arguments:

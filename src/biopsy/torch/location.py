@@ -20,7 +20,7 @@ from biopsy.engines.base import ModelInput
 from biopsy.engines.registry import EngineSpec, create
 from biopsy.engines.worker import Worker
 from biopsy.findings.bundle.job import BundleJob, EarlierFindings, RunQuestion
-from biopsy.findings.bundle.make import Bundle, make_bundle
+from biopsy.findings.bundle.make import make_bundle
 from biopsy.model.extract import OutputChoice
 from biopsy.model.index import ModelIndex, index_file
 from biopsy.model.sources import NodeSource, noted_source, source_of_stack
@@ -57,7 +57,7 @@ _MOST_NAMED = 3
 
 @dataclass(frozen=True, kw_only=True)
 class Located:
-    """What is known of the place. ``accusation`` may know more than before, or less."""
+    """Where a fault is, as far as known; ``accusation`` is the one given, with what locating the fault has shown."""
 
     accusation: Accusation
     places: tuple[ModuleLine, ...] = ()
@@ -66,7 +66,7 @@ class Located:
 
 
 class Location:
-    """Finds the place. ``folder`` is where files go, ``scratch`` where transient ones do.
+    """Finds where a fault is. ``folder`` is where files go, ``scratch`` where transient ones do.
 
     ``given`` are the arguments for which the model is wrong, ``timeout`` seconds for each run of an engine.
     """
@@ -91,9 +91,9 @@ class Location:
         self._listener = listener
 
     def located(self, accusation: Accusation, *, bundled: bool) -> Located:
-        """The place of what somebody is accused of; ``bundled``: the smallest part is packed, too.
+        """Where the fault of an accusation is; ``bundled``: the smallest part is packed as a folder, too.
 
-        A question that nobody can answer leaves the others as they are.
+        A question that cannot be answered does not prevent the others.
         """
         model = accusation.model
         if model is None:
@@ -109,9 +109,13 @@ class Location:
             model=model.path, engine=accusation.engine, golden=recording.path, asked=self._asked, timeout=self._timeout
         )
         found = self._answer("layers", lambda: self._wrong(failing))
+        places: tuple[ModuleLine, ...] = ()
         if found is not None:
-            accusation = self._excused(_resolved(accusation, found[0]), failing, found[0])
-        places = () if found is None else lines_of_layers(*found)
+            findings, index = found
+            accusation = self._excused(_resolved(accusation, findings), failing, findings)
+            # The lines of the layers and groups that make errors, those of the worst first.
+            lines = (lines_of(noted_source(index, node) for node in suspect.nodes) for suspect in findings.suspects)
+            places = tuple(dict.fromkeys(chain.from_iterable(lines)))
         if accusation.blame == "tolerance":
             return Located(accusation=accusation, places=places, values=values)
         part = self._answer("piece", lambda: self._smallest(failing))
@@ -121,9 +125,12 @@ class Location:
         piece = SmallestPiece(nodes=part.nodes, of=part.nodes_before)
         if bundled:
             piece = replace(piece, path=part.output, inputs=part.inputs)
-            told = EarlierFindings(title=_title(accusation, places), verdict=_told(accusation, places))
-            made = self._answer("bundle", lambda: self._packed(failing, part, told))
-            piece = piece if made is None else replace(piece, bundle=made)
+            # Folders of the author's are nobody else's business.
+            first = places[0] if places and places[0].file else None
+            where = "" if first is None else f" {Path(first.file or '').name}:{first.line}: {first.code}."
+            earlier = EarlierFindings(title=_title(accusation, places), verdict=f"{accusation.text}{where}")
+            bundle = self._answer("bundle", lambda: self._packed(failing, part, earlier))
+            piece = replace(piece, bundle=bundle)
         return Located(accusation=accusation, places=places, values=values, piece=piece)
 
     def _answer(self, name: str, answer: Callable[[], tuple[_Found, str]]) -> _Found | None:
@@ -152,7 +159,7 @@ class Location:
         return replace(accusation, blame="exporter", part="decomposition", text=text, difference=found, reason="")
 
     def _excused(self, accusation: Accusation, failing: FailingExport, found: LayerFindings) -> Accusation:
-        """The accusation; or that nobody is at fault: equal values stand in another order, as nobody promises."""
+        """The accusation, unless only the order of equal values differs, which PyTorch leaves open: nobody's fault."""
         wrong = [layer for layer in found.layers if layer.is_suspect]
         orders = [layer.node for layer in wrong if layer.node.op_type == "TopK" and layer.piece is None]
         if not wrong or len(orders) < len(wrong) or found.groups or not are_only_ties(failing, orders, self._scratch):
@@ -163,20 +170,60 @@ class Location:
     def _wrong(self, failing: FailingExport) -> tuple[tuple[LayerFindings, ModelIndex], str]:
         left = self._steps.left
         within = replace(failing, timeout=left.for_run(failing.timeout))
-        found = wrong_layers(within, self._scratch, left.bounding(self._listener))
+        question = question_about(
+            within.model,
+            within.model.parent,
+            lambda _: read_feeds(within.golden),
+            suspect=within.engine,
+            reference=within.reference,
+            judge=Judge(within.asked.tolerances, within.asked.stats),
+            timeout=within.timeout,
+        )
+        layers = Examination(question, self._scratch, left.bounding(self._listener)).run()
         left.require()  # a layer that took longer than that is not slow by itself
-        named = first_of([suspect.name for suspect in found[0].suspects], _MOST_NAMED, "; ")
-        return found, named or "none by itself"
+        named = first_of([suspect.name for suspect in layers.suspects], _MOST_NAMED, "; ")
+        return (layers, question.index), named or "none by itself"
 
     def _smallest(self, failing: FailingExport) -> tuple[Reduction, str]:
-        found = smallest_part(failing, self._folder, self._scratch, self._steps.left.seconds, self._listener)
-        return found, f"{len(found.nodes)} of {count(found.nodes_before, 'node')}"
+        """The smallest part of the model that still differs from its golden values.
 
-    def _packed(self, failing: FailingExport, part: Reduction, told: EarlierFindings) -> tuple[Path, str]:
-        made = packed(failing, part, self._folder, told)
-        if made.standing == "not":
-            raise errors.CheckError(f"no: {BUNDLE}/reproduce.py ended with status {made.status}, and says so")
-        return made.path, "yes" if made.standing == "alone" else "only where biopsy is installed"
+        Raises OriginalPasses and CheckError where there is none.
+        """
+        words = failing.check
+        candidate = self._scratch / "candidate.onnx"
+        job = ReductionJob(
+            target=Target(self._folder / PIECE),
+            search=SearchOptions(candidate=candidate, budget=Budget(seconds=self._steps.left.seconds)),
+            recording=RecordingOptions(samples=lambda: read_feeds(failing.golden), engines=(failing.reference,)),
+            border=Border(mark_intermediate=None),
+            command=parse(words),
+        )
+        with closing(command_check(words, str(candidate), timeout=failing.timeout)) as check:
+            part = run_job(index_file(failing.model), check, job, self._listener)
+        return part, f"{len(part.nodes)} of {count(part.nodes_before, 'node')}"
+
+    def _packed(self, failing: FailingExport, part: Reduction, earlier: EarlierFindings) -> tuple[Path, str]:
+        """The smallest part as a folder to send, seen to fail without biopsy. Raises CheckError if it does not fail."""
+        job = BundleJob(
+            target=self._folder / BUNDLE,
+            original=failing.model,
+            model=part.output,
+            folder=part.output.parent,
+            check=CommandCheck(failing.check, "{}", failing.timeout),
+            run=RunQuestion(
+                engines=[create(failing.engine)],
+                outputs=OutputChoice(),
+                tolerances=failing.asked.tolerances,
+                stats=failing.asked.stats,
+                golden=[failing.golden],
+            ),
+            inputs=part.inputs,
+            found=earlier,
+        )
+        bundle = make_bundle(job)
+        if bundle.standing == "not":
+            raise errors.CheckError(f"no: {BUNDLE}/reproduce.py ended with status {bundle.status}, and says so")
+        return bundle.path, "yes" if bundle.standing == "alone" else "only where biopsy is installed"
 
 
 def _is_as_great(found: ModuleDifference, accusation: Accusation) -> bool:
@@ -188,7 +235,7 @@ def _is_as_great(found: ModuleDifference, accusation: Accusation) -> bool:
 
 
 def _resolved(accusation: Accusation, found: LayerFindings) -> Accusation:
-    """The accusation that single layers leave no doubt about, where the whole model left some."""
+    """The accusation; where the whole model left doubt and single layers leave none, that of the exporter."""
     if accusation.blame != "unknown" or accusation.model is None or not accusation.difference:
         return accusation
     wrong = [layer for layer in found.layers if layer.is_suspect]
@@ -201,18 +248,12 @@ def _resolved(accusation: Accusation, found: LayerFindings) -> Accusation:
 
 
 def _title(accusation: Accusation, places: tuple[ModuleLine, ...]) -> str:
-    """What the bundle is called where a run of it would accuse the engine that is only the witness."""
+    """The title of the bundle if the exporter is to blame; by itself the bundle would blame the engine that runs it."""
     if accusation.blame != "exporter":
         return ""
     part = {"optimizer": "onnxscript's optimizer breaks", "decomposition": "torch.onnx decomposes wrongly:"}
     operators = " -> ".join(places[0].operators) if places else ""
     return f"{part.get(accusation.part or '', 'torch.onnx translates wrongly:')} {operators or 'an operator'}"
-
-
-def _told(accusation: Accusation, places: tuple[ModuleLine, ...]) -> str:
-    """The verdict for who gets the bundle. Folders of the author's are nobody else's business."""
-    where = "".join(f" {Path(place.file).name}:{place.line}: {place.code}." for place in places[:1] if place.file)
-    return f"{accusation.text}{where}"
 
 
 # Which part of an exported model is wrong: its layers held against golden values, and the smallest part that fails.
@@ -248,25 +289,8 @@ class FailingExport:
         ]
 
 
-def wrong_layers(failing: FailingExport, scratch: Path, listener: events.Listener) -> tuple[LayerFindings, ModelIndex]:
-    """The layers that the engine computes otherwise than the golden values have it, and the model that they are of.
-
-    Raises CannotCompare and what else stops every run.
-    """
-    question = question_about(
-        failing.model,
-        failing.model.parent,
-        lambda _: read_feeds(failing.golden),
-        suspect=failing.engine,
-        reference=failing.reference,
-        judge=Judge(failing.asked.tolerances, failing.asked.stats),
-        timeout=failing.timeout,
-    )
-    return Examination(question, scratch, listener).run(), question.index
-
-
 def are_only_ties(failing: FailingExport, nodes: Sequence[LayerNode], scratch: Path) -> bool:
-    """Whether nodes that sort find the golden values, each of several, and only their places are other ones."""
+    """Whether sorting nodes give the golden values, so that only the places of equal values differ."""
     golden = read_feeds(failing.golden)[0]
     names = [node.outputs[0] for node in nodes]
     if not all(name in golden for name in names):
@@ -275,49 +299,6 @@ def are_only_ties(failing: FailingExport, nodes: Sequence[LayerNode], scratch: P
         found = worker.run(ModelInput(b"", failing.model.parent, failing.model), failing.golden, names)[0]
         return all(name in found and same_values(found[name], golden[name]) for name in names)
     return False
-
-
-def smallest_part(
-    failing: FailingExport, folder: Path, scratch: Path, seconds: float | None, listener: events.Listener
-) -> Reduction:
-    """The smallest part of the model that still differs from its golden values, in ``folder``.
-
-    ``seconds``: how long to look for it; ``stopped`` of the result says that this was not enough.
-
-    Raises OriginalPasses and CheckError where there is none.
-    """
-    words = failing.check
-    candidate = scratch / "candidate.onnx"
-    job = ReductionJob(
-        target=Target(folder / PIECE),
-        search=SearchOptions(candidate=candidate, budget=Budget(seconds=seconds)),
-        recording=RecordingOptions(samples=lambda: read_feeds(failing.golden), engines=(failing.reference,)),
-        border=Border(mark_intermediate=None),
-        command=parse(words),
-    )
-    with closing(command_check(words, str(candidate), timeout=failing.timeout)) as check:
-        return run_job(index_file(failing.model), check, job, listener)
-
-
-def packed(failing: FailingExport, found: Reduction, folder: Path, told: EarlierFindings) -> Bundle:
-    """The smallest part as a folder to send, seen to fail without biopsy. Raises CheckError if it does not fail."""
-    job = BundleJob(
-        target=folder / BUNDLE,
-        original=failing.model,
-        model=found.output,
-        folder=found.output.parent,
-        check=CommandCheck(failing.check, "{}", failing.timeout),
-        run=RunQuestion(
-            engines=[create(failing.engine)],
-            outputs=OutputChoice(),
-            tolerances=failing.asked.tolerances,
-            stats=failing.asked.stats,
-            golden=[failing.golden],
-        ),
-        inputs=found.inputs,
-        found=told,
-    )
-    return make_bundle(job)
 
 
 # From nodes of an exported model to lines of the module: what its exporter wrote down, put together.
@@ -335,12 +316,6 @@ def lines_of(sources: Iterable[NodeSource | None]) -> tuple[ModuleLine, ...]:
         if source is not None and (source.file is not None or source.operator is not None or source.scopes):
             found.setdefault((source.file, source.line, _module(source)), []).append(source)
     return tuple(_line(group) for group in found.values())
-
-
-def lines_of_layers(found: LayerFindings, index: ModelIndex) -> tuple[ModuleLine, ...]:
-    """The lines of the layers and groups that make errors, those of the worst first."""
-    lines = (lines_of(noted_source(index, node) for node in suspect.nodes) for suspect in found.suspects)
-    return tuple(dict.fromkeys(chain.from_iterable(lines)))
 
 
 def line_of_node(program: Any, message: str) -> ModuleLine | None:

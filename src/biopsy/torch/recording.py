@@ -208,7 +208,16 @@ def _values(program: Any, inputs: Sequence[Any], named: NamedValues, copy: bool)
     for node in program.graph.nodes:
         # Gradients are off for one operator at a time: between two, the caller's code runs.
         with torch.no_grad():
-            result = _result(interpreter, node)
+            try:
+                with persons_code():
+                    result = interpreter.run_node(node)
+            except Exception as error:
+                raise errors.EngineFailure(
+                    f"PyTorch cannot run {node.format_node()}: {said(error)}",
+                    engine="torch",
+                    stage="run",
+                    kind=type(error).__name__,
+                ) from error
         names = named.names.get(node.name, ())
         for name in names:
             yield name, as_array(result, copy=copy)
@@ -216,19 +225,6 @@ def _values(program: Any, inputs: Sequence[Any], named: NamedValues, copy: bool)
         del result
         for gone in interpreter.user_to_last_uses.get(node, ()):
             del interpreter.env[gone]
-
-
-def _result(interpreter: Any, node: Any) -> Any:
-    try:
-        with persons_code():
-            return interpreter.run_node(node)
-    except Exception as error:
-        raise errors.EngineFailure(
-            f"PyTorch cannot run {node.format_node()}: {said(error)}",
-            engine="torch",
-            stage="run",
-            kind=type(error).__name__,
-        ) from error
 
 
 # Which value of a program each tensor of a model is.
@@ -401,14 +397,9 @@ def _draws(node: Any) -> bool:
         return isinstance(inner, torch.fx.GraphModule) and any(map(_draws, inner.graph.nodes))
     if torch.Tag.nondeterministic_seeded not in getattr(node.target, "tags", ()):
         return False
-    for name, value in _arguments(node):
+    for place, argument in enumerate(node.target._schema.arguments):
+        name, is_placed = argument.name, place < len(node.args)
+        value = node.args[place] if is_placed else node.kwargs.get(name, argument.default_value)
         if (name in _SWITCHES and value is False) or (name in _CHANCES and value == 0):
             return False
     return True
-
-
-def _arguments(node: Any) -> Iterator[tuple[str, Any]]:
-    """The arguments of a call by name, those that are not given with their defaults."""
-    for place, argument in enumerate(node.target._schema.arguments):
-        given = node.args[place] if place < len(node.args) else node.kwargs.get(argument.name, argument.default_value)
-        yield argument.name, given

@@ -26,19 +26,29 @@ def blamed(
 
     ``unoptimized`` makes the model without onnxscript's optimizer; None if it did not run.
     """
-    objection = None if suspected.ran else _objection(model)
-    if objection is not None:
-        return _of_invalid(suspected, model, objection)
+    if not suspected.ran:
+        light = judged_form(parse(read_bytes(model.path), model.path))
+        objection = checker_objection(light) or inference_objection(light)
+        if objection is not None:
+            text = f"The exported model is invalid, and no engine need take it: {objection}"
+            return _shown_by(suspected, model, "exporter", text, part="translation")
     if suspected.rounding is not None and suspected.rounding.verdict == "unknown":
         reason = f"rounding cannot be told from a fault: {suspected.rounding.reason}"
         return _undecided(suspected, model, reason)
     others = [engines.evaluation(engine, model) for engine in PLAIN if engine != suspected.engine]
     right = [one for one in others if one.is_right]
     if right:
-        return _of_engine(suspected, model, right, others)
+        names = " and ".join(one.engine for one in right)
+        does = "compute" if len(right) > 1 else "computes"
+        also = [one.engine for one in others if one.ran and not one.is_right]
+        gives = suspected.failure or "gives something else"
+        text = f"{suspected.engine} {gives}, and {names} {does} from the same model what the module gives."
+        return _shown_by(suspected, model, "engine", text, reason=f"{also[0]} is wrong, too" if also else "")
     wrong = [one for one in others if one.ran]
     if not wrong:
-        return _nobody_runs_it(suspected, model, others)
+        reasons = "; ".join(f"{one.engine} {one.failure}" for one in others)
+        text = "No engine that could be trusted runs the exported model."
+        return _shown_by(suspected, model, "unknown", text, reason=reasons)
     if not _is_confirmed(engines, wrong, model):
         return _unconfirmed(suspected, model, wrong)
     if unoptimized is None:
@@ -53,31 +63,9 @@ def blamed(
     return _of_exporter(wrong[0], model, "translation")
 
 
-def _objection(model: OnnxModel) -> str | None:
-    """Why the model is no valid one, by the standard; None if it is, as far as anybody knows."""
-    light = judged_form(parse(read_bytes(model.path), model.path))
-    return checker_objection(light) or inference_objection(light)
-
-
-def _of_invalid(suspected: Evaluation, model: OnnxModel, objection: str) -> Accusation:
-    text = f"The exported model is invalid, and no engine need take it: {objection}"
-    return _shown_by(suspected, model, "exporter", text, part="translation")
-
-
 def _is_confirmed(engines: Evaluators, wrong: list[Evaluation], model: OnnxModel) -> bool:
     """Whether several engines give the same, all of it wrong."""
     return len(wrong) > 1 and all(engines.agree(one, wrong[0], model) for one in wrong[1:])
-
-
-def _of_engine(
-    suspected: Evaluation, model: OnnxModel, right: list[Evaluation], others: list[Evaluation]
-) -> Accusation:
-    names = " and ".join(one.engine for one in right)
-    does = "compute" if len(right) > 1 else "computes"
-    also = [one.engine for one in others if one.ran and not one.is_right]
-    gives = suspected.failure or "gives something else"
-    text = f"{suspected.engine} {gives}, and {names} {does} from the same model what the module gives."
-    return _shown_by(suspected, model, "engine", text, reason=f"{also[0]} is wrong, too" if also else "")
 
 
 def _of_exporter(wrong: Evaluation, model: OnnxModel, part: ExporterPart) -> Accusation:
@@ -87,12 +75,6 @@ def _of_exporter(wrong: Evaluation, model: OnnxModel, part: ExporterPart) -> Acc
         else "onnxscript's optimizer makes a model that computes something else; without it, the model is right."
     )
     return _shown_by(wrong, model, "exporter", text, part=part)
-
-
-def _nobody_runs_it(suspected: Evaluation, model: OnnxModel, others: list[Evaluation]) -> Accusation:
-    reasons = "; ".join(f"{one.engine} {one.failure}" for one in others)
-    text = "No engine that could be trusted runs the exported model."
-    return _shown_by(suspected, model, "unknown", text, reason=reasons)
 
 
 def _unconfirmed(suspected: Evaluation, model: OnnxModel, wrong: list[Evaluation]) -> Accusation:
@@ -112,7 +94,7 @@ def _undecided(suspected: Evaluation, model: OnnxModel, reason: str) -> Accusati
 def _shown_by(
     seen: Evaluation, model: OnnxModel, blame: Blame, text: str, *, part: ExporterPart | None = None, reason: str = ""
 ) -> Accusation:
-    """An accusation with what an engine gave as its evidence."""
+    """An accusation whose evidence is what an engine gave."""
     return Accusation(
         blame=blame,
         text=text,
@@ -156,9 +138,9 @@ class Steps:
         self.reports: list[StepReport] = []
 
     def ask(self, name: str, answer: Callable[[], tuple[_Answer, str]]) -> _Answer:
-        """What ``answer`` gives besides its line. Raises what it raises, and tells that, too.
+        """Ask a question, and report the line that ``answer`` gives; returns the value beside that line.
 
-        Raises TimeUpError, too, if the time was over before.
+        Raises what ``answer`` raises, which is reported too, and TimeUpError if the time was over before.
         """
         question, began = self._questions[name], time.monotonic()
         number = list(self._questions).index(name) + 1
@@ -191,7 +173,7 @@ class Steps:
 
     @property
     def open(self) -> list[str]:
-        """The names of the questions that the time did not suffice for; none if it sufficed."""
+        """The names of the questions that there was no time for; none if there was enough."""
         if all(report.outcome != "stopped" for report in self.reports):
             return []
         asked = {report.name for report in self.reports if report.outcome != "stopped"}

@@ -67,19 +67,6 @@ def _saved_model(args: argparse.Namespace) -> Path | None:
     return output.with_name("model.onnx")
 
 
-def _require_new_model(args: argparse.Namespace) -> None:
-    """Raise UsageError if the model that nobody has named would replace one."""
-    saved = _saved_model(args)
-    if saved is not None and args.save_model is None and saved.exists():
-        raise errors.UsageError(
-            f"{saved} exists, and is not replaced by a model that you did not name",
-            next_steps=[
-                f"{line_of(['--model', str(saved)])}    records for it",
-                f"{line_of(['--save-model', str(saved)])}    replaces it",
-            ],
-        )
-
-
 def execute(args: argparse.Namespace, console: Console) -> int:
     """Export the module, record its values, and say how many tensors have one."""
     from biopsy.torch.loading import surroundings
@@ -96,7 +83,14 @@ def execute(args: argparse.Namespace, console: Console) -> int:
         for path in (args.output, saved):
             if path is not None:
                 require_writable(path)
-        _require_new_model(args)
+        if saved is not None and args.save_model is None and saved.exists():
+            raise errors.UsageError(
+                f"{saved} exists, and is not replaced by a model that you did not name",
+                next_steps=[
+                    f"{line_of(['--model', str(saved)])}    records for it",
+                    f"{line_of(['--save-model', str(saved)])}    replaces it",
+                ],
+            )
         module, given = named_call(args.factory, args.arguments)
         dynamic_shapes = dynamic_shapes_of(module, given, shapes)
         program = exporting.exported(module, given, dynamic_shapes=dynamic_shapes, optimize=not args.no_optimize)

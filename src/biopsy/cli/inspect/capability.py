@@ -118,7 +118,9 @@ def _show(found: Survey, engine: str, console: Console) -> None:
 
     nodes = found.index.nodes
     total, refused = len(nodes), len(found.refused)
-    console.say(f"{engine} takes {total - refused} of {total} nodes ({_questions(found)})")
+    asked = [(found.queries, "question"), (found.builds, "build")]
+    questions = " and ".join(count(number, noun) for number, noun in asked if number)
+    console.say(f"{engine} takes {total - refused} of {total} nodes ({questions})")
     for number, reason in sorted(found.refused.items())[:_MOST_SHOWN]:
         console.say(f"  {nodes[number].label}   {reason}")
         source = noted_source(found.index, number)
@@ -145,11 +147,6 @@ def _show(found: Survey, engine: str, console: Console) -> None:
 def _span(index: ModelIndex, nodes: Sequence[int]) -> str:
     first, last = index.nodes[nodes[0]].label, index.nodes[nodes[-1]].label
     return first if len(nodes) == 1 else f"{len(nodes)} nodes, {first} to {last}"
-
-
-def _questions(found: Survey) -> str:
-    each = [(found.queries, "question"), (found.builds, "build")]
-    return " and ".join(count(number, noun) for number, noun in each if number)
 
 
 def _write(folder: Path, found: Survey, parts: Parts, console: Console) -> None:

@@ -11,7 +11,7 @@ from typing import Any
 from biopsy import errors
 from biopsy.cli.arguments import types
 from biopsy.cli.console import Console
-from biopsy.tensors.results import Array, RunnerResult, release
+from biopsy.tensors.results import Array, release
 
 EPILOG = """\
 examples:
@@ -58,13 +58,17 @@ def execute(args: argparse.Namespace, console: Console) -> int:
     runners = [runner for runner in container.runners if runner.iterations]
     if not runners:
         raise errors.DataError(f"{args.path} holds no iteration")
-    if args.name:
-        _require_match(args.path, args.name, runners)
+    names = {name for runner in runners for iteration in runner.iterations for name in iteration.outputs}
+    if args.name and not any(_matches(name, args.name) for name in names):
+        shown = ", ".join(sorted(names)[:8]) + (", ..." if len(names) > 8 else "")
+        raise errors.UsageError(f"{args.path} has no tensor {' or '.join(args.name)}", next_steps=[f"it has: {shown}"])
     of_runs = container.kind != "feeds"
     if of_runs:
         console.say(f"==== Run Results ({len(runners)} runners) ==== {args.path}")
     for runner in runners:
-        console.say(*_heading(runner, args.path, of_runs))
+        # The headings are in the words that scripts for Polygraphy look for.
+        size = f"({len(runner.iterations)} iterations)"
+        console.say(*(["", f"---- {runner.runner} {size} ----"] if of_runs else [f"==== Data {size} ==== {args.path}"]))
         for number, iteration in enumerate(runner.iterations if args.all else runner.iterations[:1]):
             took = "" if iteration.runtime is None else f" ({iteration.runtime * 1000:.3g} ms)"
             console.say("", f"-- Iteration: {number}{took}")
@@ -73,21 +77,6 @@ def execute(args: argparse.Namespace, console: Console) -> int:
         if len(runner.iterations) > 1 and not args.all:
             console.note("", f"{len(runner.iterations) - 1} more: --all shows every iteration")
     return 0
-
-
-def _heading(runner: RunnerResult, path: str, of_runs: bool) -> list[str]:
-    """What stands above the iterations of a runner, or of inputs, in the words that scripts for Polygraphy look for."""
-    number = len(runner.iterations)
-    if of_runs:
-        return ["", f"---- {runner.runner} ({number} iterations) ----"]
-    return [f"==== Data ({number} iterations) ==== {path}"]
-
-
-def _require_match(path: str, patterns: Sequence[str], runners: Sequence[RunnerResult]) -> None:
-    names = {name for runner in runners for iteration in runner.iterations for name in iteration.outputs}
-    if not any(_matches(name, patterns) for name in names):
-        shown = ", ".join(sorted(names)[:8]) + (", ..." if len(names) > 8 else "")
-        raise errors.UsageError(f"{path} has no tensor {' or '.join(patterns)}", next_steps=[f"it has: {shown}"])
 
 
 def _matches(name: str, patterns: Sequence[str]) -> bool:

@@ -151,15 +151,8 @@ def _only_in_bad(found: Difference, *, whole: bool) -> Iterator[str]:
 def _summary_line(kind: str, value: str, places: list[str], *, whole: bool) -> str:
     from biopsy.questions.builds.difference import SETTINGS
 
-    value = (
-        value
-        if whole
-        else (
-            value
-            if len(value) <= _LONGEST
-            else f"{value[:_LONGEST].rpartition(' ')[0] or value[:_LONGEST]} ... (--all)"
-        )
-    )
+    if not whole and len(value) > _LONGEST:
+        value = f"{value[:_LONGEST].rpartition(' ')[0] or value[:_LONGEST]} ... (--all)"
     named = [place for place in places if place]
     if not named:
         return f"    {value}" if kind in SETTINGS else f"    {kind} {value}"

@@ -8,7 +8,7 @@ from typing import Literal, TypeVar
 
 from biopsy import errors
 from biopsy.cli import model_files
-from biopsy.cli.arguments import groups, types
+from biopsy.cli.arguments import groups
 from biopsy.cli.arguments.comparing import parse_shapes, parse_symbolic_shapes
 from biopsy.cli.console import Console
 from biopsy.model import parts
@@ -62,9 +62,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     groups.add_fallback_inputs(group)
 
 
-def derived_files(args: argparse.Namespace) -> types.Derived:
-    """The file for weights beside the output."""
-    return model_files.derived(args)
+derived_files = model_files.derived
 
 
 def execute(args: argparse.Namespace, console: Console) -> int:

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import argparse
 import math
-from collections.abc import Collection, Sequence
+from collections.abc import Collection
 
 from biopsy import errors
 from biopsy.cli import model_files
-from biopsy.cli.arguments import types
 from biopsy.cli.console import Console
 from biopsy.model import insertion, sanitize
 from biopsy.model.insertion import AttributeValue
@@ -51,14 +50,17 @@ def configure(parser: argparse.ArgumentParser) -> None:
     model_files.add_no_onnxruntime(inference)
 
 
-def derived_files(args: argparse.Namespace) -> types.Derived:
-    """The file for weights beside the output."""
-    return model_files.derived(args)
+derived_files = model_files.derived
 
 
 def execute(args: argparse.Namespace, console: Console) -> int:
     """Insert, write, and tell what else changed."""
-    attributes = parse_attributes(args.attrs)
+    attributes: dict[str, AttributeValue] = {}
+    for word in args.attrs:
+        name, value = parse_attribute(word)
+        if name in attributes:
+            raise _wrong(word, f"{name!r} is given twice")
+        attributes[name] = value
     opened = model_files.opened(args)
     model = opened.parsed()
     before = sanitize.count_operators(model)
@@ -115,17 +117,6 @@ def _warn_of_attributes(op: str, opset: int, given: Collection[str], console: Co
     for name, attribute in declared.items():
         if attribute.required and name not in given:
             console.warn(f"{op} needs the attribute {name!r} (--attrs {name}=VALUE)")
-
-
-def parse_attributes(words: Sequence[str]) -> dict[str, AttributeValue]:
-    """Attributes by name. Raises UsageError as ``parse_attribute``, and for one that is given twice."""
-    found: dict[str, AttributeValue] = {}
-    for word in words:
-        name, value = parse_attribute(word)
-        if name in found:
-            raise _wrong(word, f"{name!r} is given twice")
-        found[name] = value
-    return found
 
 
 def parse_attribute(word: str) -> tuple[str, AttributeValue]:

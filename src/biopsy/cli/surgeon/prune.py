@@ -7,7 +7,6 @@ from collections.abc import Callable
 from pathlib import Path
 
 from biopsy.cli import model_files
-from biopsy.cli.arguments import types
 from biopsy.cli.console import Console
 from biopsy.model import external, stripping
 from biopsy.model.stripping import Factor
@@ -28,9 +27,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     model_files.add(parser, "surgeon prune")
 
 
-def derived_files(args: argparse.Namespace) -> types.Derived:
-    """The file for weights beside the output."""
-    return model_files.derived(args)
+derived_files = model_files.derived
 
 
 def execute(args: argparse.Namespace, console: Console) -> int:

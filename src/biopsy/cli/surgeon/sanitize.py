@@ -17,7 +17,6 @@ from biopsy.model.sanitize import set_upper_bounds
 if TYPE_CHECKING:
     import onnx
 
-    from biopsy.model.folding import Folding
 
 EXAMPLES = """\
 examples:
@@ -118,60 +117,39 @@ def _add_folding(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def derived_files(args: argparse.Namespace) -> types.Derived:
-    """The file for weights beside the output."""
-    return model_files.derived(args)
+derived_files = model_files.derived
 
 
 def execute(args: argparse.Namespace, console: Console) -> int:
     """Do what was asked in a fixed order, write, and tell what changed."""
-    from biopsy.model import folding
-
-    given = {
+    model_files.warn_of_idle_options(args, console, runs=args.force_fallback_shape_inference)
+    of_folding = {
         "--num-passes": args.num_passes is not None,
         "--partitioning": args.partitioning is not None,
         "--no-fold-shapes": args.no_fold_shapes,
         "--no-per-pass-shape-inference": args.no_per_pass_shape_inference,
         "--fold-size-threshold": args.fold_size_threshold is not None,
     }
-    model_files.warn_of_idle_options(args, console, runs=args.force_fallback_shape_inference)
-    for option in (option for option, is_given in given.items() if is_given and not args.fold_constants):
-        console.warn(f"{option} has no effect without --fold-constants")
+    if not args.fold_constants:
+        for option in (option for option, is_given in of_folding.items() if is_given):
+            console.warn(f"{option} has no effect without --fold-constants")
     opened = model_files.opened(args)
     model = _with_outputs(opened, args).parsed()
-    folder = opened.folder
     before = sanitize.count_operators(model)
-    if args.toposort:
-        sanitize.sort_nodes(model)
-    if args.override_input_shapes:
-        _freeze(model, args.override_input_shapes, console)
-    run = model_files.FallbackRun(args, folder, console)
-    _infer(model, run, args)
-    if args.fold_constants:
-        left_out = folding.fold_constants(model, folder, _folding(args))
-        if left_out:
-            console.warn(left_out)
-        _infer(model, run, args)
-    _bound(model, args, console)
-    if args.cleanup:
-        sanitize.clean_up(model)
+    _change(model, args, opened, console)
     after = sanitize.count_operators(model)
-    model_files.save(args, model, opened, console, at_fault=_at_fault(args))
+    suspects = {
+        "give --override-input-shapes sizes that the operators can work with": args.override_input_shapes,
+        "leave out --force-fallback-shape-inference": args.force_fallback_shape_inference,
+        "leave out --fold-constants, or add --no-fold-shapes": args.fold_constants,
+    }
+    at_fault = [line for line, given in suspects.items() if given]
+    model_files.save(args, model, opened, console, at_fault=at_fault)
     for why in sanitize.endless(model):
         console.warn(f"what was written is no valid ONNX, and no engine can run it: {why}")
     console.say(f"{before.total()} -> {after.total()} nodes, written to {args.output}")
     console.note(f"  {', '.join(sanitize.changes(before, after)) or 'no node was added or removed'}")
     return 0
-
-
-def _at_fault(args: argparse.Namespace) -> list[str]:
-    """What may have made a result invalid, for somebody who is to type something else."""
-    lines = {
-        "give --override-input-shapes sizes that the operators can work with": args.override_input_shapes,
-        "leave out --force-fallback-shape-inference": args.force_fallback_shape_inference,
-        "leave out --fold-constants, or add --no-fold-shapes": args.fold_constants,
-    }
-    return [line for line, given in lines.items() if given]
 
 
 def _with_outputs(opened: model_files.Opened, args: argparse.Namespace) -> model_files.Opened:
@@ -182,27 +160,37 @@ def _with_outputs(opened: model_files.Opened, args: argparse.Namespace) -> model
     return opened if choice.changes_nothing else replace(opened, data=choose_outputs(opened.data, choice))
 
 
-def _folding(args: argparse.Namespace) -> Folding:
-    from biopsy.model.folding import Folding
+def _change(model: onnx.ModelProto, args: argparse.Namespace, opened: model_files.Opened, console: Console) -> None:
+    from biopsy.model import folding
 
-    given = {} if args.num_passes is None else {"passes": args.num_passes}
-    return Folding(
-        shapes=not args.no_fold_shapes,
-        infers=not (args.no_per_pass_shape_inference or args.no_shape_inference),
-        threshold=args.fold_size_threshold,
-        ignores_weights=args.ignore_external_data,
-        **given,
-    )
-
-
-def _bound(model: onnx.ModelProto, args: argparse.Namespace, console: Console) -> None:
-    if args.set_unbounded_dds_upper_bound is None:
-        return
-
-    bounds = by_name(args.set_unbounded_dds_upper_bound, "--set-unbounded-dds-upper-bound", "1000 boxes:300", _size)
-    done = set_upper_bounds(model, bounds)
-    said = ", ".join(f"{name!r} at most {bound}" for name, bound in done.items())
-    console.note(f"  bounded: {said or 'nothing, every size is known or bounded already'}")
+    if args.toposort:
+        sanitize.sort_nodes(model)
+    if args.override_input_shapes:
+        shapes = parse_symbolic_shapes(args.override_input_shapes, "--override-input-shapes")
+        for symbol in sanitize.freeze_inputs(model, shapes).conflicts:
+            console.warn(
+                f"the dimension {symbol!r} was given two sizes: it is fixed in the inputs named, and only there"
+            )
+    run = model_files.FallbackRun(args, opened.folder, console)
+    _infer(model, run, args)
+    if args.fold_constants:
+        how = folding.Folding(
+            shapes=not args.no_fold_shapes,
+            infers=not (args.no_per_pass_shape_inference or args.no_shape_inference),
+            threshold=args.fold_size_threshold,
+            ignores_weights=args.ignore_external_data,
+            **({} if args.num_passes is None else {"passes": args.num_passes}),
+        )
+        left_out = folding.fold_constants(model, opened.folder, how)
+        if left_out:
+            console.warn(left_out)
+        _infer(model, run, args)
+    if args.set_unbounded_dds_upper_bound is not None:
+        bounds = by_name(args.set_unbounded_dds_upper_bound, "--set-unbounded-dds-upper-bound", "1000 boxes:300", _size)
+        said = ", ".join(f"{name!r} at most {bound}" for name, bound in set_upper_bounds(model, bounds).items())
+        console.note(f"  bounded: {said or 'nothing, every size is known or bounded already'}")
+    if args.cleanup:
+        sanitize.clean_up(model)
 
 
 def _size(text: str) -> int:
@@ -212,13 +200,6 @@ def _size(text: str) -> int:
 
 
 _LARGEST_SIZE = (1 << 31) - 1
-
-
-def _freeze(model: onnx.ModelProto, texts: list[str], console: Console) -> None:
-
-    shapes = parse_symbolic_shapes(texts, "--override-input-shapes")
-    for symbol in sanitize.freeze_inputs(model, shapes).conflicts:
-        console.warn(f"the dimension {symbol!r} was given two sizes: it is fixed in the inputs named, and only there")
 
 
 def _infer(model: onnx.ModelProto, run: model_files.FallbackRun, args: argparse.Namespace) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 
 from biopsy.cli import model_files
-from biopsy.cli.arguments import types
 from biopsy.cli.console import Console
 from biopsy.model import stripping
 from biopsy.text import count
@@ -25,9 +24,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     model_files.add(parser, "surgeon weight-reconstruct")
 
 
-def derived_files(args: argparse.Namespace) -> types.Derived:
-    """The file for weights beside the output."""
-    return model_files.derived(args)
+derived_files = model_files.derived
 
 
 def execute(args: argparse.Namespace, console: Console) -> int:

@@ -36,9 +36,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def derived_files(args: argparse.Namespace) -> types.Derived:
-    """The file for weights beside the output."""
-    return model_files.derived(args)
+derived_files = model_files.derived
 
 
 def execute(args: argparse.Namespace, console: Console) -> int:

@@ -214,28 +214,22 @@ class BodyNodes:
     @cached_property
     def _types(self) -> dict[str, onnx.TypeProto]:
         """Types of the tensors that can be read in the body, those of the graphs around it included."""
-        found = types_in(inferred(self.model).graph)
+        types = types_in(inferred(self.model).graph)
         for depth, (number, _, _) in enumerate(self.place):
             node = graph_at(self.model, self.place[:depth]).node[number]
-            found |= self._types_in_body(node, graph_at(self.model, self.place[: depth + 1]), found)
-        return found
-
-    def _types_in_body(
-        self, node: onnx.NodeProto, body: onnx.GraphProto, outside: dict[str, onnx.TypeProto]
-    ) -> dict[str, onnx.TypeProto]:
-        """The types in a body inferred as if it were a model; what a loop carries is as it is before the first trip.
-
-        onnx's inference forgets the shapes that loops carry, since they could change.
-        """
-        alone = copied(self.model)
-        alone.graph.CopyFrom(body)
-        for position, info in enumerate(alone.graph.input):
-            initial = outside.get(node.input[position]) if position < len(node.input) else None
-            if node.op_type == "Loop" and initial is not None and not info.type.tensor_type.HasField("shape"):
-                info.type.CopyFrom(initial)
-        for name in sorted(walk.captures(body) & outside.keys()):
-            alone.graph.input.add(name=name, type=outside[name])
-        return types_in(inferred(alone).graph)
+            body = graph_at(self.model, self.place[: depth + 1])
+            # A body is inferred as if it were a model. What a loop carries is as it is before the first trip: onnx's
+            # inference forgets those shapes, since they could change.
+            alone = copied(self.model)
+            alone.graph.CopyFrom(body)
+            for position, info in enumerate(alone.graph.input):
+                initial = types.get(node.input[position]) if position < len(node.input) else None
+                if node.op_type == "Loop" and initial is not None and not info.type.tensor_type.HasField("shape"):
+                    info.type.CopyFrom(initial)
+            for name in sorted(walk.captures(body) & types.keys()):
+                alone.graph.input.add(name=name, type=types[name])
+            types |= types_in(inferred(alone).graph)
+        return types
 
     @cached_property
     def _goes_on(self) -> str | None:
@@ -281,14 +275,14 @@ class BodyNodes:
             for number, node in enumerate(self._body.node):
                 if number not in gone:
                     read |= walk.reads(node)
-            stay = {number for number in gone if not self._can_cut(number, read)}
+            stay = set()
+            for number in gone:
+                needed = read.intersection(self._body.node[number].output)
+                if self._goes_on in needed or not all(map(self._can_feed, needed)):
+                    stay.add(number)
             if not stay:
                 return gone
             gone -= stay
-
-    def _can_cut(self, number: int, read: set[str]) -> bool:
-        needed = read.intersection(self._body.node[number].output)
-        return self._goes_on not in needed and all(map(self._can_feed, needed))
 
     def _can_feed(self, name: str) -> bool:
         """Whether the type of a tensor is known well enough for an input, and Identity takes it."""
@@ -323,36 +317,33 @@ class BodyNodes:
             keep_only(body.value_info, lambda info: info.name != name or info.name in outputs)  # noqa: B023 -- at once
 
     def around(self, number: int) -> Iterator[onnx.ModelProto]:
-        """The models in which the readers of a node read one of its inputs, for each that agrees in type."""
+        """The models in which the readers of a node read one of its inputs, for each that agrees in type.
+
+        An output of the body becomes an Identity of that input, unless it can take its place: where the input is
+        computed in the body and is no output itself.
+        """
+        from onnx import helper
+
         node = self._body.node[number]
         outputs = [name for name in node.output if name in read_in(self._body)]
         if len(outputs) != 1 or outputs[0] == self._goes_on:
             return
+        output = outputs[0]
         for through in dict.fromkeys(node.input):
-            if through and self._agree(through, outputs[0]):
-                yield self._replaced(number, outputs[0], through)
-
-    def _replaced(self, number: int, output: str, through: str) -> onnx.ModelProto:
-        """The model without a node, its output read from another tensor; as an output of the body by an Identity.
-
-        No Identity is needed where the other tensor is made in the body and is no output itself.
-        """
-        from onnx import helper
-
-        made = copied(self.model)
-        body = graph_at(made, self.place)
-        del body.node[number]
-        outputs = {info.name for info in body.output}
-        written = {name for node in body.node for name in node.output}
-        if output not in outputs:
-            rename(body.node, {output: through})
-        elif through in written and through not in outputs:
-            rename(body.node, {through: output})
-        else:
-            rename(body.node, {output: through})
-            body.node.append(helper.make_node("Identity", [through], [output]))
-        drop_dead_nodes(body, is_trivial)
-        return made
+            if not through or not self._agree(through, output):
+                continue
+            made = copied(self.model)
+            body = graph_at(made, self.place)
+            del body.node[number]
+            given = {info.name for info in body.output}
+            if output in given and through not in given and any(through in other.output for other in body.node):
+                rename(body.node, {through: output})
+            else:
+                rename(body.node, {output: through})
+                if output in given:
+                    body.node.append(helper.make_node("Identity", [through], [output]))
+            drop_dead_nodes(body, is_trivial)
+            yield made
 
     def as_constant(self, number: int) -> onnx.ModelProto | None:
         """The model with a constant in place of a node; None where its type is no tensor's of known shape."""

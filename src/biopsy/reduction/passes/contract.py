@@ -67,7 +67,7 @@ class PassContext:
 
     @cached_property
     def suspects(self) -> Sequence[int]:
-        """Nodes that are suspected, the most suspicious first: see ``fault_localization.py``."""
+        """Nodes that are suspected, the most suspicious first: see ``job.suspected``."""
         return self._suspects()
 
     def missed(self, target: Candidate) -> frozenset[int]:
@@ -158,11 +158,6 @@ preference; it is sent the model of the first that reproduces, or None, and goes
 """
 
 
-def nothing_to_remark(model: onnx.ModelProto) -> Sequence[str]:
-    """For passes that leave nothing undone that a user must know of."""
-    return ()
-
-
 Option: TypeAlias = Literal["simplify", "anonymize"]
 """An option of the command line that asks for more than a smaller model."""
 
@@ -184,4 +179,4 @@ class NamedModelPass:
     changes_inputs: bool = False
     changes_outputs: bool = False
     only_with: tuple[Option, ...] = ()
-    remarks: Callable[[onnx.ModelProto], Sequence[str]] = nothing_to_remark
+    remarks: Callable[[onnx.ModelProto], Sequence[str]] = lambda model: ()

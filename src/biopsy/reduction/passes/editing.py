@@ -118,12 +118,10 @@ def read_in(graph: onnx.GraphProto) -> set[str]:
 
 def drop_dead_nodes(graph: onnx.GraphProto, may_go: Callable[[onnx.NodeProto], bool] = lambda node: True) -> None:
     """Remove nodes of a graph of whose outputs none is read, and what only served them."""
-    while _drop_unread(graph, read_in(graph), may_go):
-        continue
-
-
-def _drop_unread(graph: onnx.GraphProto, read: set[str], may_go: Callable[[onnx.NodeProto], bool]) -> bool:
-    return keep_only(graph.node, lambda node: bool(read.intersection(node.output)) or not may_go(node))
+    is_changed = True
+    while is_changed:
+        read = read_in(graph)
+        is_changed = keep_only(graph.node, lambda node: bool(read.intersection(node.output)) or not may_go(node))  # noqa: B023
 
 
 def drop_what_died(made: onnx.ModelProto, before: onnx.ModelProto) -> None:
@@ -131,14 +129,12 @@ def drop_what_died(made: onnx.ModelProto, before: onnx.ModelProto) -> None:
 
     Nodes that were read by nothing ``before`` stay: whether they can go is another question.
     """
-    unread = {name for graph in walk.graphs(before) for node in _unread_nodes(graph) for name in node.output}
+    unread: set[str] = set()
+    for graph in walk.graphs(before):
+        read = read_in(graph)
+        unread.update(name for node in graph.node if read.isdisjoint(node.output) for name in node.output)
     for graph in reversed([made.graph, *walk.graphs_within(made.graph.node)]):
         drop_dead_nodes(graph, lambda node: any(node.output) and unread.isdisjoint(node.output))
-
-
-def _unread_nodes(graph: onnx.GraphProto) -> list[onnx.NodeProto]:
-    read = read_in(graph)
-    return [node for node in graph.node if read.isdisjoint(node.output)]
 
 
 def is_trivial(node: onnx.NodeProto) -> bool:
@@ -203,16 +199,13 @@ def is_consistent(model: onnx.ModelProto) -> bool:
         return False
     told = inference.model
     kinds = types_in(told.graph)
-    return all(
-        _same_count(kinds.get(node.input[0]), kinds.get(node.output[0]))
-        for node in told.graph.node
-        if node.op_type == "Reshape" and node.input and node.output
-    )
-
-
-def _same_count(one: onnx.TypeProto | None, other: onnx.TypeProto | None) -> bool:
-    counts = [None if kind is None else element_count(kind) for kind in (one, other)]
-    return None in counts or counts[0] == counts[1]
+    for node in told.graph.node:
+        if node.op_type == "Reshape" and node.input and node.output:
+            ends = kinds.get(node.input[0]), kinds.get(node.output[0])
+            before, after = (None if kind is None else element_count(kind) for kind in ends)
+            if before is not None and after is not None and before != after:
+                return False
+    return True
 
 
 def element_count(kind: onnx.TypeProto) -> int | None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeAlias
 
@@ -10,7 +10,6 @@ from biopsy import events
 from biopsy.model import walk
 from biopsy.model.index import index_bytes
 from biopsy.model.load import parse
-from biopsy.model.parts import FunctionKey
 from biopsy.model.slice import candidate_bytes
 from biopsy.model.walk import unbounded
 from biopsy.recording.reference_run import Recording
@@ -61,9 +60,17 @@ def inline(model: onnx.ModelProto) -> ChangeSearch:
 
 def called_functions(model: onnx.ModelProto) -> list[tuple[str, str]]:
     """(domain, name) of the local functions that are called and can be inlined, in the order of the model."""
-    stay = _that_stay(model)
-    able = [function for function in model.functions if walk.function_key(function) in walk.called(model) - stay]
-    return list(dict.fromkeys((function.domain, function.name) for function in able))
+    able = walk.called(model)
+    endless = unbounded(model.functions, _MOST_NODES)
+    if endless:
+        # What a function that is too large calls stays too: inlined in it, it would make it larger.
+        alone = type(model)(functions=model.functions)
+        for function in model.functions:
+            if walk.function_key(function) in endless:
+                alone.graph.node.extend(function.node)
+        able = able - {*endless, *walk.called(alone)}
+    functions = [function for function in model.functions if walk.function_key(function) in able]
+    return list(dict.fromkeys((function.domain, function.name) for function in functions))
 
 
 def not_inlined(model: onnx.ModelProto) -> Sequence[str]:
@@ -73,18 +80,6 @@ def not_inlined(model: onnx.ModelProto) -> Sequence[str]:
         if key in called:
             reasons.setdefault(why, []).append(key[1])
     return [f"inline     not done for {', '.join(sorted(names))}: {why}" for why, names in reasons.items()]
-
-
-def _that_stay(model: onnx.ModelProto) -> set[FunctionKey]:
-    """Functions that are too large to be inlined, and what they call: inlined in them it would make them larger."""
-    endless = unbounded(model.functions, _MOST_NODES)
-    if not endless:
-        return set()
-    roots = [function for function in model.functions if walk.function_key(function) in endless]
-    alone = type(model)(functions=model.functions)
-    for function in roots:
-        alone.graph.node.extend(function.node)
-    return {*endless, *walk.called(alone)}
 
 
 def inlined(model: onnx.ModelProto, functions: Iterable[tuple[str, str]]) -> onnx.ModelProto:
@@ -102,30 +97,20 @@ def inlined(model: onnx.ModelProto, functions: Iterable[tuple[str, str]]) -> onn
 
 def hoist(model: onnx.ModelProto) -> ChangeSearch:
     """Hoist one body after the other, outer ones first; after each, the nodes are searched again."""
-    known: set[bytes] = set()
+    failed: set[bytes] = set()  # nodes tried in vain: what else is in the model has not helped them so far
     while True:
-        answer = yield from _hoisted_one(model, known)
-        if answer is None:
-            return
-        model = yield from nested_search(answer)
-
-
-def _hoisted_one(
-    model: onnx.ModelProto, known: set[bytes]
-) -> Generator[Iterable[Change], onnx.ModelProto | None, onnx.ModelProto | None]:
-    """The first model that reproduces with a control-flow node or a call less; None if there is none.
-
-    ``known`` are nodes that have been tried in vain: what else is in the model has not helped them so far.
-    """
-    for place, number, node in every_node(model):
-        tried = node.SerializeToString(deterministic=True)
-        if tried not in known:
+        for place, number, node in every_node(model):
+            serialized = node.SerializeToString(deterministic=True)
+            if serialized in failed:
+                continue
             changes = list(_ways(model, place, number, node))
             answer = (yield changes) if changes else None
             if answer is not None:
-                return answer
-            known.add(tried)
-    return None
+                model = yield from nested_search(answer)
+                break
+            failed.add(serialized)
+        else:
+            return
 
 
 def _ways(model: onnx.ModelProto, place: Place, number: int, node: onnx.NodeProto) -> Iterator[Change]:
@@ -368,29 +353,23 @@ def nested_search(
 
 def _searched(context: PassContext, search: Pass, target: Candidate) -> Search[Change, onnx.ModelProto, Candidate]:
     """Run a pass over nodes, its candidates proposed as models."""
+    problem = context.problem
 
     def answer(proposals: Round[Proposal]) -> Search[Change, onnx.ModelProto, Candidate | None]:
         nonlocal target
-        reproducing = yield from _first(context.problem, proposals, target)
-        target = reproducing or target
-        return reproducing
+        for proposal in proposals:
+            candidate = problem.closed(proposal.candidate)
+            if candidate == target:
+                return target
+            if candidate is not None and candidate.size < target.size:
+                answer = yield [Change(_model_of(problem, candidate), proposal.description)]
+                if answer is not None:
+                    target = candidate
+                    return target
+        return None
 
     yield from nest(search(context, target), answer)
     return target
-
-
-def _first(
-    problem: Problem, proposals: Round[Proposal], target: Candidate
-) -> Search[Change, onnx.ModelProto, Candidate | None]:
-    for proposal in proposals:
-        candidate = problem.closed(proposal.candidate)
-        if candidate == target:
-            return target
-        if candidate is not None and candidate.size < target.size:
-            answer = yield [Change(_model_of(problem, candidate), proposal.description)]
-            if answer is not None:
-                return candidate
-    return None
 
 
 def _model_of(problem: Problem, candidate: Candidate) -> onnx.ModelProto:

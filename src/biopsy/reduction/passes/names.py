@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from biopsy.model import walk
@@ -101,126 +102,87 @@ def renamed(model: onnx.ModelProto, new: dict[Name, str]) -> onnx.ModelProto:
     return made
 
 
+_NAMED_FIELDS = {
+    "GraphProto": "name=graph input output value_info initializer sparse_initializer quantization_annotation",
+    "ValueInfoProto": "name=tensor type",
+    "TensorProto": "name=tensor",
+    "SparseTensorProto": "values indices",
+    "TensorAnnotation": "tensor_name=tensor quant_parameter_tensor_names",
+    "StringStringEntryProto": "value=tensor",
+    "NodeProto": "input=tensor output=tensor name=node",
+    "AttributeProto": "t tensors sparse_tensor sparse_tensors tp type_protos",
+    "FunctionProto": "input=tensor output=tensor value_info attribute=attribute",
+    "TypeProto": "tensor_type sparse_tensor_type sequence_type optional_type map_type",
+    "Tensor": "shape",
+    "SparseTensor": "shape",
+    "TensorShapeProto": "dim",
+    "Dimension": "dim_param=dimension",
+    "Sequence": "elem_type",
+    "Optional": "elem_type",
+    "Map": "value_type",
+}
+"""The fields of a message that hold names, with the kind of name (FIELD=KIND), or messages with names, in the order in
+which names are numbered. Graphs in attributes are visited as graphs."""
+
+
 def _visit(model: onnx.ModelProto, rename: Rename) -> None:
     """Pass every name through ``rename``, in the order of the model."""
     functions = {walk.function_key(function) for function in model.functions}
-    domains = _own_domains(model, functions)
+    # Domains of which there is nothing but functions: other operators could not be found under another domain.
+    others = {node.domain for node in walk.nodes(model) if walk.operator(node) not in functions}
+    domains = {function.domain for function in model.functions} - others - PUBLIC_DOMAINS
     for graph in walk.graphs(model):
-        _visit_graph(graph, rename)
+        _rename_in(graph, rename)
         _visit_nodes(graph.node, functions, domains, rename)
     for function in model.functions:
-        _visit_function(function, rename)
+        _rename_in(function, rename)
+        for attribute in function.attribute_proto:
+            _rename_in(attribute, rename, "name=attribute")
+            _rename_in(attribute, rename)
+        _rename_in(function, rename, "name=function overload=overload")
         _visit_nodes(function.node, functions, domains, rename)
         if function.domain in domains:
-            _rename(function, "domain", "domain", rename)
-    for imports in (model.opset_import, *(function.opset_import for function in model.functions)):
-        for entry in imports:
-            if entry.domain in domains:
-                _rename(entry, "domain", "domain", rename)
+            _rename_in(function, rename, "domain=domain")
+    for entry in chain(model.opset_import, *(function.opset_import for function in model.functions)):
+        if entry.domain in domains:
+            _rename_in(entry, rename, "domain=domain")
     for training in model.training_info:
         for binding in (*training.initialization_binding, *training.update_binding):
-            _rename(binding, "key", "tensor", rename)
-            _rename(binding, "value", "tensor", rename)
+            _rename_in(binding, rename, "key=tensor value=tensor")
 
 
-def _own_domains(model: onnx.ModelProto, functions: set[FunctionKey]) -> set[str]:
-    """Domains of which there is nothing but functions: other operators could not be found under another domain."""
-    others = {node.domain for node in walk.nodes(model) if walk.operator(node) not in functions}
-    return {function.domain for function in model.functions} - others - PUBLIC_DOMAINS
-
-
-def _visit_graph(graph: onnx.GraphProto, rename: Rename) -> None:
-    _rename(graph, "name", "graph", rename)
-    for info in (*graph.input, *graph.output, *graph.value_info):
-        _visit_info(info, rename)
-    for weight in graph.initializer:
-        _rename(weight, "name", "tensor", rename)
-    for sparse in graph.sparse_initializer:
-        _visit_sparse(sparse, rename)
-    for note in graph.quantization_annotation:
-        _rename(note, "tensor_name", "tensor", rename)
-        for entry in note.quant_parameter_tensor_names:
-            _rename(entry, "value", "tensor", rename)
-
-
-def _visit_function(function: onnx.FunctionProto, rename: Rename) -> None:
-    _rename_all(function.input, "tensor", rename)
-    _rename_all(function.output, "tensor", rename)
-    for info in function.value_info:
-        _visit_info(info, rename)
-    _rename_all(function.attribute, "attribute", rename)
-    for attribute in function.attribute_proto:
-        _rename(attribute, "name", "attribute", rename)
-        _visit_attribute(attribute, rename)
-    _rename(function, "name", "function", rename)
-    _rename(function, "overload", "overload", rename)
-
-
-def _visit_nodes(nodes: Any, functions: set[FunctionKey], domains: set[str], rename: Rename) -> None:
+def _visit_nodes(
+    nodes: Iterable[onnx.NodeProto], functions: set[FunctionKey], domains: set[str], rename: Rename
+) -> None:
     for node in nodes:
-        _rename_all(node.input, "tensor", rename)
-        _rename_all(node.output, "tensor", rename)
-        _rename(node, "name", "node", rename)
+        _rename_in(node, rename)
         is_call = walk.operator(node) in functions
         for attribute in node.attribute:
             if is_call:
-                _rename(attribute, "name", "attribute", rename)
-            _rename(attribute, "ref_attr_name", "attribute", rename)
-            _visit_attribute(attribute, rename)
+                _rename_in(attribute, rename, "name=attribute")
+            _rename_in(attribute, rename, "ref_attr_name=attribute")
+            _rename_in(attribute, rename)
         if is_call:
-            _rename(node, "op_type", "function", rename)
-            _rename(node, "overload", "overload", rename)
+            _rename_in(node, rename, "op_type=function overload=overload")
             if node.domain in domains:
-                _rename(node, "domain", "domain", rename)
+                _rename_in(node, rename, "domain=domain")
 
 
-def _visit_attribute(attribute: onnx.AttributeProto, rename: Rename) -> None:
-    """Names inside the value of an attribute; graphs are visited as graphs."""
-    for tensor in (*([attribute.t] if attribute.HasField("t") else []), *attribute.tensors):
-        _rename(tensor, "name", "tensor", rename)
-    sparse = [attribute.sparse_tensor] if attribute.HasField("sparse_tensor") else []
-    for entry in (*sparse, *attribute.sparse_tensors):
-        _visit_sparse(entry, rename)
-    for kind in (*([attribute.tp] if attribute.HasField("tp") else []), *attribute.type_protos):
-        _visit_type(kind, rename)
-
-
-def _visit_sparse(sparse: onnx.SparseTensorProto, rename: Rename) -> None:
-    _rename(sparse.values, "name", "tensor", rename)
-    if sparse.HasField("indices"):
-        _rename(sparse.indices, "name", "tensor", rename)
-
-
-def _rename(message: Any, field: str, kind: Kind, rename: Rename) -> None:
-    """Rename what a field holds; one that is not there stays away."""
-    name = getattr(message, field)
-    if name:
-        setattr(message, field, rename(kind, name))
-
-
-def _rename_all(field: Any, kind: Kind, rename: Rename) -> None:
-    for number, name in enumerate(field):
-        field[number] = rename(kind, name)
-
-
-def _visit_info(info: onnx.ValueInfoProto, rename: Rename) -> None:
-    _rename(info, "name", "tensor", rename)
-    _visit_type(info.type, rename)
-
-
-def _visit_type(kind: onnx.TypeProto, rename: Rename) -> None:
-    for inner in _types_within(kind):
-        for field in (inner.tensor_type, inner.sparse_tensor_type):
-            for dim in field.shape.dim:
-                _rename(dim, "dim_param", "dimension", rename)
-
-
-def _types_within(kind: onnx.TypeProto) -> Iterator[onnx.TypeProto]:
-    """A type and, for sequences, optionals and maps, those inside it."""
-    yield kind
-    for field, inner in (("sequence_type", "elem_type"), ("optional_type", "elem_type"), ("map_type", "value_type")):
-        if kind.HasField(field):
-            yield from _types_within(getattr(getattr(kind, field), inner))
+def _rename_in(message: Any, rename: Rename, fields: str = "") -> None:
+    """Rename what some fields of a message hold, by default those of ``_NAMED_FIELDS``, and messages in them."""
+    for entry in (fields or _NAMED_FIELDS[message.DESCRIPTOR.name]).split():
+        field, _, kind = entry.partition("=")
+        value = getattr(message, field)
+        if kind and isinstance(value, str):
+            if value:  # what is not there stays away
+                setattr(message, field, rename(kind, value))
+        elif kind:
+            value[:] = [rename(kind, name) for name in value]
+        elif not hasattr(value, "ListFields"):
+            for part in value:
+                _rename_in(part, rename)
+        elif message.HasField(field):
+            _rename_in(value, rename)
 
 
 # What of a model can still tell where it comes from: a walk over every field that there is, by its descriptor.
@@ -298,8 +260,9 @@ class _Walk:
             yield from self._operator(message, owner)
         elif name == "AttributeProto":
             yield from self._attribute(message, owner)
-        elif name == "TensorProto":
-            yield from _values(message)
+        elif name == "TensorProto" and not is_filled(message):
+            kind = "values" if message.data_type in FLOATS else "integers"
+            yield "texts" if message.data_type == STRING else kind, message.name or UNNAMED
         elif name == "TensorAnnotation":
             yield from self._annotation(message)
             return
@@ -321,7 +284,8 @@ class _Walk:
             if value not in PUBLIC_DOMAINS | self._known:
                 yield "domains", value
         else:
-            yield "fields", f"{place} {_shown(value)}"
+            text = value if isinstance(value, str) else repr(list(value) if hasattr(value, "__len__") else value)
+            yield "fields", f"{place} {text if len(text) <= 40 else f'{text[:40]}...'}"
 
     def _operator(self, node: onnx.NodeProto, owner: _Owner) -> Iterator[Trace]:
         if walk.operator(node) in self._functions:
@@ -370,24 +334,9 @@ _TOLD_WITH_THEIR_MESSAGE = frozenset(
 )
 
 
-def _values(tensor: onnx.TensorProto) -> Iterator[Trace]:
-    if is_filled(tensor):
-        return
-    if tensor.data_type == STRING:
-        yield "texts", tensor.name or UNNAMED
-    else:
-        yield "values" if tensor.data_type in FLOATS else "integers", tensor.name or UNNAMED
-
-
 def _unknown_fields(message: Any, name: str) -> Iterator[Trace]:
     from google.protobuf.unknown_fields import UnknownFieldSet
 
     unknown = UnknownFieldSet(message)
     for field in (unknown[place] for place in range(len(unknown))):
         yield "fields", f"{name}, field {field.field_number}, which this version of onnx does not know"
-
-
-def _shown(value: Any) -> str:
-    """A value in few words, on one line."""
-    text = value if isinstance(value, str) else repr(list(value) if hasattr(value, "__len__") else value)
-    return text if len(text) <= 40 else f"{text[:40]}..."

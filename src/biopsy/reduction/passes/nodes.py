@@ -85,18 +85,18 @@ def ranked(context: PassContext, target: Candidate) -> NodeSearch:
 def bisect(context: PassContext, target: Candidate) -> NodeSearch:
     """Halve the model from its end; then take what the failure needs before the last node that is left.
 
-    That node is most often all of it, or the end of a small piece: see ``_small``.
+    That node is most often all of it, as likely as all other pieces together, or the end of a small piece.
     """
     problem = context.problem
     if problem.may_cut_outputs:
         target = yield from _shortest(problem, target, "first", float)
     if problem.may_cut_inputs:
-        yield from _shortest(problem, target, "last", _small(target.size) if problem.may_cut_outputs else float)
+        length = target.size
 
+        def likely(count: int) -> float:
+            return (1 + near(count, length)) / 2 if count else 0.0
 
-def _small(length: int) -> Likelihood:
-    """A single node as likely as all other pieces together; of these, small ones are likelier than long ones."""
-    return lambda count: (1 + near(count, length)) / 2 if count else 0.0
+        yield from _shortest(problem, target, "last", likely if problem.may_cut_outputs else float)
 
 
 def _shortest(
@@ -206,7 +206,8 @@ def forms(context: PassContext, target: Candidate) -> NodeSearch:
     def without(target: Candidate, gone: Sequence[int]) -> list[Proposal]:
         nonlocal tried
         proposals = _without(context, target, gone)
-        tried += _news(problem, target, gone, proposals)
+        closed = {problem.closed(proposal.candidate) for proposal in proposals}
+        tried += len(closed - {problem.closed(target.without(gone))})  # ``linear`` has tried this one
         return proposals
 
     left = yield from remove_in_runs(problem.order(target), target, without, lambda left: set(left.nodes))
@@ -221,7 +222,7 @@ def _without(context: PassContext, target: Candidate, gone: Sequence[int]) -> li
     written = [tensor for node in gone for tensor in index.node_writes[node]]
     name = index.nodes[gone[0]].label if len(gone) == 1 else f"{len(gone)} nodes"
     return [
-        Proposal(problem.as_fed(rest, written), f"without {name}, fed"),
+        Proposal(problem.in_form(rest, written, fed=True), f"without {name}, fed"),
         Proposal(_frozen(context, rest, written), f"without {name}, frozen"),
     ]
 
@@ -232,19 +233,13 @@ def _frozen(context: PassContext, rest: Candidate, written: Sequence[int]) -> Ca
     Whether it could is asked, which can cost checks, only if there is anything to be frozen so.
     """
     problem = context.problem
-    frozen = problem.as_frozen(rest, written)
+    frozen = problem.in_form(rest, written, fed=False)
     recorded = {tensor for tensor in frozen.turned if problem.frozen(tensor) is None}
     closed = problem.closed(replace(rest, turned=())) if recorded else None
     if closed is None or recorded.isdisjoint(problem.subset(closed).cuts) or context.may_freeze_recorded(recorded):
         return frozen
     doubtful = {tensor for tensor in recorded if not context.may_freeze_recorded([tensor])}
     return replace(frozen, turned=tuple(tensor for tensor in frozen.turned if tensor not in doubtful))
-
-
-def _news(problem: Problem, target: Candidate, gone: Sequence[int], proposals: Sequence[Proposal]) -> int:
-    """How many of the proposals without some nodes are no candidate that ``linear`` has tried."""
-    closed = {problem.closed(proposal.candidate) for proposal in proposals}
-    return len(closed - {problem.closed(target.without(gone))})
 
 
 def _all_fed(problem: Problem, target: Candidate) -> Iterator[Proposal]:
@@ -254,6 +249,6 @@ def _all_fed(problem: Problem, target: Candidate) -> Iterator[Proposal]:
         return
     for node in reversed(problem.order(target)):
         rest = target.without([node])
-        fed = problem.as_fed(rest, [*cuts, *problem.index.node_writes[node]])
+        fed = problem.in_form(rest, [*cuts, *problem.index.node_writes[node]], fed=True)
         if problem.closed(fed) not in (None, problem.closed(rest)):
             yield Proposal(fed, f"without {problem.index.nodes[node].label}, every cut fed")

@@ -5,7 +5,7 @@ do without.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from biopsy.model import walk
 from biopsy.reduction.passes.contract import Change, ChangeSearch
@@ -72,89 +72,75 @@ def inputs(model: onnx.ModelProto) -> ChangeSearch:
 
 # Attributes that an operator can do without.
 
-Item: TypeAlias = tuple[Place, int, str]
-"""An attribute: the graph, the number of the node, the name."""
-
 
 def attributes(model: onnx.ModelProto) -> ChangeSearch:
-    """Remove every attribute that has a default or may be missing, all at once, then by halves."""
-    yield from propose_removals(model, _removable(model), _without, "attributes")
+    """Remove every attribute that has a default or may be missing, all at once, then by halves.
 
-
-def _without(model: onnx.ModelProto, gone: Sequence[Item]) -> onnx.ModelProto:
-    made = copied(model)
-    for place, number, name in gone:
-        keep_only(graph_at(made, place).node[number].attribute, lambda entry: entry.name != name)  # noqa: B023 -- at once
-    tell_types_anew(made)
-    return made
-
-
-def _removable(model: onnx.ModelProto) -> list[Item]:
-    """Attributes that the schema does not require, and those that it does not know; bodies stay."""
+    That is what the schema does not require, or does not know; bodies stay.
+    """
     opsets = opsets_of(model)
-    found = []
+    removable: list[tuple[Place, int, str]] = []
     for place, number, node in every_node(model):
         schema = schema_of(node, opsets)
         for attribute in node.attribute if schema is not None else ():
             known = schema.attributes.get(attribute.name) if schema is not None else None
             has_body = attribute.HasField("g") or attribute.graphs
             if not has_body and (known is None or not known.required):
-                found.append((place, number, attribute.name))
-    return found
+                removable.append((place, number, attribute.name))
+
+    def without(model: onnx.ModelProto, gone: Sequence[tuple[Place, int, str]]) -> onnx.ModelProto:
+        made = copied(model)
+        for place, number, name in gone:
+            node = graph_at(made, place).node[number]
+            keep_only(node.attribute, lambda entry: entry.name != name)  # noqa: B023 -- at once
+        tell_types_anew(made)
+        return made
+
+    yield from propose_removals(model, removable, without, "attributes")
 
 
 # Inputs of nodes that an operator can do without.
 
-OptionalInputsItem: TypeAlias = tuple[Place, int, int]
-"""An input of a node: the graph, the number of the node, the position."""
-
 
 def optional_inputs(model: onnx.ModelProto) -> ChangeSearch:
     """Leave out every optional input at once, then by halves; trailing ones vanish, others become ''."""
-    yield from propose_removals(model, _optional(model), _optional_inputs_without, "optional inputs of nodes")
+    from onnx import defs
 
-
-def _optional_inputs_without(model: onnx.ModelProto, gone: Sequence[OptionalInputsItem]) -> onnx.ModelProto:
-    made = copied(model)
-    for place, number, position in gone:
-        graph_at(made, place).node[number].input[position] = ""
-    for place, number, _ in gone:
-        inputs = graph_at(made, place).node[number].input
-        while inputs and not inputs[-1]:
-            del inputs[-1]
-    drop_what_died(made, model)
-    tell_types_anew(made)
-    return made
-
-
-def _optional(model: onnx.ModelProto) -> list[OptionalInputsItem]:
     opsets = opsets_of(model)
-    found = []
+    optional: list[tuple[Place, int, int]] = []
     for place, number, node in every_node(model):
         schema = schema_of(node, opsets)
         if schema is None or any(True for _ in walk.bodies(node)):
-            continue  # what a Loop's trip count and condition are worth is no matter of leaving them out
+            continue  # to leave out a Loop's trip count or condition changes more than an input
         for position, name in enumerate(node.input):
-            if name and position < len(schema.inputs) and _is_optional(schema.inputs[position]):
-                found.append((place, number, position))
-    return found
+            kind = schema.inputs[position].option if position < len(schema.inputs) else None
+            if name and kind == defs.OpSchema.FormalParameterOption.Optional:
+                optional.append((place, number, position))
 
+    def without(model: onnx.ModelProto, gone: Sequence[tuple[Place, int, int]]) -> onnx.ModelProto:
+        made = copied(model)
+        for place, number, position in gone:
+            graph_at(made, place).node[number].input[position] = ""
+        for place, number, _ in gone:
+            inputs = graph_at(made, place).node[number].input
+            while inputs and not inputs[-1]:
+                del inputs[-1]
+        drop_what_died(made, model)
+        tell_types_anew(made)
+        return made
 
-def _is_optional(parameter: onnx.defs.OpSchema.FormalParameter) -> bool:
-    import onnx
-
-    return bool(parameter.option == onnx.defs.OpSchema.FormalParameterOption.Optional)
+    yield from propose_removals(model, optional, without, "optional inputs of nodes")
 
 
 # The search that passes share which leave parts of nodes out: all that can go at once, then by halves.
 
-RemovalItem = TypeVar("RemovalItem")
+Item = TypeVar("Item")
 
 
 def propose_removals(
     model: onnx.ModelProto,
-    items: Sequence[RemovalItem],
-    without: Callable[[onnx.ModelProto, Sequence[RemovalItem]], onnx.ModelProto],
+    items: Sequence[Item],
+    without: Callable[[onnx.ModelProto, Sequence[Item]], onnx.ModelProto],
     what: str,
 ) -> ChangeSearch:
     """Propose ``without(model, some of items)``; what shape inference refutes by itself is never proposed.
@@ -165,7 +151,7 @@ def propose_removals(
     if is_consistent(model):
         able = [item for item in able if is_consistent(without(model, [item]))]
 
-    def propose(kept: Sequence[RemovalItem]) -> Change:
+    def propose(kept: Sequence[Item]) -> Change:
         gone = [item for item in able if item not in kept]
         return Change(without(model, gone), f"without {len(gone)} of {len(able)} {what}")
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass
+from itertools import product
 from typing import TYPE_CHECKING, Any
 
 from biopsy.model import walk
@@ -56,21 +57,18 @@ def sizes(model: onnx.ModelProto) -> ChangeSearch:
     """
     strict = is_consistent(model)
     for size in sorted(_sizes_in(model), reverse=True):
-        if size in _sizes_in(model):
-            changes = list(_resized(model, size, strict))
-            answer = (yield changes) if changes else None
-            model = answer or model
-
-
-def _resized(model: onnx.ModelProto, size: int, strict: bool) -> Iterator[Change]:
-    tried: list[onnx.ModelProto] = []
-    for multiples in (False, True):
-        for after in dict.fromkeys((1, 2, size // 2)):
+        if size not in _sizes_in(model):
+            continue
+        changes: list[Change] = []
+        for multiples, after in product((False, True), dict.fromkeys((1, 2, size // 2))):
             resizing = Resizing(size, after, multiples)
             made = with_sizes(model, resizing) if after < size else None
-            if made is not None and made not in tried and (not strict or is_consistent(made)):
-                tried.append(made)
-                yield Change(made, str(resizing))
+            if made is None or any(made == change.model for change in changes):
+                continue
+            if not strict or is_consistent(made):
+                changes.append(Change(made, str(resizing)))
+        answer = (yield changes) if changes else None
+        model = answer or model
 
 
 def _sizes_in(model: onnx.ModelProto) -> set[int]:

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from biopsy.model import walk
@@ -33,26 +34,21 @@ class Removal:
 
 
 def tidy(model: onnx.ModelProto) -> ChangeSearch:
-    """Remove everything at once that no node needs; only if that does not reproduce, by halves."""
-    removals = _removals(model)
+    """Remove everything at once that no node needs; only if that does not reproduce, by halves.
+
+    What is needed only by something else that goes is found once that has gone.
+    """
+    removals: list[Removal] = []
+    rest = model
+    while more := [found for found in _found_in(rest) if all(found.what != known.what for known in removals)]:
+        removals += more
+        rest = _without(rest, more)
 
     def propose(kept: Sequence[Removal]) -> Change:
         gone = [removal for removal in removals if removal not in kept]
-        return Change(_without(model, gone), _words(gone))
+        return Change(_without(model, gone), f"without {first_of([removal.what for removal in gone], _MOST_NAMED)}")
 
     yield from minimize_subset(removals, propose)
-
-
-def _removals(model: onnx.ModelProto) -> list[Removal]:
-    """All that can go, what is needed only by something else that goes included."""
-    found: list[Removal] = []
-    rest = model
-    while True:
-        more = [removal for removal in _found_in(rest) if removal.what not in {known.what for known in found}]
-        if not more:
-            return found
-        found += more
-        rest = _without(rest, more)
 
 
 def _without(model: onnx.ModelProto, gone: Sequence[Removal]) -> onnx.ModelProto:
@@ -62,11 +58,6 @@ def _without(model: onnx.ModelProto, gone: Sequence[Removal]) -> onnx.ModelProto
     return made
 
 
-def _words(gone: Sequence[Removal]) -> str:
-    """What is tried, in words: the live line has room for a few names."""
-    return f"without {first_of([removal.what for removal in gone], _MOST_NAMED)}"
-
-
 def _found_in(model: onnx.ModelProto) -> Iterator[Removal]:
     """Each kind of thing that is there, in the order in which they are tried."""
     for what, remove in _KINDS.items():
@@ -74,17 +65,22 @@ def _found_in(model: onnx.ModelProto) -> Iterator[Removal]:
         remove(cleaned)
         if cleaned != model:
             yield Removal(what, remove)
-    used = _read_names(model)
+    read = _read_names(model)
     unused: dict[str, None] = {}
     for graph in walk.graphs(model):
-        unused.update((weight.name, None) for weight in graph.initializer if weight.name not in used)
-        unused.update(
-            (weight.values.name, None) for weight in graph.sparse_initializer if weight.values.name not in used
-        )
+        names = (*(weight.name for weight in graph.initializer), *(s.values.name for s in graph.sparse_initializer))
+        unused.update((name, None) for name in names if name not in read)
     for name in unused:
-        yield Removal(f"the unused weight {name!r}", _dropping_weight(name))
-    yield from _unused_functions(model)
-    yield from _unused_operator_sets(model)
+        yield Removal(f"the unused weight {name!r}", partial(_drop_weight, name))
+    called = walk.called(model)
+    for key in dict.fromkeys(map(walk.function_key, model.functions)):
+        if key not in called:
+            yield Removal(f"the function {key[1]}, which is not called", partial(_drop_function, key))
+    # The import of ONNX's own operators says how old a model is, and stays.
+    used = {walk.operator(node)[0] for node in walk.nodes(model)} | {""}
+    for domain in dict.fromkeys(_domain(entry) for entry in model.opset_import):
+        if domain not in used:
+            yield Removal(f"the operator set {domain}, which has no node", partial(_drop_operator_set, domain))
 
 
 def _drop_documentation(message: Any) -> None:
@@ -96,7 +92,9 @@ def _drop_documentation(message: Any) -> None:
         return
     if kind == "TypeProto":  # none has any
         return
-    kept = _noted_by_exporters(message)
+    kept: tuple[str, ...] = ()
+    if kind == "NodeProto":  # an exporter may have noted there where the node comes from
+        kept = _DOCUMENTED if is_stack(message.doc_string) else ("metadata_props",)
     for field, value in message.ListFields():
         if field.name in _DOCUMENTED:
             if field.name not in kept:
@@ -104,13 +102,6 @@ def _drop_documentation(message: Any) -> None:
         elif field.message_type is not None:
             for part in value if _is_repeated(value) else (value,):
                 _drop_documentation(part)
-
-
-def _noted_by_exporters(message: Any) -> tuple[str, ...]:
-    """The fields of a message that an exporter may have noted the origin of a node in."""
-    if message.DESCRIPTOR.name != "NodeProto":
-        return ()
-    return _DOCUMENTED if is_stack(message.doc_string) else ("metadata_props",)
 
 
 def _is_repeated(value: Any) -> bool:
@@ -141,15 +132,6 @@ def _drop_denotations(message: Any) -> None:
                 _drop_denotations(part)
 
 
-def _drop_unknown_fields(model: onnx.ModelProto) -> None:
-    """Fields that this version of onnx does not know, at any depth."""
-    model.DiscardUnknownFields()
-
-
-def _drop_training(model: onnx.ModelProto) -> None:
-    model.ClearField("training_info")
-
-
 def _drop_stale_types(model: onnx.ModelProto) -> None:
     """Types and quantization parameters of tensors that are not there."""
     for graph in walk.graphs(model):
@@ -167,20 +149,16 @@ def _drop_dead_nodes_in_bodies(model: onnx.ModelProto) -> None:
         drop_dead_nodes(body)
 
 
-def _drop_dead_nodes(model: onnx.ModelProto) -> None:
-    """Nodes that compute tensors of which none is read; one that computes none may be there for what it does."""
-    drop_dead_nodes(model.graph, lambda node: any(node.output))
-
-
 _KINDS: dict[str, Callable[[onnx.ModelProto], None]] = {
     "nodes in bodies that nothing reads": _drop_dead_nodes_in_bodies,  # first: other things serve only these
-    "nodes that nothing reads": _drop_dead_nodes,
+    # A node that computes nothing may be there for what it does.
+    "nodes that nothing reads": lambda model: drop_dead_nodes(model.graph, lambda node: any(node.output)),
     "documentation": _drop_documentation,
     "its producer": _drop_producer,
-    "training": _drop_training,
+    "training": lambda model: model.ClearField("training_info"),
     "devices": _drop_devices,
     "denotations": _drop_denotations,
-    "fields that onnx does not know": _drop_unknown_fields,
+    "fields that onnx does not know": lambda model: model.DiscardUnknownFields(),
     "types of tensors that are not there": _drop_stale_types,
 }
 
@@ -195,49 +173,27 @@ def _read_names(model: onnx.ModelProto) -> set[str]:
     return used
 
 
-def _dropping_weight(name: str) -> Callable[[onnx.ModelProto], None]:
-    def drop(model: onnx.ModelProto) -> None:
-        if name in _read_names(model):
-            return  # what reads it was to go as well, and has not gone
-        for graph in walk.graphs(model):
-            dropped = keep_only(graph.initializer, lambda weight: weight.name != name)
-            dropped |= keep_only(graph.sparse_initializer, lambda weight: weight.values.name != name)
-            if dropped and graph is model.graph:
-                keep_only(graph.input, lambda info: info.name != name)
-
-    return drop
+# What is removed by name stays where something reads it that was to go as well, and has not gone.
 
 
-def _unused_functions(model: onnx.ModelProto) -> Iterator[Removal]:
-    called = walk.called(model)
-    for key in dict.fromkeys(map(walk.function_key, model.functions)):
-        if key not in called:
-
-            def drop(model: onnx.ModelProto, key: FunctionKey = key) -> None:
-                if key not in walk.called(model):
-                    keep_only(model.functions, lambda function: walk.function_key(function) != key)
-
-            yield Removal(f"the function {key[1]}, which is not called", drop)
+def _drop_weight(name: str, model: onnx.ModelProto) -> None:
+    if name in _read_names(model):
+        return
+    for graph in walk.graphs(model):
+        dropped = keep_only(graph.initializer, lambda weight: weight.name != name)
+        dropped |= keep_only(graph.sparse_initializer, lambda weight: weight.values.name != name)
+        if dropped and graph is model.graph:
+            keep_only(graph.input, lambda info: info.name != name)
 
 
-def _unused_operator_sets(model: onnx.ModelProto) -> Iterator[Removal]:
-    """Imports of operator sets of which there is no node; that of ONNX itself says how old a model is, and stays."""
-    used = _used_domains(model)
-    for domain in dict.fromkeys(_domain(entry) for entry in model.opset_import):
-        if domain not in used:
-            yield Removal(f"the operator set {domain}, which has no node", _dropping_operator_set(domain))
+def _drop_function(key: FunctionKey, model: onnx.ModelProto) -> None:
+    if key not in walk.called(model):
+        keep_only(model.functions, lambda function: walk.function_key(function) != key)
 
 
-def _used_domains(model: onnx.ModelProto) -> set[str]:
-    return {walk.operator(node)[0] for node in walk.nodes(model)} | {""}
-
-
-def _dropping_operator_set(domain: str) -> Callable[[onnx.ModelProto], None]:
-    def drop(model: onnx.ModelProto) -> None:
-        if domain not in _used_domains(model):
-            keep_only(model.opset_import, lambda entry: _domain(entry) != domain)
-
-    return drop
+def _drop_operator_set(domain: str, model: onnx.ModelProto) -> None:
+    if all(walk.operator(node)[0] != domain for node in walk.nodes(model)):
+        keep_only(model.opset_import, lambda entry: _domain(entry) != domain)
 
 
 def _domain(entry: onnx.OperatorSetIdProto) -> str:

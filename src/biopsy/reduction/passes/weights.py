@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from itertools import chain
 from typing import TYPE_CHECKING, Literal, TypeAlias
 
 from biopsy.model import walk
@@ -53,14 +52,11 @@ def weights(model: onnx.ModelProto) -> ChangeSearch:
 
 def weights_left(model: onnx.ModelProto) -> Sequence[str]:
     """Which weights still have values of their own: those that could not be filled, and integers of some size."""
-    return (
-        *_left("weights    not replaced, since the failure or its check needs their values", values_left(model)),
-        *_left("weights    integers are never replaced", tables(model)),
-    )
-
-
-def _left(what: str, names: list[str]) -> list[str]:
-    return [f"{what}: {', '.join(names)}"] if names else []
+    left = {
+        "weights    not replaced, since the failure or its check needs their values": values_left(model),
+        "weights    integers are never replaced": tables(model),
+    }
+    return tuple(f"{what}: {', '.join(names)}" for what, names in left.items() if names)
 
 
 def values_left(model: onnx.ModelProto) -> list[str]:
@@ -76,11 +72,12 @@ def values_left(model: onnx.ModelProto) -> list[str]:
 
 def tables(model: onnx.ModelProto) -> list[str]:
     """Names of tensors of integers or booleans, more of them than a shape or a list of axes has."""
-    return list(dict.fromkeys(tensor.name or UNNAMED for tensor in walk.tensors(model) if _is_table(tensor)))
-
-
-def _is_table(tensor: onnx.TensorProto) -> bool:
-    return tensor.data_type in INTEGERS | {BOOL} and math.prod(tensor.dims) > _MOST_OF_A_SHAPE
+    names = (
+        tensor.name or UNNAMED
+        for tensor in walk.tensors(model)
+        if tensor.data_type in INTEGERS | {BOOL} and math.prod(tensor.dims) > _MOST_OF_A_SHAPE
+    )
+    return list(dict.fromkeys(names))
 
 
 def _attributes(model: onnx.ModelProto) -> Iterator[tuple[onnx.NodeProto, onnx.AttributeProto]]:
@@ -109,34 +106,27 @@ def _fillable(model: onnx.ModelProto) -> list[Item]:
 def _filled(model: onnx.ModelProto, items: Sequence[Item], with_ones: bool) -> onnx.ModelProto:
     made = copied(model)
     tensors, attributes = list(walk.tensors(made)), [attribute for _, attribute in _attributes(made)]
-    texts = numbered(chain(*(_texts_of(tensors, attributes, item) for item in _fillable(model))))
-    if not with_ones:
-        texts = {}  # they have been tried
+    texts: dict[bytes, bytes] = {}
+    if with_ones:  # then texts are numbered too; else that has been tried
+        texts = numbered(
+            text
+            for kind, place in _fillable(model)
+            for text in (
+                tensors[place].string_data if kind == "tensor" else (attributes[place].s, *attributes[place].strings)
+            )
+        )
     for kind, place in items:
         if kind == "attribute":
             fill_attribute(attributes[place], texts, with_ones=with_ones)
-        else:
-            _fill_tensor(tensors[place], texts, with_ones)
+            continue
+        tensor = tensors[place]
+        if tensor.data_type == STRING:
+            tensor.string_data[:] = [texts.get(text, text) for text in tensor.string_data]
+            continue
+        data = ones(tensor) if with_ones else small_values(tensor)
+        if data is not None:
+            set_values(tensor, tensor.dims, data)
     return made
-
-
-def _texts_of(
-    tensors: Sequence[onnx.TensorProto], attributes: Sequence[onnx.AttributeProto], item: Item
-) -> Iterator[bytes]:
-    kind, place = item
-    if kind == "tensor":
-        yield from tensors[place].string_data
-    else:
-        yield from (attributes[place].s, *attributes[place].strings)
-
-
-def _fill_tensor(tensor: onnx.TensorProto, texts: dict[bytes, bytes], with_ones: bool) -> None:
-    if tensor.data_type == STRING:
-        tensor.string_data[:] = [texts.get(text, text) for text in tensor.string_data]
-        return
-    data = ones(tensor) if with_ones else small_values(tensor)
-    if data is not None:
-        set_values(tensor, tensor.dims, data)
 
 
 # Values that say nothing of those they stand for: ones, small made-up numbers, and numbered texts.
