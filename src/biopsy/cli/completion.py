@@ -56,5 +56,5 @@ def _tree() -> argparse.ArgumentParser:
         for action in parser._actions:
             if isinstance(action.type, FileKind) or "--check" in action.option_strings:
                 is_folder = isinstance(action.type, FileKind) and action.type.container
-                action.complete = shtab.DIRECTORY if is_folder else shtab.FILE  # type: ignore[attr-defined]
+                action.complete = shtab.DIRECTORY if is_folder else shtab.FILE
     return root

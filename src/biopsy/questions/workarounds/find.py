@@ -109,8 +109,8 @@ class WorkaroundSearch:
                 f"the model does not fail this check in {question.template.spec.text}: there is nothing to mend",
                 next_steps=error.next_steps,
             ) from error
+        trials = ChangeTrials(
             question=question,
-            check=self.check,
             probe=self._probe,
             candidate=self.candidate,
             scratch=self.scratch,
