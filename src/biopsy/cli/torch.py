@@ -144,7 +144,7 @@ def _sections(found: TorchDiagnosis) -> Mapping[str, Any]:
 
     tree = found.as_json()
     return {
-        "verdict": Verdict(found.verdict.blame, found.verdict.text, certainty=found.verdict.reason or None),
+        "verdict": Verdict(kind=found.verdict.blame, text=found.verdict.text, certainty=found.verdict.reason or None),
         "versions": versions_tree([found.suspect]),
         "steps": tree.pop("steps"),
         "torch": tree,

@@ -153,6 +153,12 @@ def with_engine_place(words: Words, engine: str) -> Words | None:
     return None
 
 
+def with_engine(template: Sequence[str], engine: str) -> Words:
+    """The words of a template with an engine, or its settings alone, in their places."""
+    settings = engine.partition(":")[2]
+    return tuple(word.replace(ENGINE_PLACE, engine).replace(SETTINGS_PLACE, settings) for word in template)
+
+
 # The inputs of a diagnosis: settled once, so that every step sees the same ones; and others, to see what depends on
 # them.
 

@@ -34,8 +34,8 @@ def verdict_of(facts: KnownFacts, steps: Sequence[StepReport], question: Diagnos
     kind, text = _kind_and_text(facts, question)
     certainty = [*_certainty(facts), *_certainty_of_causes(facts)] if kind not in ("passes", "unknown") else []
     return Verdict(
-        kind,
-        text,
+        kind=kind,
+        text=text,
         certainty=" ".join(certainty) or None,
         workarounds=tuple(workarounds_of(facts, question)),
         not_tried=tuple(_left_open(facts, steps)),

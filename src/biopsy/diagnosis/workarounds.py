@@ -13,13 +13,14 @@ from biopsy.diagnosis.question import (
     DiagnosisQuestion,
     Words,
     shape_words,
+    with_engine,
     with_engine_place,
     with_inputs,
     without_weights_folder,
 )
 from biopsy.engines.registry import find_class, parse_spec
 from biopsy.findings.verdict import Workaround
-from biopsy.questions.builds.settings import ENGINE_PLACE, SETTINGS_PLACE, CheckTemplate
+from biopsy.questions.builds.settings import CheckTemplate
 from biopsy.text import can_be_typed, count, first_of, line_of, series
 
 _MOST_NAMED = 5
@@ -96,8 +97,7 @@ def _with_engine(engine: str, facts: KnownFacts, question: DiagnosisQuestion) ->
     failure = facts.failure
     assert failure is not None and failure.suspect is not None
     template = question.template or with_engine_place(failure.check, failure.suspect) or ()
-    settings = engine.partition(":")[2]
-    return tuple(word.replace(ENGINE_PLACE, engine).replace(SETTINGS_PLACE, settings) for word in template)
+    return with_engine(template, engine)
 
 
 def _of_changes(facts: KnownFacts, question: DiagnosisQuestion) -> Iterator[Workaround]:

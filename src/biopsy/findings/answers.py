@@ -32,12 +32,12 @@ def known_verdict(lookup: KnownLookup) -> Verdict:
     best = lookup.best
     left_open = [f"Whether it looks like {each}: comparing them took too long." for each in lookup.undecided]
     if best is None:
-        return Verdict("unknown", f"It is {lookup.sentence}.", not_tried=left_open)
+        return Verdict(kind="unknown", text=f"It is {lookup.sentence}.", not_tried=left_open)
     doubt = None if best.is_sure else "pattern, engine, way of failing and release do not all agree, or are not known"
     if doubt is None and best.failure.conditions:
         doubt = f"what else it needs is not checked: {' '.join(best.failure.conditions)}"
     kind = "fails" if lookup.seen.stage or lookup.seen.kind else "unknown"
-    return Verdict(kind, f"It {best.sentence}.", certainty=doubt, not_tried=left_open)
+    return Verdict(kind=kind, text=f"It {best.sentence}.", certainty=doubt, not_tried=left_open)
 
 
 # The sections of an examination of layers: verdict, the layers themselves, and the model as a map of their errors.
@@ -75,13 +75,15 @@ def _layers_verdict(findings: LayerFindings) -> Verdict:
         )
         masked = " The outputs are right all the same: what follows hides the error." if findings.is_masked else ""
         text = f"{count(len(findings.suspects), 'layer or group', 'layers or groups')} make errors: {named}.{masked}"
-        return Verdict("wrong-layers", text, not_tried=rest)
+        return Verdict(kind="wrong-layers", text=text, not_tried=rest)
     if findings.failure is not None:
-        return Verdict("fails", f"the engine {findings.failure.text}", not_tried=rest)
+        return Verdict(kind="fails", text=f"the engine {findings.failure.text}", not_tried=rest)
     if findings.nothing_wrong:
-        return Verdict("passes" if findings.passed else "unknown", "No tensor is out of tolerance.", not_tried=rest)
+        return Verdict(
+            kind="passes" if findings.passed else "unknown", text="No tensor is out of tolerance.", not_tried=rest
+        )
     text = "Tensors are out of tolerance, and no isolated layer makes them so."
-    return Verdict("unknown", text, not_tried=rest)
+    return Verdict(kind="unknown", text=text, not_tried=rest)
 
 
 # The sections of a search for the setting that switches a failure off.
@@ -100,7 +102,7 @@ def settings_tree(flags: Flags, engine: str, version: str | None) -> Tree:
 def settings_verdict(flags: Flags, lines: Sequence[str]) -> Verdict:
     """What makes the failure go away, if anything does. ``lines`` are the check with each of the switches."""
     if not flags.switches:
-        return Verdict("unknown", "None of the settings that were tried makes the failure go away.")
+        return Verdict(kind="unknown", text="None of the settings that were tried makes the failure go away.")
     best = flags.switches[0]
     workarounds = [
         Workaround(text=f"It goes away {switch.text}.", line=line)
@@ -108,7 +110,7 @@ def settings_verdict(flags: Flags, lines: Sequence[str]) -> Verdict:
         if switch.verified
     ]
     doubt = None if best.verified else "not confirmed by fresh processes"
-    return Verdict("fails", f"The failure goes away {best.text}.", certainty=doubt, workarounds=workarounds)
+    return Verdict(kind="fails", text=f"The failure goes away {best.text}.", certainty=doubt, workarounds=workarounds)
 
 
 # The sections of repeated builds and runs: how many failed, and what goes with it.
@@ -134,10 +136,10 @@ def builds_verdict(builds: BuildFindings) -> Verdict:
     text = f"{builds.bad} of {count(builds.runs, 'build')} are bad."
     causes = [group.told.text for group in builds.difference.decided]
     if causes:
-        return Verdict("flaky", f"{text} It goes with {', '.join(causes[:3])}.")
+        return Verdict(kind="flaky", text=f"{text} It goes with {', '.join(causes[:3])}.")
     if not builds.runs:
-        return Verdict("unknown", "Nothing was built.")
-    return Verdict("passes" if not builds.bad else "fails" if not builds.good else "flaky", text)
+        return Verdict(kind="unknown", text="Nothing was built.")
+    return Verdict(kind="passes" if not builds.bad else "fails" if not builds.good else "flaky", text=text)
 
 
 def difference_tree(difference: Difference) -> Tree:
@@ -185,8 +187,8 @@ def repeat_verdict(tally: RunTally) -> Verdict:
     """How often the command failed."""
     text = f"It failed in {tally.failed} of {count(tally.decided, 'run')}."
     if not tally.decided:
-        return Verdict("unknown", "No run has passed or failed.")
-    return Verdict("passes" if not tally.failed else "fails" if not tally.passed else "flaky", text)
+        return Verdict(kind="unknown", text="No run has passed or failed.")
+    return Verdict(kind="passes" if not tally.failed else "fails" if not tally.passed else "flaky", text=text)
 
 
 # The sections of a search for the release that broke a model, or mended it.
@@ -199,7 +201,7 @@ def releases_verdict(releases: ReleaseFindings) -> Verdict:
     unsure = [f"not confirmed when asked again: {border.text}" for border in releases.borders if not border.verified]
     certainty = "; ".join(filter(None, [*unsure, releases.doubt])) or None
     kind = {None: "unknown", "no release tried fails": "passes"}.get(releases.answer, "fails")
-    return Verdict(kind, f"{releases.text}.", certainty=certainty, workarounds=workarounds)
+    return Verdict(kind=kind, text=f"{releases.text}.", certainty=certainty, workarounds=workarounds)
 
 
 # The sections of a transformation that breaks a model.
@@ -214,13 +216,13 @@ def transformation_verdict(findings: TransformationFindings) -> Verdict:
     """What the tool does wrong, and how its pass is left out."""
     passes = findings.passes
     if findings.fault == "control":
-        return Verdict("fails", findings.sentence)
+        return Verdict(kind="fails", text=findings.sentence)
     lines = [line for line in (passes.omission.command, passes.omission.python) if line]
     workarounds = [Workaround(text="The piece is right without it.", line=line) for line in lines if passes.verified]
     doubt = None if passes.verified or not passes.without else "not confirmed by fresh processes"
     if findings.where.second_opinion == "right":
         doubt = AGREE
-    return Verdict("fails", findings.sentence, certainty=doubt, workarounds=workarounds)
+    return Verdict(kind="fails", text=findings.sentence, certainty=doubt, workarounds=workarounds)
 
 
 # The sections of a search for workarounds.
@@ -240,10 +242,10 @@ def workarounds_verdict(search: Workarounds, lines: Mapping[int, str]) -> Verdic
         nothing = f"Nothing that was tried makes the model right in {search.engine}."
         if not search.tried:
             nothing = "No change could be tried."
-        return Verdict("unknown" if search.stopped or not search.tried else "fails", nothing)
+        return Verdict(kind="unknown" if search.stopped or not search.tried else "fails", text=nothing)
     shown = [Workaround(text=f"{change.text}.", line=lines.get(number)) for number, change in enumerate(search.best, 1)]
     doubt = None
     if not search.trust.confirmed_by:
         doubt = f"what is right is what {search.trust.reference} gives; nothing else confirms it"
     text = f"The model is right with: {search.best[0].text}."
-    return Verdict("fails", text, certainty=doubt, workarounds=shown)
+    return Verdict(kind="fails", text=text, certainty=doubt, workarounds=shown)

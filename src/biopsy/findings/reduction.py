@@ -50,7 +50,9 @@ def reduction_sections(
     before = reduction.judged_before
     doubt = "not sure: the original and the result have the same status, but print different things at the end"
     return {
-        "verdict": Verdict("reduced", left + ended, certainty=doubt if reduction.last_words is not None else None),
+        "verdict": Verdict(
+            kind="reduced", text=left + ended, certainty=doubt if reduction.last_words is not None else None
+        ),
         "failure": None if before is None else failure_tree(before, reduction.error_before),
         "piece": None if piece is None else _piece_tree(reduction, piece, index, folder),
         "whole": map_tree(index, numbers),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import KW_ONLY, dataclass
+from dataclasses import dataclass
 
 from biopsy import errors
 
@@ -16,13 +16,12 @@ class Workaround:
     line: str | None = None
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Verdict:
     """What was found, in words. ``certainty`` says how sure that is and why, ``not_tried`` what was left open."""
 
     kind: str
     text: str
-    _: KW_ONLY
     certainty: str | None = None
     workarounds: Sequence[Workaround] = ()
     not_tried: Sequence[str] = ()
@@ -31,8 +30,8 @@ class Verdict:
 def verdict_of_error(error: errors.BiopsyError) -> Verdict:
     """What it means that a command ended with an error."""
     if isinstance(error, errors.OriginalPasses):
-        return Verdict("passes", error.message)
+        return Verdict(kind="passes", text=error.message)
     if isinstance(error, errors.EngineFailure):
-        return Verdict("fails", error.message)
+        return Verdict(kind="fails", text=error.message)
     kept = f" Kept: {error.kept}." if error.kept else ""
-    return Verdict("unknown", f"{error.message}{kept}")
+    return Verdict(kind="unknown", text=f"{error.message}{kept}")

@@ -288,4 +288,4 @@ def _verdict(found: PrecisionResult) -> Verdict:
     needed = f"{len(found.high)} of {count(found.layers, 'layer')} must be {found.precision}"
     ended = f" The search was stopped by {found.stopped}: fewer may be enough." if found.stopped else ""
     text = f"{needed}, the others may be {found.low}." if found.high else f"Every layer may be {found.low}."
-    return Verdict("reduced" if found.high else "passes", text + ended)
+    return Verdict(kind="reduced" if found.high else "passes", text=text + ended)

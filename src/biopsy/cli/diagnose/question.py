@@ -18,7 +18,16 @@ from biopsy.cli.debug import checking
 from biopsy.cli.diagnose.options import folder_of
 from biopsy.cli.run.settings import inputs_of, tolerances_of
 from biopsy.diagnosis.evidence import held_folder
-from biopsy.diagnosis.question import DiagnosisQuestion, Effort, Judging, Samples, Words, require_sizes, settled
+from biopsy.diagnosis.question import (
+    DiagnosisQuestion,
+    Effort,
+    Judging,
+    Samples,
+    Words,
+    require_sizes,
+    settled,
+    with_engine,
+)
 from biopsy.engines.registry import create
 from biopsy.model.index import ModelIndex, index_file
 from biopsy.processes.own_process import processors
@@ -78,17 +87,12 @@ def _with_engine(args: argparse.Namespace) -> argparse.Namespace:
     named = args.engines or settings_given(args)
     if not named or not isinstance(command, OwnRun) or not _has_place(command.words):
         return args
-    words = list(_filled(command.words, engine_specs(args)[-1].text))
+    words = list(with_engine(command.words, engine_specs(args)[-1].text))
     return argparse.Namespace(**{**vars(args), "check": words})
 
 
 def _has_place(words: Sequence[str]) -> bool:
     return any(place in word for word in words for place in (ENGINE_PLACE, SETTINGS_PLACE))
-
-
-def _filled(words: Sequence[str], engine: str) -> Words:
-    settings = engine.partition(":")[2]
-    return tuple(word.replace(ENGINE_PLACE, engine).replace(SETTINGS_PLACE, settings) for word in words)
 
 
 def _engines(
@@ -147,4 +151,4 @@ def _check(
             "the check has a place for an engine, and no engine is named for it",
             next_steps=["--engine NAME    before --check"],
         )
-    return _filled(words, engines[-1]), words
+    return with_engine(words, engines[-1]), words

@@ -140,7 +140,7 @@ def sections(args: argparse.Namespace, found: Findings) -> dict[str, Any]:
     ran = run_section(runs, found.compared, found.noise, found.odd)
     crashed = any(one.crashed for one in found.ran)  # to ask its version could crash this process too
     return {
-        "verdict": Verdict(found.verdict, text, certainty=found.hint or None),
+        "verdict": Verdict(kind=found.verdict, text=text, certainty=found.hint or None),
         "model": model_tree_of(args.model),
         "versions": versions_tree(() if crashed else [one.engine.label for one in found.ran]),
         "next": [vars(one) for one in advice_of(args, found.guessed)] if found.ran and found.reasons else None,
