@@ -21,6 +21,7 @@ from biopsy.checks.own_program import HELP, VERSION, split_leading
 from biopsy.cli import commands
 from biopsy.cli.advice import line_with
 from biopsy.cli.arguments import absent_options, types
+from biopsy.cli.arguments.limits import CommandLimits
 from biopsy.cli.commands import GROUPS, own_command, split_at
 from biopsy.cli.console import Console
 from biopsy.cli.parser import (
@@ -119,6 +120,7 @@ def _dispatch(program: str, words: list[str], console: Console, *, is_program: b
     for line in absent_options.notes(args):
         console.warn(line)
     work = partial(_executed, module, args, console)
+    limits = CommandLimits.of(args)
     warmed_up = getattr(module, "warmed_up", _not_warmed_up)
     kept = {KEEP_VARIABLE: "1"} if getattr(args, "keep_processes", False) else {}
     with variables(kept), as_private_as_what_is_read(sources(parser, args)), warmed_up(args, console):
@@ -129,9 +131,9 @@ def _dispatch(program: str, words: list[str], console: Console, *, is_program: b
         open_log(args, console)
         if not command.says_when_it_looks:
             _say_that_it_looks()
-        if is_program and command.may_crash and (types.are_given(args) or not _is_a_check()):
+        if is_program and command.may_crash and (limits.has_limits or not _is_a_check()):
             conclude = partial(getattr(module, "conclude_crash", _tell), args, console)
-            return _watched(work, console, conclude, words, command, types.limits_of(args, command.may_take))
+            return _watched(work, console, conclude, words, command, limits.limits_of_command(command.may_take))
         return work()
 
 

@@ -16,6 +16,9 @@ from biopsy import errors
 from biopsy.checks.own_program import split_leading
 from biopsy.text import ask_for, similar
 
+REST_OPTIONS = ("--check", "--check-inference")
+"""These take the whole rest of the line, whatever it holds."""
+
 STATUSES = """\
 exit status:
   0  done, or the model passes      3  the original does not fail

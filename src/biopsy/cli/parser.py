@@ -17,6 +17,7 @@ from typing import Any, NoReturn
 from biopsy import __version__, errors
 from biopsy.checks.own_program import FORMATS, HELP, LEVELS, VERSION
 from biopsy.cli.arguments import types
+from biopsy.cli.arguments.limits import CommandLimits
 from biopsy.cli.arguments.types import READ, Derived, FileKind
 from biopsy.cli.commands import Command
 from biopsy.cli.console import Console, LogFile
@@ -122,7 +123,7 @@ def parser_of(program: str, command: Command) -> Parser:
     )
     importlib.import_module(command.module).configure(parser)
     if command.may_crash:
-        types.add(parser, command.may_take)
+        CommandLimits.add(parser.add_argument_group("limits of the command"), timeout=command.may_take or "no limit")
     add_options(parser)
     return parser
 

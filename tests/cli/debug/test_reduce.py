@@ -724,7 +724,7 @@ def test_inputs_are_part_of_what_a_journal_answers_for() -> None:
     def resume(*words: str) -> Resume:
         parser = argparse.ArgumentParser()
         options.add(parser)
-        return checks.resume_of(parser.parse_args(["model.onnx", *words]), Path("journal"), "reduction")
+        return checks.ResumedSearch.of(parser.parse_args(["model.onnx", *words])).resume(Path("journal"), "reduction")
 
     assert resume().about == {}
     assert resume("--seed", "0").about == {"option --seed": "0"}

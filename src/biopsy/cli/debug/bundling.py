@@ -13,13 +13,13 @@ from typing import TYPE_CHECKING
 from biopsy import errors
 from biopsy.checks.command import CommandCheck
 from biopsy.checks.judge import Rules
-from biopsy.cli.arguments import checks, comparing, engines, groups, types
+from biopsy.cli.arguments import checks, types
 from biopsy.cli.console import Console
 from biopsy.cli.report import page_in
+from biopsy.cli.run.options import RunOptions
 from biopsy.engines.registry import create
 from biopsy.findings.bundle import packing
 from biopsy.findings.bundle.disclosures import without_words_of, words_of_model
-from biopsy.model.extract import OutputChoice
 from biopsy.reduction.result import inputs_file
 from biopsy.text import size_text
 
@@ -54,7 +54,7 @@ class Packing:
     model: Path
     check: CommandCheck
     rules: Rules
-    own_run: argparse.Namespace | None
+    own_run: RunOptions | None
     inputs: Path | None = None
     folder: Path | None = None
     words: Mapping[str, str] | None = None
@@ -132,33 +132,26 @@ def pack(packing: Packing, console: Console) -> None:
     _require_reproduced(bundle)
 
 
-def question_of(own: argparse.Namespace) -> RunQuestion:
+def question_of(own: RunOptions) -> RunQuestion:
     """What a check asks that is ``biopsy run``. Raises UsageError for options that are wrong."""
-    from biopsy.cli.run.settings import tolerances_of
     from biopsy.findings.bundle.job import RunQuestion
 
-    tolerances, stats = tolerances_of(own)
+    tolerances, stats, limits = own.limits()
     return RunQuestion(
-        engines=[create(spec) for spec in engines.specs_to_run(own)],
-        outputs=OutputChoice(
-            names=groups.marked_outputs(own), operators=own.onnx_outputs_by_type, without=own.onnx_exclude_outputs
-        ),
+        engines=[create(spec) for spec in own.specs_to_run()],
+        outputs=own.choice(),
         tolerances=tolerances,
         stats=stats,
-        limits=comparing.limits_of(own),
+        limits=limits,
         golden=own.load_outputs or (),
         build_only=own.build_only,
         beyond=next(iter(_beyond(own)), ""),
     )
 
 
-def _beyond(own: argparse.Namespace) -> Sequence[str]:
-    asked = {
-        "--compare-with": own.compare_with,
-        "--compare-func-script": own.compare_func_script,
-        "--postprocess-func-script": own.postprocess_func_script,
-    }
-    return [f"the option {option}" for option, value in asked.items() if value]
+def _beyond(own: RunOptions) -> Sequence[str]:
+    options = own.given(("compare_with", "compare_func_script", "postprocess_func_script"))
+    return [f"the option {option}" for option in options]
 
 
 _SHOWN = ("model.onnx", "model.onnx.data", "inputs.npz", "expected.npz")
@@ -189,7 +182,7 @@ def explanation_journal(args: argparse.Namespace, output: Path) -> Path | None:
     return checks.journal_of(output.with_name(f"{output.name}.explain")) if wanted else None
 
 
-def feeds_recorded(args: argparse.Namespace, own_run: argparse.Namespace | None, output: Path) -> bool:
+def feeds_recorded(args: argparse.Namespace, own_run: RunOptions | None, output: Path) -> bool:
     """Whether recorded inputs are written beside the result.
 
     They are if the check is ``biopsy run`` with inputs of the whole model only: it would make up the inputs of a cut.

@@ -15,12 +15,12 @@ from biopsy import errors
 from biopsy.checks.command import CommandCheck
 from biopsy.checks.judge import Rules
 from biopsy.cli import advice
-from biopsy.cli.arguments import comparing, engines, groups, types
-from biopsy.cli.arguments.comparing import limits_of
+from biopsy.cli.arguments import checks, comparing, engines, groups, types
+from biopsy.cli.arguments.limits import MORE_MEMORY, RunMemoryOption
 from biopsy.cli.console import Console
 from biopsy.cli.debug import bundling, checking, other_machines
 from biopsy.cli.debug.checking import ended_politely
-from biopsy.cli.report import add_report, report_file
+from biopsy.cli.report import ReportOption, report_file
 from biopsy.cli.run.execution import save, settled
 from biopsy.engines.registry import PLAIN
 from biopsy.engines.worker import Worker
@@ -63,22 +63,22 @@ def configure(parser: argparse.ArgumentParser) -> None:
     group.add_argument(
         "--run-timeout", type=types.duration, metavar="TIME", help="end a run that takes longer, e.g. 90s"
     )
-    types.add_to_runs(group)
+    RunMemoryOption.add(group)
     group.add_argument(
         "--nodes", metavar="REGEX", help="measure only layers whose name, operator or output matches somewhere"
     )
     group.add_argument(
         "--top", type=types.positive, default=10, metavar="N", help="show the N worst layers (default: 10)"
     )
-    add_report(group)
+    ReportOption.add(group)
     bundling.add(group, "the worst layer or group")
     group.add_argument("--csv", type=types.WRITTEN, metavar="FILE.csv", help="write one line per layer as CSV")
-    group.add_argument("--events", type=types.WRITTEN, metavar="FILE", help="write what happens as JSON lines")
+    checks.EventsOption.add(group, events="write what happens as JSON lines")
     _add_memory(parser)
-    groups.add_inputs(parser)
+    groups.SavedInputOptions.add_group(parser)
     group = parser.add_argument_group("what is out of tolerance")
-    comparing.add_tolerances(group)
-    comparing.add_limits(parser)
+    comparing.ToleranceOptions.add(group)
+    comparing.MetricOptions.add_group(parser)
     other_machines.add_refused(
         parser,
         "layers are compared with each other, so one machine measures them all, and each step needs the last one",
@@ -103,7 +103,7 @@ def _add_memory(parser: argparse.ArgumentParser) -> None:
         help="folder for that temporary file: it holds every tensor of every sample (default: the system's "
         "folder for such files)",
     )
-    groups.add_weights_folder(group)
+    groups.WeightsFolderOption.add(group)
 
 
 def execute(args: argparse.Namespace, console: Console) -> int:
@@ -131,7 +131,7 @@ def execute(args: argparse.Namespace, console: Console) -> int:
             except KeyboardInterrupt:
                 findings, interrupted = examination.findings, True
             except errors.TooMuchMemory as error:
-                raise errors.TooMuchMemory(error.message, next_steps=[types.MORE_MEMORY]) from error
+                raise errors.TooMuchMemory(error.message, next_steps=[MORE_MEMORY]) from error
         status = errors.Interrupted.status if interrupted else _status(findings)
         report.write(status, lambda: _sections(args, findings, examination, question.index))
         _write_csv(args, findings)
@@ -181,7 +181,6 @@ def _require_sense(args: argparse.Namespace) -> None:
 
 def _question(args: argparse.Namespace, fed: list[Feed], console: Console) -> Question:
     """The question; once it is known what is fed, that stands in ``fed``."""
-    from biopsy.cli.run.settings import tolerances_of
     from biopsy.questions.layers.question import Judge, question_about
 
     return question_about(
@@ -190,7 +189,7 @@ def _question(args: argparse.Namespace, fed: list[Feed], console: Console) -> Qu
         lambda kinds: _feeds(kinds, args, fed, console),
         suspect=args.suspect,
         reference=args.reference_engine,
-        judge=Judge(*tolerances_of(args), limits_of(args)),
+        judge=Judge(*comparing.JudgeOptions.of(args).limits()),
         nodes=None if args.nodes is None else types.regex("--nodes", args.nodes),
         limit=args.record_memory,
         timeout=args.run_timeout,
@@ -202,9 +201,7 @@ def _feeds(
     kinds: Mapping[str, TensorType | None], args: argparse.Namespace, fed: list[Feed], console: Console
 ) -> Sequence[Feed]:
     """The input samples, saved if that is asked for."""
-    from biopsy.cli.run.settings import inputs_of
-
-    feeds, _ = settled(kinds, inputs_of(args), console)
+    feeds, _ = settled(kinds, groups.InputOptions.of(args).inputs(), console)
     save(args.save_inputs, feeds)
     fed[:] = feeds
     return feeds
@@ -262,11 +259,11 @@ def add(parser: argparse.ArgumentParser) -> None:
         "layers without one are measured as one piece with the next that have (inputs: --load-inputs, or the same "
         "file)",
     )
-    engines.add_engines(
+    engines.EngineOptions.add_groups(
         parser,
         "engines, as for run: one alone is the suspect; the first of two is the one to trust",
     )
-    engines.add(parser)
+    engines.TensorrtOptions.add_tensorrt(parser)
 
 
 def settle(args: argparse.Namespace, console: Console) -> None:
@@ -277,8 +274,8 @@ def settle(args: argparse.Namespace, console: Console) -> None:
     """
     if args.load_outputs is not None:
         _take_golden_values(args)
-    named = args.engines or engines.settings_given(args)
-    texts = [spec.text for spec in engines.engine_specs(args)] if named else []
+    chosen = engines.EngineOptions.of(args)
+    texts = [spec.text for spec in chosen.specs()] if chosen.names_engine else []
     options = {"reference-engine": args.reference_engine, "suspect": args.suspect}
     roles = [option.replace("-", "_") for option, value in options.items() if value is None]
     if len(texts) > len(roles):

@@ -16,10 +16,12 @@ from biopsy.checks.command import CommandCheck
 from biopsy.checks.outcome import Check
 from biopsy.cli.advice import begun_anew, fresh_line, resume_line
 from biopsy.cli.arguments import absent_options, checks, comparing, engines, groups, types
+from biopsy.cli.arguments.limits import RunMemoryOption
 from biopsy.cli.console import Console
 from biopsy.cli.debug import bundling, checking, other_machines
 from biopsy.cli.debug.bundling import explanation_journal, feeds_recorded, output_of
-from biopsy.cli.report import ReportFile, add_report, report_file
+from biopsy.cli.report import ReportFile, ReportOption, report_file
+from biopsy.cli.run.options import RunOptions
 from biopsy.model.index import ModelIndex, index_file
 from biopsy.questions.variation.result import Variation
 from biopsy.reduction.result import Reduction, inputs_file
@@ -73,7 +75,7 @@ def derived_files(args: argparse.Namespace) -> types.Derived:
     """The result, if no option names it, the files beside it, and the journal."""
     output = output_of(args)
     fed = feeds_recorded(args, checking.own_run(args), output)
-    weights = groups.weights_file(args, output)
+    weights = groups.WeightsFileOption.of(args).weights_file(output)
     return {
         "the result": (None if args.output else output, types.WRITTEN),
         "the weights of the result": (output.with_name(weights) if weights else None, types.WRITTEN),
@@ -99,7 +101,6 @@ def _execute(args: argparse.Namespace, console: Console, machines: OtherMachines
     try:
         from biopsy.cli.debug.reduce_job import explained, is_wanted, job_of, require_explainable
         from biopsy.cli.run.names import require_names_of_check
-        from biopsy.cli.run.settings import require_draws
 
         report = report_file(args, console)
         require_explainable(args)
@@ -107,7 +108,7 @@ def _execute(args: argparse.Namespace, console: Console, machines: OtherMachines
         index = index_of_model()
         require_names_of_check(own_run, index, args.load_inputs or (), args.iter_inputs)
         fed = [index.names[tensor] for tensor in index.fed_inputs()]
-        require_draws(args, fed, random=job.recording.samples is None, console=console)
+        groups.RecordedInputs.of(args).require_draws(fed, random=job.recording.samples is None, console=console)
         checking.note_on_check(check, args, console)
         search = partial(_search, index, check, job, is_wanted(args))
         return _reduced(args, console, report, index, search, partial(explained, args, jobs))
@@ -203,7 +204,7 @@ def add(parser: argparse.ArgumentParser) -> None:
         metavar="FILE",
         help="the reduced model (default: MODEL_reduced.onnx)",
     )
-    add_report(parser)
+    ReportOption.add(parser)
     parser.add_argument(
         "--min-good",
         "--minimal-good",
@@ -220,13 +221,12 @@ def add(parser: argparse.ArgumentParser) -> None:
         "(default); bisect: one piece, by halving, O(log N) checks; linear: node by node, O(N) checks",
     )
     _add_check(parser)
-    engines.add_packages(
-        parser,
-        "the releases that the check is made with",
-        "run the engines of this package in a check that is 'biopsy run' from this release of it; in any other check, "
-        "{python} stands for the interpreter of an environment with it",
+    engines.PackageOptions.add(
+        parser.add_argument_group("the releases that the check is made with"),
+        packages="run the engines of this package in a check that is 'biopsy run' from this release of it; in any "
+        "other check, {python} stands for the interpreter of an environment with it",
     )
-    checks.add_repeating(parser.add_argument_group("flaky failures"))
+    checks.RepeatOptions.add(parser.add_argument_group("flaky failures"))
     _add_limits(parser)
     _add_iteration(parser)
     _add_model(parser)
@@ -238,44 +238,46 @@ def add(parser: argparse.ArgumentParser) -> None:
 
 def _add_check(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("the check")
-    checks.add_command(
+    checks.CheckOption.add(
         group,
-        "the command that tells whether a candidate fails",
-        f"In it, {checks.CANDIDATE}",
-        checks.ASKED,
+        check="the command that tells whether a candidate fails; takes the rest of the line. "
+        f"In it, {checks.CANDIDATE}. {checks.ASKED}. "
         "The check that allows the smallest results is 'biopsy run' without --load-outputs, which computes its "
         "reference anew for each candidate",
     )
-    checks.add_rules(group, "how alike two failures must be to count as the same")
-    checks.add_timeout(group, "20 times as long as the original's, at least 60")
-    checks.add_memory(group, "; this counts as another failure, unless the original needs more too")
+    checks.RuleOptions.add(group)
+    checks.CheckTimeOptions.add(group, check_timeout="20 times as long as the original's, at least 60")
+    checks.CheckMemoryOption.add(
+        group, check_memory="; this counts as another failure, unless the original needs more too"
+    )
     group.add_argument(
         "--allow-vacuous-check",
         action="store_true",
         help="continue even if a model of a single Identity node fails the check the same way, so that the result says "
         "nothing; without this the status is then 4, and nothing is written",
     )
-    checks.add_cold(group)
-    checks.add_shown_output(group, "the original's failure")
+    checks.ColdOption.add(group)
+    checks.ShownOutputOptions.add(group, hide_fail_output="the original's failure")
 
 
 def _add_limits(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("time limits, and resuming")
-    checks.add_limits(group)
-    checks.add_resume(group, "reduction")
+    checks.BudgetOptions.add(group)
+    checks.ResumeOptions.add(
+        group,
+        fresh="start over instead of resuming an interrupted reduction, whose journal (OUTPUT.journal) is kept aside",
+    )
     other_machines.add(parser)
 
 
 def _add_iteration(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("files of each iteration")
-    checks.add_artifacts(group)
-    checks.add_iteration_artifact(
+    checks.ArtifactOptions.add(group)
+    checks.IterationOptions.add(
         group,
-        f"where each candidate is written (default: {checks.DEFAULT_CANDIDATE})",
-        "the last candidate",
-        default=Path(checks.DEFAULT_CANDIDATE),
+        defaults={"iter_artifact": Path(checks.DEFAULT_CANDIDATE)},
+        iter_artifact=f"where each candidate is written (default: {checks.DEFAULT_CANDIDATE})",
     )
-    checks.add_iteration_info(group)
     group.add_argument(
         "--iter-inputs",
         type=types.ITERATION,
@@ -288,7 +290,7 @@ def _add_iteration(parser: argparse.ArgumentParser) -> None:
         metavar="DIR",
         help="keep one model of each other failure met on the way",
     )
-    checks.add_events(group)
+    checks.EventsOption.add(group)
 
 
 def _add_model(parser: argparse.ArgumentParser) -> None:
@@ -307,17 +309,19 @@ def _add_model(parser: argparse.ArgumentParser) -> None:
     shapes.add_argument(
         "--force-fallback-shape-inference", action="store_true", help="take types and shapes from a run of the model"
     )
-    groups.add_recorded_inputs(
-        group, "record values with these inputs, all iterations of them (default: those of the check, else random ones)"
+    groups.RecordedInputs.add(
+        group,
+        load_inputs="record values with these inputs, all iterations of them (default: those of the check, else random "
+        "ones)",
     )
     group.add_argument(
         "--record-with",
         metavar="NAME[:key=value,...]",
         help="the engine that records the original's values (default: onnxrt with its optimizer off, else reference)",
     )
-    types.add_to_runs(group)
-    groups.add_weights_folder(group)
-    groups.add_weights_file(group)
+    RunMemoryOption.add(group)
+    groups.WeightsFolderOption.add(group)
+    groups.WeightsFileOption.add(group)
 
 
 def _add_boundary(parser: argparse.ArgumentParser) -> None:
@@ -415,7 +419,7 @@ def _add_passes(parser: argparse.ArgumentParser) -> None:
 
 def with_sizes_of_symbols(
     words: Sequence[str] | None,
-    own_run: argparse.Namespace | None,
+    own_run: RunOptions | None,
     index_of_model: Callable[[], ModelIndex],
     console: Console,
 ) -> Sequence[str] | None:

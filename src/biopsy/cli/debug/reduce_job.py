@@ -12,11 +12,10 @@ from pathlib import Path
 
 from biopsy import errors, events
 from biopsy.checks.command_line import parse
-from biopsy.checks.outcome import Artifacts
 from biopsy.cli.arguments import checks, comparing, groups
 from biopsy.cli.debug import checking
 from biopsy.cli.debug.bundling import explanation_journal, feeds_recorded, output_of
-from biopsy.cli.run.settings import draws_of, given_feeds, inputs_of
+from biopsy.cli.run.options import RunOptions
 from biopsy.engines.registry import PLAIN
 from biopsy.engines.runner import Inputs
 from biopsy.model.index import index_file
@@ -27,7 +26,6 @@ from biopsy.reduction.job import Border, RecordingOptions, ReductionJob
 from biopsy.reduction.result import Reduction, Target
 from biopsy.reduction.schedule import Passes
 from biopsy.session.checked_search import SearchOptions
-from biopsy.session.flakiness import Repeating
 from biopsy.session.iteration import IterationFiles
 from biopsy.session.pool import Parallelism
 from biopsy.session.trial import Budget
@@ -46,12 +44,12 @@ def job_of(args: argparse.Namespace, jobs: int, machines: Workers | None = None)
     checking.require_writable_candidate(args.iter_artifact)
     checking.require_inputs_of_golden_values(own_run, keep_inputs=args.no_reduce_inputs)
     return ReductionJob(
-        target=Target(output, args.min_good, groups.weights_file(args, output)),
+        target=Target(output, args.min_good, groups.WeightsFileOption.of(args).weights_file(output)),
         mode=args.mode,
         search=_search(args, Parallelism(jobs=jobs, executor=machines), output),
         recording=RecordingOptions(
             samples=_samples(args, own_run),
-            draws=draws_of(args),
+            draws=groups.RecordedInputs.of(args).draws(),
             engines=(args.record_with,) if args.record_with else PLAIN,
             memory=args.run_memory,
             infer_types=not args.no_shape_inference,
@@ -74,14 +72,14 @@ def _search(args: argparse.Namespace, parallelism: Parallelism, output: Path) ->
         candidate=args.iter_artifact,
         files=_files(args),
         parallelism=parallelism,
-        budget=Budget(checks=args.max_checks, seconds=args.max_time),
-        repeating=Repeating(repeat=args.repeat, confidence=args.confidence),
-        resume=checks.resume_of(args, checks.journal_of(output), "reduction"),
+        budget=checks.BudgetOptions.of(args).budget(),
+        repeating=checks.RepeatOptions.of(args).repeating(),
+        resume=checks.ResumedSearch.of(args).resume(checks.journal_of(output), "reduction"),
         keep_other=args.keep_other,
     )
 
 
-def _border(args: argparse.Namespace, own_run: argparse.Namespace | None) -> Border:
+def _border(args: argparse.Namespace, own_run: RunOptions | None) -> Border:
     has_golden_values = own_run is not None and bool(own_run.load_outputs)
     return Border(
         cut=args.cut,
@@ -99,7 +97,7 @@ def _passes(args: argparse.Namespace) -> Passes:
 
 def _files(args: argparse.Namespace) -> IterationFiles:
     return IterationFiles(
-        artifacts=Artifacts(tuple(args.artifacts), args.art_dir),
+        artifacts=checks.ArtifactOptions.of(args).sorted_files(),
         info=args.iter_info,
         inputs=args.iter_inputs,
         keep_last=args.no_remove_intermediate,
@@ -113,12 +111,12 @@ def _ranking(args: argparse.Namespace) -> Sequence[Sequence[int]]:
     return ranking_in(args.order_by, args.model)
 
 
-def _samples(args: argparse.Namespace, own_run: argparse.Namespace | None) -> Callable[[], Sequence[Feed]] | None:
+def _samples(args: argparse.Namespace, own_run: RunOptions | None) -> Callable[[], Sequence[Feed]] | None:
     """Inputs to record with: the user's, else those that a check of ours loads: both must speak of the same values.
 
     The user's are read now, so that a wrong file is told now. Those of the check are told by the check.
     """
-    feeds = given_feeds(args)
+    feeds = groups.RecordedInputs.of(args).given_feeds()
     if feeds is not None:
         return lambda: feeds
     if own_run is not None and own_run.load_inputs:
@@ -183,7 +181,7 @@ def explained(args: argparse.Namespace, jobs: int, result: Reduction, listener: 
 
 def _job(args: argparse.Namespace, result: Reduction, jobs: int) -> VariationJob:
 
-    resume = checks.resume_of(args, explanation_journal(args, result.output), "explanation")
+    resume = checks.ResumedSearch.of(args).resume(explanation_journal(args, result.output), "explanation")
     return VariationJob(
         search=SearchOptions(
             rules=checking.rules_of(args),
@@ -191,7 +189,7 @@ def _job(args: argparse.Namespace, result: Reduction, jobs: int) -> VariationJob
             files=IterationFiles(info=args.iter_info),
             parallelism=Parallelism(jobs=jobs),
             budget=Budget(checks=args.explain_checks or USUAL_CHECKS, seconds=USUAL_SECONDS),
-            repeating=Repeating(repeat=args.repeat, confidence=args.confidence),
+            repeating=checks.RepeatOptions.of(args).repeating(),
             resume=replace(resume, load=None, save=None),
         ),
         inputs=_inputs(args, result),
@@ -206,7 +204,7 @@ def _inputs(args: argparse.Namespace, result: Reduction) -> Inputs | None:
     own_run = checking.own_run(args)
     if own_run is None:
         return None
-    inputs = inputs_of(own_run)
+    inputs = own_run.inputs()
     if result.inputs is None:
         return inputs
 

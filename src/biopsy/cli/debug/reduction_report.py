@@ -17,12 +17,14 @@ from biopsy.checks.command_line import LOAD_INPUTS, PLACEHOLDER, CommandLine, Ow
 from biopsy.checks.outcome import Judged
 from biopsy.checks.repetition import rate_text
 from biopsy.checks.words import as_word, names_path, output_word
-from biopsy.cli.advice import LIMITS, MADE_BY_DEFAULT, MAKING, Advice, file_of, given, lacking, merge_words, say_advice
-from biopsy.cli.arguments.engines import specs_to_run
+from biopsy.cli.advice import Advice, file_of, lacking, merge_words, say_advice
+from biopsy.cli.arguments.checks import RuleOptions
+from biopsy.cli.arguments.comparing import JudgeOptions
+from biopsy.cli.arguments.groups import MAKING
 from biopsy.cli.console import Console
 from biopsy.cli.debug import checking
 from biopsy.cli.progress import Progress, say_output, say_places, shows, time_left
-from biopsy.cli.run.options import are_given
+from biopsy.cli.run.options import RunOptions
 from biopsy.comparison.mismatch import error_text
 from biopsy.engines.registry import EngineSpec
 from biopsy.findings.model import model_tree
@@ -277,7 +279,7 @@ class Sections:
 
     def _always(self) -> Mapping[str, Any]:
         own = checking.own_run(self._args)
-        engines = [] if own is None else [spec.text for spec in specs_to_run(own)]
+        engines = [] if own is None else [spec.text for spec in own.specs_to_run()]
         return {"model": self._model, "versions": versions_tree(engines)}
 
 
@@ -285,9 +287,9 @@ class Sections:
 #
 # Each line can be pasted as it is, and carries what the failure was seen with: engines, inputs, tolerances, rules.
 
-_RULES = ("--fail-code", "--ignore-fail-code", "--fail-regex")
+_RULES = ("fail_code", "ignore_fail_code", "fail_regex")
 
-_OF_OUTPUTS = frozenset(option[2:].replace("-", "_") for option in LIMITS if option != "--compare")
+_OF_OUTPUTS = frozenset(JudgeOptions.declared) - {"compare"}
 _OF_INPUTS = frozenset({"input_shapes", "val_range"})
 """Options of ``run`` whose values may name a tensor, by their place in the parsed options."""
 
@@ -357,14 +359,14 @@ class _OwnCheck:
 
     found: Reduction
     args: argparse.Namespace
-    own: argparse.Namespace
+    own: RunOptions
     check: OwnRun
     judged: Judged
 
     @cached_property
     def engines(self) -> Sequence[EngineSpec]:
         """The engines that it runs, in order."""
-        return specs_to_run(self.own)
+        return self.own.specs_to_run()
 
     @property
     def suspect(self) -> str:
@@ -375,7 +377,7 @@ class _OwnCheck:
 
     def layers(self) -> Iterator[Advice]:
         """Which layer is wrong, of several; nothing where a function of the user's judges, or nothing is compared."""
-        if self.judged.evidence.verdict.stage != "compare" or len(self.found.nodes) < 2 or are_given(self.own):
+        if self.judged.evidence.verdict.stage != "compare" or len(self.found.nodes) < 2 or self.own.has_functions:
             return
         golden = file_of(self.args.record_with) if self.own.load_outputs else None
         if golden is not None:
@@ -384,8 +386,8 @@ class _OwnCheck:
         others = [spec.text for spec in self.engines if spec.text != self.suspect]
         reference = ["--reference-engine", others[0]] if others and not self.own.load_outputs else []
         words = ["biopsy", "debug", "layers", as_word(self.found.output), *reference, "--suspect", self.suspect]
-        making = given(self.own, (*MAKING, "--input-symbols"), MADE_BY_DEFAULT)
-        line = line_of([*words, *self._inputs(), *making, *given(self.own, LIMITS)])
+        making = self.own.as_typed((*MAKING, "input_symbols"))
+        line = line_of([*words, *self._inputs(), *making, *self.own.as_typed(JudgeOptions.declared)])
         yield Advice(line, "which of its layers is wrong, alone or together with others")
 
     def _layers_by(self, golden: Path) -> Iterator[Advice]:
@@ -397,7 +399,7 @@ class _OwnCheck:
             yield Advice(line_of(merge_words(files, merged)), "the inputs of the result")
             fed = ["--load-inputs", merged]
         words = ["biopsy", "debug", "layers", as_word(self.found.output), "--suspect", self.suspect, *fed]
-        line = line_of([*words, "--load-outputs", as_word(golden), *given(self.own, LIMITS)])
+        line = line_of([*words, "--load-outputs", as_word(golden), *self.own.as_typed(JudgeOptions.declared)])
         yield Advice(line, "which of its layers is wrong, alone or together with others")
 
     def _inputs(self) -> Iterator[ListOption]:
@@ -407,7 +409,7 @@ class _OwnCheck:
 
     @property
     def _rules(self) -> list[ListOption | str]:
-        return [option for name in _RULES for option in given(self.args, [name])]
+        return [*RuleOptions.of(self.args).as_typed(_RULES)]
 
     def known(self) -> Iterator[Advice]:
         """Whether it is a bug that is known; nothing where rules decide, which that command does not take."""

@@ -6,7 +6,7 @@ import argparse
 
 from biopsy.checks import verdict
 from biopsy.cli.arguments import absent_options, types
-from biopsy.cli.arguments.groups import add_weights_folder
+from biopsy.cli.arguments.groups import WeightsFolderOption
 from biopsy.cli.console import Console
 from biopsy.model import external, index, load
 from biopsy.model.stripping import conforming, factors
@@ -21,7 +21,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     """Add the options of ``inspect sparsity``."""
     parser.epilog = EXAMPLES
     parser.add_argument("model", type=types.READ, metavar="MODEL", help="the ONNX model")
-    add_weights_folder(parser)
+    WeightsFolderOption.add(parser)
     absent_options.add(parser, "inspect sparsity")
 
 

@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING
 from biopsy import errors
 from biopsy.checks import verdict
 from biopsy.cli.advice import say_advice
-from biopsy.cli.arguments import absent_options, comparing, groups, types
-from biopsy.cli.arguments.comparing import limits_of
-from biopsy.cli.arguments.engines import add, add_engines, add_packages, install, specs_to_run
+from biopsy.cli.arguments import absent_options, types
+from biopsy.cli.arguments.engines import install
+from biopsy.cli.arguments.groups import WeightsFileOption
 from biopsy.cli.console import Console
 from biopsy.cli.run import options
 from biopsy.cli.run.execution import Feeder, ModelExecution, require_possible, require_same, save_outputs
@@ -29,7 +29,7 @@ from biopsy.cli.run.findings import (
     what_passed,
     whose_fault,
 )
-from biopsy.cli.run.options import are_given, functions_of
+from biopsy.cli.run.options import RunOptions, functions_of
 from biopsy.comparison.tolerance import MetricLimits, Stats, Tolerances, names_of, require_known_outputs, spoken_of
 from biopsy.engines.base import Engine, ModelInput
 from biopsy.engines.registry import create
@@ -62,96 +62,85 @@ exit status: 0 every engine runs and all results agree; 1 a mismatch, or an engi
 def configure(parser: argparse.ArgumentParser) -> None:
     """Add the options of ``run``."""
     parser.epilog = EXAMPLES
-    groups.add_model(parser)
-    add_engines(parser)
-    add_packages(parser, "other releases", "run the engines of this package from this release of it")
-    groups.add_inputs(parser)
-    comparing.add_comparing(parser)
-    comparing.add_limits(parser)
     options.add(parser)
-    add(parser)
     absent_options.add(parser, "run")
 
 
 def derived_files(args: argparse.Namespace) -> types.Derived:
     """The file for weights beside the model that is saved."""
-    return groups.derived_weights(args, "save_onnx")
+    return WeightsFileOption.of(args).derived_weights(args.save_onnx)
 
 
 def execute(args: argparse.Namespace, console: Console) -> int:
     """Run, save, compare, report."""
-    from biopsy.cli.run.settings import golden_values, inputs_of, model_of, save_model, tolerances_of
+    return run(RunOptions.of(args), console)
 
-    if is_of_files(args):
-        return compare_files(args, console)
-    engines = _engines(args, console)
-    tolerances, stats = tolerances_of(args)
-    golden = golden_values(args.load_outputs or ())
-    functions = functions_of(args, console)
-    inputs = inputs_of(args)
+
+def run(asked: RunOptions, console: Console) -> int:
+    """Run the model as it is asked for, or compare saved outputs; the exit status."""
+    from biopsy.cli.run.names import require_known_names
+    from biopsy.cli.run.settings import golden_values, save_model
+
+    if is_of_files(asked):
+        return compare_files(asked, console)
+    engines = _engines(asked, console)
+    limits = tolerances, stats, _ = asked.limits()
+    golden = golden_values(asked.load_outputs or ())
+    functions = functions_of(asked, console)
+    inputs = asked.inputs()
     for engine in engines:
         engine.version()  # imports its package
     verdict.report_looking()
-    model = model_of(args)
-    feeder = Feeder(inputs, args.save_inputs, console, lambda feeds: require_same(feeds, golden, tolerances, stats))
-    _require_names(args, model)
-    save_model(args, model, console)
-    execution = ModelExecution(model, feeder, args, console)
-    recorder = execution.recorder(engines, args.save_outputs)
+    model = asked.model_input()
+    feeder = Feeder(inputs, asked.save_inputs, console, lambda feeds: require_same(feeds, golden, tolerances, stats))
+    require_known_names(asked, model, {**spoken_of(*limits), "--noise-ratio": asked.noise_ratios()})
+    save_model(asked, model, console)
+    execution = ModelExecution(model, feeder, asked, console)
+    recorder = execution.recorder(engines, asked.save_outputs)
     ran = execution.run_all(engines, recorder)
-    save_outputs(args.save_outputs, ran, recorder, console)
+    save_outputs(asked.save_outputs, ran, recorder, console)
     done = [replace(each.result, runner=each.engine.label) for each in ran if each.result is not None]
     done, golden = functions.postprocessed(done), functions.postprocessed(golden)
-    not_finite = find_not_finite(done, console) if args.validate else []
-    pairs = pairs_of(done, golden, first_worked=ran[0].result is not None and not args.compare_with)
-    if pairs or args.compare_with:
+    not_finite = find_not_finite(done, console) if asked.validate else []
+    pairs = pairs_of(done, golden, first_worked=ran[0].result is not None and not asked.compare_with)
+    if pairs or asked.compare_with:
         warn_of_random(model, console)
-    limits = tolerances, stats, comparing.limits_of(args)
-    compared = compare(pairs, golden, limits, args, console, function=functions.compare)
-    noise = judge_rounding(done, execution, options.noise_ratios_of(args)) if args.compare_with else []
+    compared = compare(pairs, golden, limits, asked, console, function=functions.compare)
+    noise = judge_rounding(done, execution, asked.noise_ratios()) if asked.compare_with else []
     findings = Findings(ran, compared, noise, not_finite)
-    findings = hinted(findings, golden, feeder.guessed, console, validated=args.validate)
-    return conclude(_reported(findings, pairs, execution), console, args)
+    findings = hinted(findings, golden, feeder.guessed, console, validated=asked.validate)
+    return conclude(_reported(findings, pairs, execution), console, asked)
 
 
-def _engines(args: argparse.Namespace, console: Console) -> list[Engine]:
+def _engines(asked: RunOptions, console: Console) -> list[Engine]:
     """The engines to run. Raises UsageError for options that no engine here can follow, or files not to be written."""
     from biopsy.cli.run.settings import require_writable
 
-    specs = specs_to_run(args)
-    if not (args.engines or args.packages):
+    specs = asked.specs_to_run()
+    if not (asked.engines or asked.packages):
         console.note(f"no engine is named: {specs[0].text} is used")
     engines = [create(spec) for spec in specs]
-    require_possible(args, engines)
-    require_writable(args)
+    require_possible(asked, engines)
+    require_writable(asked)
     install(engines, console)
     return engines
-
-
-def _require_names(args: argparse.Namespace, model: ModelInput) -> None:
-    """Raise UsageError for limits that are none, and DoesNotFit for names that the model does not have."""
-    from biopsy.cli.run.names import require_known_names
-    from biopsy.cli.run.settings import tolerances_of
-
-    spoken = spoken_of(*tolerances_of(args), comparing.limits_of(args))
-    require_known_names(args, model, {**spoken, "--noise-ratio": options.noise_ratios_of(args)})
 
 
 def _reported(
     findings: Findings, pairs: Sequence[tuple[RunnerResult, RunnerResult]], execution: ModelExecution
 ) -> Findings:
     """The findings, sized where a reduction asks for that, and written where a person does."""
-    args = execution.args
+    asked = execution.options
     if verdict.is_wanted():
         from biopsy.cli.run.report import Arbiter, sized
 
-        decides = args.tell_rounding and not are_given(args)  # rounding is no excuse before a function
+        decides = asked.tell_rounding and not asked.has_functions  # rounding is no excuse before a function
         arbiter = Arbiter(execution.run_again, execution.feeder) if decides else None
         findings = sized(findings, pairs, arbiter)
-    if args.report is not None:
+    if asked.report is not None:
         from biopsy.cli.run.report import write_report
 
-        write_report(args, findings, execution.console)
+        write_report(asked, findings, execution.console)
     return findings
 
 
@@ -164,32 +153,31 @@ _NEED_AN_ENGINE = (
 """Options that speak of a run."""
 
 
-def is_of_files(args: argparse.Namespace) -> bool:
+def is_of_files(asked: RunOptions) -> bool:
     """Whether no engine is named, nor anything that needs one, and several files of outputs are."""
-    asked_to_run = args.engines or any(getattr(args, name) for name in _NEED_AN_ENGINE)
-    return not asked_to_run and len(args.load_outputs or ()) > 1
+    return not (asked.engines or asked.given(_NEED_AN_ENGINE)) and len(asked.load_outputs or ()) > 1
 
 
-def compare_files(args: argparse.Namespace, console: Console) -> int:
+def compare_files(asked: RunOptions, console: Console) -> int:
     """Compare the runners of all files with the first of them. Raises CannotCompare if they have nothing in common."""
-    from biopsy.cli.run.settings import golden_values, require_writable, tolerances_of
+    from biopsy.cli.run.settings import golden_values, require_writable
 
-    require_writable(args)
-    functions = functions_of(args, console)
+    require_writable(asked)
+    functions = functions_of(asked, console)
     verdict.report_looking()
-    first, *others = golden_values(args.load_outputs)
-    limits = *tolerances_of(args), limits_of(args)
+    first, *others = golden_values(asked.load_outputs or ())
+    limits = asked.limits()
     require_known_outputs(spoken_of(*limits), set().union(*map(names_of, [first, *others])))
-    console.note(f"no engine is named: the files are compared with {first.runner}, and {args.model} is not run")
+    console.note(f"no engine is named: the files are compared with {first.runner}, and {asked.model} is not run")
     first, *others = functions.postprocessed([first, *others])
-    not_finite = find_not_finite([first, *others], console) if args.validate else []
+    not_finite = find_not_finite([first, *others], console) if asked.validate else []
     pairs = [(other, first) for other in others]
-    compared = compare(pairs, (), limits, args, console, function=functions.compare)
+    compared = compare(pairs, (), limits, asked, console, function=functions.compare)
     findings = Findings([], compared, odd=not_finite)
-    if args.report is not None:
+    if asked.report is not None:
         from biopsy.cli.run.report import write_report
 
-        write_report(args, findings, console)
+        write_report(asked, findings, console)
     return conclude(findings, console)
 
 
@@ -208,7 +196,7 @@ def compare(
     pairs: Sequence[tuple[RunnerResult, RunnerResult]],
     golden: Sequence[RunnerResult],
     settings: tuple[Tolerances, Stats, MetricLimits],
-    args: argparse.Namespace,
+    asked: RunOptions,
     console: Console,
     *,
     function: ComparisonFunction | None = None,
@@ -224,19 +212,19 @@ def compare(
     from biopsy.comparison.runs import compare_runs, compare_runs_by
 
     tolerances, stats, limits = settings
-    detail: Detail = "brief" if args.report is None else "full"
+    detail: Detail = "brief" if asked.report is None else "full"
     for actual, expected in pairs:
         comparison = (
-            compare_runs(actual, expected, tolerances, stats, args.fail_fast, limits=limits, detail=detail)
+            compare_runs(actual, expected, tolerances, stats, asked.fail_fast, limits=limits, detail=detail)
             if function is None
-            else compare_runs_by(function, actual, expected, fail_fast=args.fail_fast, detail=detail)
+            else compare_runs_by(function, actual, expected, fail_fast=asked.fail_fast, detail=detail)
         )
         loaded = any(expected is result for result in golden)  # they may hold every tensor: none of them is missing
         if not loaded:
             comparison = replace(comparison, missing=comparison.iterations[0].only_expected)
         compared.append(comparison)
         show_comparison(comparison, console)
-        if args.fail_fast and not comparison.passed:
+        if asked.fail_fast and not comparison.passed:
             break
     return compared
 
@@ -280,19 +268,20 @@ def warn_of_random(model: ModelInput, console: Console) -> None:
 
 def conclude_crash(args: argparse.Namespace, console: Console, crash: errors.EngineCrash) -> int:
     """Report, from the process that is left, an engine that ended the other; only its failure is known."""
+    asked = RunOptions.of(args)
     console.failure(crash)
-    engines = [create(spec) for spec in specs_to_run(args)]
+    engines = [create(spec) for spec in asked.specs_to_run()]
     crashed = next((engine for engine in engines if crash.label in (engine.label, engine.name)), None)
     if crashed is None:
         return crash.status
-    if args.save_outputs is not None and args.record_memory is None:
-        console.warn(f"{args.save_outputs} is not written: the outputs of the other engines are lost")
+    if asked.save_outputs is not None and asked.record_memory is None:
+        console.warn(f"{asked.save_outputs} is not written: the outputs of the other engines are lost")
     findings = Findings([Ran(crashed, failure=crash)])
-    if args.report is not None:
+    if asked.report is not None:
         from biopsy.cli.run.report import write_report
 
-        write_report(args, findings, console)
-    return conclude(findings, console, args)
+        write_report(asked, findings, console)
+    return conclude(findings, console, asked)
 
 
 def hinted(
@@ -316,10 +305,10 @@ def hinted(
     return replace(found, hint="; ".join(hints), guessed=guessed)
 
 
-def conclude(found: Findings, console: Console, args: argparse.Namespace | None = None) -> int:
+def conclude(found: Findings, console: Console, asked: RunOptions | None = None) -> int:
     """The verdict in a line, the verdict file, the exit status: an engine's failure first, then NaN, then mismatches.
 
-    ``args`` are those of a run that may be gone on with: if it fails, what to type next is shown, unless it is a check.
+    ``asked`` is a run that may be gone on with: if it fails, what to type next is shown, unless it is a check.
     """
     failure = next((one.failure for one in found.ran if one.failure is not None), None)
     wrong = next((one for one in found.compared if not one.passed), None)
@@ -343,10 +332,10 @@ def conclude(found: Findings, console: Console, args: argparse.Namespace | None 
         console.say(f"PASSED | {what_passed(found)}")
         return 0
     console.say(f"FAILED | {'; '.join(found.reasons)}")
-    if args is not None and not verdict.is_wanted():
+    if asked is not None and not verdict.is_wanted():
         from biopsy.cli.run.report import advice_of, origin_lines
 
-        for line in origin_lines(args.model, names_failing(found)):
+        for line in origin_lines(asked.model, names_failing(found)):
             console.say(line)
-        say_advice(console, advice_of(args, found.guessed))
+        say_advice(console, advice_of(asked, found.guessed))
     return 1
