@@ -25,10 +25,9 @@ from biopsy.cli.arguments.limits import CommandLimits
 from biopsy.cli.commands import GROUPS, own_command, split_at
 from biopsy.cli.console import Console
 from biopsy.cli.parser import (
+    MessageOptions,
     Parser,
-    apply,
     leading_options,
-    open_log,
     parser_of,
     require_no_file_twice,
     say_version,
@@ -112,7 +111,8 @@ def _dispatch(program: str, words: list[str], console: Console, *, is_program: b
     if rest is not None:
         args.check = rest
     args.words, args.began, args.started = words, time.time(), time.monotonic()
-    apply(args, console)
+    messages = MessageOptions.of(args)
+    messages.apply(console)
     console.asks = getattr(args, "check", ()) is None
     _rest_on(settings.basis, console)
     for line in settings.remarks:
@@ -128,7 +128,7 @@ def _dispatch(program: str, words: list[str], console: Console, *, is_program: b
             require_own_place(parser, rest_option, rest, program)
             warn_of_unread(parser, rest_option, rest, console)
         require_no_file_twice(parser, args, getattr(module, "derived_files", _none)(args))
-        open_log(args, console)
+        messages.open_log(console)
         if not command.says_when_it_looks:
             _say_that_it_looks()
         if is_program and command.may_crash and (limits.has_limits or not _is_a_check()):

@@ -1,6 +1,4 @@
-"""``--bundle`` of commands that find a failing model: from their arguments to the job of a bundle, and what is said;
-and the other files that a reduction writes by names of its own.
-"""
+"""``--bundle`` of commands that find a failing model: from their arguments to the job of a bundle, and what is said;"""
 
 from __future__ import annotations
 
@@ -13,14 +11,13 @@ from typing import TYPE_CHECKING
 from biopsy import errors
 from biopsy.checks.command import CommandCheck
 from biopsy.checks.judge import Rules
-from biopsy.cli.arguments import checks, types
+from biopsy.cli.arguments import types
 from biopsy.cli.console import Console
 from biopsy.cli.report import page_in
 from biopsy.cli.run.options import RunOptions
 from biopsy.engines.registry import create
 from biopsy.findings.bundle import packing
 from biopsy.findings.bundle.disclosures import without_words_of, words_of_model
-from biopsy.reduction.result import inputs_file
 from biopsy.text import size_text
 
 if TYPE_CHECKING:
@@ -166,30 +163,3 @@ def _require_reproduced(bundle: Bundle) -> None:
         details=[f"  {line}" for line in bundle.output.splitlines()[-5:]],
         kept=f"{bundle.path}, which says so in ISSUE.md and NOT-REPRODUCED.txt, and the result beside it",
     )
-
-
-# The files that ``biopsy debug reduce`` writes by names of its own.
-
-
-def output_of(args: argparse.Namespace) -> Path:
-    """Where the result is written."""
-    return args.output or Path(f"{args.model.stem}_reduced.onnx")
-
-
-def explanation_journal(args: argparse.Namespace, output: Path) -> Path | None:
-    """Where the journal of ``--explain`` stands; None if that is not asked for."""
-    wanted = args.explain or args.explain_checks
-    return checks.journal_of(output.with_name(f"{output.name}.explain")) if wanted else None
-
-
-def feeds_recorded(args: argparse.Namespace, own_run: RunOptions | None, output: Path) -> bool:
-    """Whether recorded inputs are written beside the result.
-
-    They are if the check is ``biopsy run`` with inputs of the whole model only: it would make up the inputs of a cut.
-    """
-    if own_run is None or not own_run.load_inputs or own_run.load_outputs or args.iter_inputs or args.no_reduce_inputs:
-        return False
-    if args.load_inputs and args.load_inputs != own_run.load_inputs:
-        return False
-    files = [file.resolve() for file in own_run.load_inputs if file.exists()]
-    return len(files) == len(own_run.load_inputs) and inputs_file(output).resolve() not in files

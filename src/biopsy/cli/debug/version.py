@@ -20,7 +20,7 @@ from biopsy.cli.commands import COMMANDS
 from biopsy.cli.console import Console
 from biopsy.cli.debug import checking, other_machines
 from biopsy.cli.debug import reduce as reduce
-from biopsy.cli.debug.bundling import feeds_recorded
+from biopsy.cli.debug.reduce_options import ReduceOptions
 from biopsy.cli.parser import parser_of
 from biopsy.cli.progress import CheckProgress, shows
 from biopsy.cli.report import ReportOption, report_file
@@ -435,7 +435,7 @@ def _reduced(args: argparse.Namespace, console: Console, check: tuple[str, ...])
     asked = parser_of("biopsy", command).parse_args(words[2:])
     asked.check, asked.words = list(check), [*words, "--check", *check]
     asked.began, asked.started, asked.warming = time.time(), time.monotonic(), None
-    fed = inputs_file(output) if feeds_recorded(asked, checking.own_run(asked), output) else None
+    fed = inputs_file(output) if ReduceOptions.of(asked).records_feeds(checking.own_run(asked)) else None
     status = reduce.execute(asked, console)
     if status != 0:
         raise errors.Interrupted("the reduction ended before its end", kept=str(output))
