@@ -16,7 +16,7 @@ from biopsy import errors
 from biopsy.checks import verdict
 from biopsy.cli.arguments import absent_options, groups
 from biopsy.cli.arguments.comparing import parse_ranges
-from biopsy.cli.arguments.types import READ, Derived, written_over
+from biopsy.cli.arguments.types import Derived, written_over
 from biopsy.cli.console import Console
 from biopsy.model import external, index, load, weights_file
 from biopsy.model.known_names import require_known
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
 def add(parser: argparse.ArgumentParser, command: str) -> None:
     """The model, the file to write, where weights stand and go, and what Polygraphy's ``command`` has besides."""
-    parser.add_argument("model", type=READ, metavar="MODEL", help="the ONNX model")
+    groups.ModelOption.add(parser)
     parser.add_argument(
         "-o",
         "--output",

@@ -117,6 +117,16 @@ class CheckMemoryOption(Options):
     )
 
 
+class VacuousOption(Options):
+    """Whether a check is followed that nearly anything fails."""
+
+    allow_vacuous_check: bool = switch(
+        "--allow-vacuous-check",
+        meaning="continue even if a model of a single Identity node fails the check the same way, so that the result "
+        "says nothing; without this the status is then 4, and nothing is written",
+    )
+
+
 class ColdOption(Options):
     """Whether checks are never forked."""
 

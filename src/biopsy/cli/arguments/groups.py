@@ -30,6 +30,12 @@ class ModelOption(Options):
     model: Path = option(type=types.READ, metavar="MODEL", meaning="the ONNX model{text}")
 
 
+class OutputOption(Options):
+    """The file that is written. A command says what it holds."""
+
+    output: Path | None = option("-o", "--output", type=types.WRITTEN, metavar="FILE", meaning="{text}")
+
+
 class WeightsFolderOption(Options):
     """Where external weights stand."""
 

@@ -52,9 +52,12 @@ class CommandLimits(Options):
         return Limits(seconds=seconds, memory=self.memory_limit or int(MOST_OF_THE_MEMORY * memory()))
 
 
-class RunMemoryOption(Options):
-    """How much memory an engine may take in a run of ours."""
+class RunLimits(Options):
+    """What an engine may take in a run of ours."""
 
+    run_timeout: float | None = option(
+        "--run-timeout", type=types.duration, metavar="TIME", meaning="end a run that takes longer"
+    )
     run_memory: int | None = option(
         "--run-memory",
         type=types.byte_size,

@@ -38,7 +38,7 @@ _WORDS = {"exception": "error", "warning": "warning", "info": "info"}
 def configure(parser: argparse.ArgumentParser) -> None:
     """Add the options of ``check lint``."""
     parser.epilog = EXAMPLES
-    parser.add_argument("model", type=types.READ, metavar="MODEL", help="the ONNX model")
+    groups.ModelOption.add(parser)
     parser.add_argument(
         "-o", "--output", type=types.WRITTEN, metavar="FILE", help="also write the report to this file, as JSON"
     )

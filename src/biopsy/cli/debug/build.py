@@ -151,7 +151,7 @@ LEAST_BUILDS = 10
 
 def add(parser: argparse.ArgumentParser) -> None:
     """Add all of them."""
-    parser.add_argument("model", type=types.READ, metavar="MODEL", help="the ONNX model")
+    groups.ModelOption.add(parser)
     parser.add_argument(
         "--until",
         type=types.until,
@@ -169,11 +169,10 @@ def add(parser: argparse.ArgumentParser) -> None:
     group = other_machines.add(
         parser, runs="the builds and their checks", sent="the model, its weights, and the files that the check names"
     )
-    group.add_argument(
-        "--jobs",
-        type=types.positive,
-        metavar="N",
-        help="with --on, make N builds at once; they are told of in the order that they have without it",
+    checks.BudgetOptions.add(
+        group,
+        only=["jobs"],
+        jobs="with --on, make N builds at once; they are told of in the order that they have without it",
     )
     engines.TensorrtOptions.add_tensorrt(parser)
     groups.ModelTypeOption.add(parser)

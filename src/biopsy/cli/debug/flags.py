@@ -11,7 +11,7 @@ from biopsy.checks.command_line import OwnRun, parse
 from biopsy.checks.outcome import Outcome
 from biopsy.checks.words import as_word
 from biopsy.cli.advice import Advice, say_advice
-from biopsy.cli.arguments import checks, groups, types
+from biopsy.cli.arguments import checks, groups
 from biopsy.cli.console import COLUMN, Console
 from biopsy.cli.debug import checking, other_machines
 from biopsy.cli.progress import CheckProgress
@@ -56,7 +56,7 @@ examples:
 def configure(parser: argparse.ArgumentParser) -> None:
     """Add the options of ``debug flags``."""
     parser.epilog = _EPILOG
-    parser.add_argument("model", type=types.READ, metavar="MODEL", help="the ONNX model that fails")
+    groups.ModelOption.add(parser, model=" that fails")
     parser.add_argument(
         "--engine",
         metavar="NAME[:key=value,...]",

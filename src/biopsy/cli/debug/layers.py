@@ -16,7 +16,7 @@ from biopsy.checks.command import CommandCheck
 from biopsy.checks.judge import Rules
 from biopsy.cli import advice
 from biopsy.cli.arguments import checks, comparing, engines, groups, types
-from biopsy.cli.arguments.limits import MORE_MEMORY, RunMemoryOption
+from biopsy.cli.arguments.limits import MORE_MEMORY, RunLimits
 from biopsy.cli.console import Console
 from biopsy.cli.debug import bundling, checking, other_machines
 from biopsy.cli.debug.checking import ended_politely
@@ -57,13 +57,10 @@ reported"""
 def configure(parser: argparse.ArgumentParser) -> None:
     """Add the options of ``debug layers``."""
     parser.epilog = _EPILOG
-    parser.add_argument("model", type=types.READ, metavar="MODEL", help="the ONNX model")
+    groups.ModelOption.add(parser)
     add(parser)
     group = parser.add_argument_group("what to measure, and how much to show")
-    group.add_argument(
-        "--run-timeout", type=types.duration, metavar="TIME", help="end a run that takes longer, e.g. 90s"
-    )
-    RunMemoryOption.add(group)
+    RunLimits.add(group, run_timeout="end a run that takes longer, e.g. 90s")
     group.add_argument(
         "--nodes", metavar="REGEX", help="measure only layers whose name, operator or output matches somewhere"
     )

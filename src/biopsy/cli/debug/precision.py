@@ -198,10 +198,8 @@ def _check(args: argparse.Namespace, jobs: int) -> Check:
 
 def add(parser: argparse.ArgumentParser) -> None:
     """Add all of them."""
-    parser.add_argument("model", type=types.READ, metavar="MODEL", help="the ONNX model, in its high precision")
-    parser.add_argument(
-        "-o", "--output", type=types.WRITTEN, metavar="FILE", help="write the mixed-precision model, ready to use"
-    )
+    groups.ModelOption.add(parser, model=", in its high precision")
+    groups.OutputOption.add(parser, output="write the mixed-precision model, ready to use")
     ReportOption.add(parser)
     parser.add_argument(
         "--list",

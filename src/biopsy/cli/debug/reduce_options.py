@@ -25,13 +25,20 @@ from biopsy.cli.arguments.checks import (
     ResumeOptions,
     RuleOptions,
     ShownOutputOptions,
+    VacuousOption,
     journal_of,
 )
 from biopsy.cli.arguments.comparing import parse_shapes
 from biopsy.cli.arguments.declared import Options, option, switch
 from biopsy.cli.arguments.engines import PackageOptions
-from biopsy.cli.arguments.groups import ModelOption, RecordedInputs, WeightsFileOption, WeightsFolderOption
-from biopsy.cli.arguments.limits import RunMemoryOption
+from biopsy.cli.arguments.groups import (
+    ModelOption,
+    OutputOption,
+    RecordedInputs,
+    WeightsFileOption,
+    WeightsFolderOption,
+)
+from biopsy.cli.arguments.limits import RunLimits
 from biopsy.cli.console import Console
 from biopsy.cli.debug import bundling, other_machines
 from biopsy.cli.report import ReportOption
@@ -40,16 +47,9 @@ from biopsy.reduction.result import inputs_file
 from biopsy.reduction.schedule import MODEL_PASSES, PASSES, Passes
 
 
-class ResultOptions(Options):
-    """Where the result goes, and the passing model beside it."""
+class GoodModelOption(Options):
+    """Where a passing model goes."""
 
-    output: Path | None = option(
-        "-o",
-        "--output",
-        type=types.WRITTEN,
-        metavar="FILE",
-        meaning="the reduced model (default: MODEL_reduced.onnx)",
-    )
     min_good: Path | None = option(
         "--min-good",
         "--minimal-good",
@@ -68,16 +68,6 @@ class ModeOption(Options):
         default="minimal",
         meaning="minimal: bisect, then search for the needed nodes wherever they are, until no single node can be "
         "removed (default); bisect: one piece, by halving, O(log N) checks; linear: node by node, O(N) checks",
-    )
-
-
-class VacuousOption(Options):
-    """Whether a check is followed that nearly anything fails."""
-
-    allow_vacuous_check: bool = switch(
-        "--allow-vacuous-check",
-        meaning="continue even if a model of a single Identity node fails the check the same way, so that the result "
-        "says nothing; without this the status is then 4, and nothing is written",
     )
 
 
@@ -237,7 +227,8 @@ class ExplainOptions(Options):
 
 class ReduceOptions(
     ModelOption,
-    ResultOptions,
+    OutputOption,
+    GoodModelOption,
     ReportOption,
     ModeOption,
     CheckOption,
@@ -257,7 +248,7 @@ class ReduceOptions(
     EventsOption,
     ShapeOptions,
     RecordWithOption,
-    RunMemoryOption,
+    RunLimits,
     WeightsFolderOption,
     WeightsFileOption,
     BorderOptions,
@@ -300,9 +291,9 @@ class ReduceOptions(
 def add(parser: argparse.ArgumentParser) -> None:
     """Add all of them."""
     ModelOption.add(parser, model=" that fails")
-    ResultOptions.add(parser, only=["output"])
+    OutputOption.add(parser, output="the reduced model (default: MODEL_reduced.onnx)")
     ReportOption.add(parser)
-    ResultOptions.add(parser, only=["min_good"])
+    GoodModelOption.add(parser)
     bundling.add(parser, "the result")
     ModeOption.add(parser)
     group = parser.add_argument_group("the check")
@@ -349,7 +340,7 @@ def add(parser: argparse.ArgumentParser) -> None:
         "ones)",
     )
     RecordWithOption.add(group)
-    RunMemoryOption.add(group)
+    RunLimits.add(group, only=["run_memory"])
     WeightsFolderOption.add(group)
     WeightsFileOption.add(group)
     BorderOptions.add(parser.add_argument_group("what may change"))

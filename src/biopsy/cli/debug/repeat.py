@@ -60,11 +60,10 @@ def configure(parser: argparse.ArgumentParser) -> None:
         metavar="N|good|bad",
         help="stop after N runs, or after the first that passes (good) or fails (bad)",
     )
-    parser.add_argument(
-        "--jobs",
-        type=types.positive,
-        metavar="N",
-        help="run N at once (default: 1, since runs of one command often share files; not with --artifacts, "
+    checks.BudgetOptions.add(
+        parser,
+        only=["jobs"],
+        jobs="run N at once (default: 1, since runs of one command often share files; not with --artifacts, "
         "which they would share; the file of --iter-info is another for each run, if the check names it)",
     )
     other_machines.add(parser, runs="the command", sent="the files that it names")

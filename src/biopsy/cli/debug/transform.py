@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from biopsy import errors
 from biopsy.cli.arguments import checks, comparing, engines, groups, types
+from biopsy.cli.arguments.limits import RunLimits
 from biopsy.cli.console import Console
 from biopsy.cli.debug import checking
 from biopsy.cli.report import ReportOption, report_file
@@ -195,7 +196,7 @@ tool cannot be run or installed, the model gives other values in each run); 5 in
 def add(parser: argparse.ArgumentParser) -> None:
     """Add all of them."""
     parser.epilog = EPILOG
-    parser.add_argument("model", type=types.READ, metavar="MODEL", help="the ONNX model, as it is before")
+    groups.ModelOption.add(parser, model=", as it is before")
     _add_tool(parser)
     engines.PackageOptions.add(
         parser.add_argument_group(
@@ -254,12 +255,9 @@ def _add_tool(parser: argparse.ArgumentParser) -> None:
 
 def _add_result(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("the result")
-    group.add_argument(
-        "-o",
-        "--output",
-        type=types.WRITTEN,
-        metavar="FILE",
-        help="the smallest piece whose transformation is wrong (default: MODEL_piece.onnx); beside PIECE.onnx, "
+    groups.OutputOption.add(
+        group,
+        output="the smallest piece whose transformation is wrong (default: MODEL_piece.onnx); beside PIECE.onnx, "
         "PIECE.after.onnx is what becomes of it, and PIECE.onnx.inputs.safetensors what it is fed",
     )
     group.add_argument("--no-reduce", action="store_true", help="do not make the model smaller")
@@ -271,7 +269,7 @@ def _add_result(parser: argparse.ArgumentParser) -> None:
         max_checks="end the reduction after N checks, with what it has",
         max_time="end the reduction after this time, with what it has",
     )
-    group.add_argument("--run-timeout", type=types.duration, metavar="TIME", help="end a run that takes longer")
+    RunLimits.add(group, only=["run_timeout"])
 
 
 def _add_check(parser: argparse.ArgumentParser) -> None:

@@ -74,7 +74,7 @@ exit status: 0 if it was found, also if every release tried fails; 3 if none doe
 def configure(parser: argparse.ArgumentParser) -> None:
     """Add the options of ``debug version``."""
     parser.epilog = _EPILOG
-    parser.add_argument("model", type=types.READ, metavar="MODEL", help="the ONNX model that fails")
+    groups.ModelOption.add(parser, model=" that fails")
     ReportOption.add(parser, also={"report": ["--save-report", "-o", "--output"]})
     _add_releases(parser.add_argument_group("the releases"))
     parser.add_argument(
@@ -90,10 +90,9 @@ def configure(parser: argparse.ArgumentParser) -> None:
         "In 'biopsy run', the last engine of the package takes the releases, and all others stay as they are installed",
     )
     checks.RuleOptions.add(group)
-    group.add_argument(
-        "--allow-vacuous-check",
-        action="store_true",
-        help="accept a check that fails with every release, and on a model of one Identity node too",
+    checks.VacuousOption.add(
+        group,
+        allow_vacuous_check="accept a check that fails with every release, and on a model of one Identity node too",
     )
     checks.CheckTimeOptions.add(group)
     checks.ShownOutputOptions.add(group)
@@ -123,11 +122,10 @@ def _add_releases(group: argparse._ArgumentGroup) -> None:
         help="the engine that takes the releases (default: the last one of the package in the check)",
     )
     group.add_argument("--all", action="store_true", help="ask every release, instead of halving")
-    group.add_argument(
-        "--jobs",
-        type=types.positive,
-        metavar="N",
-        help="make N environments at once, also those that may be asked for next; checks run one at a time, but for "
+    checks.BudgetOptions.add(
+        group,
+        only=["jobs"],
+        jobs="make N environments at once, also those that may be asked for next; checks run one at a time, but for "
         "those of --on, of which N run at once (default: 1)",
     )
 

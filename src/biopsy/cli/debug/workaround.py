@@ -113,19 +113,16 @@ before anything was found
 def add(parser: argparse.ArgumentParser) -> None:
     """Add all of them."""
     parser.epilog = _EPILOG
-    parser.add_argument("model", type=types.READ, metavar="MODEL", help="the ONNX model that fails")
+    groups.ModelOption.add(parser, model=" that fails")
     parser.add_argument(
         "--engine",
         metavar="NAME[:key=value,...]",
         help="the engine that must be used: in a check that is 'biopsy run' the last one written exactly so, else the "
         "last one of this name (default: the last one)",
     )
-    parser.add_argument(
-        "-o",
-        "--output",
-        type=types.WRITTEN,
-        metavar="FILE",
-        help="write the best patched model, with its weights where they stand if it is in the same folder",
+    groups.OutputOption.add(
+        parser,
+        output="write the best patched model, with its weights where they stand if it is in the same folder",
     )
     ReportOption.add(parser)
     _add_tried(parser)

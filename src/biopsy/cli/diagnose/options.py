@@ -29,7 +29,7 @@ def folder_of(args: argparse.Namespace) -> Path:
 
 def add(parser: argparse.ArgumentParser) -> None:
     """Add all of them."""
-    parser.add_argument("model", type=types.READ, metavar="MODEL", help="the ONNX model")
+    groups.ModelOption.add(parser)
     engines.EngineOptions.add_groups(
         parser,
         "engines (repeatable); several are compared with the first, one with ONNX Runtime without its optimizer and "
@@ -40,18 +40,16 @@ def add(parser: argparse.ArgumentParser) -> None:
     comparing.MetricOptions.add_group(parser)
     _add_check(parser)
     group = parser.add_argument_group("time")
-    group.add_argument(
-        "--max-time",
-        type=types.duration,
-        default=types.duration(DEFAULT_TIME),
-        metavar="TIME",
-        help=f"stop after this time (90s, 10m, 2h), and say what is known by then (default: {DEFAULT_TIME})",
+    checks.BudgetOptions.add(
+        group,
+        only=["max_time"],
+        defaults={"max_time": types.duration(DEFAULT_TIME)},
+        max_time=f"stop after this time (90s, 10m, 2h), and say what is known by then (default: {DEFAULT_TIME})",
     )
-    group.add_argument(
-        "--jobs",
-        type=types.positive,
-        metavar="N",
-        help="run N checks at once; the result is the same for any N (default: one per processor)",
+    checks.BudgetOptions.add(
+        group,
+        only=["jobs"],
+        jobs="run N checks at once; the result is the same for any N (default: one per processor)",
     )
     _add_more(parser)
     _add_evidence(parser)

@@ -36,7 +36,7 @@ _DEFAULT_FOLDER = "polygraphy_capability_dumps"
 def configure(parser: argparse.ArgumentParser) -> None:
     """Add the options of ``inspect capability``."""
     parser.epilog = EXAMPLES
-    parser.add_argument("model", type=types.READ, metavar="MODEL", help="the ONNX model")
+    groups.ModelOption.add(parser)
     parser.add_argument(
         "-o",
         "--output",

@@ -9,7 +9,7 @@ from pathlib import Path
 from biopsy import errors
 from biopsy.checks import verdict
 from biopsy.cli.arguments import absent_options
-from biopsy.cli.arguments.groups import BuiltModelTypeOption, WeightsFolderOption, is_built_model
+from biopsy.cli.arguments.groups import BuiltModelTypeOption, ModelOption, WeightsFolderOption, is_built_model
 from biopsy.cli.arguments.types import READ
 from biopsy.cli.console import Console
 from biopsy.engines import registry
@@ -45,7 +45,7 @@ MODES = {
 def configure(parser: argparse.ArgumentParser) -> None:
     """Add the options of ``inspect model``."""
     parser.epilog = EXAMPLES
-    parser.add_argument("model", type=READ, metavar="MODEL", help="the ONNX model, or a file of --save-engine")
+    ModelOption.add(parser, model=", or a file of --save-engine")
     parser.add_argument(
         "--show",
         nargs="+",
