@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from biopsy import errors
 from biopsy.cli.arguments import types
+from biopsy.cli.arguments.declared import Options, option, switch
 from biopsy.cli.console import Console
 from biopsy.model.load import require_file
 from biopsy.processes.reading import read_plain
@@ -34,53 +35,6 @@ _SENT = "the candidate, its weights, and the files that the check names"
 _JOBS = "--jobs is then by default as many as it has room for. "
 
 
-def add(
-    parser: argparse.ArgumentParser, *, runs: str = "the checks", sent: str = _SENT, has_jobs: bool = True
-) -> argparse._ArgumentGroup:
-    """Add the options, in a group of their own. The help says what ``runs`` there, and what is ``sent`` there.
-
-    ``has_jobs``: the command has ``--jobs``.
-    """
-    group = parser.add_argument_group("other machines")
-    group.add_argument(
-        "--on",
-        type=cluster,
-        metavar="ray|ray://HOST:PORT",
-        help=f"run {runs} on a Ray cluster: the one that this machine is in, or a new one of this machine alone (ray), "
-        f'or another; {sent} are sent there. {_JOBS if has_jobs else ""}It needs pip install "biopsy[ray]"',
-    )
-    group.add_argument(
-        "--resources",
-        type=resources,
-        metavar="NAME=N,...",
-        help="with --on, what each check has for itself of a machine, as Ray counts it: GPU=1,CPU=4 (default: CPU=1)",
-    )
-    group.add_argument(
-        "--runtime-env",
-        type=types.READ,
-        metavar="FILE",
-        help="with --on, have Ray install this on each machine first: requirements (.txt), or the fields pip, uv, "
-        "conda, image_uri and env_vars of its runtime_env (.yaml, .json)",
-    )
-    group.add_argument(
-        "--require-uniform",
-        action="store_true",
-        help="with --on, end with status 4 if the machines differ in processor, GPU or versions of packages, which "
-        "makes them different engines (default: say so)",
-    )
-    return group
-
-
-def add_refused(parser: argparse.ArgumentParser, why: str, instead: str) -> None:
-    """Have a command refuse ``--on`` with the reason, and what to type instead; its help does not show it."""
-
-    class Refused(argparse.Action):
-        def __call__(self, *_: object) -> None:
-            raise errors.UsageError(f"--on is not available here: {why}", next_steps=[instead])
-
-    parser.add_argument("--on", action=Refused, nargs="?", dest=argparse.SUPPRESS, help=argparse.SUPPRESS)
-
-
 def cluster(text: str) -> str:
     """The type of ``--on``. Raises UsageError for what names no cluster."""
     if text != "ray" and not _ADDRESS.fullmatch(text):
@@ -99,6 +53,71 @@ def resources(text: str) -> dict[str, float]:
     return found
 
 
+class MachineOptions(Options):
+    """The machines that checks are run on, if not this one."""
+
+    on: str | None = option(
+        "--on", type=cluster, metavar="ray|ray://HOST:PORT", meaning='{text}It needs pip install "biopsy[ray]"'
+    )
+    resources: Mapping[str, float] | None = option(
+        "--resources",
+        type=resources,
+        metavar="NAME=N,...",
+        meaning="with --on, what each check has for itself of a machine, as Ray counts it: GPU=1,CPU=4 (default: "
+        "CPU=1)",
+    )
+    runtime_env: Path | None = option(
+        "--runtime-env",
+        type=types.READ,
+        metavar="FILE",
+        meaning="with --on, have Ray install this on each machine first: requirements (.txt), or the fields pip, uv, "
+        "conda, image_uri and env_vars of its runtime_env (.yaml, .json)",
+    )
+    require_uniform: bool = switch(
+        "--require-uniform",
+        meaning="with --on, end with status 4 if the machines differ in processor, GPU or versions of packages, which "
+        "makes them different engines (default: say so)",
+    )
+
+    def workers(self, runtime_env: Mapping[str, Any] | None) -> RayWorkers:
+        """The machines, once their cluster is joined; ``runtime_env`` is installed there. Raises EngineMissing."""
+        from biopsy.session.cluster import Resources
+        from biopsy.session.ray_cluster import RayWorkers
+
+        return RayWorkers(
+            None if self.on == "ray" else self.on,
+            Resources.named(self.resources or {}),
+            runtime_env=runtime_env,
+            require_uniform=self.require_uniform,
+        )
+
+
+def add(
+    parser: argparse.ArgumentParser, *, runs: str = "the checks", sent: str = _SENT, has_jobs: bool = True
+) -> argparse._ArgumentGroup:
+    """Add the options, in a group of their own. The help says what ``runs`` there, and what is ``sent`` there.
+
+    ``has_jobs``: the command has ``--jobs``.
+    """
+    group = parser.add_argument_group("other machines")
+    meaning = (
+        f"run {runs} on a Ray cluster: the one that this machine is in, or a new one of this machine alone (ray), or "
+        f"another; {sent} are sent there. {_JOBS if has_jobs else ''}"
+    )
+    MachineOptions.add(group, on=meaning)
+    return group
+
+
+def add_refused(parser: argparse.ArgumentParser, why: str, instead: str) -> None:
+    """Have a command refuse ``--on`` with the reason, and what to type instead; its help does not show it."""
+
+    class Refused(argparse.Action):
+        def __call__(self, *_: object) -> None:
+            raise errors.UsageError(f"--on is not available here: {why}", next_steps=[instead])
+
+    parser.add_argument("--on", action=Refused, nargs="?", dest=argparse.SUPPRESS, help=argparse.SUPPRESS)
+
+
 @contextlib.contextmanager
 def machines_of(
     args: argparse.Namespace,
@@ -113,28 +132,32 @@ def machines_of(
     ``needs_check``: neither can a command without ``--check``. What is wrong here is told before a cluster is joined.
     Raises UsageError where checks cannot run there, or there is no model, EngineMissing without Ray.
     """
-    if args.on is None:
-        for option in ("--resources", "--runtime-env", "--require-uniform"):
-            if getattr(args, _dest(option)):
-                raise errors.UsageError(f"{option} speaks of the machines of --on", next_steps=["--on ray"])
+    options = MachineOptions.of(args)
+    if options.on is None:
+        for idle in options.given():
+            raise errors.UsageError(f"{idle} speaks of the machines of --on", next_steps=["--on ray"])
         yield None
         return
     if needs_check and not args.check:
         raise errors.UsageError(
             "--on needs a check: nobody sits at the other machines to be asked", next_steps=["--check COMMAND ..."]
         )
-    _require_none(args, refused)
+    for spelling, reason in refused.items():
+        if getattr(args, spelling.removeprefix("--").replace("-", "_")):
+            raise errors.UsageError(
+                f"{spelling} cannot be combined with --on: {reason}", next_steps=[f"leave {spelling} out, or --on"]
+            )
     from biopsy.session.ray_cluster import require_ray
 
     if "model" in args:
         require_file(args.model)
-    runtime_env = _runtime_env(args)
+    runtime_env = None if options.runtime_env is None else runtime_environment(options.runtime_env)
     require_ray()
-    where = "that this machine is in, or starting one" if args.on == "ray" else f"at {args.on}"
+    where = "that this machine is in, or starting one" if options.on == "ray" else f"at {options.on}"
     console.note(f"machines   joining the Ray cluster {where}")
     if runtime_env is not None:
-        console.note(f"machines   Ray installs what {args.runtime_env} names, on each: this may take minutes")
-    with contextlib.closing(_ray_workers(args, runtime_env)) as workers:
+        console.note(f"machines   Ray installs what {options.runtime_env} names, on each: this may take minutes")
+    with contextlib.closing(options.workers(runtime_env)) as workers:
         console.note(f"machines   {_room(workers.room)} on {workers.machines}")
         if workers.dashboard:
             console.note(f"dashboard  http://{workers.dashboard}")
@@ -146,40 +169,8 @@ def jobs_on(machines: OtherMachines, wanted: int | None) -> int:
     return min(wanted or machines.room, machines.room)
 
 
-def _ray_workers(args: argparse.Namespace, runtime_env: Mapping[str, Any] | None) -> RayWorkers:
-    from biopsy.session.cluster import Resources
-    from biopsy.session.ray_cluster import RayWorkers
-
-    return RayWorkers(
-        None if args.on == "ray" else args.on,
-        Resources.named(args.resources or {}),
-        runtime_env=runtime_env,
-        require_uniform=args.require_uniform,
-    )
-
-
-def _runtime_env(args: argparse.Namespace) -> dict[str, Any] | None:
-    if args.runtime_env is None:
-        return None
-
-    return runtime_environment(args.runtime_env)
-
-
 def _room(places: int) -> str:
     return "1 check has room at a time" if places == 1 else f"{places} checks have room at once"
-
-
-def _require_none(args: argparse.Namespace, refused: Mapping[str, str]) -> None:
-    """Raise UsageError for the first of these options that was given."""
-    for option, reason in refused.items():
-        if getattr(args, _dest(option)):
-            raise errors.UsageError(
-                f"{option} cannot be combined with --on: {reason}", next_steps=[f"leave {option} out, or --on"]
-            )
-
-
-def _dest(option: str) -> str:
-    return option.removeprefix("--").replace("-", "_")
 
 
 # The file of ``--runtime-env``: what Ray is to install on other machines before a check runs there.
