@@ -31,14 +31,14 @@ def main() -> int:
     return wait(int(descriptor), [] if options is None else load(options))
 
 
-def load(asked: RunOptions) -> list[type[Engine]]:
+def load(options: RunOptions) -> list[type[Engine]]:
     """Import what a check with these options needs but for its engines, which are returned.
 
     None is, if one is not known: the check itself will tell what is wrong with it.
     """
     load_code()
     try:
-        return engines_of(asked)
+        return engines_of(options)
     except errors.BiopsyError:
         return []
 
@@ -80,11 +80,11 @@ def options_of(words: Sequence[str]) -> RunOptions | None:
         return None  # the check itself will tell what is wrong with it
 
 
-def engines_of(asked: RunOptions) -> list[type[Engine]]:
+def engines_of(options: RunOptions) -> list[type[Engine]]:
     """The classes of the engines that it runs, each once. Raises UsageError for one that is not known."""
     from biopsy.engines.registry import class_of
 
-    return list(dict.fromkeys(class_of(spec) for spec in asked.specs_to_run()))
+    return list(dict.fromkeys(class_of(spec) for spec in options.specs_to_run()))
 
 
 def load_code() -> None:

@@ -16,7 +16,6 @@ from biopsy.cli.arguments import absent_options, types
 from biopsy.cli.arguments.engines import install
 from biopsy.cli.arguments.groups import WeightsFileOption
 from biopsy.cli.console import Console
-from biopsy.cli.run import options
 from biopsy.cli.run.execution import Feeder, ModelExecution, require_possible, require_same, save_outputs
 from biopsy.cli.run.findings import (
     Findings,
@@ -29,7 +28,7 @@ from biopsy.cli.run.findings import (
     what_passed,
     whose_fault,
 )
-from biopsy.cli.run.options import RunOptions, functions_of
+from biopsy.cli.run.options import RunOptions, add, functions_of
 from biopsy.comparison.tolerance import MetricLimits, Stats, Tolerances, names_of, require_known_outputs, spoken_of
 from biopsy.engines.base import Engine, ModelInput
 from biopsy.engines.registry import create
@@ -62,7 +61,7 @@ exit status: 0 every engine runs and all results agree; 1 a mismatch, or an engi
 def configure(parser: argparse.ArgumentParser) -> None:
     """Add the options of ``run``."""
     parser.epilog = EXAMPLES
-    options.add(parser)
+    add(parser)
     absent_options.add(parser, "run")
 
 
@@ -72,56 +71,52 @@ def derived_files(args: argparse.Namespace) -> types.Derived:
 
 
 def execute(args: argparse.Namespace, console: Console) -> int:
-    """Run, save, compare, report."""
-    return run(RunOptions.of(args), console)
-
-
-def run(asked: RunOptions, console: Console) -> int:
-    """Run the model as it is asked for, or compare saved outputs; the exit status."""
+    """Run, save, compare, report; or compare saved outputs."""
     from biopsy.cli.run.names import require_known_names
     from biopsy.cli.run.settings import golden_values, save_model
 
-    if is_of_files(asked):
-        return compare_files(asked, console)
-    engines = _engines(asked, console)
-    limits = tolerances, stats, _ = asked.limits()
-    golden = golden_values(asked.load_outputs or ())
-    functions = functions_of(asked, console)
-    inputs = asked.inputs()
+    options = RunOptions.of(args)
+    if is_of_files(options):
+        return compare_files(options, console)
+    engines = _engines(options, console)
+    limits = tolerances, stats, _ = options.limits()
+    golden = golden_values(options.load_outputs or ())
+    functions = functions_of(options, console)
+    inputs = options.inputs()
     for engine in engines:
         engine.version()  # imports its package
     verdict.report_looking()
-    model = asked.model_input()
-    feeder = Feeder(inputs, asked.save_inputs, console, lambda feeds: require_same(feeds, golden, tolerances, stats))
-    require_known_names(asked, model, {**spoken_of(*limits), "--noise-ratio": asked.noise_ratios()})
-    save_model(asked, model, console)
-    execution = ModelExecution(model, feeder, asked, console)
-    recorder = execution.recorder(engines, asked.save_outputs)
+    model = options.model_input()
+    feeder = Feeder(inputs, options.save_inputs, console, lambda feeds: require_same(feeds, golden, tolerances, stats))
+    require_known_names(options, model, {**spoken_of(*limits), "--noise-ratio": options.noise_ratios()})
+    save_model(options, model, console)
+    execution = ModelExecution(model, feeder, options, console)
+    recorder = execution.recorder(engines, options.save_outputs)
     ran = execution.run_all(engines, recorder)
-    save_outputs(asked.save_outputs, ran, recorder, console)
+    save_outputs(options.save_outputs, ran, recorder, console)
     done = [replace(each.result, runner=each.engine.label) for each in ran if each.result is not None]
     done, golden = functions.postprocessed(done), functions.postprocessed(golden)
-    not_finite = find_not_finite(done, console) if asked.validate else []
-    pairs = pairs_of(done, golden, first_worked=ran[0].result is not None and not asked.compare_with)
-    if pairs or asked.compare_with:
+    not_finite = find_not_finite(done, console) if options.validate else []
+    pairs = pairs_of(done, golden, first_worked=ran[0].result is not None and not options.compare_with)
+    if pairs or options.compare_with:
         warn_of_random(model, console)
-    compared = compare(pairs, golden, limits, asked, console, function=functions.compare)
-    noise = judge_rounding(done, execution, asked.noise_ratios()) if asked.compare_with else []
+    compared = compare(pairs, golden, limits, options, console, function=functions.compare)
+    noise = judge_rounding(done, execution, options.noise_ratios()) if options.compare_with else []
     findings = Findings(ran, compared, noise, not_finite)
-    findings = hinted(findings, golden, feeder.guessed, console, validated=asked.validate)
-    return conclude(_reported(findings, pairs, execution), console, asked)
+    findings = hinted(findings, golden, feeder.guessed, console, validated=options.validate)
+    return conclude(_reported(findings, pairs, execution), console, options)
 
 
-def _engines(asked: RunOptions, console: Console) -> list[Engine]:
+def _engines(options: RunOptions, console: Console) -> list[Engine]:
     """The engines to run. Raises UsageError for options that no engine here can follow, or files not to be written."""
     from biopsy.cli.run.settings import require_writable
 
-    specs = asked.specs_to_run()
-    if not (asked.engines or asked.packages):
+    specs = options.specs_to_run()
+    if not (options.engines or options.packages):
         console.note(f"no engine is named: {specs[0].text} is used")
     engines = [create(spec) for spec in specs]
-    require_possible(asked, engines)
-    require_writable(asked)
+    require_possible(options, engines)
+    require_writable(options)
     install(engines, console)
     return engines
 
@@ -130,17 +125,17 @@ def _reported(
     findings: Findings, pairs: Sequence[tuple[RunnerResult, RunnerResult]], execution: ModelExecution
 ) -> Findings:
     """The findings, sized where a reduction asks for that, and written where a person does."""
-    asked = execution.options
+    options = execution.options
     if verdict.is_wanted():
         from biopsy.cli.run.report import Arbiter, sized
 
-        decides = asked.tell_rounding and not asked.has_functions  # rounding is no excuse before a function
+        decides = options.tell_rounding and not options.has_functions  # rounding is no excuse before a function
         arbiter = Arbiter(execution.run_again, execution.feeder) if decides else None
         findings = sized(findings, pairs, arbiter)
-    if asked.report is not None:
+    if options.report is not None:
         from biopsy.cli.run.report import write_report
 
-        write_report(asked, findings, execution.console)
+        write_report(options, findings, execution.console)
     return findings
 
 
@@ -153,31 +148,31 @@ _NEED_AN_ENGINE = (
 """Options that speak of a run."""
 
 
-def is_of_files(asked: RunOptions) -> bool:
+def is_of_files(options: RunOptions) -> bool:
     """Whether no engine is named, nor anything that needs one, and several files of outputs are."""
-    return not (asked.engines or asked.given(_NEED_AN_ENGINE)) and len(asked.load_outputs or ()) > 1
+    return not (options.engines or options.given(_NEED_AN_ENGINE)) and len(options.load_outputs or ()) > 1
 
 
-def compare_files(asked: RunOptions, console: Console) -> int:
+def compare_files(options: RunOptions, console: Console) -> int:
     """Compare the runners of all files with the first of them. Raises CannotCompare if they have nothing in common."""
     from biopsy.cli.run.settings import golden_values, require_writable
 
-    require_writable(asked)
-    functions = functions_of(asked, console)
+    require_writable(options)
+    functions = functions_of(options, console)
     verdict.report_looking()
-    first, *others = golden_values(asked.load_outputs or ())
-    limits = asked.limits()
+    first, *others = golden_values(options.load_outputs or ())
+    limits = options.limits()
     require_known_outputs(spoken_of(*limits), set().union(*map(names_of, [first, *others])))
-    console.note(f"no engine is named: the files are compared with {first.runner}, and {asked.model} is not run")
+    console.note(f"no engine is named: the files are compared with {first.runner}, and {options.model} is not run")
     first, *others = functions.postprocessed([first, *others])
-    not_finite = find_not_finite([first, *others], console) if asked.validate else []
+    not_finite = find_not_finite([first, *others], console) if options.validate else []
     pairs = [(other, first) for other in others]
-    compared = compare(pairs, (), limits, asked, console, function=functions.compare)
+    compared = compare(pairs, (), limits, options, console, function=functions.compare)
     findings = Findings([], compared, odd=not_finite)
-    if asked.report is not None:
+    if options.report is not None:
         from biopsy.cli.run.report import write_report
 
-        write_report(asked, findings, console)
+        write_report(options, findings, console)
     return conclude(findings, console)
 
 
@@ -196,7 +191,7 @@ def compare(
     pairs: Sequence[tuple[RunnerResult, RunnerResult]],
     golden: Sequence[RunnerResult],
     settings: tuple[Tolerances, Stats, MetricLimits],
-    asked: RunOptions,
+    options: RunOptions,
     console: Console,
     *,
     function: ComparisonFunction | None = None,
@@ -212,19 +207,19 @@ def compare(
     from biopsy.comparison.runs import compare_runs, compare_runs_by
 
     tolerances, stats, limits = settings
-    detail: Detail = "brief" if asked.report is None else "full"
+    detail: Detail = "brief" if options.report is None else "full"
     for actual, expected in pairs:
         comparison = (
-            compare_runs(actual, expected, tolerances, stats, asked.fail_fast, limits=limits, detail=detail)
+            compare_runs(actual, expected, tolerances, stats, options.fail_fast, limits=limits, detail=detail)
             if function is None
-            else compare_runs_by(function, actual, expected, fail_fast=asked.fail_fast, detail=detail)
+            else compare_runs_by(function, actual, expected, fail_fast=options.fail_fast, detail=detail)
         )
         loaded = any(expected is result for result in golden)  # they may hold every tensor: none of them is missing
         if not loaded:
             comparison = replace(comparison, missing=comparison.iterations[0].only_expected)
         compared.append(comparison)
         show_comparison(comparison, console)
-        if asked.fail_fast and not comparison.passed:
+        if options.fail_fast and not comparison.passed:
             break
     return compared
 
@@ -268,20 +263,20 @@ def warn_of_random(model: ModelInput, console: Console) -> None:
 
 def conclude_crash(args: argparse.Namespace, console: Console, crash: errors.EngineCrash) -> int:
     """Report, from the process that is left, an engine that ended the other; only its failure is known."""
-    asked = RunOptions.of(args)
+    options = RunOptions.of(args)
     console.failure(crash)
-    engines = [create(spec) for spec in asked.specs_to_run()]
+    engines = [create(spec) for spec in options.specs_to_run()]
     crashed = next((engine for engine in engines if crash.label in (engine.label, engine.name)), None)
     if crashed is None:
         return crash.status
-    if asked.save_outputs is not None and asked.record_memory is None:
-        console.warn(f"{asked.save_outputs} is not written: the outputs of the other engines are lost")
+    if options.save_outputs is not None and options.record_memory is None:
+        console.warn(f"{options.save_outputs} is not written: the outputs of the other engines are lost")
     findings = Findings([Ran(crashed, failure=crash)])
-    if asked.report is not None:
+    if options.report is not None:
         from biopsy.cli.run.report import write_report
 
-        write_report(asked, findings, console)
-    return conclude(findings, console, asked)
+        write_report(options, findings, console)
+    return conclude(findings, console, options)
 
 
 def hinted(
@@ -305,10 +300,10 @@ def hinted(
     return replace(found, hint="; ".join(hints), guessed=guessed)
 
 
-def conclude(found: Findings, console: Console, asked: RunOptions | None = None) -> int:
+def conclude(found: Findings, console: Console, options: RunOptions | None = None) -> int:
     """The verdict in a line, the verdict file, the exit status: an engine's failure first, then NaN, then mismatches.
 
-    ``asked`` is a run that may be gone on with: if it fails, what to type next is shown, unless it is a check.
+    ``options`` is a run that may be gone on with: if it fails, what to type next is shown, unless it is a check.
     """
     failure = next((one.failure for one in found.ran if one.failure is not None), None)
     wrong = next((one for one in found.compared if not one.passed), None)
@@ -332,10 +327,10 @@ def conclude(found: Findings, console: Console, asked: RunOptions | None = None)
         console.say(f"PASSED | {what_passed(found)}")
         return 0
     console.say(f"FAILED | {'; '.join(found.reasons)}")
-    if asked is not None and not verdict.is_wanted():
+    if options is not None and not verdict.is_wanted():
         from biopsy.cli.run.report import advice_of, origin_lines
 
-        for line in origin_lines(asked.model, names_failing(found)):
+        for line in origin_lines(options.model, names_failing(found)):
             console.say(line)
-        say_advice(console, advice_of(asked, found.guessed))
+        say_advice(console, advice_of(options, found.guessed))
     return 1

@@ -31,30 +31,30 @@ def golden_values(paths: Sequence[Path]) -> list[RunnerResult]:
     return runners
 
 
-def save_model(asked: RunOptions, model: ModelInput, console: Console) -> None:
+def save_model(options: RunOptions, model: ModelInput, console: Console) -> None:
     """Write the model with its outputs as they are returned, if that is asked for. Raises as ``save_with_weights``."""
-    if asked.save_onnx is None:
-        if asked.save_external_data is not None:
+    if options.save_onnx is None:
+        if options.save_external_data is not None:
             raise errors.UsageError("--save-external-data needs a model to save", next_steps=["--save-onnx FILE.onnx"])
         return
-    parsed = parse(model.data, asked.model)
+    parsed = parse(model.data, options.model)
     type_untyped_outputs(parsed)
-    weights = asked.weights_file(asked.save_onnx)
-    save_with_weights(parsed, asked.save_onnx, model.folder, weights, asked.external_data_size_threshold)
-    console.note(f"model saved to {asked.save_onnx}")
+    weights = options.weights_file(options.save_onnx)
+    save_with_weights(parsed, options.save_onnx, model.folder, weights, options.external_data_size_threshold)
+    console.note(f"model saved to {options.save_onnx}")
 
 
-def require_writable(asked: RunOptions) -> None:
+def require_writable(options: RunOptions) -> None:
     """Raise UsageError now if what is to be saved at the end could not be."""
-    if asked.record_memory and asked.save_outputs and asked.save_outputs.suffix != ".safetensors":
+    if options.record_memory and options.save_outputs and options.save_outputs.suffix != ".safetensors":
         raise errors.UsageError(
-            f"--record-memory saves outputs batch by batch, which only .safetensors can: not {asked.save_outputs}",
-            next_steps=[option_line("--save-outputs", str(asked.save_outputs.with_suffix(".safetensors")))],
+            f"--record-memory saves outputs batch by batch, which only .safetensors can: not {options.save_outputs}",
+            next_steps=[option_line("--save-outputs", str(options.save_outputs.with_suffix(".safetensors")))],
         )
-    for path in (asked.save_inputs, asked.save_outputs, asked.report, asked.save_onnx):
+    for path in (options.save_inputs, options.save_outputs, options.report, options.save_onnx):
         if path is None:
             continue
-        if path.suffix or path in (asked.report, asked.save_onnx):
+        if path.suffix or path in (options.report, options.save_onnx):
             writing.require_writable(path)
         else:
             require_new_folder(path)
