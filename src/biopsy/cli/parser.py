@@ -183,9 +183,7 @@ class MessageOptions(Options):
         metavar="FORMAT",
         meaning=f"the form of every line: {', '.join(FORMATS)}",
     )
-    log_file: Path | None = option(
-        "--log-file", type=types.WRITTEN, metavar="FILE", meaning="write what is shown to this file too"
-    )
+    log_file: Path | None = option("--log-file", type=types.WRITTEN, meaning="write what is shown to this file too")
 
     def apply(self, console: Console) -> None:
         """Show from now on what the options ask for, in the form that they ask for."""

@@ -155,7 +155,6 @@ class ReportOption(Options):
     report: Path | None = option(
         "--report",
         type=types.WRITTEN,
-        metavar="FILE",
         meaning="write all that was found to this file: FILE.json as JSON, FILE.html as a page that shows it",
     )
     words: Sequence[str] = ()

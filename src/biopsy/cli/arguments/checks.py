@@ -142,7 +142,6 @@ class RepeatOptions(Options):
     repeat: int | None = option(
         "--repeat",
         type=types.positive,
-        metavar="N",
         meaning="a candidate passes only if it passes N times (default: once; if the failure turns out to be flaky, as "
         "often as --confidence requires)",
     )
@@ -167,12 +166,11 @@ class BudgetOptions(Options):
     jobs: int | None = option(
         "--jobs",
         type=types.positive,
-        metavar="N",
         meaning="run N checks at once; the result is the same for any N (default: one per processor, or 1 where checks "
         "would share files)",
     )
     max_checks: int | None = option(
-        "--max-checks", type=types.positive, metavar="N", meaning="stop after N checks, with the best result so far"
+        "--max-checks", type=types.positive, meaning="stop after N checks, with the best result so far"
     )
     max_time: float | None = option(
         "--max-time",
@@ -203,7 +201,6 @@ class ReplayOptions(Options):
     load_debug_replay: Path | None = option(
         "--load-debug-replay",
         type=types.READ,
-        metavar="FILE",
         meaning="start with the outcomes in this file, written by --save-debug-replay",
     )
     save_debug_replay: Path | None = option(
@@ -211,7 +208,6 @@ class ReplayOptions(Options):
         type=types.written_over("load_debug_replay"),
         nargs="?",
         const=Path("polygraphy_debug_replay.json"),
-        metavar="FILE",
         text="save every outcome as JSON",
         meaning="{text} (default FILE: polygraphy_debug_replay.json)",
     )
@@ -274,7 +270,6 @@ class ArtifactOptions(Options):
         nargs="+",
         type=types.ARTIFACT,
         default=[],
-        metavar="FILE",
         meaning="after each check, sort these files into 'good', 'bad' and 'other'",
     )
     art_dir: Path = option(
@@ -282,7 +277,6 @@ class ArtifactOptions(Options):
         "--artifacts-dir",
         type=types.FOLDER_WRITTEN,
         default=Path("polygraphy_artifacts"),
-        metavar="DIR",
         meaning="the folder that they are sorted into (default: polygraphy_artifacts)",
     )
 
@@ -297,7 +291,7 @@ class IterationOptions(Options):
     """The files that are made anew for each check."""
 
     iter_artifact: Path | None = option(
-        "--iter-artifact", "--intermediate-artifact", type=types.ITERATION, metavar="FILE", meaning="{text}"
+        "--iter-artifact", "--intermediate-artifact", type=types.ITERATION, meaning="{text}"
     )
     no_remove_intermediate: bool = switch(
         "--no-remove-intermediate", meaning="keep {text} there at the end", text="the last candidate"
@@ -306,7 +300,6 @@ class IterationOptions(Options):
         "--iter-info",
         "--iteration-info",
         type=types.ITERATION,
-        metavar="FILE",
         meaning='before each check, write {"iteration": N} into this file',
     )
 
@@ -315,5 +308,5 @@ class EventsOption(Options):
     """Where everything that happens is written."""
 
     events: Path | None = option(
-        "--events", type=types.WRITTEN, metavar="FILE", meaning="write what happens to this file, as JSON lines"
+        "--events", type=types.WRITTEN, meaning="write what happens to this file, as JSON lines"
     )

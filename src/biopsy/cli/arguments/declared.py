@@ -10,6 +10,7 @@ from collections.abc import Collection, Iterator, Mapping
 from types import MappingProxyType
 from typing import Any, ClassVar, NoReturn, Self, dataclass_transform
 
+from biopsy.cli.arguments.types import metavar_of
 from biopsy.text import ListOption
 
 TEXT = "{text}"
@@ -92,18 +93,21 @@ class Options:
         defaults: Mapping[str, object] = MappingProxyType({}),
         **texts: str,
     ) -> None:
-        """Add the options, or ``only`` those of some fields, to a parser or to a group of one.
+        """Add the options, or ``only`` those of some fields in this order, to a parser or to a group of one.
 
         What is the command's own, by field: ``also`` are more spellings, ``defaults`` values, and ``texts`` what
         ``Declaration.help`` takes.
         """
         exclusive: dict[str, argparse._ActionsContainer] = {}
-        for name, field in cls.declared.items():
-            if field is None or (only and name not in only):
+        for name in only or cls.declared:
+            field = cls.declared[name]
+            if field is None:
                 continue
             if field.rivals and field.rivals not in exclusive:
                 exclusive[field.rivals] = to.add_mutually_exclusive_group()
             settings = {**field.settings, "help": field.help(texts.get(name))}
+            if metavar := metavar_of(settings.get("type")):
+                settings.setdefault("metavar", metavar)
             if name in defaults:
                 settings["default"] = defaults[name]
             if field.spellings:

@@ -183,7 +183,7 @@ class TensorrtOptions(Options):
     def add_tensorrt(cls, parser: argparse.ArgumentParser, without: Collection[str] = ()) -> None:
         """Add them as the group of a command's options, except those of the fields ``without``."""
         group = parser.add_argument_group("settings of --trt (with --engine, write them after the name)")
-        cls.add(group, only=cls.declared.keys() - {*without})
+        cls.add(group, only=[field for field in cls.declared if field not in without])
         for flag, name in _BUILDER_FLAGS.items():
             group.add_argument(
                 flag, dest="trt_flags", action="append_const", const=name, help=f"builder flag {name.upper()}"
@@ -269,7 +269,7 @@ class OnnxrtOptions(Options):
         meaning=f"{', '.join(_LEVELS)}, or ONNX Runtime's own names, such as ORT_DISABLE_ALL (default: all)",
     )
     threads: int | None = option(
-        "--threads", type=types.count, metavar="N", meaning="threads within an operator; 0 lets the engine choose"
+        "--threads", type=types.count, meaning="threads within an operator; 0 lets the engine choose"
     )
 
     def onnxrt_settings(self) -> dict[str, str]:
@@ -336,10 +336,7 @@ class EngineOptions(OnnxrtOptions, TensorrtOptions):
                         f"or leave out {' '.join(options)}",
                     ],
                 )
-        plain = {
-            PLAIN_ONNXRT: EngineSpec("onnxrt", self.onnxrt_settings()),
-            PLAIN: EngineSpec("trt", self.settings()),
-        }
+        plain = {PLAIN_ONNXRT: EngineSpec("onnxrt", self.onnxrt_settings()), PLAIN: EngineSpec("trt", self.settings())}
         return [plain[text] if text in plain else parse_spec(text) for text in chosen]
 
     def _typed_settings(self) -> dict[str, list[str]]:

@@ -33,7 +33,7 @@ class ModelOption(Options):
 class OutputOption(Options):
     """The file that is written. A command says what it holds."""
 
-    output: Path | None = option("-o", "--output", type=types.WRITTEN, metavar="FILE", meaning="{text}")
+    output: Path | None = option("-o", "--output", type=types.WRITTEN, meaning="{text}")
 
 
 class WeightsFolderOption(Options):
@@ -44,7 +44,6 @@ class WeightsFolderOption(Options):
         "--load-external-data",
         "--ext",
         type=types.FOLDER_READ,
-        metavar="DIR",
         meaning="the folder of the external weights (default: the model's folder)",
     )
 
@@ -181,15 +180,12 @@ def _iterations(default: int | None) -> Any:
         "--iters",
         type=types.positive,
         default=default,
-        metavar="N",
         meaning=f"how many random inputs to make (default: {default or '2, which is the least'})",
     )
 
 
 def _seed(default: int | None) -> Any:
-    return option(
-        "--seed", type=types.count, default=default, metavar="N", meaning="seed of random inputs (default: 1)"
-    )
+    return option("--seed", type=types.count, default=default, meaning="seed of random inputs (default: 1)")
 
 
 class RecordedInputs(Options):
@@ -201,7 +197,6 @@ class RecordedInputs(Options):
         rivals="source",
         nargs="+",
         type=types.READ,
-        metavar="FILE",
         text="load inputs from these files, one after the other; tensors that the model does not take are ignored",
         meaning="{text}",
     )
@@ -321,11 +316,7 @@ class SavedInputOptions(InputOptions):
     """Where the inputs of a run come from, and where they go."""
 
     save_inputs: Path | None = option(
-        "--save-inputs",
-        "--save-input-data",
-        type=types.WRITTEN,
-        metavar="FILE",
-        meaning=f"save the inputs used: {types.SAVED_FORMATS}",
+        "--save-inputs", "--save-input-data", type=types.WRITTEN, meaning=f"save the inputs used: {types.SAVED_FORMATS}"
     )
 
 
@@ -345,7 +336,6 @@ class ModuleOptions(Options):
     arguments: Path | None = option(
         "--args",
         type=types.READ,
-        metavar="FILE",
         meaning="what the module is called with: .pt (read with weights_only=True), .safetensors, .npz or .json; by "
         "default what FACTORY gives",
     )

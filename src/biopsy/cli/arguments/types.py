@@ -161,6 +161,13 @@ class FileKind:
         return text if self.textual else Path(text)
 
 
+def metavar_of(kind: object) -> str | None:
+    """What the help calls a value of this type, where it is always the same."""
+    if isinstance(kind, FileKind):
+        return "DIR" if kind.container else "FILE"
+    return "N" if kind in (count, positive) else None
+
+
 READ = FileKind("read")
 WRITTEN = FileKind("write")
 ITERATION = FileKind("make anew")

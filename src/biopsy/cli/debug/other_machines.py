@@ -69,7 +69,6 @@ class MachineOptions(Options):
     runtime_env: Path | None = option(
         "--runtime-env",
         type=types.READ,
-        metavar="FILE",
         meaning="with --on, have Ray install this on each machine first: requirements (.txt), or the fields pip, uv, "
         "conda, image_uri and env_vars of its runtime_env (.yaml, .json)",
     )

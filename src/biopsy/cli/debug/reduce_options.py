@@ -54,7 +54,6 @@ class GoodModelOption(Options):
         "--min-good",
         "--minimal-good",
         type=types.WRITTEN,
-        metavar="FILE",
         meaning="also write the passing model that is closest in size",
     )
 
@@ -77,14 +76,10 @@ class CandidateOptions(Options):
     iter_inputs: Path | None = option(
         "--iter-inputs",
         type=types.ITERATION,
-        metavar="FILE",
         meaning="write the recorded values of each candidate's inputs (.json, .npz, .safetensors)",
     )
     keep_other: Path | None = option(
-        "--keep-other",
-        type=types.FOLDER_WRITTEN,
-        metavar="DIR",
-        meaning="keep one model of each other failure met on the way",
+        "--keep-other", type=types.FOLDER_WRITTEN, meaning="keep one model of each other failure met on the way"
     )
 
 
@@ -102,9 +97,7 @@ class ShapeOptions(Options):
         "--no-shape-inference", rivals="inference", meaning="take types only from the model's own value_info"
     )
     force_fallback_shape_inference: bool = switch(
-        "--force-fallback-shape-inference",
-        rivals="inference",
-        meaning="take types and shapes from a run of the model",
+        "--force-fallback-shape-inference", rivals="inference", meaning="take types and shapes from a run of the model"
     )
 
     def shapes_fixed(self) -> dict[str, tuple[int, ...]]:
@@ -215,7 +208,6 @@ class ExplainOptions(Options):
     explain_checks: int | None = option(
         "--explain-checks",
         type=types.positive,
-        metavar="N",
         meaning="as --explain, with at most N checks (default: 60; in any case it ends after 5 minutes)",
     )
 

@@ -42,13 +42,9 @@ def add(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("time")
     checks.BudgetOptions.add(
         group,
-        only=["max_time"],
+        only=["max_time", "jobs"],
         defaults={"max_time": types.duration(DEFAULT_TIME)},
         max_time=f"stop after this time (90s, 10m, 2h), and say what is known by then (default: {DEFAULT_TIME})",
-    )
-    checks.BudgetOptions.add(
-        group,
-        only=["jobs"],
         jobs="run N checks at once; the result is the same for any N (default: one per processor)",
     )
     _add_more(parser)

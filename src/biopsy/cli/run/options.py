@@ -49,7 +49,6 @@ class OutputOptions(Options):
         "--save-outputs",
         "--save-results",
         type=types.WRITTEN,
-        metavar="FILE",
         meaning=f"save the outputs of every engine: {types.SAVED_FORMATS}",
     )
     load_outputs: Sequence[Path] | None = option(
@@ -57,7 +56,6 @@ class OutputOptions(Options):
         "--load-results",
         nargs="+",
         type=types.READ,
-        metavar="FILE",
         meaning="compare every engine, the first one too, with all of these golden values",
     )
 
@@ -68,11 +66,7 @@ class RunningOptions(Options):
     validate: bool = switch("--validate", meaning="fail if an output holds NaN or infinity")
     fail_fast: bool = switch("--fail-fast", meaning="stop at the first failure")
     warm_up: int = option(
-        "--warm-up",
-        type=types.count,
-        default=0,
-        metavar="N",
-        meaning="runs before the first one that is timed (default: 0)",
+        "--warm-up", type=types.count, default=0, meaning="runs before the first one that is timed (default: 0)"
     )
 
 
@@ -126,10 +120,7 @@ class SavedModelOption(Options):
     """Where the model is saved that is run."""
 
     save_onnx: Path | None = option(
-        "--save-onnx",
-        type=types.WRITTEN,
-        metavar="FILE",
-        meaning="save the model that is run, with the outputs that are returned",
+        "--save-onnx", type=types.WRITTEN, meaning="save the model that is run, with the outputs that are returned"
     )
 
 
@@ -139,7 +130,6 @@ class SavedEngineOption(Options):
     save_engine: Path | None = option(
         "--save-engine",
         type=types.WRITTEN,
-        metavar="FILE",
         meaning="save what the engine built: .engine (TensorRT), .xml or .blob (OpenVINO), .ort (ONNX Runtime); MODEL "
         "may be such a file, or with --model-type engine one without an ending",
     )
