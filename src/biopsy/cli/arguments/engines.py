@@ -68,6 +68,11 @@ def _setting(*spellings: str, of: str, metavar: str, meaning: str, many: bool = 
     return option(*spellings, meaning=meaning, **{"type": _checked(of), "metavar": metavar, "nargs": nargs, **settings})
 
 
+def _shapes(spelling: str, setting: str, meaning: str) -> Any:
+    """A field for shapes of inputs, which stand once for each optimization profile."""
+    return _setting(spelling, of=setting, metavar="NAME:[d0,...]", many=True, action="append", meaning=meaning)
+
+
 class TensorrtOptions(Options):
     """The settings of ``--trt``: each field is the name of one, behind ``trt_``."""
 
@@ -81,31 +86,16 @@ class TensorrtOptions(Options):
     trt_strongly_typed: bool = switch(
         "--strongly-typed", meaning="use the types of the model (later versions than TensorRT 10 always do)"
     )
-    trt_min_shapes: Sequence[Sequence[str]] | None = _setting(
+    trt_min_shapes: Sequence[Sequence[str]] | None = _shapes(
         "--trt-min-shapes",
-        of="min_shapes",
-        metavar="NAME:[d0,...]",
-        many=True,
-        action="append",
-        meaning="smallest input shapes; repeat this, --trt-opt-shapes and --trt-max-shapes for several optimization "
+        "min_shapes",
+        "smallest input shapes; repeat this, --trt-opt-shapes and --trt-max-shapes for several optimization "
         "profiles: the n-th of each belong together",
     )
-    trt_opt_shapes: Sequence[Sequence[str]] | None = _setting(
-        "--trt-opt-shapes",
-        of="opt_shapes",
-        metavar="NAME:[d0,...]",
-        many=True,
-        action="append",
-        meaning="input shapes to optimize for",
+    trt_opt_shapes: Sequence[Sequence[str]] | None = _shapes(
+        "--trt-opt-shapes", "opt_shapes", "input shapes to optimize for"
     )
-    trt_max_shapes: Sequence[Sequence[str]] | None = _setting(
-        "--trt-max-shapes",
-        of="max_shapes",
-        metavar="NAME:[d0,...]",
-        many=True,
-        action="append",
-        meaning="largest input shapes",
-    )
+    trt_max_shapes: Sequence[Sequence[str]] | None = _shapes("--trt-max-shapes", "max_shapes", "largest input shapes")
     trt_outputs: Sequence[str] | None = _setting(
         "--trt-outputs",
         of="outputs",
@@ -191,7 +181,7 @@ class TensorrtOptions(Options):
 
     def options_given(self) -> list[str]:
         """The options of ``--trt`` that were given, as they are typed."""
-        options = TensorrtOptions.given(self, TensorrtOptions.declared)
+        options = self.given(TensorrtOptions.declared)
         return [*options, *(flag for flag, name in _BUILDER_FLAGS.items() if name in (self.trt_flags or ()))]
 
     def settings(self) -> dict[str, str | None]:
@@ -203,7 +193,7 @@ class TensorrtOptions(Options):
                 continue
             if setting == "pool":
                 settings |= {f"pool.{pool}": limit for pool, _, limit in (word.partition(":") for word in value)}
-            elif setting in ("min_shapes", "opt_shapes", "max_shapes"):  # they stand once for each profile
+            elif setting in ("min_shapes", "opt_shapes", "max_shapes"):
                 settings[setting] = "/".join("+".join(words) for words in value)
             elif setting == "pool_workspace":
                 settings["pool.workspace"] = value
