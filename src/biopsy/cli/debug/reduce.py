@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from functools import cache, partial
 from typing import TYPE_CHECKING
 
@@ -26,8 +25,6 @@ from biopsy.questions.variation.result import Variation
 from biopsy.reduction.result import Reduction, inputs_file
 
 if TYPE_CHECKING:
-    from biopsy.findings.bundle.job import EarlierFindings
-    from biopsy.findings.search_history import SearchHistory
     from biopsy.reduction.job import ReductionJob
     from biopsy.session.machines import OtherMachines
 
@@ -160,7 +157,10 @@ def _reduced(
         line = resume_line(options.words, REST_OPTIONS, (result.stopped or "").split()[:1])
         say_result(console, result, line, advice, variation)
         if options.bundle is not None:
-            made = report.as_bytes(status, partial(told, options.bundle))
+            from biopsy.findings.bundle.job import EarlierFindings
+
+            written = report.as_bytes(status, partial(told, options.bundle))
+            sentence = "" if variation is None else variation.sentence
             packing = bundling.Packing(
                 target=options.bundle,
                 original=options.model,
@@ -170,19 +170,11 @@ def _reduced(
                 own_run=checking.own_run(args),
                 inputs=result.inputs,
                 words=words,
-                reports={}
-                if words is not None
-                else bundling.reports_of(made, console),  # they tell of the whole original
+                reports={} if words is not None else bundling.reports_of(written, console),  # of the whole original
+                found=EarlierFindings(variation=sentence, how_often=progress.history.how_often),
             )
-            bundling.pack(replace(packing, found=_earlier(variation, progress.history)), console)
+            bundling.pack(packing, console)
         return progress.ended(status, result.nodes)
-
-
-def _earlier(variation: Variation | None, history: SearchHistory) -> EarlierFindings:
-    from biopsy.findings.bundle.job import EarlierFindings
-
-    sentence = "" if variation is None else variation.sentence
-    return EarlierFindings(variation=sentence, how_often=history.how_often)
 
 
 def with_sizes_of_symbols(
