@@ -4,8 +4,8 @@ import shlex
 from dataclasses import replace
 
 from biopsy.cli import commands
+from biopsy.cli.arguments.groups import InputOptions
 from biopsy.cli.parser import parser_of
-from biopsy.cli.run.settings import inputs_of
 from biopsy.diagnosis.facts import ComparisonSeen, KnownFacts
 from biopsy.diagnosis.question import Samples
 from biopsy.diagnosis.workarounds import next_lines
@@ -21,6 +21,6 @@ def test_other_random_inputs_are_made_like_those_that_passed() -> None:
     assert (program, why) == ("biopsy", "other random inputs")
     command = commands.read(words).command
     assert command is not None
-    parsed = inputs_of(parser_of("biopsy", command).parse_args(words[1:]))
+    parsed = InputOptions.of(parser_of("biopsy", command).parse_args(words[1:])).inputs()
     assert replace(parsed, seed=made.seed, iterations=made.iterations) == made
     assert parsed.seed != made.seed

@@ -4,17 +4,15 @@ values, and the one that was typed, once more.
 
 from __future__ import annotations
 
-import argparse
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from biopsy import errors
 from biopsy.checks.words import as_word
 from biopsy.cli.console import Console
-from biopsy.text import ListOption, line_of
+from biopsy.text import line_of
 
 if TYPE_CHECKING:
     from biopsy.model.index import ModelIndex
@@ -87,32 +85,6 @@ def _kept(words: Sequence[str], rest: Collection[str], dropped: dict[str, int]) 
             skip = dropped[word]
         elif word.partition("=")[0] not in dropped:
             yield word
-
-
-# Options that were given, as they are typed again: for a line to paste, or for a check that does the same.
-
-LIMITS = (
-    "--atol", "--rtol", "--check-error-stat", "--error-quantile", "--cosine", "--psnr", "--snr", "--l2", "--ulp",
-    "--top-k", "--index-tolerance", "--compare",
-)  # fmt: skip
-"""Those that say what counts as equal."""
-
-MAKING = ("--data-loader-script", "--iterations", "--seed", "--val-range", "--input-shapes")
-"""Those that say how inputs are made."""
-
-MADE_BY_DEFAULT: Mapping[str, object] = MappingProxyType({"iterations": 1, "seed": 1})
-"""Of those, what need not be said, by ``dest``."""
-
-
-def given(
-    args: argparse.Namespace, options: Sequence[str], usual: Mapping[str, object] = MappingProxyType({})
-) -> Iterator[ListOption]:
-    """The options that were given, with their values, except for ``usual`` ones by their ``dest``."""
-    for option in options:
-        name = option[2:].replace("-", "_")
-        value = getattr(args, name)
-        if value is not None and value != usual.get(name):
-            yield ListOption(option, [str(item) for item in (value if isinstance(value, list) else [value])])
 
 
 # Golden values of tensors inside a model in lines to type: they stand where an engine to trust is named otherwise.

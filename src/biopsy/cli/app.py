@@ -21,13 +21,13 @@ from biopsy.checks.own_program import HELP, VERSION, split_leading
 from biopsy.cli import commands
 from biopsy.cli.advice import line_with
 from biopsy.cli.arguments import absent_options, types
+from biopsy.cli.arguments.limits import CommandLimits
 from biopsy.cli.commands import GROUPS, own_command, split_at
 from biopsy.cli.console import Console
 from biopsy.cli.parser import (
+    MessageOptions,
     Parser,
-    apply,
     leading_options,
-    open_log,
     parser_of,
     require_no_file_twice,
     say_version,
@@ -113,7 +113,8 @@ def _dispatch(program: str, words: list[str], console: Console, *, is_program: b
     if rest is not None:
         args.check = rest
     args.words, args.began, args.started = words, time.time(), time.monotonic()
-    apply(args, console)
+    messages = MessageOptions.of(args)
+    messages.apply(console)
     console.asks = getattr(args, "check", ()) is None
     _rest_on(settings.basis, console)
     for line in settings.remarks:
@@ -121,6 +122,7 @@ def _dispatch(program: str, words: list[str], console: Console, *, is_program: b
     for line in absent_options.notes(args):
         console.warn(line)
     work = partial(_executed, module, args, console)
+    limits = CommandLimits.of(args)
     warmed_up = getattr(module, "warmed_up", _not_warmed_up)
     kept = {KEEP_VARIABLE: "1"} if getattr(args, "keep_processes", False) else {}
     with variables(kept), as_private_as_what_is_read(sources(parser, args)), warmed_up(args, console):
@@ -128,12 +130,12 @@ def _dispatch(program: str, words: list[str], console: Console, *, is_program: b
             require_own_place(parser, rest_option, rest, program)
             warn_of_unread(parser, rest_option, rest, console)
         require_no_file_twice(parser, args, getattr(module, "derived_files", _none)(args))
-        open_log(args, console)
+        messages.open_log(console)
         if not command.says_when_it_looks:
             _say_that_it_looks()
-        if is_program and command.may_crash and (types.are_given(args) or not _is_a_check()):
+        if is_program and command.may_crash and (limits.has_limits or not _is_a_check()):
             conclude = partial(getattr(module, "conclude_crash", _tell), args, console)
-            return _watched(work, console, conclude, words, command, types.limits_of(args, command.may_take))
+            return _watched(work, console, conclude, words, command, limits.limits_of_command(command.may_take))
         return work()
 
 

@@ -7,7 +7,6 @@ are loaded when an empty line says that it will be needed soon. Nothing comes if
 
 from __future__ import annotations
 
-import argparse
 import json
 import os
 import sys
@@ -18,6 +17,7 @@ from pathlib import Path
 from biopsy import errors
 from biopsy.checks.command_line import OwnRun, parse
 from biopsy.checks.own_program import NO_SETTINGS, SETTINGS_VARIABLE
+from biopsy.cli.run.options import RunOptions
 from biopsy.engines.base import Engine
 from biopsy.processes.forks import MARK, carry_mark
 from biopsy.processes.own_process import leave
@@ -27,18 +27,18 @@ from biopsy.processes.reaper import VERDICT_VARIABLE
 def main() -> int:
     """Load, wait, run; the exit status."""
     descriptor, *words = sys.argv[1:]
-    args = options_of(words)
-    return wait(int(descriptor), [] if args is None else load(args))
+    options = options_of(words)
+    return wait(int(descriptor), [] if options is None else load(options))
 
 
-def load(args: argparse.Namespace) -> list[type[Engine]]:
+def load(options: RunOptions) -> list[type[Engine]]:
     """Import what a check with these options needs but for its engines, which are returned.
 
     None is, if one is not known: the check itself will tell what is wrong with it.
     """
     load_code()
     try:
-        return engines_of(args)
+        return engines_of(options)
     except errors.BiopsyError:
         return []
 
@@ -65,7 +65,7 @@ def wait(descriptor: int, engines: Sequence[type[Engine]]) -> int:
 # What a check that is ``biopsy run`` will need, told by its words, and loaded before it is asked for.
 
 
-def options_of(words: Sequence[str]) -> argparse.Namespace | None:
+def options_of(words: Sequence[str]) -> RunOptions | None:
     """The options of a check; None if it is no ``run`` of ours, or a wrong one."""
     command = parse(words)
     if not isinstance(command, OwnRun):
@@ -75,17 +75,16 @@ def options_of(words: Sequence[str]) -> argparse.Namespace | None:
 
     parser = parser_of(Path(command.program).name, next(each for each in COMMANDS if each.words == ("run",)))
     try:
-        return parser.parse_known_args(list(command.options))[0]
+        return RunOptions.of(parser.parse_known_args(list(command.options))[0])
     except errors.BiopsyError:
         return None  # the check itself will tell what is wrong with it
 
 
-def engines_of(args: argparse.Namespace) -> list[type[Engine]]:
+def engines_of(options: RunOptions) -> list[type[Engine]]:
     """The classes of the engines that it runs, each once. Raises UsageError for one that is not known."""
-    from biopsy.cli.arguments.engines import specs_to_run
     from biopsy.engines.registry import class_of
 
-    return list(dict.fromkeys(class_of(spec) for spec in specs_to_run(args)))
+    return list(dict.fromkeys(class_of(spec) for spec in options.specs_to_run()))
 
 
 def load_code() -> None:

@@ -16,6 +16,9 @@ from biopsy import errors
 from biopsy.checks.own_program import split_leading
 from biopsy.text import ask_for, similar
 
+REST_OPTIONS = ("--check", "--check-inference")
+"""These take the whole rest of the line, whatever it holds."""
+
 STATUSES = """\
 exit status:
   0  done, or the model passes      3  the original does not fail
@@ -51,31 +54,17 @@ COMMANDS: tuple[Command, ...] = (
     Command(("torch",), "biopsy.cli.torch", "find the line of a PyTorch module that its ONNX model is wrong for"),
     Command(("debug", "reduce"), "biopsy.cli.debug.reduce", "find the smallest part of a model that still fails"),
     Command(("debug", "precision"), "biopsy.cli.debug.precision", "find the layers that need high precision"),
+    Command(("debug", "repeat"), "biopsy.cli.debug.repeat", "repeat a command to see how often it fails, and how"),
+    Command(("debug", "build"), "biopsy.cli.debug.build", "build a model repeatedly, and sort the builds by a check"),
     Command(
-        ("debug", "repeat"),
-        "biopsy.cli.debug.repeat",
-        "repeat a command to see how often it fails, and how",
-    ),
-    Command(
-        ("debug", "build"),
-        "biopsy.cli.debug.build",
-        "build a model repeatedly, and sort the builds by a check",
-    ),
-    Command(
-        ("debug", "diff-tactics"),
-        "biopsy.cli.inspect.diff_tactics",
-        "show which engine choices go with bad builds",
+        ("debug", "diff-tactics"), "biopsy.cli.inspect.diff_tactics", "show which engine choices go with bad builds"
     ),
     Command(("debug", "flags"), "biopsy.cli.debug.flags", "find the engine setting that makes a failure go away"),
     Command(
-        ("debug", "version"),
-        "biopsy.cli.debug.version",
-        "find the release of a package that broke or mended a model",
+        ("debug", "version"), "biopsy.cli.debug.version", "find the release of a package that broke or mended a model"
     ),
     Command(
-        ("debug", "workaround"),
-        "biopsy.cli.debug.workaround",
-        "find the smallest change with which the model is right",
+        ("debug", "workaround"), "biopsy.cli.debug.workaround", "find the smallest change with which the model is right"
     ),
     Command(
         ("debug", "transform"),

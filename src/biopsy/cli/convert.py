@@ -11,7 +11,7 @@ from biopsy.cli import model_files
 from biopsy.cli.arguments import absent_options, engines, groups, types
 from biopsy.cli.arguments.comparing import parse_shapes
 from biopsy.cli.console import Console
-from biopsy.cli.run.execution import is_built_model, with_engine
+from biopsy.cli.run.execution import with_engine
 from biopsy.engines.base import Engine, ModelInput
 from biopsy.engines.registry import EngineSpec, create
 from biopsy.model import index, infer, load, weights_file
@@ -44,8 +44,8 @@ FORMATS = {
 def configure(parser: argparse.ArgumentParser) -> None:
     """Add the options of ``convert``."""
     parser.epilog = EXAMPLES
-    groups.add_model(parser)
-    groups.add_model_type(parser)
+    groups.ModelOptions.add_group(parser)
+    groups.ModelTypeOption.add(parser)
     parser.add_argument(
         "-o",
         "--output",
@@ -70,11 +70,10 @@ def configure(parser: argparse.ArgumentParser) -> None:
         metavar="NAME:[d0,d1,...]",
         help="shapes to build for, where the model leaves them open and the engine must know",
     )
-    groups.add_weights_file(parser)
-    groups.add_weights_threshold(parser)
+    groups.WeightsFileOptions.add(parser)
     model_files.add_allow_invalid(parser)
-    engines.add_engines(parser, "the engine that converts (default: the one that the ending says)")
-    engines.add(parser)
+    engines.EngineOptions.add_groups(parser, "the engine that converts (default: the one that the ending says)")
+    engines.TensorrtOptions.add_tensorrt(parser)
     absent_options.add(parser, "convert")
 
 
@@ -84,21 +83,19 @@ def derived_files(args: argparse.Namespace) -> types.Derived:
         return {"the .bin file beside it": (args.output.with_suffix(".bin"), types.WRITTEN)}
     if args.output is not None and args.output.suffix == ".onnx" and (args.engines or args.convert_to == "onnxrt"):
         return {"the weights beside it": (args.output.with_name(f"{args.output.name}.data"), types.WRITTEN)}
-    return groups.derived_weights(args)
+    return groups.WeightsFileOption.of(args).derived_weights(args.output)
 
 
 def execute(args: argparse.Namespace, console: Console) -> int:
     """Convert, write, load what was written."""
-    from biopsy.cli.run.settings import model_of
-
     engine = _engine(args)
-    if is_built_model(args):
+    if groups.is_built_model(args.model, args.model_type):
         raise errors.UsageError(f"{args.model} is no ONNX model: only those can be converted")
     writing.require_writable(args.output)
     if engine is not None:
         type(engine).version()  # imports its package
     verdict.report_looking()
-    model = model_of(args)
+    model = groups.ModelOptions.of(args).model_input()
     original = model.data
     if args.fp_to_fp16:
         data, layers, losses = in_fp16(parse(model.data, model.path), model.folder)
@@ -113,7 +110,7 @@ def execute(args: argparse.Namespace, console: Console) -> int:
         model = replace(model, data=data, path=None)
     if engine is None:
         index.require_sound(model.data, model.path)
-        name = groups.weights_file(args, args.output)
+        name = groups.WeightsFileOption.of(args).weights_file(args.output)
         made = load.parse(model.data, model.path)
         infer.type_untyped_outputs(made)
         model_files.require_as_valid(args, made, original, model.folder, console)
@@ -128,7 +125,7 @@ def execute(args: argparse.Namespace, console: Console) -> int:
 def _engine(args: argparse.Namespace) -> Engine | None:
     """The engine that writes the output; None for an ONNX model as it is. Raises UsageError for what no engine does."""
     wanted = args.convert_to or next((name for name, ends in FORMATS.items() if args.output.suffix in ends), None)
-    spec = engines.only_engine(args)
+    spec = engines.EngineOptions.of(args).only_spec()
     if spec is None:
         if wanted is None and args.output.suffix != ".onnx":
             raise errors.UsageError(

@@ -16,7 +16,7 @@ from biopsy import errors
 from biopsy.checks import verdict
 from biopsy.cli.arguments import absent_options, groups
 from biopsy.cli.arguments.comparing import parse_ranges
-from biopsy.cli.arguments.types import READ, Derived, written_over
+from biopsy.cli.arguments.types import Derived, written_over
 from biopsy.cli.console import Console
 from biopsy.model import external, index, load, weights_file
 from biopsy.model.known_names import require_known
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
 def add(parser: argparse.ArgumentParser, command: str) -> None:
     """The model, the file to write, where weights stand and go, and what Polygraphy's ``command`` has besides."""
-    parser.add_argument("model", type=READ, metavar="MODEL", help="the ONNX model")
+    groups.ModelOption.add(parser)
     parser.add_argument(
         "-o",
         "--output",
@@ -46,21 +46,20 @@ def add(parser: argparse.ArgumentParser, command: str) -> None:
         help="write the result to this file, which may be the model itself",
     )
     group = parser.add_argument_group("weights in files of their own")
-    groups.add_weights_folder(group)
+    groups.WeightsFolderOption.add(group)
     group.add_argument(
         "--ignore-external-data",
         action="store_true",
         help="do not look for external weights, which may be missing: what is written refers to them as the model does",
     )
-    groups.add_weights_file(group)
-    groups.add_weights_threshold(group)
+    groups.WeightsFileOptions.add(group)
     add_allow_invalid(parser)
     absent_options.add(parser, command)
 
 
 def derived(args: argparse.Namespace) -> Derived:
     """The file for weights beside the output."""
-    return groups.derived_weights(args)
+    return groups.WeightsFileOption.of(args).derived_weights(args.output)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -119,7 +118,7 @@ def save(
         weights_file.put_inside(model, args.output, anew)
         write_whole(args.output, [weights_file.serialized(model, args.output)])
         return
-    name = groups.weights_file(args, args.output)
+    name = groups.WeightsFileOption.of(args).weights_file(args.output)
     threshold = args.external_data_size_threshold
     weights_file.save_with_weights(model, args.output, opened.folder, name, threshold, anew=anew)
 
@@ -153,19 +152,16 @@ def add_no_onnxruntime(group: argparse._ArgumentGroup) -> None:
 
 def warn_of_idle_options(args: argparse.Namespace, console: Console, *, runs: bool) -> None:
     """Say which options on inputs mean nothing: all of them if there is no run, and some in any case."""
-    sources = {"--load-inputs": args.load_inputs, "--data-loader-script": args.data_loader_script}
-    given = {**{name: value for name, value in sources.items() if value}, **groups.draws_given(args)}
-    more = args.iterations > 1
-    if not more:
-        del given["--iterations"]
+    inputs = groups.FallbackInputs.of(args)
+    given = {**inputs.sources_given(), **inputs.draws_given()}
     if given and not runs:
         console.warn(f"{', '.join(given)} has no effect without --force-fallback-shape-inference")
-    elif more:
+    elif "--iterations" in given:
         console.warn("--iterations has no effect: types and shapes are taken from one run")
 
 
 class FallbackRun:
-    """Tells types and shapes by running a model, with the inputs that the options of ``add_fallback_inputs`` say.
+    """Tells types and shapes by running a model, with the inputs that ``groups.FallbackInputs`` say.
 
     ``folder`` is where external weights stand. ``shapes``, of random inputs whose dimensions the model leaves open, are
     those of the option ``--model-input-shapes``; others are 1.
@@ -178,7 +174,7 @@ class FallbackRun:
         console: Console,
         shapes: Mapping[str, tuple[int, ...]] | None = None,
     ) -> None:
-        self._args = args
+        self._options = groups.FallbackInputs.of(args)
         self._folder = folder
         self._console = console
         self._shapes = shapes or {}
@@ -186,14 +182,13 @@ class FallbackRun:
 
     @cached_property
     def _inputs(self) -> Inputs:
-        from biopsy.cli.run.settings import given_feeds
         from biopsy.engines.runner import Inputs
 
-        given = given_feeds(self._args)
+        given = self._options.given_feeds()
         return Inputs(
             given=None if given is None else given[:1],
-            seed=1 if self._args.seed is None else self._args.seed,
-            val_range=parse_ranges(self._args.val_range),
+            seed=1 if self._options.seed is None else self._options.seed,
+            val_range=parse_ranges(self._options.val_range),
             shapes=self._shapes,
         )
 

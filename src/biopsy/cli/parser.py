@@ -17,6 +17,8 @@ from typing import Any, NoReturn
 from biopsy import __version__, errors
 from biopsy.checks.own_program import FORMATS, HELP, LEVELS, VERSION
 from biopsy.cli.arguments import types
+from biopsy.cli.arguments.declared import Options, option, switch
+from biopsy.cli.arguments.limits import CommandLimits
 from biopsy.cli.arguments.types import READ, Derived, FileKind
 from biopsy.cli.commands import Command
 from biopsy.cli.console import Console, LogFile
@@ -122,7 +124,7 @@ def parser_of(program: str, command: Command) -> Parser:
     )
     importlib.import_module(command.module).configure(parser)
     if command.may_crash:
-        types.add(parser, command.may_take)
+        CommandLimits.add(parser.add_argument_group("limits of the command"), timeout=command.may_take or "no limit")
     add_options(parser)
     return parser
 
@@ -143,70 +145,6 @@ def leading_options(parser: Parser, words: Sequence[str]) -> argparse.Namespace:
 #
 # They stand before the words of a command, between them or behind them. Their names are those of Polygraphy.
 
-_SILENT = "CRITICAL"
-
-
-def add_options(parser: argparse.ArgumentParser) -> None:
-    """``-v``, ``-q`` and the like."""
-    group = parser.add_argument_group("messages (these may also stand before the command)")
-    group.add_argument("-h", nargs=0, action=_Help, help="show what most people need, and exit")
-    group.add_argument("--help", nargs=0, action=_Help, help="show all options, and exit")
-    group.add_argument("-v", "--verbose", action="count", default=0, help="show more; twice: tracebacks too")
-    group.add_argument("-q", "--quiet", action="count", default=0, help="show less; twice: warnings and errors only")
-    group.add_argument("--silent", action="store_true", help="show nothing but the error that ends the command")
-    group.add_argument(
-        "--verbosity",
-        nargs="+",
-        type=_level,
-        action="extend",
-        metavar="[PATH:]LEVEL",
-        help="what to show, instead of -v and -q: extra_verbose, verbose, info (default), start, finish, warning, "
-        "error or critical; a level for one PATH of Polygraphy's sources is accepted and has no effect",
-    )
-    group.add_argument(
-        "--log-format",
-        nargs="+",
-        choices=FORMATS,
-        action="extend",
-        default=[],
-        metavar="FORMAT",
-        help=f"the form of every line: {', '.join(FORMATS)}",
-    )
-    group.add_argument("--log-file", type=types.WRITTEN, metavar="FILE", help="write what is shown to this file too")
-    group.add_argument(*reversed(VERSION), nargs=0, action=_Version, help="show the version and exit")
-
-
-def apply(args: argparse.Namespace, console: Console) -> None:
-    """Show from now on what the options ask for, in the form that they ask for."""
-    console.verbosity = _verbosity(args)
-    console.form.timestamp = "timestamp" in args.log_format
-    console.form.line_info = "line-info" in args.log_format
-    console.form.colours = "no-colors" not in args.log_format
-
-
-def open_log(args: argparse.Namespace, console: Console) -> None:
-    """Begin the file of ``--log-file``; and say what of the options has no effect. Raises UsageError."""
-    if args.log_file:
-        console.log = LogFile(args.log_file)
-    without_effect = [f"{path}:{level.lower()}" for path, level in args.verbosity or () if path]
-    if without_effect:
-        shown = next(name for name, level in LEVELS.items() if level == console.verbosity)
-        console.warn(
-            f"--verbosity {' '.join(without_effect)} has no effect: biopsy has no level for a part of its sources; "
-            f"{shown.lower()} holds for all of them"
-        )
-
-
-def _verbosity(args: argparse.Namespace) -> int:
-    """How many times ``-v``, negative for ``-q``: what is loudest or most silent has a name too."""
-    if args.silent:
-        return LEVELS[_SILENT]
-    for path, level in reversed(args.verbosity or ()):
-        if not path:
-            return LEVELS[level]
-    asked: int = args.verbose - args.quiet
-    return max(min(LEVELS.values()), min(max(LEVELS.values()), asked))
-
 
 def _level(text: str) -> tuple[str, str]:
     path, _, level = text.rpartition(":")
@@ -217,6 +155,72 @@ def _level(text: str) -> tuple[str, str]:
             next_steps=did_you_mean(level.lower(), names, most=1),
         )
     return path, level.upper()
+
+
+class MessageOptions(Options):
+    """What is shown, in which form, and where it is written too."""
+
+    verbose: int = option("-v", "--verbose", action="count", default=0, meaning="show more; twice: tracebacks too")
+    quiet: int = option(
+        "-q", "--quiet", action="count", default=0, meaning="show less; twice: warnings and errors only"
+    )
+    silent: bool = switch("--silent", meaning="show nothing but the error that ends the command")
+    verbosity: Sequence[tuple[str, str]] | None = option(
+        "--verbosity",
+        nargs="+",
+        type=_level,
+        action="extend",
+        metavar="[PATH:]LEVEL",
+        meaning="what to show, instead of -v and -q: extra_verbose, verbose, info (default), start, finish, warning, "
+        "error or critical; a level for one PATH of Polygraphy's sources is accepted and has no effect",
+    )
+    log_format: Sequence[str] = option(
+        "--log-format",
+        nargs="+",
+        choices=FORMATS,
+        action="extend",
+        default=[],
+        metavar="FORMAT",
+        meaning=f"the form of every line: {', '.join(FORMATS)}",
+    )
+    log_file: Path | None = option("--log-file", type=types.WRITTEN, meaning="write what is shown to this file too")
+
+    def apply(self, console: Console) -> None:
+        """Show from now on what the options ask for, in the form that they ask for."""
+        console.verbosity = self._level()
+        console.form.timestamp = "timestamp" in self.log_format
+        console.form.line_info = "line-info" in self.log_format
+        console.form.colours = "no-colors" not in self.log_format
+
+    def open_log(self, console: Console) -> None:
+        """Begin the file of ``--log-file``; and say what of the options has no effect. Raises UsageError."""
+        if self.log_file:
+            console.log = LogFile(self.log_file)
+        without_effect = [f"{path}:{level.lower()}" for path, level in self.verbosity or () if path]
+        if without_effect:
+            shown = next(name for name, level in LEVELS.items() if level == console.verbosity)
+            console.warn(
+                f"--verbosity {' '.join(without_effect)} has no effect: biopsy has no level for a part of its sources; "
+                f"{shown.lower()} holds for all of them"
+            )
+
+    def _level(self) -> int:
+        """How many times ``-v``, negative for ``-q``: what is loudest or most silent has a name too."""
+        if self.silent:
+            return LEVELS["CRITICAL"]
+        for path, level in reversed(self.verbosity or ()):
+            if not path:
+                return LEVELS[level]
+        return max(min(LEVELS.values()), min(max(LEVELS.values()), self.verbose - self.quiet))
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """``-v``, ``-q`` and the like."""
+    group = parser.add_argument_group("messages (these may also stand before the command)")
+    group.add_argument("-h", nargs=0, action=_Help, help="show what most people need, and exit")
+    group.add_argument("--help", nargs=0, action=_Help, help="show all options, and exit")
+    MessageOptions.add(group)
+    group.add_argument(*reversed(VERSION), nargs=0, action=_Version, help="show the version and exit")
 
 
 class _Help(argparse.Action):

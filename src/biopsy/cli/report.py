@@ -9,13 +9,14 @@ import argparse
 import contextlib
 import json
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from biopsy import errors
 from biopsy.cli.arguments import types
+from biopsy.cli.arguments.declared import Options, option
 from biopsy.processes.writing import require_writable, write_whole
 from biopsy.text import line_of, size_text
 
@@ -60,18 +61,8 @@ def execute(args: argparse.Namespace, console: Console) -> int:
     return 0
 
 
-# ``--report``: the same option, with the same meaning, in every command that finds something.
-
-HELP = "write all that was found to this file: FILE.json as JSON, FILE.html as a page that shows it"
-"""What its help says, in every command."""
-
-
-def add_report(group: argparse.ArgumentParser | argparse._ArgumentGroup, *spellings: str) -> None:
-    """Add it, into ``args.report``; ``spellings`` are other names that it has in a command."""
-    group.add_argument("--report", *spellings, dest="report", type=types.WRITTEN, metavar="FILE", help=HELP)
-
-
-# The file of ``--report``: that it can be written is made sure of at the beginning, it is written whole at the end.
+# ``--report``, the same option with the same meaning in every command that finds something. That its file can be
+# written is made sure of at the beginning; it is written whole at the end.
 
 Sections: TypeAlias = "Callable[[], Mapping[str, Any]]"
 """Makes what a command has to tell besides what every report begins with; called only if a report is wanted."""
@@ -149,25 +140,42 @@ def page_in(report: bytes) -> bytes:
     return page_of(json.loads(report)).encode()
 
 
-def report_file(args: argparse.Namespace, console: Console) -> ReportFile:
-    """The report that a command line asks for.
+class ReportOption(Options):
+    """The report of a command line: its words, and when it began, as ``ReportFile`` has it."""
 
-    Raises UsageError if it could not be written, BiopsyError for a page without what makes pages.
-    """
-    from biopsy.cli import commands
-
-    command = commands.read(args.words).command
-    if args.report is not None:
-        require_writable(args.report)
-        if args.report.suffix == _PAGE:
-            from biopsy.findings.page.document import require_possible
-
-            require_possible()
-    return ReportFile(
-        path=args.report,
-        command=" ".join(command.words) if command else "",
-        line=line_of(["biopsy", *args.words]),
-        began=args.began,
-        started=args.started,
-        console=console,
+    report: Path | None = option(
+        "--report",
+        type=types.WRITTEN,
+        meaning="write all that was found to this file: FILE.json as JSON, FILE.html as a page that shows it",
     )
+    words: Sequence[str] = ()
+    began: float = 0
+    started: float = 0
+
+    def report_file(self, console: Console) -> ReportFile:
+        """The report that is asked for.
+
+        Raises UsageError if it could not be written, BiopsyError for a page without what makes pages.
+        """
+        from biopsy.cli import commands
+
+        command = commands.read(self.words).command
+        if self.report is not None:
+            require_writable(self.report)
+            if self.report.suffix == _PAGE:
+                from biopsy.findings.page.document import require_possible
+
+                require_possible()
+        return ReportFile(
+            path=self.report,
+            command=" ".join(command.words) if command else "",
+            line=line_of(["biopsy", *self.words]),
+            began=self.began,
+            started=self.started,
+            console=console,
+        )
+
+
+def report_file(args: argparse.Namespace, console: Console) -> ReportFile:
+    """The report that a command line asks for. Raises as ``ReportOption.report_file``."""
+    return ReportOption.of(args).report_file(console)

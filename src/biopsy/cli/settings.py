@@ -14,9 +14,7 @@ from typing import Any, TypeAlias, TypeVar
 
 from biopsy import errors
 from biopsy.checks.own_program import HELP, NO_SETTINGS, SETTINGS_VARIABLE, VERSION
-from biopsy.cli.advice import LIMITS, MAKING
-from biopsy.cli.arguments.checks import REST_OPTIONS
-from biopsy.cli.commands import COMMANDS, Command, own_command
+from biopsy.cli.commands import COMMANDS, REST_OPTIONS, Command, own_command
 from biopsy.cli.parser import Parser, parser_of
 from biopsy.processes.own_files import folder_of_user, has_modes
 from biopsy.processes.reading import read_plain
@@ -253,9 +251,10 @@ def _of_engine(text: str) -> str:
 
 DECIDING = frozenset({
     "--engine", *(f"--{key}" for key in (*TOLERANCES, *INPUTS, *PATHS)),
-    *LIMITS, *MAKING, "--load-outputs", "--compare-with", "--compare-func-script", "--postprocess-func-script",
-    "--build-only", "--onnx-outputs", "--onnx-outputs-by-type", "--onnx-exclude-outputs", "--match", "--fail-regex",
-    "--fail-code", "--ignore-fail-code", "--allow-vacuous-check", "--allow-invalid", "--require-uniform",
+    "--top-k", "--index-tolerance", "--compare", "--data-loader-script", "--load-outputs", "--compare-with",
+    "--compare-func-script", "--postprocess-func-script", "--build-only", "--onnx-outputs",
+    "--onnx-outputs-by-type", "--onnx-exclude-outputs", "--match", "--fail-regex", "--fail-code",
+    "--ignore-fail-code", "--allow-vacuous-check", "--allow-invalid", "--require-uniform",
 })  # fmt: skip
 """Options with which a model may pass that fails without them: a verdict names those that a file gave."""
 

@@ -10,10 +10,10 @@ from biopsy import errors
 from biopsy.checks.words import as_word
 from biopsy.cli.advice import Advice, say_advice
 from biopsy.cli.arguments import checks, comparing, types
-from biopsy.cli.arguments.groups import FACTORY, add_module
+from biopsy.cli.arguments.groups import FACTORY, ModuleOptions
 from biopsy.cli.console import COLUMN, Console
 from biopsy.cli.debug.checking import ended_politely
-from biopsy.cli.report import add_report, report_file
+from biopsy.cli.report import ReportOption, report_file
 from biopsy.processes.writing import require_writable
 from biopsy.text import first_of, line_of
 from biopsy.torch.facts import TorchDiagnosis
@@ -42,7 +42,7 @@ narrower than rounding: whose fault that is, is said as far as it is known; 2 wr
 def configure(parser: argparse.ArgumentParser) -> None:
     """Add the options of ``torch``."""
     parser.epilog = _EPILOG
-    add_module(parser)
+    ModuleOptions.add(parser)
     parser.add_argument(
         "-o",
         "--output",
@@ -60,9 +60,9 @@ def configure(parser: argparse.ArgumentParser) -> None:
     )
     _add_comparison(parser.add_argument_group("what is compared, and how"))
     group = parser.add_argument_group("what is told")
-    add_report(group)
+    ReportOption.add(group)
     group.add_argument("--json", action="store_true", help="print the report as JSON on stdout, and nothing else")
-    checks.add_events(group)
+    checks.EventsOption.add(group)
 
 
 def _add_comparison(group: argparse._ArgumentGroup) -> None:

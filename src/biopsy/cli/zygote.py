@@ -9,7 +9,6 @@ has the ``words`` of one, and under ``BIOPSY_VERDICT`` the path to say its verdi
 
 from __future__ import annotations
 
-import argparse
 import os
 import sys
 from collections.abc import Mapping, Sequence
@@ -20,8 +19,7 @@ from typing import Any
 from biopsy import errors
 from biopsy.checks.own_program import NO_SETTINGS, SETTINGS_VARIABLE
 from biopsy.cli import cold_start
-from biopsy.cli.arguments import types
-from biopsy.cli.run import options
+from biopsy.cli.run.options import RunOptions
 from biopsy.engines.base import Engine
 from biopsy.engines.registry import created_plain
 from biopsy.processes.forks import connections_of_environment, is_parted_fork
@@ -33,29 +31,29 @@ def main() -> int:
     """Load, and part: the fork serves checks, unless these words cannot be served, and this process waits."""
     asked, lifeline, *words = arguments()
     connections = connections_of_environment()
-    args = cold_start.options_of(words)
-    engines = [] if args is None else cold_start.load(args)
-    if args is not None and _may_be_served(args, engines) and is_parted_fork(int(lifeline)):
+    options = cold_start.options_of(words)
+    engines = [] if options is None else cold_start.load(options)
+    if options is not None and _may_be_served(options, engines) and is_parted_fork(int(lifeline)):
         os.close(int(asked))
-        warm_up(args, engines)
+        warm_up(options, engines)
         serve_forks(_check, connections)
     for descriptor in (int(lifeline), *connections):
         os.close(descriptor)
     return cold_start.wait(int(asked), engines)
 
 
-def _may_be_served(args: argparse.Namespace, engines: Sequence[type[Engine]]) -> bool:
-    runs_scripts = args.data_loader_script or options.are_given(args)
-    is_plain = not (runs_scripts or types.are_given(args))  # limits are kept by a process that only waits
+def _may_be_served(options: RunOptions, engines: Sequence[type[Engine]]) -> bool:
+    runs_scripts = options.data_loader_script or options.has_functions
+    is_plain = not (runs_scripts or options.has_limits)  # limits are kept by a process that only waits
     return bool(engines) and all(engine.forks_warm for engine in engines) and is_plain
 
 
-def warm_up(args: argparse.Namespace, engines: Sequence[type[Engine]]) -> None:
+def warm_up(options: RunOptions, engines: Sequence[type[Engine]]) -> None:
     """Load what checks with these options will need: engines, inputs and golden values."""
     for engine in engines:
         with suppress(errors.BiopsyError):  # an engine that is missing will be told of by the check
             created_plain(engine).warm_up()
-    paths = (*(args.load_inputs or ()), *(args.load_outputs or ()))
+    paths = (*(options.load_inputs or ()), *(options.load_outputs or ()))
     from biopsy.tensors import files
 
     for path in paths:

@@ -22,7 +22,7 @@ from onnx import helper
 
 from biopsy.cli.app import main
 from biopsy.cli.arguments import checks
-from biopsy.cli.debug import reduce as options
+from biopsy.cli.debug import reduce_options as options
 from biopsy.session.result_file import Resume
 from support.models import chain, info, model, save, seeds_example, weight
 from support.predicates import names
@@ -724,7 +724,7 @@ def test_inputs_are_part_of_what_a_journal_answers_for() -> None:
     def resume(*words: str) -> Resume:
         parser = argparse.ArgumentParser()
         options.add(parser)
-        return checks.resume_of(parser.parse_args(["model.onnx", *words]), Path("journal"), "reduction")
+        return checks.ResumedSearch.of(parser.parse_args(["model.onnx", *words])).resume(Path("journal"), "reduction")
 
     assert resume().about == {}
     assert resume("--seed", "0").about == {"option --seed": "0"}

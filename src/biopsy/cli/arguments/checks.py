@@ -1,19 +1,24 @@
-"""Options that the commands with a check share. Texts that differ from command to command are arguments."""
+"""Options that the commands with a check share. What differs from command to command is said when they are added."""
 
 from __future__ import annotations
 
-import argparse
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Literal
 
-from biopsy.cli.arguments import groups, types
+from biopsy.cli.arguments import types
+from biopsy.cli.arguments.declared import Options, option, switch
+from biopsy.cli.arguments.groups import RecordedInputs
+from biopsy.cli.commands import REST_OPTIONS as REST_OPTIONS
 
 if TYPE_CHECKING:
+    from biopsy.checks.judge import Rules
+    from biopsy.checks.outcome import Artifacts
+    from biopsy.session.flakiness import Repeating
     from biopsy.session.result_file import Resume
+    from biopsy.session.trial import Budget
 
-
-REST_OPTIONS = ("--check", "--check-inference")
-"""These take the whole rest of the line, whatever it holds."""
 
 DEFAULT_CANDIDATE = "polygraphy_debug.onnx"
 """Where candidates are written, and what stands for them in a check, as for Polygraphy."""
@@ -27,156 +32,220 @@ CANDIDATE = f"{{}}, or the name of --iter-artifact ({DEFAULT_CANDIDATE}), stands
 ASKED = "Without --check, you are asked"
 
 
-def add_command(group: argparse._ArgumentGroup, command: str, *sentences: str) -> None:
-    """``--check``: what the ``command`` is for; ``sentences`` say what its words may hold, and more."""
-    meaning = ". ".join((f"{command}; takes the rest of the line", *sentences))
-    group.add_argument(*REST_OPTIONS, nargs="...", metavar="COMMAND ...", help=meaning)
+class CheckOption(Options):
+    """The check: all words behind it."""
+
+    check: list[str] | None = option(*REST_OPTIONS, nargs="...", metavar="COMMAND ...", meaning="{text}")
 
 
-def add_rules(group: argparse._ArgumentGroup, match: str) -> None:
-    """What counts as a failure: ``--fail-code`` and its like. ``match`` begins the help of ``--match``."""
-    codes = group.add_mutually_exclusive_group()
-    codes.add_argument(
+class RuleOptions(Options):
+    """What counts as a failure."""
+
+    fail_code: Sequence[int] | None = option(
         "--fail-code",
         "--fail-returncode",
+        rivals="codes",
         nargs="+",
         type=types.status,
         action="extend",
         metavar="STATUS",
-        help="only these exit statuses are failures",
+        meaning="only these exit statuses are failures",
     )
-    codes.add_argument(
+    ignore_fail_code: Sequence[int] | None = option(
         "--ignore-fail-code",
         "--ignore-fail-returncode",
+        rivals="codes",
         nargs="+",
         type=types.status,
         action="extend",
         metavar="STATUS",
-        help="these exit statuses are not failures",
+        meaning="these exit statuses are not failures",
     )
-    group.add_argument(
+    fail_regex: Sequence[str] | None = option(
         "--fail-regex",
         nargs="+",
         action="extend",
         metavar="REGEX",
-        help="a check fails only if its output matches one of these",
+        meaning="a check fails only if its output matches one of these",
     )
-    group.add_argument(
+    match: Literal["any", "status", "auto", "message", "exact"] = option(
         "--match",
         choices=("any", "status", "auto", "message", "exact"),
         default="auto",
-        help=f"{match} (default: auto: by the check's own report, else the uncaught Python exception, else the exit "
+        text="how alike two failures must be to count as the same",
+        meaning="{text} (default: auto: by the check's own report, else the uncaught Python exception, else the exit "
         "status)",
     )
 
+    def rules(self) -> Rules:
+        """The same for a judge. Raises UsageError for what is no regular expression."""
+        from biopsy.checks.judge import Rules
 
-def add_timeout(group: argparse._ArgumentGroup, default: str) -> None:
-    """``--check-timeout`` and ``--keep-processes``; ``default`` says in words what holds without the first."""
-    group.add_argument(
+        return Rules(
+            fail_codes=frozenset(self.fail_code or ()),
+            ignored_codes=frozenset(self.ignore_fail_code or ()),
+            fail_regexes=tuple(types.regex("--fail-regex", text) for text in self.fail_regex or ()),
+            match=self.match,
+        )
+
+
+class CheckTimeOptions(Options):
+    """When a check ends, and what ends with it; ``cli.app`` applies the second."""
+
+    check_timeout: float | None = option(
         "--check-timeout",
         type=types.duration,
         metavar="SECONDS",
-        help=f"end a check that takes longer (default: {default})",
+        text="20 times as long as the first, at least 60",
+        meaning="end a check that takes longer (default: {text})",
     )
-    add_keep_processes(group)
-
-
-def add_keep_processes(group: argparse._ArgumentGroup) -> None:
-    """``--keep-processes``, which ``cli.app`` applies."""
-    group.add_argument(
+    keep_processes: bool = switch(
         "--keep-processes",
-        action="store_true",
-        help="keep processes that a check leaves in the background, such as a server for the next check, even when "
+        meaning="keep processes that a check leaves in the background, such as a server for the next check, even when "
         "biopsy has ended (default: they end with the check)",
     )
 
 
-def add_memory(group: argparse._ArgumentGroup, meaning: str = "") -> None:
-    """``--check-memory``; ``meaning`` says what it makes of a candidate."""
-    group.add_argument(
+class CheckMemoryOption(Options):
+    """How much memory a check may use."""
+
+    check_memory: int | None = option(
         "--check-memory",
         type=types.byte_size,
         metavar="SIZE",
-        help=f"end a check whose processes together use more, such as 4GB{meaning} (default: no limit)",
+        meaning="end a check whose processes together use more, such as 4GB{text} (default: no limit)",
     )
 
 
-def add_cold(group: argparse._ArgumentGroup) -> None:
-    """``--cold-checks``."""
-    group.add_argument(
+class VacuousOption(Options):
+    """Whether a check is followed that nearly anything fails."""
+
+    allow_vacuous_check: bool = switch(
+        "--allow-vacuous-check",
+        meaning="continue even if a model of a single Identity node fails the check the same way, so that the result "
+        "says nothing; without this the status is then 4, and nothing is written",
+    )
+
+
+class ColdOption(Options):
+    """Whether checks are never forked."""
+
+    cold_checks: bool = switch(
         "--cold-checks",
-        action="store_true",
-        help="start a process for every check, even for those that fork a warm one: 'biopsy run' and Python scripts",
+        meaning="start a process for every check, even for those that fork a warm one: 'biopsy run' and Python scripts",
     )
 
 
-def add_repeating(group: argparse._ArgumentGroup) -> None:
-    """``--repeat`` and ``--confidence``."""
-    group.add_argument(
+class RepeatOptions(Options):
+    """How often a flaky check is asked."""
+
+    repeat: int | None = option(
         "--repeat",
         type=types.positive,
-        metavar="N",
-        help="a candidate passes only if it passes N times (default: once; if the failure turns out to be flaky, as "
+        meaning="a candidate passes only if it passes N times (default: once; if the failure turns out to be flaky, as "
         "often as --confidence requires)",
     )
-    group.add_argument(
+    confidence: float = option(
         "--confidence",
         type=types.probability,
         default=0.99,
         metavar="P",
-        help="if the failure is flaky: how sure to be that a candidate passes (default: 0.99)",
+        meaning="if the failure is flaky: how sure to be that a candidate passes (default: 0.99)",
     )
 
+    def repeating(self) -> Repeating:
+        """The same for a search."""
+        from biopsy.session.flakiness import Repeating
 
-def add_limits(group: argparse._ArgumentGroup) -> None:
-    """``--jobs``, ``--max-checks`` and ``--max-time``."""
-    group.add_argument(
+        return Repeating(repeat=self.repeat, confidence=self.confidence)
+
+
+class BudgetOptions(Options):
+    """How many checks run at once, and when the search ends."""
+
+    jobs: int | None = option(
         "--jobs",
         type=types.positive,
-        metavar="N",
-        help="run N checks at once; the result is the same for any N (default: one per processor, or 1 where checks "
+        meaning="run N checks at once; the result is the same for any N (default: one per processor, or 1 where checks "
         "would share files)",
     )
-    group.add_argument(
-        "--max-checks", type=types.positive, metavar="N", help="stop after N checks, with the best result so far"
+    max_checks: int | None = option(
+        "--max-checks", type=types.positive, meaning="stop after N checks, with the best result so far"
     )
-    group.add_argument(
+    max_time: float | None = option(
         "--max-time",
         type=types.duration,
         metavar="TIME",
-        help="stop after this time (90s, 10m, 2h), with the best result so far",
+        meaning="stop after this time (90s, 10m, 2h), with the best result so far",
     )
 
+    def budget(self) -> Budget:
+        """The limits of the search."""
+        from biopsy.session.trial import Budget
 
-def add_resume(group: argparse._ArgumentGroup, search: str) -> None:
-    """``--fresh`` and the replays. ``search`` names what could be resumed."""
-    group.add_argument(
+        return Budget(checks=self.max_checks, seconds=self.max_time)
+
+
+class FreshOption(Options):
+    """Whether a search begins anew."""
+
+    fresh: bool = switch(
         "--fresh",
-        action="store_true",
-        help=f"start over instead of resuming an interrupted {search}, whose journal (OUTPUT.journal) is kept aside",
-    )
-    add_replays(
-        group, "start with the outcomes in this file, written by --save-debug-replay", "save every outcome as JSON"
-    )
-    group.add_argument(
-        "--replay-form",
-        choices=("biopsy", "polygraphy"),
-        default="biopsy",
-        help="the form of --save-debug-replay; only that of biopsy can be loaded again (default: biopsy)",
+        meaning="start over instead of resuming an interrupted search, whose journal (OUTPUT.journal) is kept aside",
     )
 
 
-def add_replays(group: argparse._ArgumentGroup, loaded: str, saved: str) -> None:
-    """``--load-debug-replay`` and ``--save-debug-replay``, and what each does."""
-    group.add_argument("--load-debug-replay", type=types.READ, metavar="FILE", help=loaded)
-    group.add_argument(
+class ReplayOptions(Options):
+    """Outcomes of an earlier search, and those of this one."""
+
+    load_debug_replay: Path | None = option(
+        "--load-debug-replay",
+        type=types.READ,
+        meaning="start with the outcomes in this file, written by --save-debug-replay",
+    )
+    save_debug_replay: Path | None = option(
         "--save-debug-replay",
         type=types.written_over("load_debug_replay"),
         nargs="?",
         const=Path("polygraphy_debug_replay.json"),
-        metavar="FILE",
-        help=f"{saved} (default FILE: polygraphy_debug_replay.json)",
+        text="save every outcome as JSON",
+        meaning="{text} (default FILE: polygraphy_debug_replay.json)",
     )
+
+
+class ResumeOptions(FreshOption, ReplayOptions):
+    """Whether an interrupted search goes on, and its replays."""
+
+    replay_form: Literal["biopsy", "polygraphy"] = option(
+        "--replay-form",
+        choices=("biopsy", "polygraphy"),
+        default="biopsy",
+        meaning="the form of --save-debug-replay; only that of biopsy can be loaded again (default: biopsy)",
+    )
+
+
+class ResumedSearch(ResumeOptions, RecordedInputs):
+    """What decides whether a search goes on where another one ended: outcomes depend on the inputs, too."""
+
+    runtime_env: Path | None = None  # it makes other engines of the machines of --on
+    environments: Mapping[str, str] = MappingProxyType({})
+
+    def resume(self, journal: Path | None, search: str) -> Resume:
+        """The same for a search, whose journal it is; ``search`` is what a person calls it."""
+        from biopsy.session.result_file import Resume
+
+        script = self.data_loader_script
+        files = (script and types.script_with_function(script), self.runtime_env)
+        return Resume(
+            journal=journal,
+            fresh=self.fresh,
+            load=self.load_debug_replay,
+            save=self.save_debug_replay,
+            polygraphy_form=self.replay_form == "polygraphy",
+            files=(*(self.load_inputs or ()), *(file for file in files if file)),
+            search=search,
+            about={**{f"option {name}": str(value) for name, value in self.draws_given().items()}, **self.environments},
+        )
 
 
 def journal_of(output: Path) -> Path:
@@ -184,88 +253,60 @@ def journal_of(output: Path) -> Path:
     return output.parent / f"{output.name}.journal"
 
 
-def resume_of(args: argparse.Namespace, journal: Path | None, search: str) -> Resume:
-    """What the options of ``add_resume`` say; outcomes depend on the inputs, too."""
-    from biopsy.session.result_file import Resume
+class ShownOutputOptions(Options):
+    """The output of which checks is shown."""
 
-    draws = {f"option {name}": str(value) for name, value in groups.draws_given(args).items()}
-    return Resume(
-        journal=journal,
-        fresh=args.fresh,
-        load=args.load_debug_replay,
-        save=args.save_debug_replay,
-        polygraphy_form=args.replay_form == "polygraphy",
-        files=_inputs_read(args),
-        search=search,
-        about={**draws, **getattr(args, "environments", {})},
+    show_output: bool = switch("--show-output", rivals="shown", meaning="show the output of every check")
+    hide_fail_output: bool = switch(
+        "--hide-fail-output", rivals="shown", meaning="hide even the output of {text}", text="the first failure"
     )
 
 
-def _inputs_read(args: argparse.Namespace) -> tuple[Path, ...]:
-    script: str | None = args.data_loader_script
-    environment: Path | None = getattr(args, "runtime_env", None)  # it makes other engines of the machines of --on
-    return (
-        *(args.load_inputs or ()),
-        *([types.script_with_function(script)] if script else ()),
-        *([environment] if environment else ()),
-    )
+class ArtifactOptions(Options):
+    """The files of a check that are kept, sorted by its outcome."""
 
-
-def add_shown_output(group: argparse._ArgumentGroup, hidden: str) -> None:
-    """``--show-output`` or ``--hide-fail-output``; ``hidden`` is the failure whose output the latter hides too."""
-    shown = group.add_mutually_exclusive_group()
-    shown.add_argument("--show-output", action="store_true", help="show the output of every check")
-    shown.add_argument("--hide-fail-output", action="store_true", help=f"hide even the output of {hidden}")
-
-
-def add_artifacts(group: argparse._ArgumentGroup) -> None:
-    """``--artifacts`` and ``--art-dir``."""
-    group.add_argument(
+    artifacts: Sequence[Path] = option(
         "--artifacts",
         nargs="+",
         type=types.ARTIFACT,
         default=[],
-        metavar="FILE",
-        help="after each check, sort these files into 'good', 'bad' and 'other'",
+        meaning="after each check, sort these files into 'good', 'bad' and 'other'",
     )
-    group.add_argument(
+    art_dir: Path = option(
         "--art-dir",
         "--artifacts-dir",
         type=types.FOLDER_WRITTEN,
         default=Path("polygraphy_artifacts"),
-        metavar="DIR",
-        help="the folder that they are sorted into (default: polygraphy_artifacts)",
+        meaning="the folder that they are sorted into (default: polygraphy_artifacts)",
     )
 
+    def sorted_files(self) -> Artifacts:
+        """The same for whoever runs the checks."""
+        from biopsy.checks.outcome import Artifacts
 
-def add_iteration_artifact(
-    group: argparse._ArgumentGroup, meaning: str, last: str, *, default: Path | None = None
-) -> None:
-    """``--iter-artifact``, with its help, and ``--no-remove-intermediate``, which keeps the ``last`` one."""
-    group.add_argument(
-        "--iter-artifact",
-        "--intermediate-artifact",
-        type=types.ITERATION,
-        default=default,
-        metavar="FILE",
-        help=meaning,
+        return Artifacts(tuple(self.artifacts), self.art_dir)
+
+
+class IterationOptions(Options):
+    """The files that are made anew for each check."""
+
+    iter_artifact: Path | None = option(
+        "--iter-artifact", "--intermediate-artifact", type=types.ITERATION, meaning="{text}"
     )
-    group.add_argument("--no-remove-intermediate", action="store_true", help=f"keep {last} there at the end")
-
-
-def add_iteration_info(group: argparse._ArgumentGroup) -> None:
-    """``--iter-info``."""
-    group.add_argument(
+    no_remove_intermediate: bool = switch(
+        "--no-remove-intermediate", meaning="keep {text} there at the end", text="the last candidate"
+    )
+    iter_info: Path | None = option(
         "--iter-info",
         "--iteration-info",
         type=types.ITERATION,
-        metavar="FILE",
-        help='before each check, write {"iteration": N} into this file',
+        meaning='before each check, write {"iteration": N} into this file',
     )
 
 
-def add_events(group: argparse._ArgumentGroup) -> None:
-    """``--events``."""
-    group.add_argument(
-        "--events", type=types.WRITTEN, metavar="FILE", help="write what happens to this file, as JSON lines"
+class EventsOption(Options):
+    """Where everything that happens is written."""
+
+    events: Path | None = option(
+        "--events", type=types.WRITTEN, meaning="write what happens to this file, as JSON lines"
     )

@@ -9,12 +9,21 @@ import math
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from biopsy import errors
-from biopsy.cli.arguments import types
-from biopsy.cli.arguments.groups import SAVED_FORMATS
-from biopsy.comparison.tolerance import DEFAULT_LIMITS, METRICS, STATS, Metric, MetricLimits, Stat, TopK
+from biopsy.cli.arguments.declared import Options, option
+from biopsy.comparison.tolerance import (
+    DEFAULT_LIMITS,
+    METRICS,
+    STATS,
+    Metric,
+    MetricLimits,
+    Stat,
+    Stats,
+    Tolerances,
+    TopK,
+)
 from biopsy.model.tensor_type import Dim, Shape
 from biopsy.text import did_you_mean
 
@@ -32,137 +41,128 @@ _COMPARISONS: dict[str, frozenset[str]] = {
 """What ``--compare`` takes, as Polygraphy spells it -> the metrics, "simple" for the tolerances."""
 
 
-def add_comparing(parser: argparse.ArgumentParser) -> None:
-    """Golden values, tolerances and what of the error is held against them."""
-    group = parser.add_argument_group("outputs and comparison")
-    group.add_argument(
-        "--save-outputs",
-        "--save-results",
-        type=types.WRITTEN,
-        metavar="FILE",
-        help=f"save the outputs of every engine: {SAVED_FORMATS}",
-    )
-    group.add_argument(
-        "--load-outputs",
-        "--load-results",
-        nargs="+",
-        type=types.READ,
-        metavar="FILE",
-        help="compare every engine, the first one too, with all of these golden values",
-    )
-    add_tolerances(group)
-    group.add_argument("--validate", action="store_true", help="fail if an output holds NaN or infinity")
-    group.add_argument("--fail-fast", action="store_true", help="stop at the first failure")
-    group.add_argument(
-        "--warm-up",
-        type=types.count,
-        default=0,
-        metavar="N",
-        help="runs before the first one that is timed (default: 0)",
-    )
-
-
-def add_tolerances(group: argparse._ArgumentGroup) -> None:
+class ToleranceOptions(Options):
     """The tolerances, and what of the error is held against them."""
-    tolerance = "for all outputs or one of them (default: 1e-5"
-    group.add_argument(
+
+    atol: Sequence[str] | None = option(
         "--atol",
         "--abs-tol",
         "--absolute-tolerance",
         nargs="+",
         metavar="[OUTPUT:]VALUE",
-        help=f"largest absolute difference allowed, {tolerance}; 0 for integers and booleans)",
+        meaning="largest absolute difference allowed, for all outputs or one of them (default: 1e-5; 0 for integers "
+        "and booleans)",
     )
-    group.add_argument(
+    rtol: Sequence[str] | None = option(
         "--rtol",
         "--rel-tol",
         "--relative-tolerance",
         nargs="+",
         metavar="[OUTPUT:]VALUE",
-        help=f"largest difference allowed relative to the expected value, {tolerance}; for integers only by name)",
+        meaning="largest difference allowed relative to the expected value, for all outputs or one of them (default: "
+        "1e-5; for integers only by name)",
     )
-    group.add_argument(
+    check_error_stat: Sequence[str] | None = option(
         "--check-error-stat",
         nargs="+",
         metavar="[OUTPUT:]STAT",
-        help="what the tolerances apply to: elemwise, max, mean, median or quantile (default: elemwise)",
+        meaning="what the tolerances apply to: elemwise, max, mean, median or quantile (default: elemwise)",
     )
-    group.add_argument(
+    error_quantile: Sequence[str] | None = option(
         "--error-quantile",
         nargs="+",
         metavar="[OUTPUT:]Q",
-        help="the quantile for 'quantile', 0 to 1 (default: 0.99)",
+        meaning="the quantile for 'quantile', 0 to 1 (default: 0.99)",
     )
 
+    def tolerances(self) -> Tolerances:
+        """The tolerances by output. Raises UsageError for words that are none."""
+        return Tolerances(parse_tolerances(self.atol, "--atol"), parse_tolerances(self.rtol, "--rtol"))
 
-def add_limits(parser: argparse.ArgumentParser) -> None:
+    def stats(self) -> Stats:
+        """What is held against them. Raises UsageError for words that are none."""
+        return Stats(parse_stats(self.check_error_stat), parse_quantiles(self.error_quantile))
+
+
+def _limit(*spellings: str, metavar: str, meaning: str) -> Any:
+    return option(*spellings, nargs="+", metavar=metavar, meaning=meaning)
+
+
+class MetricOptions(Options):
     """The limits of other figures than the tolerances'."""
-    group = parser.add_argument_group(
-        "limits on other measures, for all outputs or one of them; they replace the default tolerances"
+
+    cosine: Sequence[str] | None = _limit(
+        "--cosine", "--cosine-similarity-threshold", metavar="[OUTPUT:]LEAST", meaning="cosine similarity, -1 to 1"
     )
-    least = "[OUTPUT:]LEAST"
-    most = "[OUTPUT:]MOST"
-    group.add_argument(
-        "--cosine", "--cosine-similarity-threshold", nargs="+", metavar=least, help="cosine similarity, -1 to 1"
-    )
-    group.add_argument(
+    psnr: Sequence[str] | None = _limit(
         "--psnr",
         "--psnr-threshold",
         "--psnr-tolerance",
-        nargs="+",
-        metavar=least,
-        help="peak signal-to-noise ratio, in dB",
+        metavar="[OUTPUT:]LEAST",
+        meaning="peak signal-to-noise ratio, in dB",
     )
-    group.add_argument(
-        "--snr", "--snr-threshold", "--snr-tolerance", nargs="+", metavar=least, help="signal-to-noise ratio, in dB"
+    snr: Sequence[str] | None = _limit(
+        "--snr", "--snr-threshold", "--snr-tolerance", metavar="[OUTPUT:]LEAST", meaning="signal-to-noise ratio, in dB"
     )
-    group.add_argument("--l2", "--l2-threshold", "--l2-tolerance", nargs="+", metavar=most, help="Euclidean distance")
-    group.add_argument("--ulp", nargs="+", metavar=most, help="most representable values between the two (ULPs)")
-    group.add_argument(
+    l2: Sequence[str] | None = _limit(
+        "--l2", "--l2-threshold", "--l2-tolerance", metavar="[OUTPUT:]MOST", meaning="Euclidean distance"
+    )
+    ulp: Sequence[str] | None = _limit(
+        "--ulp", metavar="[OUTPUT:]MOST", meaning="most representable values between the two (ULPs)"
+    )
+    top_k: Sequence[str] | None = _limit(
         "--top-k",
         "--postprocess",
         "--postprocess-func",
-        nargs="+",
         metavar="[OUTPUT:]K[,axis=A]",
-        help="compare the indices of the K greatest elements; 'top-K' means the same (axis: the last one by default)",
+        meaning="compare the indices of the K greatest elements; 'top-K' means the same (axis: the last one by "
+        "default)",
     )
-    group.add_argument(
-        "--index-tolerance", nargs="+", metavar=most, help="how many places an index may move (default: 0)"
+    index_tolerance: Sequence[str] | None = _limit(
+        "--index-tolerance", metavar="[OUTPUT:]MOST", meaning="how many places an index may move (default: 0)"
     )
-    _add_comparisons(group)
-
-
-def _add_comparisons(group: argparse._ArgumentGroup) -> None:
-    group.add_argument(
+    compare: Sequence[str] | None = _limit(
         "--compare",
         "--compare-func",
-        nargs="+",
         metavar="NAME",
-        help=f"the comparisons that every output must pass: {', '.join(_COMPARISONS)}; those without a limit of yours "
-        f"have {', '.join(f'{name} {value:g}' for name, value in DEFAULT_LIMITS.items())} (default: those with a "
+        meaning=f"the comparisons that every output must pass: {', '.join(_COMPARISONS)}; those without a limit of "
+        f"yours have {', '.join(f'{name} {value:g}' for name, value in DEFAULT_LIMITS.items())} (default: those with a "
         "limit of yours, else simple: the tolerances)",
     )
 
+    @classmethod
+    def add_group(cls, parser: argparse.ArgumentParser) -> None:
+        """Add them as the group of a command's options."""
+        title = "limits on other measures, for all outputs or one of them; they replace the default tolerances"
+        cls.add(parser.add_argument_group(title))
 
-def limits_of(args: argparse.Namespace) -> MetricLimits:
-    """The limits asked for. Raises UsageError for words that are none."""
-    values: dict[Metric, dict[str, float]] = {}
-    for metric, words, example in (
-        ("cosine", args.cosine, "0.999 out:0.99"),
-        ("psnr", args.psnr, "30 out:40"),
-        ("snr", args.snr, "20 out:30"),
-        ("l2", args.l2, "1e-5 out:1e-3"),
-        ("ulp", args.ulp, "4 out:100"),
-        ("indices", args.index_tolerance, "0 out:2"),
-    ):
-        assert metric in METRICS
-        if words:
-            option = "--index-tolerance" if metric == "indices" else f"--{metric}"
-            values[metric] = by_name(
-                words, option, example, partial(number_from, least=-1 if metric == "cosine" else 0)
-            )
-    tops = by_name(args.top_k, "--top-k", "5 out:3,axis=1", _top)
-    return MetricLimits(values, tops, _chosen(args.compare, bool(tops)))
+    def metric_limits(self) -> MetricLimits:
+        """The limits asked for. Raises UsageError for words that are none."""
+        values: dict[Metric, dict[str, float]] = {}
+        for metric, words, example in (
+            ("cosine", self.cosine, "0.999 out:0.99"),
+            ("psnr", self.psnr, "30 out:40"),
+            ("snr", self.snr, "20 out:30"),
+            ("l2", self.l2, "1e-5 out:1e-3"),
+            ("ulp", self.ulp, "4 out:100"),
+            ("indices", self.index_tolerance, "0 out:2"),
+        ):
+            assert metric in METRICS
+            if words:
+                option = "--index-tolerance" if metric == "indices" else f"--{metric}"
+                values[metric] = by_name(
+                    words, option, example, partial(number_from, least=-1 if metric == "cosine" else 0)
+                )
+        tops = by_name(self.top_k, "--top-k", "5 out:3,axis=1", _top)
+        return MetricLimits(values, tops, _chosen(self.compare, bool(tops)))
+
+
+class JudgeOptions(ToleranceOptions, MetricOptions):
+    """What counts as equal."""
+
+    def limits(self) -> tuple[Tolerances, Stats, MetricLimits]:
+        """What outputs are held against. Raises UsageError for words that are no limits."""
+        return self.tolerances(), self.stats(), self.metric_limits()
 
 
 def _chosen(words: Sequence[str] | None, ranked: bool) -> frozenset[str] | None:

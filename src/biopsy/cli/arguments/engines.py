@@ -6,11 +6,12 @@ from __future__ import annotations
 
 import argparse
 import re
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from typing import NamedTuple
+from collections.abc import Callable, Collection, Iterable, Sequence
+from typing import Any, NamedTuple
 
 from biopsy import errors
 from biopsy.cli.arguments import types
+from biopsy.cli.arguments.declared import Options, option, switch
 from biopsy.cli.console import Console
 from biopsy.engines.base import RELEASE_SETTINGS, Engine
 from biopsy.engines.registry import (
@@ -29,16 +30,6 @@ PLAIN = "--trt"
 """What stands in ``args.engines`` for the flag, so that the options here apply to it alone."""
 
 
-_SWITCHES = {
-    "--fp16": ("fp16", "allow float16 (TensorRT 10 only: later versions use the types of the model)"),
-    "--bf16": ("bf16", "allow bfloat16 (TensorRT 10 only)"),
-    "--fp8": ("fp8", "allow 8-bit floats (TensorRT 10 only)"),
-    "--int8": ("int8", "allow int8 (TensorRT 10 only)"),
-    "--tf32": ("tf32", "allow TF32 for float32"),
-    "--strongly-typed": ("strongly_typed", "use the types of the model (later versions than TensorRT 10 always do)"),
-}
-"""Flag -> its setting and help."""
-
 _BUILDER_FLAGS = {
     "--sparse-weights": "sparse_weights",
     "--version-compatible": "version_compatible",
@@ -54,74 +45,16 @@ _BUILDER_FLAGS = {
 }
 """Flag -> TensorRT's builder flag."""
 
-_ONE, _MANY = False, True
-_FILES = {
-    "load_timing_cache": types.READ_TEXT,
-    "save_timing_cache": types.written_over(
-        "trt_load_timing_cache", "artifacts", textual=True
-    ),  # one cache that grows is usual, and so is one that each build leaves
-    "plugins": types.READ_TEXT,
-}
-"""Settings that name files."""
-
-_WORDS = (
-    (
-        ("--trt-min-shapes",),
-        "min_shapes",
-        "NAME:[d0,...]",
-        _MANY,
-        "smallest input shapes; repeat this, --trt-opt-shapes and --trt-max-shapes for several optimization profiles: "
-        "the n-th of each belong together",
-    ),
-    (("--trt-opt-shapes",), "opt_shapes", "NAME:[d0,...]", _MANY, "input shapes to optimize for"),
-    (("--trt-max-shapes",), "max_shapes", "NAME:[d0,...]", _MANY, "largest input shapes"),
-    (
-        ("--trt-outputs",),
-        "outputs",
-        "NAME",
-        _MANY,
-        "tensors of TensorRT's network to return; 'mark all' returns every one",
-    ),
-    (("--trt-exclude-outputs",), "exclude_outputs", "NAME", _MANY, "do not return these of them"),
-    (
-        ("--pool-limit", "--memory-pool-limit"),
-        "pool",
-        "POOL:SIZE",
-        _MANY,
-        "limits of memory pools, such as workspace:16M",
-    ),
-    (("--workspace",), "pool.workspace", "SIZE", _ONE, "the limit of the workspace pool"),
-    (("--load-timing-cache",), "load_timing_cache", "FILE", _ONE, "start with this timing cache"),
-    (("--save-timing-cache",), "save_timing_cache", "FILE", _ONE, "write the timing cache to this file"),
-    (("--builder-optimization-level",), "optimization", "LEVEL", _ONE, "from 0 to 5"),
-    (("--hardware-compatibility-level",), "hardware_compatibility", "LEVEL", _ONE, "such as ampere_plus"),
-    (("--profiling-verbosity",), "profiling_verbosity", "LEVEL", _ONE, "such as detailed"),
-    (("--tiling-optimization-level",), "tiling_optimization", "LEVEL", _ONE, "such as moderate"),
-    (("--runtime-platform",), "runtime_platform", "NAME", _ONE, "such as windows_amd64"),
-    (("--max-aux-streams",), "max_aux_streams", "N", _ONE, "most auxiliary streams"),
-    (("--tactic-sources",), "tactic_sources", "NAME", _MANY, "use only these tactic sources"),
-    (("--onnx-flags",), "onnx_flags", "NAME", _MANY, "flags of the ONNX parser, such as native_instancenorm"),
-    (("--plugins",), "plugins", "FILE", _MANY, "load these plug-in libraries"),
-)
-"""Options with values: spellings, the setting they stand for, what a value is, whether there may be several, help."""
-
-
-_OF_PROFILES = ("min_shapes", "opt_shapes", "max_shapes")
-"""Settings that stand once for each optimization profile."""
-
 
 def _checked(setting: str) -> Callable[[str], str]:
     """A type that takes what the engine takes, so that nothing impossible is found out late, or never."""
 
     def value(text: str) -> str:
-
         name, _, part = text.partition(":") if setting == "pool" else ("", "", text)
-        stem = setting.partition(".")[0]
-        option = next(option for option in OPTIONS if option.stem == stem)
         try:
             if setting == "pool" and not name:
                 raise ValueError("a pool and a size are wanted, such as workspace:16M")
-            option.value_of(part)
+            next(option for option in OPTIONS if option.stem == setting).value_of(part)
         except ValueError as error:
             raise errors.UsageError(f"{text}: {error}") from error
         return text
@@ -129,62 +62,149 @@ def _checked(setting: str) -> Callable[[str], str]:
     return value
 
 
-def add(parser: argparse.ArgumentParser, without: Collection[str] = ()) -> None:
-    """Add the options of ``--trt``, except those of these settings."""
-    group = parser.add_argument_group("settings of --trt (with --engine, write them after the name)")
-    for flag, (setting, text) in _SWITCHES.items():
-        if setting not in without:
-            group.add_argument(flag, dest=f"trt_{setting}", action="store_true", help=text)
-    for names, setting, metavar, many, text in (words for words in _WORDS if words[1] not in without):
-        nargs = "+" if many else None
-        kind = _FILES.get(setting) or _checked(setting)
-        action = "append" if setting in _OF_PROFILES else "store"
-        group.add_argument(
-            *names, dest=_dest(setting), type=kind, action=action, metavar=metavar, nargs=nargs, help=text
-        )
-    for flag, name in _BUILDER_FLAGS.items():
-        group.add_argument(
-            flag, dest="trt_flags", action="append_const", const=name, help=f"builder flag {name.upper()}"
-        )
+def _setting(*spellings: str, of: str, metavar: str, meaning: str, many: bool = False, **settings: Any) -> Any:
+    """A field for a setting ``of`` the engine trt, which may have ``many`` values."""
+    nargs = "+" if many else None
+    return option(*spellings, meaning=meaning, **{"type": _checked(of), "metavar": metavar, "nargs": nargs, **settings})
 
 
-def given(args: argparse.Namespace) -> list[str]:
-    """The options of ``--trt`` that were given, as they are typed; none for a command without these options."""
-    switches = {flag: getattr(args, f"trt_{setting}", False) for flag, (setting, _) in _SWITCHES.items()}
-    words = {names[0]: getattr(args, _dest(setting), None) is not None for names, setting, _, _, _ in _WORDS}
-    flags = {flag: name in (getattr(args, "trt_flags", None) or ()) for flag, name in _BUILDER_FLAGS.items()}
-    return [option for option, is_given in {**switches, **words, **flags}.items() if is_given]
+def _shapes(spelling: str, setting: str, meaning: str) -> Any:
+    """A field for shapes of inputs, which stand once for each optimization profile."""
+    return _setting(spelling, of=setting, metavar="NAME:[d0,...]", many=True, action="append", meaning=meaning)
 
 
-def _dest(setting: str) -> str:
-    return f"trt_{setting.replace('.', '_')}"
+class TensorrtOptions(Options):
+    """The settings of ``--trt``: each field is the name of one, behind ``trt_``."""
+
+    trt_fp16: bool = switch(
+        "--fp16", meaning="allow float16 (TensorRT 10 only: later versions use the types of the model)"
+    )
+    trt_bf16: bool = switch("--bf16", meaning="allow bfloat16 (TensorRT 10 only)")
+    trt_fp8: bool = switch("--fp8", meaning="allow 8-bit floats (TensorRT 10 only)")
+    trt_int8: bool = switch("--int8", meaning="allow int8 (TensorRT 10 only)")
+    trt_tf32: bool = switch("--tf32", meaning="allow TF32 for float32")
+    trt_strongly_typed: bool = switch(
+        "--strongly-typed", meaning="use the types of the model (later versions than TensorRT 10 always do)"
+    )
+    trt_min_shapes: Sequence[Sequence[str]] | None = _shapes(
+        "--trt-min-shapes",
+        "min_shapes",
+        "smallest input shapes; repeat this, --trt-opt-shapes and --trt-max-shapes for several optimization "
+        "profiles: the n-th of each belong together",
+    )
+    trt_opt_shapes: Sequence[Sequence[str]] | None = _shapes(
+        "--trt-opt-shapes", "opt_shapes", "input shapes to optimize for"
+    )
+    trt_max_shapes: Sequence[Sequence[str]] | None = _shapes("--trt-max-shapes", "max_shapes", "largest input shapes")
+    trt_outputs: Sequence[str] | None = _setting(
+        "--trt-outputs",
+        of="outputs",
+        metavar="NAME",
+        many=True,
+        meaning="tensors of TensorRT's network to return; 'mark all' returns every one",
+    )
+    trt_exclude_outputs: Sequence[str] | None = _setting(
+        "--trt-exclude-outputs", of="exclude_outputs", metavar="NAME", many=True, meaning="do not return these of them"
+    )
+    trt_pool: Sequence[str] | None = _setting(
+        "--pool-limit",
+        "--memory-pool-limit",
+        of="pool",
+        metavar="POOL:SIZE",
+        many=True,
+        meaning="limits of memory pools, such as workspace:16M",
+    )
+    trt_pool_workspace: str | None = _setting(
+        "--workspace", of="pool", metavar="SIZE", meaning="the limit of the workspace pool"
+    )
+    trt_load_timing_cache: str | None = _setting(
+        "--load-timing-cache",
+        of="load_timing_cache",
+        metavar="FILE",
+        type=types.READ_TEXT,
+        meaning="start with this timing cache",
+    )
+    trt_save_timing_cache: str | None = _setting(
+        "--save-timing-cache",
+        of="save_timing_cache",
+        metavar="FILE",
+        type=types.written_over("trt_load_timing_cache", "artifacts", textual=True),
+        meaning="write the timing cache to this file",
+    )  # one cache that grows is usual, and so is one that each build leaves
+    trt_optimization: str | None = _setting(
+        "--builder-optimization-level", of="optimization", metavar="LEVEL", meaning="from 0 to 5"
+    )
+    trt_hardware_compatibility: str | None = _setting(
+        "--hardware-compatibility-level", of="hardware_compatibility", metavar="LEVEL", meaning="such as ampere_plus"
+    )
+    trt_profiling_verbosity: str | None = _setting(
+        "--profiling-verbosity", of="profiling_verbosity", metavar="LEVEL", meaning="such as detailed"
+    )
+    trt_tiling_optimization: str | None = _setting(
+        "--tiling-optimization-level", of="tiling_optimization", metavar="LEVEL", meaning="such as moderate"
+    )
+    trt_runtime_platform: str | None = _setting(
+        "--runtime-platform", of="runtime_platform", metavar="NAME", meaning="such as windows_amd64"
+    )
+    trt_max_aux_streams: str | None = _setting(
+        "--max-aux-streams", of="max_aux_streams", metavar="N", meaning="most auxiliary streams"
+    )
+    trt_tactic_sources: Sequence[str] | None = _setting(
+        "--tactic-sources", of="tactic_sources", metavar="NAME", many=True, meaning="use only these tactic sources"
+    )
+    trt_onnx_flags: Sequence[str] | None = _setting(
+        "--onnx-flags",
+        of="onnx_flags",
+        metavar="NAME",
+        many=True,
+        meaning="flags of the ONNX parser, such as native_instancenorm",
+    )
+    trt_plugins: Sequence[str] | None = _setting(
+        "--plugins",
+        of="plugins",
+        metavar="FILE",
+        many=True,
+        type=types.READ_TEXT,
+        meaning="load these plug-in libraries",
+    )
+    trt_flags: Sequence[str] | None = None
+
+    @classmethod
+    def add_tensorrt(cls, parser: argparse.ArgumentParser, without: Collection[str] = ()) -> None:
+        """Add them as the group of a command's options, except those of the fields ``without``."""
+        group = parser.add_argument_group("settings of --trt (with --engine, write them after the name)")
+        cls.add(group, only=[field for field in cls.declared if field not in without])
+        for flag, name in _BUILDER_FLAGS.items():
+            group.add_argument(
+                flag, dest="trt_flags", action="append_const", const=name, help=f"builder flag {name.upper()}"
+            )
+
+    def options_given(self) -> list[str]:
+        """The options of ``--trt`` that were given, as they are typed."""
+        options = self.given(TensorrtOptions.declared)
+        return [*options, *(flag for flag, name in _BUILDER_FLAGS.items() if name in (self.trt_flags or ()))]
+
+    def settings(self) -> dict[str, str | None]:
+        """The settings of the engine trt that were given."""
+        settings: dict[str, str | None] = {}
+        for field in TensorrtOptions.declared:
+            setting, value = field.removeprefix("trt_"), getattr(self, field)
+            if value is None or value is False:
+                continue
+            if setting == "pool":
+                settings |= {f"pool.{pool}": limit for pool, _, limit in (word.partition(":") for word in value)}
+            elif setting in ("min_shapes", "opt_shapes", "max_shapes"):
+                settings[setting] = "/".join("+".join(words) for words in value)
+            elif setting == "pool_workspace":
+                settings["pool.workspace"] = value
+            else:
+                settings[setting] = None if value is True else value if isinstance(value, str) else "+".join(value)
+        if settings.get("outputs") == "mark+all":
+            settings["outputs"] = "all"
+        return settings
 
 
-def settings(args: argparse.Namespace) -> dict[str, str | None]:
-    """The settings of the engine trt that were given; none for a command without these options."""
-    found: dict[str, str | None] = {}
-    for setting, _ in _SWITCHES.values():
-        if getattr(args, f"trt_{setting}", False):
-            found[setting] = None
-    for _, setting, _, many, _ in _WORDS:
-        value = getattr(args, _dest(setting), None)
-        if value is None:
-            continue
-        if setting == "pool":
-            found |= {f"pool.{pool}": limit for pool, _, limit in (word.partition(":") for word in value)}
-        elif setting in _OF_PROFILES:
-            found[setting] = "/".join("+".join(words) for words in value)
-        else:
-            found[setting] = "+".join(value) if many else value
-    flags: Sequence[str] | None = getattr(args, "trt_flags", None)
-    if flags:
-        found["flags"] = "+".join(flags)
-    if found.get("outputs") == "mark+all":
-        found["outputs"] = "all"
-    return found
-
-
-# Options that name engines, and the settings of ``--onnxrt``; see ``tensorrt`` for those of ``--trt``.
+# Options that name engines, and the settings of ``--onnxrt``.
 
 PLAIN_ONNXRT = "--onnxrt"
 """What stands in ``args.engines`` for the flag, so that --providers and its like apply to it alone."""
@@ -199,139 +219,6 @@ _ORT_LEVELS = {
 _LEVELS = tuple(_ORT_LEVELS.values())
 
 
-_SEVERAL = "engines (repeatable); the others are compared with the first"
-
-
-def add_engines(parser: argparse.ArgumentParser, title: str = _SEVERAL) -> None:
-    """``--onnxrt``, ``--engine`` and the others, into ``args.engines`` in the order of the command line."""
-    group = parser.add_argument_group(title)
-    flag = {"action": "append_const", "dest": "engines"}
-    group.add_argument("--onnxrt", **flag, const=PLAIN_ONNXRT, help="ONNX Runtime")  # type: ignore[arg-type]
-    group.add_argument("--reference", **flag, const="reference", help="the reference evaluator of onnx")  # type: ignore[arg-type]
-    group.add_argument(
-        "--reference:float64",
-        **flag,  # type: ignore[arg-type]
-        const="reference:float64",
-        help="the same, computing everything in float64, whatever the model declares",
-    )
-    group.add_argument("--openvino", **flag, const="openvino", help="OpenVINO, in float32")  # type: ignore[arg-type]
-    group.add_argument("--trt", **flag, const=PLAIN, help="TensorRT, or TensorRT for RTX")  # type: ignore[arg-type]
-    group.add_argument(
-        "--engine",
-        action="append",
-        dest="engines",
-        metavar="NAME[:key=value,...]",
-        help="any engine, with its options, as in onnxrt:optimization=none; 'biopsy doctor NAME' lists them",
-    )
-    group = parser.add_argument_group("settings of --onnxrt (with --engine, write them after the name)")
-    group.add_argument(
-        "--providers",
-        "--execution-providers",
-        nargs="+",
-        metavar="NAME",
-        help="execution providers, most preferred first, such as cuda cpu (default: cpu)",
-    )
-    group.add_argument(
-        "--optimization-level",
-        "--graph-optimization-level",
-        type=_optimization_level,
-        metavar="LEVEL",
-        help=f"{', '.join(_LEVELS)}, or ONNX Runtime's own names, such as ORT_DISABLE_ALL (default: all)",
-    )
-    group.add_argument(
-        "--threads", type=types.count, metavar="N", help="threads within an operator; 0 lets the engine choose"
-    )
-
-
-def engine_specs(args: argparse.Namespace) -> list[EngineSpec]:
-    """The engines asked for, in order, with the settings of --onnxrt and --trt.
-
-    Where no engine is named, settings name theirs: ``--fp16`` alone is TensorRT. Raises UsageError if there is no
-    engine, or a setting that none of those named has.
-    """
-    chosen = args.engines or list(settings_given(args))
-    if not chosen:
-        raise errors.UsageError(
-            "no engine is named to run the model",
-            next_steps=["--onnxrt", "--engine NAME    for any engine that 'biopsy doctor' shows"],
-        )
-    for flag, options in settings_given(args).items():
-        if flag not in chosen:
-            raise errors.UsageError(
-                f"{options[0]} is a setting of {flag}, and {flag} is not among the engines",
-                next_steps=[f"{flag} {options[0]} ...", "with --engine, write settings after the name, as in "
-                            f"--engine {_EXAMPLES[flag]}", f"or leave out {' '.join(options)}"],
-            )  # fmt: skip
-    plain = {
-        PLAIN_ONNXRT: EngineSpec("onnxrt", _onnxrt_settings(args)),
-        PLAIN: EngineSpec("trt", settings(args)),
-    }
-    return [plain[text] if text in plain else parse_spec(text) for text in chosen]
-
-
-_EXAMPLES = {PLAIN_ONNXRT: "onnxrt:threads=1", PLAIN: "trt:fp16"}
-
-
-def settings_given(args: argparse.Namespace) -> dict[str, list[str]]:
-    """The settings that were given, as they are typed, by the flag of the engine that has them."""
-    words = {"--providers": args.providers, "--optimization-level": args.optimization_level, "--threads": args.threads}
-    found = {
-        PLAIN_ONNXRT: [option for option, value in words.items() if value is not None],
-        PLAIN: given(args),
-    }
-    return {flag: options for flag, options in found.items() if options}
-
-
-def only_engine(args: argparse.Namespace) -> EngineSpec | None:
-    """The engine of a command that takes one: named, or meant by a setting; None where neither is given.
-
-    Raises UsageError for several, and as ``engine_specs``.
-    """
-    if not (args.engines or settings_given(args)):
-        return None
-    specs = engine_specs(args)
-    if len(specs) > 1:
-        raise errors.UsageError(f"{' and '.join(spec.text for spec in specs)}: this command takes one engine only")
-    return specs[0]
-
-
-def specs_to_run(args: argparse.Namespace) -> list[EngineSpec]:
-    """The engines asked for, else one by default, from the releases that ``--package`` asks for. Raises UsageError."""
-    if args.engines or settings_given(args):
-        return of_packages(engine_specs(args), args)
-    return of_packages([_default_of(args)], args)
-
-
-def _default_of(args: argparse.Namespace) -> EngineSpec:
-    """The engine where none is named: that of a package that is, else ``default_engine``."""
-    for package in packages_of(args):
-        names = engines_of_distribution(package.name)
-        if names:
-            return EngineSpec(names[0])
-    return default_engine(runs=not args.build_only)
-
-
-def default_engine(*, runs: bool) -> EngineSpec:
-    """The engine where none is named: TensorRT if it works here, else ONNX Runtime.
-
-    TensorRT needs a GPU for a model that ``runs``.
-    """
-    (found,) = installed("trt")
-    works = found.version is not None and (bool(found.devices) or not runs)
-    return EngineSpec("trt" if works else "onnxrt")
-
-
-def _onnxrt_settings(args: argparse.Namespace) -> Mapping[str, str]:
-    settings = {}
-    if args.providers is not None:
-        settings["providers"] = "+".join(args.providers)
-    if args.optimization_level is not None:
-        settings["optimization"] = args.optimization_level
-    if args.threads is not None:
-        settings["threads"] = str(args.threads)
-    return settings
-
-
 def _optimization_level(text: str) -> str:
     level = _ORT_LEVELS.get(text.upper(), text)
     if level not in _LEVELS:
@@ -339,6 +226,133 @@ def _optimization_level(text: str) -> str:
             f"it must be one of {', '.join(_LEVELS)}", next_steps=did_you_mean(text, [*_LEVELS, *_ORT_LEVELS], most=1)
         )
     return level
+
+
+_FLAGS = {
+    "--onnxrt": (PLAIN_ONNXRT, "ONNX Runtime"),
+    "--reference": ("reference", "the reference evaluator of onnx"),
+    "--reference:float64": (
+        "reference:float64",
+        "the same, computing everything in float64, whatever the model declares",
+    ),
+    "--openvino": ("openvino", "OpenVINO, in float32"),
+    "--trt": (PLAIN, "TensorRT, or TensorRT for RTX"),
+}
+"""Flag -> what it puts into ``engines``, and its help."""
+
+
+class OnnxrtOptions(Options):
+    """The settings of ``--onnxrt``."""
+
+    providers: Sequence[str] | None = option(
+        "--providers",
+        "--execution-providers",
+        nargs="+",
+        metavar="NAME",
+        meaning="execution providers, most preferred first, such as cuda cpu (default: cpu)",
+    )
+    optimization_level: str | None = option(
+        "--optimization-level",
+        "--graph-optimization-level",
+        type=_optimization_level,
+        metavar="LEVEL",
+        meaning=f"{', '.join(_LEVELS)}, or ONNX Runtime's own names, such as ORT_DISABLE_ALL (default: all)",
+    )
+    threads: int | None = option(
+        "--threads", type=types.count, meaning="threads within an operator; 0 lets the engine choose"
+    )
+
+    def onnxrt_settings(self) -> dict[str, str]:
+        """The settings of the engine onnxrt that were given."""
+        settings = {}
+        if self.providers is not None:
+            settings["providers"] = "+".join(self.providers)
+        if self.optimization_level is not None:
+            settings["optimization"] = self.optimization_level
+        if self.threads is not None:
+            settings["threads"] = str(self.threads)
+        return settings
+
+
+class EngineOptions(OnnxrtOptions, TensorrtOptions):
+    """Engines in the order of the command line, and the settings of those that flags name."""
+
+    engines: Sequence[str] | None = option(
+        "--engine",
+        action="append",
+        metavar="NAME[:key=value,...]",
+        meaning="any engine, with its options, as in onnxrt:optimization=none; 'biopsy doctor NAME' lists them",
+    )
+
+    @classmethod
+    def add_groups(
+        cls,
+        parser: argparse.ArgumentParser,
+        title: str = "engines (repeatable); the others are compared with the first",
+    ) -> None:
+        """Add the engines and the settings of ``--onnxrt`` as groups of a command's options; not those of ``--trt``."""
+        group = parser.add_argument_group(title)
+        for flag, (engine, meaning) in _FLAGS.items():
+            group.add_argument(flag, action="append_const", dest="engines", const=engine, help=meaning)
+        cls.add(group, only=["engines"])
+        OnnxrtOptions.add(parser.add_argument_group("settings of --onnxrt (with --engine, write them after the name)"))
+
+    @property
+    def names_engine(self) -> bool:
+        """Whether an engine is named, or meant by a setting."""
+        return bool(self.engines or self._typed_settings())
+
+    def specs(self) -> list[EngineSpec]:
+        """The engines asked for, in order, with the settings of --onnxrt and --trt.
+
+        Where no engine is named, settings name theirs: ``--fp16`` alone is TensorRT. Raises UsageError if there is no
+        engine, or a setting that none of those named has.
+        """
+        typed = self._typed_settings()
+        chosen = self.engines or list(typed)
+        if not chosen:
+            raise errors.UsageError(
+                "no engine is named to run the model",
+                next_steps=["--onnxrt", "--engine NAME    for any engine that 'biopsy doctor' shows"],
+            )
+        for flag, options in typed.items():
+            if flag not in chosen:
+                example = {PLAIN_ONNXRT: "onnxrt:threads=1", PLAIN: "trt:fp16"}[flag]
+                raise errors.UsageError(
+                    f"{options[0]} is a setting of {flag}, and {flag} is not among the engines",
+                    next_steps=[
+                        f"{flag} {options[0]} ...",
+                        f"with --engine, write settings after the name, as in --engine {example}",
+                        f"or leave out {' '.join(options)}",
+                    ],
+                )
+        plain = {PLAIN_ONNXRT: EngineSpec("onnxrt", self.onnxrt_settings()), PLAIN: EngineSpec("trt", self.settings())}
+        return [plain[text] if text in plain else parse_spec(text) for text in chosen]
+
+    def _typed_settings(self) -> dict[str, list[str]]:
+        """The settings that were given, as they are typed, by the flag of the engine that has them."""
+        options = {PLAIN_ONNXRT: list(self.given(OnnxrtOptions.declared)), PLAIN: self.options_given()}
+        return {flag: typed for flag, typed in options.items() if typed}
+
+    def only_spec(self) -> EngineSpec | None:
+        """The engine of a command that takes one: named, or meant by a setting; None where neither is given.
+
+        Raises UsageError for several, and as ``specs``.
+        """
+        specs = self.specs() if self.names_engine else []
+        if len(specs) > 1:
+            raise errors.UsageError(f"{' and '.join(spec.text for spec in specs)}: this command takes one engine only")
+        return specs[0] if specs else None
+
+
+def default_engine(*, runs: bool) -> EngineSpec:
+    """The engine where none is named: TensorRT if it works here, else ONNX Runtime.
+
+    TensorRT needs a GPU for a model that ``runs``.
+    """
+    (tensorrt,) = installed("trt")
+    works = tensorrt.version is not None and (bool(tensorrt.devices) or not runs)
+    return EngineSpec("trt" if works else "onnxrt")
 
 
 # ``--package``, ``--with`` and ``--python``: the releases that engines are run from, for those that name none.
@@ -361,86 +375,99 @@ class PinnedPackage(NamedTuple):
         return f"{self.name}=={self.version}"
 
 
-def add_packages(parser: argparse.ArgumentParser, title: str, meaning: str) -> None:
-    """Add the three options; ``meaning`` says for what the releases are taken."""
-    group = parser.add_argument_group(title)
-    group.add_argument(
-        "--package",
-        dest="packages",
-        action="append",
-        default=[],
-        metavar="NAME==VERSION",
-        help=f"{meaning}, such as onnxruntime==1.20.1 (repeatable): installed into an environment of its own, once",
-    )
-    add_surroundings(group)
+class SurroundingOptions(Options):
+    """What a release is installed beside, and for which Python."""
 
-
-def add_surroundings(group: argparse._ArgumentGroup) -> None:
-    """``--with`` and ``--python``: what a release is installed beside, and for which Python."""
-    group.add_argument(
+    beside: Sequence[str] = option(
         "--with",
-        dest="beside",
         nargs="+",
         action="extend",
         default=[],
         metavar="REQUIREMENT",
-        help="what is installed beside it, such as 'numpy<2'",
+        meaning="what is installed beside it, such as 'numpy<2'",
     )
-    group.add_argument(
-        "--python", metavar="PYTHON", help="a version of Python, or its path (default: the one that runs biopsy)"
+    python: str | None = option(
+        "--python", metavar="PYTHON", meaning="a version of Python, or its path (default: the one that runs biopsy)"
     )
 
 
-def packages_of(args: argparse.Namespace) -> list[PinnedPackage]:
-    """The releases asked for. Raises UsageError for what is none, or for a package that is asked for twice."""
-    found = []
-    for text in getattr(args, "packages", ()):
-        pinned = _PINNED.fullmatch(text.strip())
-        if pinned is None:
-            name = _NAME.match(text.strip())
+class _ReleaseOption(Options):
+    packages: Sequence[str] = option(
+        "--package",
+        action="append",
+        default=[],
+        metavar="NAME==VERSION",
+        meaning="{text}, such as onnxruntime==1.20.1 (repeatable): installed into an environment of its own, once",
+    )
+
+
+class PackageOptions(_ReleaseOption, SurroundingOptions):
+    """The releases that are run, by the distributions' names. A command says for what they are taken."""
+
+    def pinned(self) -> list[PinnedPackage]:
+        """The releases. Raises UsageError for what is none, or for a package that is asked for twice."""
+        releases = []
+        for text in self.packages:
+            pinned = _PINNED.fullmatch(text.strip())
+            if pinned is None:
+                name = _NAME.match(text.strip())
+                raise errors.UsageError(
+                    f"--package {printable(text)} is not NAME==VERSION",
+                    next_steps=[f"--package {name[0]}==VERSION" if name else "--package onnxruntime==1.20.1"],
+                )
+            releases.append(PinnedPackage(normalized(pinned["name"]), pinned["version"]))
+        for spelling, value in (("--with", self.beside), ("--python", self.python)):
+            if value and not releases:
+                raise errors.UsageError(
+                    f"{spelling} belongs to --package, which is missing",
+                    next_steps=[f"--package onnxruntime==1.20.1 {spelling} ..."],
+                )
+        names = [package.name for package in releases]
+        twice = next((name for name in names if names.count(name) > 1), None)
+        if twice is not None:
             raise errors.UsageError(
-                f"--package {printable(text)} is not NAME==VERSION",
-                next_steps=[f"--package {name[0]}==VERSION" if name else "--package onnxruntime==1.20.1"],
+                f"--package {twice} is given twice",
+                next_steps=["--engine onnxrt:release=1.20.1 --engine onnxrt:release=1.23.2    compares two releases"],
             )
-        found.append(PinnedPackage(normalized(pinned["name"]), pinned["version"]))
-    for option, value in (("--with", getattr(args, "beside", ())), ("--python", getattr(args, "python", None))):
-        if value and not found:
-            raise errors.UsageError(f"{option} belongs to --package, which is missing", next_steps=[
-                f"--package onnxruntime==1.20.1 {option} ..."
-            ])  # fmt: skip
-    names = [package.name for package in found]
-    twice = next((name for name in names if names.count(name) > 1), None)
-    if twice is not None:
-        raise errors.UsageError(
-            f"--package {twice} is given twice",
-            next_steps=["--engine onnxrt:release=1.20.1 --engine onnxrt:release=1.23.2    compares two releases"],
-        )
-    return found
+        return releases
+
+    def released(self, specs: Sequence[EngineSpec]) -> list[EngineSpec]:
+        """The engines, each from the release that was asked for of its package; one that names a release keeps that.
+
+        Raises UsageError for a package that is that of no engine.
+        """
+        released = list(specs)
+        for package in self.pinned():
+            names = engines_of_distribution(package.name)
+            if not any(spec.name in names for spec in released):
+                raise _not_used(package, names, released)
+            release = release_settings(names[0], package.name, package.version, beside=self.beside, python=self.python)
+            released = [
+                EngineSpec(spec.name, {**release, **spec.settings})
+                if spec.name in names and not spec.settings.keys() & {*RELEASE_SETTINGS}
+                else spec
+                for spec in released
+            ]
+        return released
 
 
-def of_packages(specs: Sequence[EngineSpec], args: argparse.Namespace) -> list[EngineSpec]:
-    """The engines, each from the release that was asked for of its package; one that names a release keeps that.
+class RunnableEngines(EngineOptions, PackageOptions):
+    """The engines of ``biopsy run``, one by default."""
 
-    Raises UsageError for a package that is that of no engine.
-    """
-    found = list(specs)
-    for package in packages_of(args):
-        found = _of_package(found, package, args)
-    return found
+    build_only: bool = switch("--build-only", meaning="build the model in every engine, but run nothing")
 
+    def specs_to_run(self) -> list[EngineSpec]:
+        """The engines asked for, else that of a package that is, else ``default_engine``, from their releases.
 
-def _of_package(specs: Sequence[EngineSpec], package: PinnedPackage, args: argparse.Namespace) -> list[EngineSpec]:
-
-    names = engines_of_distribution(package.name)
-    if not any(spec.name in names for spec in specs):
-        raise _not_used(package, names, specs)
-    asked = release_settings(names[0], package.name, package.version, beside=args.beside, python=args.python)
-    return [
-        EngineSpec(spec.name, {**asked, **spec.settings})
-        if spec.name in names and not spec.settings.keys() & {*RELEASE_SETTINGS}
-        else spec
-        for spec in specs
-    ]
+        Raises UsageError.
+        """
+        if self.names_engine:
+            return self.released(self.specs())
+        for package in self.pinned():
+            names = engines_of_distribution(package.name)
+            if names:
+                return self.released([EngineSpec(names[0])])
+        return self.released([default_engine(runs=not self.build_only)])
 
 
 def _not_used(package: PinnedPackage, names: Sequence[str], specs: Sequence[EngineSpec]) -> errors.UsageError:

@@ -6,184 +6,317 @@ from __future__ import annotations
 
 import argparse
 import os
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from itertools import chain
 from pathlib import Path
-from typing import Literal
+from typing import TYPE_CHECKING, Any, Literal
 
-from biopsy.cli.arguments import types
+from biopsy.cli.arguments import comparing, types
+from biopsy.cli.arguments.declared import Options, option
+from biopsy.text import ListOption
 
-SAVED_FORMATS = ".json (as Polygraphy), .npz, .safetensors, or a folder"
-"""Where inputs and outputs are saved."""
-
-
-def add_model(parser: argparse.ArgumentParser) -> None:
-    """The model, its weights' folder, and the outputs to mark."""
-    parser.add_argument("model", type=types.READ, metavar="MODEL", help="the ONNX model")
-    group = parser.add_argument_group("model")
-    group.add_argument(
-        "--onnx-outputs",
-        "--outputs",
-        nargs="+",
-        metavar="NAME",
-        help="return these tensors instead of the model's outputs; patterns allowed; 'mark all' returns every tensor",
-    )
-    group.add_argument(
-        "--onnx-outputs-by-type",
-        nargs="+",
-        default=(),
-        metavar="OPERATOR",
-        help="return what these operators compute, such as Conv, instead of the model's outputs",
-    )
-    group.add_argument(
-        "--onnx-exclude-outputs", nargs="+", default=(), metavar="NAME", help="do not return these; patterns allowed"
-    )
-    add_weights_folder(group)
+if TYPE_CHECKING:
+    from biopsy.cli.console import Console
+    from biopsy.engines.base import ModelInput
+    from biopsy.engines.runner import Inputs
+    from biopsy.model.extract import OutputChoice
+    from biopsy.recording.reference_run import Draws
+    from biopsy.tensors.results import Feed
 
 
-def add_model_type(parser: argparse.ArgumentParser | argparse._ArgumentGroup, *, or_engine: bool = False) -> None:
-    """``--model-type`` of a command that takes ONNX models, ``or_engine``: or what an engine has built."""
-    known = ("onnx", "engine") if or_engine else ("onnx",)
-    built = "what MODEL is: onnx, or engine for what an engine has built (default: by its name)"
-    meaning = built if or_engine else "onnx, the only type here"
-    parser.add_argument("--model-type", type=types.model_type(*known), metavar="TYPE", help=meaning)
+class ModelOption(Options):
+    """The model."""
+
+    model: Path = option(type=types.READ, metavar="MODEL", meaning="the ONNX model{text}")
 
 
-def add_weights_folder(parser: argparse.ArgumentParser | argparse._ArgumentGroup) -> None:
-    """Where to find external weights, into ``args.external_data_dir``."""
-    parser.add_argument(
+class OutputOption(Options):
+    """The file that is written. A command says what it holds."""
+
+    output: Path | None = option("-o", "--output", type=types.WRITTEN, meaning="{text}")
+
+
+class WeightsFolderOption(Options):
+    """Where external weights stand."""
+
+    external_data_dir: Path | None = option(
         "--external-data-dir",
         "--load-external-data",
         "--ext",
         type=types.FOLDER_READ,
-        metavar="DIR",
-        help="the folder of the external weights (default: the model's folder)",
+        meaning="the folder of the external weights (default: the model's folder)",
     )
 
 
-def add_weights_file(parser: argparse.ArgumentParser | argparse._ArgumentGroup) -> None:
-    """Whether to write weights into a file of their own: see ``weights_file``."""
-    parser.add_argument(
+class MarkedOutputs(Options):
+    """What a model returns."""
+
+    onnx_outputs: Sequence[str] | None = option(
+        "--onnx-outputs",
+        "--outputs",
+        nargs="+",
+        metavar="NAME",
+        meaning="return these tensors instead of the model's outputs; patterns allowed; 'mark all' returns every "
+        "tensor",
+    )
+    onnx_outputs_by_type: Sequence[str] = option(
+        "--onnx-outputs-by-type",
+        nargs="+",
+        default=(),
+        metavar="OPERATOR",
+        meaning="return what these operators compute, such as Conv, instead of the model's outputs",
+    )
+    onnx_exclude_outputs: Sequence[str] = option(
+        "--onnx-exclude-outputs", nargs="+", default=(), metavar="NAME", meaning="do not return these; patterns allowed"
+    )
+
+    def choice(self) -> OutputChoice:
+        """The outputs that the model is to have."""
+        from biopsy.model.extract import OutputChoice
+
+        return OutputChoice(
+            names=all_or(self.onnx_outputs), operators=self.onnx_outputs_by_type, without=self.onnx_exclude_outputs
+        )
+
+
+class ModelOptions(ModelOption, MarkedOutputs, WeightsFolderOption):
+    """A model to run or to convert, and what it returns."""
+
+    @classmethod
+    def add_group(cls, parser: argparse.ArgumentParser) -> None:
+        """Add the model, and the others as a group of a command's options."""
+        ModelOption.add(parser)
+        group = parser.add_argument_group("model")
+        MarkedOutputs.add(group)
+        WeightsFolderOption.add(group)
+
+    def model_input(self) -> ModelInput:
+        """The model, with other outputs marked if that is asked for."""
+        from biopsy.engines.base import ModelInput
+        from biopsy.model.extract import choose_outputs
+        from biopsy.model.load import read_bytes
+
+        data = read_bytes(self.model)
+        folder = self.external_data_dir or self.model.parent
+        choice = self.choice()
+        if choice.changes_nothing:
+            return ModelInput(data, folder, self.model)
+        return ModelInput(choose_outputs(data, choice), folder)
+
+
+def all_or(names: Sequence[str] | None) -> Literal["all"] | Sequence[str] | None:
+    """The outputs that are named, or all tensors as Polygraphy asks for them."""
+    return "all" if names in (["mark", "all"], ["*"]) else names
+
+
+class ModelTypeOption(Options):
+    """What a model is. ``add`` is for commands that take no other than ONNX models."""
+
+    model_type: str | None = option(
+        "--model-type", type=types.model_type("onnx"), metavar="TYPE", meaning="onnx, the only type here"
+    )
+
+
+class BuiltModelTypeOption(Options):
+    """What a model is that an engine may have built."""
+
+    model_type: str | None = option(
+        "--model-type",
+        type=types.model_type("onnx", "engine"),
+        metavar="TYPE",
+        meaning="what MODEL is: onnx, or engine for what an engine has built (default: by its name)",
+    )
+
+
+def is_built_model(model: Path, model_type: str | None) -> bool:
+    """Whether a model is what an engine has built: as --model-type says, else by its name."""
+    if model_type:
+        return model_type == "engine"
+    return model.suffix in {".engine", ".plan", ".trt", ".blob", ".xml", ".ort"}
+
+
+class WeightsFileOption(Options):
+    """Whether weights are written into a file of their own."""
+
+    save_external_data: str | None = option(
         "--save-external-data",
         "--external-data-path",
         nargs="?",
         const="",
         metavar="FILE",
-        help="write weights to a file of this name beside the output (default name: OUTPUT.data)",
+        meaning="write weights to a file of this name beside the output (default name: OUTPUT.data)",
     )
 
+    def weights_file(self, output: Path) -> str | None:
+        """The name of the file for weights beside ``output``; None if they go inside."""
+        from biopsy.model.weights_file import default_name
 
-def add_weights_threshold(parser: argparse.ArgumentParser | argparse._ArgumentGroup) -> None:
-    """Which weights go into that file, into ``args.external_data_size_threshold``."""
-    parser.add_argument(
+        if self.save_external_data == "":
+            return default_name(output)
+        return None if self.save_external_data is None else os.path.normpath(self.save_external_data)
+
+    def derived_weights(self, output: Path | None) -> types.Derived:
+        """That file, as one that is written."""
+        name = None if output is None else self.weights_file(output)
+        return {"--save-external-data": (output.with_name(name) if output and name else None, types.WRITTEN)}
+
+
+class WeightsFileOptions(WeightsFileOption):
+    """Whether weights are written into a file of their own, and which of them."""
+
+    external_data_size_threshold: int = option(
         "--external-data-size-threshold",
         type=types.binary_size,
         default=1024,
         metavar="SIZE",
-        help="with --save-external-data: smaller weights stay in the model file; bytes, or KiB, MiB or GiB as in 16K,"
-        " 16M or 1G (default: 1024)",
+        meaning="with --save-external-data: smaller weights stay in the model file; bytes, or KiB, MiB or GiB as in "
+        "16K, 16M or 1G (default: 1024)",
     )
 
 
-def weights_file(args: argparse.Namespace, output: Path) -> str | None:
-    """The name of the file for weights beside ``output``; None if they go inside."""
-    from biopsy.model.weights_file import default_name
-
-    asked: str | None = args.save_external_data
-    if not asked:
-        return asked if asked is None else default_name(output)
-    return os.path.normpath(asked)
-
-
-def derived_weights(args: argparse.Namespace, dest: str = "output") -> types.Derived:
-    """The file for weights beside the one that ``dest`` names, by ``weights_file``, as one that is written."""
-    output: Path | None = getattr(args, dest)
-    name = None if output is None else weights_file(args, output)
-    return {"--save-external-data": (output.with_name(name) if output and name else None, types.WRITTEN)}
-
-
-def marked_outputs(args: argparse.Namespace) -> Literal["all"] | Sequence[str] | None:
-    """What --onnx-outputs asks for."""
-    names: Sequence[str] | None = args.onnx_outputs
-    return "all" if names in (["mark", "all"], ["*"]) else names
-
-
-def add_inputs(parser: argparse.ArgumentParser, *, saved: bool = True) -> None:
-    """Where inputs come from, and, if they can be ``saved``, where they go."""
-    group = parser.add_argument_group("inputs (default: random ones, the same for the same seed)")
-    _add_source(
-        group, "load inputs from these files, one after the other; tensors that the model does not take are ignored"
+def _iterations(default: int | None) -> Any:
+    return option(
+        "--iterations",
+        "--iters",
+        type=types.positive,
+        default=default,
+        meaning=f"how many random inputs to make (default: {default or '2, which is the least'})",
     )
-    _add_draws(group, iterations=1, seed=1)
-    group.add_argument(
+
+
+def _seed(default: int | None) -> Any:
+    return option("--seed", type=types.count, default=default, meaning="seed of random inputs (default: 1)")
+
+
+class RecordedInputs(Options):
+    """Where the inputs come from that a search records values with, random ones of them too."""
+
+    load_inputs: Sequence[Path] | None = option(
+        "--load-inputs",
+        "--load-input-data",
+        rivals="source",
+        nargs="+",
+        type=types.READ,
+        text="load inputs from these files, one after the other; tensors that the model does not take are ignored",
+        meaning="{text}",
+    )
+    data_loader_script: str | None = option(
+        "--data-loader-script",
+        rivals="source",
+        type=types.READ_SCRIPT,
+        metavar="FILE.py[:function]",
+        meaning="a Python function that yields dictionaries of arrays (default: load_data)",
+    )
+    iterations: int | None = _iterations(None)
+    seed: int | None = _seed(None)
+    val_range: Sequence[str] | None = option(
+        "--val-range",
+        nargs="+",
+        metavar="[NAME:][lo,hi]",
+        meaning="range of the random values, for all inputs or one of them (default: [0,1])",
+    )
+
+    def given_feeds(self) -> Sequence[Feed] | None:
+        """The inputs that were loaded or that a script made, files one after the other; None for random ones."""
+        from biopsy.tensors.files import read_feeds
+        from biopsy.tensors.user_script import load_script
+
+        if self.load_inputs:
+            return list(chain.from_iterable(read_feeds(path) for path in self.load_inputs))
+        if self.data_loader_script:
+            return list(load_script(*comparing.parse_script(self.data_loader_script)))
+        return None
+
+    def sources_given(self) -> dict[str, Any]:
+        """The options that say where inputs come from, with their values."""
+        return self.given(("load_inputs", "data_loader_script"))
+
+    def draws_given(self) -> dict[str, Any]:
+        """The options on random inputs that were given, with their values."""
+        return self.given(("seed", "iterations", "val_range"))
+
+    def draws(self) -> Draws:
+        """How random inputs are drawn. Raises UsageError for words that are no range."""
+        from biopsy.recording.reference_run import Draws
+
+        usual = Draws()
+        return Draws(
+            seed=usual.seed if self.seed is None else self.seed,
+            count=self.iterations or usual.count,
+            val_range=comparing.parse_ranges(self.val_range),
+        )
+
+    def require_draws(self, inputs: Sequence[str], *, random: bool, console: Console) -> None:
+        """Raise DoesNotFit for a range of an input that does not exist; warn of options that change nothing."""
+        from biopsy.model.known_names import require_known
+
+        require_known("--val-range", "input", self.draws().val_range, inputs)
+        given = self.draws_given()
+        if given and not random:
+            console.warn(f"{', '.join(given)} has no effect: values are recorded with inputs that are given")
+
+
+class FallbackInputs(RecordedInputs):
+    """The inputs of the one run that types and shapes are taken from."""
+
+    iterations: int | None = _iterations(1)
+
+
+class InputOptions(RecordedInputs):
+    """Where the inputs of a run come from."""
+
+    iterations: int | None = _iterations(1)
+    seed: int | None = _seed(1)
+    input_shapes: Sequence[str] | None = option(
         "--input-shapes",
         "--inputs",
         "--model-input-shapes",
         "--model-inputs",
         nargs="+",
         metavar="NAME:[d0,d1,...]",
-        help="shapes of the random inputs, where the model leaves them open",
+        meaning="shapes of the random inputs, where the model leaves them open",
     )
-    group.add_argument(
+    input_symbols: Sequence[str] | None = option(
         "--input-symbols",
         nargs="+",
         metavar="NAME=SIZE",
-        help="sizes of the open dimensions of random inputs, by their names in the model",
+        meaning="sizes of the open dimensions of random inputs, by their names in the model",
     )
-    if not saved:
-        return
-    group.add_argument(
-        "--save-inputs",
-        "--save-input-data",
-        type=types.WRITTEN,
-        metavar="FILE",
-        help=f"save the inputs used: {SAVED_FORMATS}",
-    )
+    load_outputs: Sequence[Path] | None = None
+
+    @classmethod
+    def add_group(cls, parser: argparse.ArgumentParser) -> None:
+        """Add them as the group of a command's options."""
+        cls.add(parser.add_argument_group("inputs (default: random ones, the same for the same seed)"))
+
+    def inputs(self) -> Inputs:
+        """What is fed. With golden values, nothing is made up that loaded inputs lack."""
+        from biopsy.engines.runner import Inputs
+
+        return Inputs(
+            given=self.given_feeds(),
+            iterations=self.iterations or 1,
+            seed=self.seed or 0,
+            val_range=comparing.parse_ranges(self.val_range),
+            shapes=comparing.parse_open_shapes(self.input_shapes),
+            symbols=comparing.parse_symbols(self.input_symbols),
+            complete=not self.load_outputs,
+        )
+
+    def making(self) -> Iterator[ListOption]:
+        """The options that say how inputs are made, as they are typed once more."""
+        return self.as_typed(MAKING)
 
 
-def add_recorded_inputs(group: argparse._ArgumentGroup, meaning: str) -> None:
-    """Where the inputs come from that a search records values with, random ones of them too."""
-    _add_source(group, meaning)
-    _add_draws(group, iterations=None, seed=None)
+MAKING = ("data_loader_script", "iterations", "seed", "val_range", "input_shapes")
+"""The fields that say how inputs are made."""
 
 
-def add_fallback_inputs(group: argparse._ArgumentGroup) -> None:
-    """The inputs of the one run that types and shapes are taken from."""
-    _add_source(group, "the run that types and shapes are taken from has the first of these inputs")
-    _add_draws(group, iterations=1, seed=None)
+class SavedInputOptions(InputOptions):
+    """Where the inputs of a run come from, and where they go."""
 
-
-def draws_given(args: argparse.Namespace) -> dict[str, object]:
-    """The options of ``add_recorded_inputs`` on random inputs that were given, with their values."""
-    draws = {"--seed": args.seed, "--iterations": args.iterations, "--val-range": args.val_range}
-    return {option: value for option, value in draws.items() if value is not None}
-
-
-def _add_source(group: argparse._ArgumentGroup, meaning: str) -> None:
-    source = group.add_mutually_exclusive_group()
-    source.add_argument("--load-inputs", "--load-input-data", nargs="+", type=types.READ, metavar="FILE", help=meaning)
-    source.add_argument(
-        "--data-loader-script",
-        type=types.READ_SCRIPT,
-        metavar="FILE.py[:function]",
-        help="a Python function that yields dictionaries of arrays (default: load_data)",
-    )
-
-
-def _add_draws(group: argparse._ArgumentGroup, iterations: int | None, seed: int | None) -> None:
-    group.add_argument(
-        "--iterations",
-        "--iters",
-        type=types.positive,
-        default=iterations,
-        metavar="N",
-        help=f"how many random inputs to make (default: {iterations or '2, which is the least'})",
-    )
-    group.add_argument("--seed", type=types.count, default=seed, metavar="N", help="seed of random inputs (default: 1)")
-    group.add_argument(
-        "--val-range",
-        nargs="+",
-        metavar="[NAME:][lo,hi]",
-        help="range of the random values, for all inputs or one of them (default: [0,1])",
+    save_inputs: Path | None = option(
+        "--save-inputs", "--save-input-data", type=types.WRITTEN, meaning=f"save the inputs used: {types.SAVED_FORMATS}"
     )
 
 
@@ -196,21 +329,20 @@ arguments."""
 """For the end of a help text."""
 
 
-def add_module(parser: argparse.ArgumentParser) -> None:
-    """``PKG.MOD:FACTORY``, ``--args`` and ``--dynamic-shapes``, as ``factory``, ``arguments``, ``dynamic_shapes``."""
-    parser.add_argument("factory", metavar="PKG.MOD:FACTORY", help="a function of yours that makes the module")
-    parser.add_argument(
+class ModuleOptions(Options):
+    """The module, what it is called with, and which of its sizes are open."""
+
+    factory: str = option(metavar="PKG.MOD:FACTORY", meaning="a function of yours that makes the module")
+    arguments: Path | None = option(
         "--args",
-        dest="arguments",
         type=types.READ,
-        metavar="FILE",
-        help="what the module is called with: .pt (read with weights_only=True), .safetensors, .npz or .json; by "
+        meaning="what the module is called with: .pt (read with weights_only=True), .safetensors, .npz or .json; by "
         "default what FACTORY gives",
     )
-    parser.add_argument(
+    dynamic_shapes: Sequence[str] | None = option(
         "--dynamic-shapes",
         nargs="+",
         metavar="NAME:[d0,d1,...]",
-        help="which sizes of which arguments are exported as open ones: a name or -1 for each open one, and for others "
-        "their number, as x:[batch,8]; NAME is a parameter of forward",
+        meaning="which sizes of which arguments are exported as open ones: a name or -1 for each open one, and for "
+        "others their number, as x:[batch,8]; NAME is a parameter of forward",
     )

@@ -1,23 +1,19 @@
-"""Types of option values for argparse: words, numbers, times and sizes, the kinds of files that options name, and
-``--timeout`` and ``--memory-limit``, which limit a whole command.
-"""
+"""Types of option values for argparse: words, numbers, times and sizes, and the kinds of files that options name."""
 
 from __future__ import annotations
 
-import argparse
 import math
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal, TypeAlias
+from typing import Literal, TypeAlias
 
 from biopsy import errors
-from biopsy.processes.own_process import memory
 from biopsy.text import bytes_of
 
-if TYPE_CHECKING:
-    from biopsy.processes.watch import Limits
+SAVED_FORMATS = ".json (as Polygraphy), .npz, .safetensors, or a folder"
+"""Where inputs and outputs are saved."""
 
 _LARGEST_COUNT = 1_000_000
 _LONGEST_TIME = 1e8  # seconds: three years
@@ -165,6 +161,13 @@ class FileKind:
         return text if self.textual else Path(text)
 
 
+def metavar_of(kind: object) -> str | None:
+    """What the help calls a value of this type, where it is always the same."""
+    if isinstance(kind, FileKind):
+        return "DIR" if kind.container else "FILE"
+    return "N" if kind in (count, positive) else None
+
+
 READ = FileKind("read")
 WRITTEN = FileKind("write")
 ITERATION = FileKind("make anew")
@@ -189,58 +192,3 @@ READ_SCRIPT = FileKind("read", textual=True, path_of=script_with_function)
 
 Derived: TypeAlias = Mapping[str, tuple[Path | None, FileKind]]
 """Files that a command names by itself, such as a default: what a person calls them -> path (None for none), kind."""
-
-
-# ``--timeout`` and ``--memory-limit``: what a whole command may use, one meaning for every command that has them.
-
-MOST_OF_THE_MEMORY = 0.9
-"""The part of this machine's memory, or of its container's, that a command may take where nobody says otherwise."""
-
-
-def add(parser: argparse.ArgumentParser, default: str) -> None:
-    """Both options; ``default`` is the time that a command may take where nobody says otherwise, "" for any."""
-    group = parser.add_argument_group("limits of the command")
-    group.add_argument(
-        "--timeout",
-        type=duration,
-        metavar="TIME",
-        help=f"end the command, with status 4, if it takes longer: 90s, 10m, 1h (default: {default or 'no limit'})",
-    )
-    group.add_argument(
-        "--memory-limit",
-        type=byte_size,
-        metavar="SIZE",
-        help="end the command, with status 4, if its processes together use more memory than this, such as 4GB; weights"
-        f" that are mapped from a file do not count (default: {MOST_OF_THE_MEMORY:.0%}% of the machine's memory)",
-    )
-
-
-MORE_MEMORY = "--run-memory SIZE    for an engine that needs more"
-
-
-def add_to_runs(group: argparse._ArgumentGroup) -> None:
-    """``--run-memory``."""
-    group.add_argument(
-        "--run-memory",
-        type=byte_size,
-        metavar="SIZE",
-        help="end an engine that takes more memory in one of our runs, such as 16GB; weights that are mapped from a"
-        " file do not count (default: 1.5GB, or 8GB for engines other than onnxrt, openvino and reference, and 64 times"
-        " the bytes of the model, its weights and its inputs)",
-    )
-
-
-def are_given(args: argparse.Namespace) -> bool:
-    """Whether somebody has set a limit."""
-    return args.timeout is not None or args.memory_limit is not None
-
-
-def limits_of(args: argparse.Namespace, default: str) -> Limits:
-    """What a command may use. Raises UsageError if somebody has set a limit and nothing could watch the command."""
-    from biopsy.processes import supervised
-    from biopsy.processes.watch import Limits
-
-    if are_given(args) and not supervised.is_possible():
-        raise errors.UsageError("--timeout and --memory-limit need a second process, which cannot be forked here")
-    seconds = duration(default) if args.timeout is None and default else args.timeout
-    return Limits(seconds=seconds, memory=args.memory_limit or int(MOST_OF_THE_MEMORY * memory()))

@@ -38,7 +38,7 @@ _WORDS = {"exception": "error", "warning": "warning", "info": "info"}
 def configure(parser: argparse.ArgumentParser) -> None:
     """Add the options of ``check lint``."""
     parser.epilog = EXAMPLES
-    parser.add_argument("model", type=types.READ, metavar="MODEL", help="the ONNX model")
+    groups.ModelOption.add(parser)
     parser.add_argument(
         "-o", "--output", type=types.WRITTEN, metavar="FILE", help="also write the report to this file, as JSON"
     )
@@ -49,10 +49,10 @@ def configure(parser: argparse.ArgumentParser) -> None:
         metavar="TIME",
         help="a node that takes longer fails: 90s, 10m, 1h (default: 10m)",
     )
-    groups.add_weights_folder(parser)
-    groups.add_inputs(parser)
-    engines.add_engines(parser, "the engine that runs the nodes (default: --onnxrt)")
-    engines.add(parser)
+    groups.WeightsFolderOption.add(parser)
+    groups.SavedInputOptions.add_group(parser)
+    engines.EngineOptions.add_groups(parser, "the engine that runs the nodes (default: --onnxrt)")
+    engines.TensorrtOptions.add_tensorrt(parser)
     absent_options.add(parser, "check lint")
 
 
@@ -60,7 +60,7 @@ def execute(args: argparse.Namespace, console: Console) -> int:
     """Ask, show, write."""
     from biopsy.questions.lint.lint import lint
 
-    spec = engines.only_engine(args) or EngineSpec("onnxrt")
+    spec = engines.EngineOptions.of(args).only_spec() or EngineSpec("onnxrt")
     create(spec)
     if args.output is not None:
         writing.require_writable(args.output)
@@ -88,10 +88,8 @@ def execute(args: argparse.Namespace, console: Console) -> int:
 
 def _samples(index: ModelIndex, args: argparse.Namespace, console: Console) -> Sequence[Feed]:
     """The inputs to run the model with, as they were given or made up."""
-    from biopsy.cli.run.settings import inputs_of
-
     wanted = index.fed_types()
-    return Feeder(inputs_of(args), args.save_inputs, console, lambda _: None).feeds(wanted)
+    return Feeder(groups.InputOptions.of(args).inputs(), args.save_inputs, console, lambda _: None).feeds(wanted)
 
 
 _FOR_NODES = 0.75
@@ -103,12 +101,11 @@ _OTHER_SIZES = (None, 2, 8)
 
 def _other_samples(index: ModelIndex, args: argparse.Namespace) -> Iterator[Sequence[Feed]]:
     """Further made-up inputs, without zeros, and with other sizes where nobody has said any; none if any were given."""
-    from biopsy.cli.run.settings import inputs_of
     from biopsy.engines.runner import feeds_for
 
     if args.load_inputs or args.data_loader_script:
         return
-    inputs = inputs_of(args)
+    inputs = groups.InputOptions.of(args).inputs()
     wanted = index.fed_types()
     is_open = False
     for size in _OTHER_SIZES:

@@ -9,7 +9,7 @@ from pathlib import Path
 from biopsy import errors
 from biopsy.cli.advice import Advice, say_advice
 from biopsy.cli.arguments import comparing, types
-from biopsy.cli.arguments.groups import FACTORY, add_module
+from biopsy.cli.arguments.groups import FACTORY, ModuleOptions
 from biopsy.cli.arguments.types import Derived
 from biopsy.cli.console import Console
 from biopsy.processes.writing import require_writable
@@ -33,7 +33,7 @@ _MOST_REASONS = 3
 def configure(parser: argparse.ArgumentParser) -> None:
     """Add the options."""
     parser.epilog = EPILOG
-    add_module(parser)
+    ModuleOptions.add(parser)
     parser.add_argument(
         "--model", type=types.READ, metavar="FILE", help="a model that was exported from the module before"
     )

@@ -21,7 +21,7 @@ from biopsy.cli.debug import checking, other_machines
 from biopsy.cli.debug.checking import engines_of_run, own_template
 from biopsy.cli.inspect.diff_tactics import verdict_lines
 from biopsy.cli.progress import Progress, finished_line, inconclusive, say_output, shows, time_left
-from biopsy.cli.report import add_report, report_file
+from biopsy.cli.report import ReportOption, report_file
 from biopsy.engines.base import ModelInput
 from biopsy.engines.registry import EngineSpec, find_class
 from biopsy.findings.model import model_tree_of
@@ -151,7 +151,7 @@ LEAST_BUILDS = 10
 
 def add(parser: argparse.ArgumentParser) -> None:
     """Add all of them."""
-    parser.add_argument("model", type=types.READ, metavar="MODEL", help="the ONNX model")
+    groups.ModelOption.add(parser)
     parser.add_argument(
         "--until",
         type=types.until,
@@ -162,22 +162,21 @@ def add(parser: argparse.ArgumentParser) -> None:
     _add_variations(parser)
     _add_files(parser)
     _add_check(parser)
-    engines.add_engines(
+    engines.EngineOptions.add_groups(
         parser,
         "the engine to build with (default: that of the check, else TensorRT if it works here, else ONNX Runtime)",
     )
     group = other_machines.add(
         parser, runs="the builds and their checks", sent="the model, its weights, and the files that the check names"
     )
-    group.add_argument(
-        "--jobs",
-        type=types.positive,
-        metavar="N",
-        help="with --on, make N builds at once; they are told of in the order that they have without it",
+    checks.BudgetOptions.add(
+        group,
+        only=["jobs"],
+        jobs="with --on, make N builds at once; they are told of in the order that they have without it",
     )
-    engines.add(parser)
-    groups.add_model_type(parser)
-    groups.add_weights_folder(parser)
+    engines.TensorrtOptions.add_tensorrt(parser)
+    groups.ModelTypeOption.add(parser)
+    groups.WeightsFolderOption.add(parser)
     absent_options.add(parser, "debug build")
 
 
@@ -209,32 +208,30 @@ def _add_files(parser: argparse.ArgumentParser) -> None:
         metavar="FILE",
         help="before the check, write what the engine chose for each layer, as JSON; sorted with the artifacts",
     )
-    checks.add_artifacts(group)
-    checks.add_iteration_artifact(
+    checks.ArtifactOptions.add(group)
+    checks.IterationOptions.add(
         group,
-        "where the engine saves what it has built (default: polygraphy_debug with the engine's suffix)",
-        "the last build",
+        iter_artifact="where the engine saves what it has built (default: polygraphy_debug with the engine's suffix)",
+        no_remove_intermediate="the last build",
     )
-    checks.add_iteration_info(group)
-    checks.add_events(group)
-    add_report(group)
+    checks.EventsOption.add(group)
+    ReportOption.add(group)
 
 
 def _add_check(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("the check")
-    checks.add_command(
+    checks.CheckOption.add(
         group,
-        "the command that tells whether a build is bad",
+        check="the command that tells whether a build is bad; takes the rest of the line. "
         f"In it, {{}}, {USUAL_NAME} or the name of --iter-artifact stands for what was built (for the model, if the "
         "engine saves nothing), and {engine} for the engine with its settings; 'biopsy run {}' gets these settings "
-        "automatically",
-        "'build' alone: a build that fails is bad, and nothing else is checked",
-        checks.ASKED,
+        "automatically. 'build' alone: a build that fails is bad, and nothing else is checked. "
+        f"{checks.ASKED}",
     )
-    checks.add_rules(group, "has no effect here: any failure is bad")
-    checks.add_timeout(group, "none")
+    checks.RuleOptions.add(group, match="has no effect here: any failure is bad")
+    checks.CheckTimeOptions.add(group, check_timeout="none")
     group.add_argument("--build-timeout", type=types.duration, metavar="SECONDS", help="end a build that takes longer")
-    checks.add_shown_output(group, "the first bad build")
+    checks.ShownOutputOptions.add(group, hide_fail_output="the first bad build")
 
 
 # From the arguments of ``biopsy debug build`` to the plan of its builds. Importing this imports what builds.
@@ -279,7 +276,7 @@ _USE_ENGINE = "write {engine} in the check, which then builds by itself: biopsy 
 
 def engine_of(args: argparse.Namespace) -> EngineSpec:
     """The engine to build with: the one that is named, else that of the check, else TensorRT if it works here."""
-    named = engines.only_engine(args)
+    named = engines.EngineOptions.of(args).only_spec()
     if named is not None:
         return named
     checked = _engine_of_check(args.check or [])
@@ -290,7 +287,7 @@ def engine_of(args: argparse.Namespace) -> EngineSpec:
 
 def say_choice(args: argparse.Namespace, spec: EngineSpec, console: Console) -> None:
     """Say which engine is used, and why that, where the line names none."""
-    if engines.only_engine(args) is None:
+    if engines.EngineOptions.of(args).only_spec() is None:
         why = ", as in the check" if _engine_of_check(args.check or []) is not None else ""
         console.note(f"no engine is named: {spec.text} is used{why}")
 

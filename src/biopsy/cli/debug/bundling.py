@@ -1,6 +1,4 @@
-"""``--bundle`` of commands that find a failing model: from their arguments to the job of a bundle, and what is said;
-and the other files that a reduction writes by names of its own.
-"""
+"""``--bundle`` of commands that find a failing model: from their arguments to the job of a bundle, and what is said;"""
 
 from __future__ import annotations
 
@@ -13,14 +11,13 @@ from typing import TYPE_CHECKING
 from biopsy import errors
 from biopsy.checks.command import CommandCheck
 from biopsy.checks.judge import Rules
-from biopsy.cli.arguments import checks, comparing, engines, groups, types
+from biopsy.cli.arguments import types
 from biopsy.cli.console import Console
 from biopsy.cli.report import page_in
+from biopsy.cli.run.options import RunOptions
 from biopsy.engines.registry import create
 from biopsy.findings.bundle import packing
 from biopsy.findings.bundle.disclosures import without_words_of, words_of_model
-from biopsy.model.extract import OutputChoice
-from biopsy.reduction.result import inputs_file
 from biopsy.text import size_text
 
 if TYPE_CHECKING:
@@ -53,7 +50,7 @@ class Packing:
     model: Path
     check: CommandCheck
     rules: Rules
-    own_run: argparse.Namespace | None
+    own_run: RunOptions | None
     inputs: Path | None = None
     folder: Path | None = None
     words: Mapping[str, str] | None = None
@@ -136,56 +133,22 @@ def pack(packing: Packing, console: Console) -> None:
         )
 
 
-def question_of(own: argparse.Namespace) -> RunQuestion:
+def question_of(own: RunOptions) -> RunQuestion:
     """What a check asks that is ``biopsy run``. Raises UsageError for options that are wrong."""
-    from biopsy.cli.run.settings import tolerances_of
     from biopsy.findings.bundle.job import RunQuestion
 
-    tolerances, stats = tolerances_of(own)
-    beyond = {
-        "--compare-with": own.compare_with,
-        "--compare-func-script": own.compare_func_script,
-        "--postprocess-func-script": own.postprocess_func_script,
-    }
+    tolerances, stats, limits = own.limits()
     return RunQuestion(
-        engines=[create(spec) for spec in engines.specs_to_run(own)],
-        outputs=OutputChoice(
-            names=groups.marked_outputs(own), operators=own.onnx_outputs_by_type, without=own.onnx_exclude_outputs
-        ),
+        engines=[create(spec) for spec in own.specs_to_run()],
+        outputs=own.choice(),
         tolerances=tolerances,
         stats=stats,
-        limits=comparing.limits_of(own),
+        limits=limits,
         golden=own.load_outputs or (),
         build_only=own.build_only,
-        beyond=next((f"the option {option}" for option, value in beyond.items() if value), ""),
+        beyond=next((f"the option {option}" for option in own.given(_JUDGED_BEYOND)), ""),
     )
 
 
+_JUDGED_BEYOND = ("compare_with", "compare_func_script", "postprocess_func_script")
 _SHOWN = ("model.onnx", "model.onnx.data", "inputs.npz", "expected.npz")
-
-
-# The files that ``biopsy debug reduce`` writes by names of its own.
-
-
-def output_of(args: argparse.Namespace) -> Path:
-    """Where the result is written."""
-    return args.output or Path(f"{args.model.stem}_reduced.onnx")
-
-
-def explanation_journal(args: argparse.Namespace, output: Path) -> Path | None:
-    """Where the journal of ``--explain`` stands; None if that is not asked for."""
-    wanted = args.explain or args.explain_checks
-    return checks.journal_of(output.with_name(f"{output.name}.explain")) if wanted else None
-
-
-def feeds_recorded(args: argparse.Namespace, own_run: argparse.Namespace | None, output: Path) -> bool:
-    """Whether recorded inputs are written beside the result.
-
-    They are if the check is ``biopsy run`` with inputs of the whole model only: it would make up the inputs of a cut.
-    """
-    if own_run is None or not own_run.load_inputs or own_run.load_outputs or args.iter_inputs or args.no_reduce_inputs:
-        return False
-    if args.load_inputs and args.load_inputs != own_run.load_inputs:
-        return False
-    files = [file.resolve() for file in own_run.load_inputs if file.exists()]
-    return len(files) == len(own_run.load_inputs) and inputs_file(output).resolve() not in files

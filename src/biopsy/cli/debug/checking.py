@@ -20,13 +20,13 @@ from biopsy.checks.command_line import OwnCommand, OwnInspect, OwnRun, parse
 from biopsy.checks.judge import Rules
 from biopsy.checks.outcome import Check, InteractiveCheck
 from biopsy.checks.warm import command_check
-from biopsy.cli.arguments import types
-from biopsy.cli.arguments.checks import DEFAULT_CANDIDATE
-from biopsy.cli.arguments.engines import PinnedPackage, install, packages_of, specs_to_run
+from biopsy.cli.arguments.checks import DEFAULT_CANDIDATE, RuleOptions
+from biopsy.cli.arguments.engines import PackageOptions, PinnedPackage, install
 from biopsy.cli.console import Console
 from biopsy.cli.debug import other_machines
 from biopsy.cli.parser import Parser
 from biopsy.cli.run import command as run
+from biopsy.cli.run.options import RunOptions
 from biopsy.engines.base import Engine
 from biopsy.engines.registry import EngineSpec, class_of, parse_spec
 from biopsy.model.index import index_file
@@ -46,14 +46,8 @@ _SECONDS_TO_END = 5.0
 
 
 def rules_of(args: argparse.Namespace) -> Rules:
-    """The rules that the options of ``add_rules`` say. Raises UsageError for what is no regular expression."""
-    patterns = tuple(types.regex("--fail-regex", text) for text in args.fail_regex or ())
-    return Rules(
-        fail_codes=frozenset(args.fail_code or ()),
-        ignored_codes=frozenset(args.ignore_fail_code or ()),
-        fail_regexes=patterns,
-        match=args.match,
-    )
+    """What counts as a failure. Raises UsageError for what is no regular expression."""
+    return RuleOptions.of(args).rules()
 
 
 @contextlib.contextmanager
@@ -145,13 +139,13 @@ def check_of(args: argparse.Namespace, jobs: int) -> Check:
     return InteractiveCheck(ask)
 
 
-def own_run(words: Sequence[str] | None) -> argparse.Namespace | None:
+def own_run(words: Sequence[str] | None) -> RunOptions | None:
     """The options of a check such as ``biopsy run {} ...``; None if the check is something else, or is wrong."""
     command = parse(words or ())
     return options_of_run(command) if isinstance(command, OwnRun) else None
 
 
-def options_of_run(command: OwnRun) -> argparse.Namespace | None:
+def options_of_run(command: OwnRun) -> RunOptions | None:
     """The options of a ``biopsy run``; None if they are wrong, of which the check itself will tell."""
     try:
         return _options_of_run(command.options)
@@ -160,9 +154,9 @@ def options_of_run(command: OwnRun) -> argparse.Namespace | None:
 
 
 @cache
-def _options_of_run(words: tuple[str, ...]) -> argparse.Namespace:
-    """What these words behind ``biopsy run`` say, parsed once: nobody may change it. Raises UsageError."""
-    return run_parser().parse_known_args(list(words))[0]
+def _options_of_run(words: tuple[str, ...]) -> RunOptions:
+    """What these words behind ``biopsy run`` say, parsed once. Raises UsageError."""
+    return RunOptions.of(run_parser().parse_known_args(list(words))[0])
 
 
 @cache
@@ -201,7 +195,7 @@ def require_writable_candidate(path: Path) -> None:
         ) from error
 
 
-def require_inputs_of_golden_values(own_run: argparse.Namespace | None, *, keep_inputs: bool) -> None:
+def require_inputs_of_golden_values(own_run: RunOptions | None, *, keep_inputs: bool) -> None:
     """Raise UsageError if a check compares parts of the model with golden values that are of other inputs.
 
     ``own_run`` are the options of a check that is ``biopsy run``. If it makes up its inputs, a cut tensor gets random
@@ -237,7 +231,7 @@ def releases_installed(args: argparse.Namespace, console: Console) -> Iterator[N
     CannotInstall.
     """
     args.environments = {}
-    packages = packages_of(args)
+    packages = PackageOptions.of(args).pinned()
     if packages and args.check is None:
         raise errors.UsageError("--package belongs to a check, and there is none", next_steps=["--check biopsy run {}"])
     command = parse(args.check or ())
@@ -338,7 +332,7 @@ def line_with(template: CheckTemplate, engine: str, environment: Mapping[str, st
 
 def engines_of_run(command: OwnRun) -> list[EngineSpec]:
     """The engines that a ``biopsy run`` runs, in order. Raises UsageError for one that is none."""
-    return specs_to_run(_options_of_run(command.options))
+    return _options_of_run(command.options).specs_to_run()
 
 
 def _chosen(specs: list[EngineSpec], wanted: str | None) -> int | None:

@@ -10,11 +10,11 @@ from biopsy import errors
 from biopsy.checks.outcome import Outcome
 from biopsy.checks.words import as_word
 from biopsy.cli.advice import Advice, say_advice
-from biopsy.cli.arguments import checks, groups, types
+from biopsy.cli.arguments import checks, groups
 from biopsy.cli.console import COLUMN, Console
 from biopsy.cli.debug import checking, other_machines
 from biopsy.cli.progress import CheckProgress
-from biopsy.cli.report import add_report, report_file
+from biopsy.cli.report import ReportOption, report_file
 from biopsy.engines.base import ModelInput
 from biopsy.engines.registry import EngineSpec
 from biopsy.findings.model import model_tree_of
@@ -52,26 +52,26 @@ examples:
 def configure(parser: argparse.ArgumentParser) -> None:
     """Add the options of ``debug flags``."""
     parser.epilog = _EPILOG
-    parser.add_argument("model", type=types.READ, metavar="MODEL", help="the ONNX model that fails")
+    groups.ModelOption.add(parser, model=" that fails")
     parser.add_argument(
         "--engine",
         metavar="NAME[:key=value,...]",
         help="the engine whose settings to vary: the last one in 'biopsy run' written exactly so, else the last one of "
         "this name (default: the last one)",
     )
-    add_report(parser, "--save-report", "-o", "--output")
+    ReportOption.add(parser, also={"report": ["--save-report", "-o", "--output"]})
     group = parser.add_argument_group("the check")
-    checks.add_command(
+    checks.CheckOption.add(
         group,
-        "the command that tells whether the model fails",
-        f"In it, {{}}, or the name {checks.DEFAULT_CANDIDATE}, stands for the model",
+        check="the command that tells whether the model fails; takes the rest of the line. In it, {}, or the name "
+        f"{checks.DEFAULT_CANDIDATE}, stands for the model",
     )
-    checks.add_rules(group, "how alike two failures must be to count as the same")
-    checks.add_timeout(group, "20 times as long as the first, at least 60")
-    checks.add_shown_output(group, "the first failure")
+    checks.RuleOptions.add(group)
+    checks.CheckTimeOptions.add(group)
+    checks.ShownOutputOptions.add(group)
     other_machines.add(parser, sent="the model, its weights, and the files that the check names", has_jobs=False)
-    checks.add_events(parser.add_argument_group("events"))
-    groups.add_weights_folder(parser)
+    checks.EventsOption.add(parser.add_argument_group("events"))
+    groups.WeightsFolderOption.add(parser)
 
 
 def execute(args: argparse.Namespace, console: Console) -> int:

@@ -14,7 +14,7 @@ from biopsy.cli.advice import Advice, say_advice
 from biopsy.cli.arguments import checks, types
 from biopsy.cli.console import COLUMN, Console
 from biopsy.cli.debug import checking
-from biopsy.cli.report import add_report, report_file
+from biopsy.cli.report import ReportOption, report_file
 from biopsy.model.load import require_file
 from biopsy.text import line_of
 
@@ -51,7 +51,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
         metavar="DIR",
         help="also look it up in the files of this folder (besides ~/.config/biopsy/known); may be given several times",
     )
-    add_report(parser, "-o", "--output")
+    ReportOption.add(parser, also={"report": ["-o", "--output"]})
     seen = parser.add_argument_group("how it fails", "What is not said here, --check finds out")
     seen.add_argument("--engine", default="", metavar="NAME[:key=value,...]", help="the engine that fails")
     seen.add_argument("--release", default="", metavar="VERSION", help="its release (default: the installed one)")
@@ -65,12 +65,12 @@ def configure(parser: argparse.ArgumentParser) -> None:
         "--save", type=types.WRITTEN, metavar="FILE.yaml", help="write it to this file, which is not there yet"
     )
     group = parser.add_argument_group("the check")
-    checks.add_command(
+    checks.CheckOption.add(
         group,
-        "the command that the model fails, run once",
-        f"In it, {{}}, or the name {checks.DEFAULT_CANDIDATE}, stands for the model",
+        check="the command that the model fails, run once; takes the rest of the line. In it, {}, or the name "
+        f"{checks.DEFAULT_CANDIDATE}, stands for the model",
     )
-    checks.add_timeout(group, "none")
+    checks.CheckTimeOptions.add(group, check_timeout="none")
 
 
 def execute(args: argparse.Namespace, console: Console) -> int:

@@ -15,12 +15,12 @@ from biopsy import errors
 from biopsy.checks.command import CommandCheck
 from biopsy.checks.judge import Rules
 from biopsy.cli import advice
-from biopsy.cli.arguments import comparing, engines, groups, types
-from biopsy.cli.arguments.comparing import limits_of
+from biopsy.cli.arguments import checks, comparing, engines, groups, types
+from biopsy.cli.arguments.limits import MORE_MEMORY, RunLimits
 from biopsy.cli.console import Console
 from biopsy.cli.debug import bundling, checking, other_machines
 from biopsy.cli.debug.checking import ended_politely
-from biopsy.cli.report import add_report, report_file
+from biopsy.cli.report import ReportOption, report_file
 from biopsy.cli.run.execution import save, settled
 from biopsy.engines.registry import PLAIN
 from biopsy.engines.worker import Worker
@@ -57,28 +57,25 @@ reported"""
 def configure(parser: argparse.ArgumentParser) -> None:
     """Add the options of ``debug layers``."""
     parser.epilog = _EPILOG
-    parser.add_argument("model", type=types.READ, metavar="MODEL", help="the ONNX model")
+    groups.ModelOption.add(parser)
     add(parser)
     group = parser.add_argument_group("what to measure, and how much to show")
-    group.add_argument(
-        "--run-timeout", type=types.duration, metavar="TIME", help="end a run that takes longer, e.g. 90s"
-    )
-    types.add_to_runs(group)
+    RunLimits.add(group, run_timeout="end a run that takes longer, e.g. 90s")
     group.add_argument(
         "--nodes", metavar="REGEX", help="measure only layers whose name, operator or output matches somewhere"
     )
     group.add_argument(
         "--top", type=types.positive, default=10, metavar="N", help="show the N worst layers (default: 10)"
     )
-    add_report(group)
+    ReportOption.add(group)
     bundling.add(group, "the worst layer or group")
     group.add_argument("--csv", type=types.WRITTEN, metavar="FILE.csv", help="write one line per layer as CSV")
-    group.add_argument("--events", type=types.WRITTEN, metavar="FILE", help="write what happens as JSON lines")
+    checks.EventsOption.add(group, events="write what happens as JSON lines")
     _add_memory(parser)
-    groups.add_inputs(parser)
+    groups.SavedInputOptions.add_group(parser)
     group = parser.add_argument_group("what is out of tolerance")
-    comparing.add_tolerances(group)
-    comparing.add_limits(parser)
+    comparing.ToleranceOptions.add(group)
+    comparing.MetricOptions.add_group(parser)
     other_machines.add_refused(
         parser,
         "layers are compared with each other, so one machine measures them all, and each step needs the last one",
@@ -103,7 +100,7 @@ def _add_memory(parser: argparse.ArgumentParser) -> None:
         help="folder for that temporary file: it holds every tensor of every sample (default: the system's "
         "folder for such files)",
     )
-    groups.add_weights_folder(group)
+    groups.WeightsFolderOption.add(group)
 
 
 def execute(args: argparse.Namespace, console: Console) -> int:
@@ -132,7 +129,7 @@ def execute(args: argparse.Namespace, console: Console) -> int:
             except KeyboardInterrupt:
                 findings, interrupted = examination.findings, True
             except errors.TooMuchMemory as error:
-                raise errors.TooMuchMemory(error.message, next_steps=[types.MORE_MEMORY]) from error
+                raise errors.TooMuchMemory(error.message, next_steps=[MORE_MEMORY]) from error
         status = 0 if findings.passed else 1
         if not findings.passed and findings.nothing_wrong:  # some layers are right, and nobody knows about others
             status = errors.CannotCompare.status
@@ -163,12 +160,11 @@ def _require_sense(args: argparse.Namespace) -> None:
 
 def _question(args: argparse.Namespace, fed: list[Feed], console: Console) -> Question:
     """The question; once it is known what is fed, that stands in ``fed``."""
-    from biopsy.cli.run.settings import inputs_of, tolerances_of
     from biopsy.questions.layers.question import Judge, question_about
 
     def feeds(kinds: Mapping[str, TensorType | None]) -> Sequence[Feed]:
         """The input samples, saved if that is asked for."""
-        fed[:], _ = settled(kinds, inputs_of(args), console)
+        fed[:], _ = settled(kinds, groups.InputOptions.of(args).inputs(), console)
         save(args.save_inputs, fed)
         return fed
 
@@ -178,7 +174,7 @@ def _question(args: argparse.Namespace, fed: list[Feed], console: Console) -> Qu
         feeds,
         suspect=args.suspect,
         reference=args.reference_engine,
-        judge=Judge(*tolerances_of(args), limits_of(args)),
+        judge=Judge(*comparing.JudgeOptions.of(args).limits()),
         nodes=None if args.nodes is None else types.regex("--nodes", args.nodes),
         limit=args.record_memory,
         timeout=args.run_timeout,
@@ -231,11 +227,11 @@ def add(parser: argparse.ArgumentParser) -> None:
         "layers without one are measured as one piece with the next that have (inputs: --load-inputs, or the same "
         "file)",
     )
-    engines.add_engines(
+    engines.EngineOptions.add_groups(
         parser,
         "engines, as for run: one alone is the suspect; the first of two is the one to trust",
     )
-    engines.add(parser)
+    engines.TensorrtOptions.add_tensorrt(parser)
 
 
 def settle(args: argparse.Namespace, console: Console) -> None:
@@ -246,8 +242,8 @@ def settle(args: argparse.Namespace, console: Console) -> None:
     """
     if args.load_outputs is not None:
         _take_golden_values(args)
-    named = args.engines or engines.settings_given(args)
-    texts = [spec.text for spec in engines.engine_specs(args)] if named else []
+    chosen = engines.EngineOptions.of(args)
+    texts = [spec.text for spec in chosen.specs()] if chosen.names_engine else []
     options = {"reference-engine": args.reference_engine, "suspect": args.suspect}
     roles = [option.replace("-", "_") for option, value in options.items() if value is None]
     if len(texts) > len(roles):

@@ -11,7 +11,9 @@ from typing import TYPE_CHECKING
 
 from biopsy import events
 from biopsy.checks.words import as_word, output_word
-from biopsy.cli.advice import CUT_INPUTS, LIMITS, MADE_BY_DEFAULT, MAKING, Advice, given, recording_options, say_advice
+from biopsy.cli.advice import CUT_INPUTS, Advice, recording_options, say_advice
+from biopsy.cli.arguments.comparing import JudgeOptions
+from biopsy.cli.arguments.groups import InputOptions
 from biopsy.cli.console import COLUMN, Console
 from biopsy.cli.progress import Progress, shows, time_left
 from biopsy.model.index import ModelIndex
@@ -334,7 +336,7 @@ def next_lines(findings: LayerFindings, args: argparse.Namespace) -> list[list[s
     """The words of each line, in the order in which to type them; no lines if there is no suspect."""
     if not findings.suspects:
         return []
-    making = list(given(args, MAKING, MADE_BY_DEFAULT))
+    making = list(InputOptions.of(args).making())
     inputs = [as_word(path) for path in args.load_inputs or ([args.save_inputs] if args.save_inputs else ())]
     saving: list[list[str | ListOption]] = []
     if making and not inputs:
@@ -371,7 +373,7 @@ def _reference(args: argparse.Namespace) -> ListOption:
 
 def _compare(args: argparse.Namespace) -> list[str | ListOption]:
     trusted = [_reference(args)] if args.load_outputs is None else ["--load-outputs", as_word(args.load_outputs)]
-    return [*trusted, ListOption("--engine", [args.suspect]), *given(args, LIMITS)]
+    return [*trusted, ListOption("--engine", [args.suspect]), *JudgeOptions.of(args).as_typed()]
 
 
 def _piece(worst: Suspect, args: argparse.Namespace, inputs: Sequence[str]) -> Iterator[list[str | ListOption]]:

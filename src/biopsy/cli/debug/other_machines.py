@@ -14,10 +14,11 @@ from typing import TYPE_CHECKING, Any
 
 from biopsy import errors
 from biopsy.cli.arguments import types
+from biopsy.cli.arguments.declared import Options, option, switch
 from biopsy.cli.console import Console
 from biopsy.model.load import require_file
 from biopsy.processes.reading import read_plain
-from biopsy.text import count, printable
+from biopsy.text import printable
 
 if TYPE_CHECKING:
     from biopsy.session.machines import OtherMachines
@@ -32,53 +33,6 @@ ASKS_HERE = "it asks its questions on this machine"
 
 _SENT = "the candidate, its weights, and the files that the check names"
 _JOBS = "--jobs is then by default as many as it has room for. "
-
-
-def add(
-    parser: argparse.ArgumentParser, *, runs: str = "the checks", sent: str = _SENT, has_jobs: bool = True
-) -> argparse._ArgumentGroup:
-    """Add the options, in a group of their own. The help says what ``runs`` there, and what is ``sent`` there.
-
-    ``has_jobs``: the command has ``--jobs``.
-    """
-    group = parser.add_argument_group("other machines")
-    group.add_argument(
-        "--on",
-        type=cluster,
-        metavar="ray|ray://HOST:PORT",
-        help=f"run {runs} on a Ray cluster: the one that this machine is in, or a new one of this machine alone (ray), "
-        f'or another; {sent} are sent there. {_JOBS if has_jobs else ""}It needs pip install "biopsy[ray]"',
-    )
-    group.add_argument(
-        "--resources",
-        type=resources,
-        metavar="NAME=N,...",
-        help="with --on, what each check has for itself of a machine, as Ray counts it: GPU=1,CPU=4 (default: CPU=1)",
-    )
-    group.add_argument(
-        "--runtime-env",
-        type=types.READ,
-        metavar="FILE",
-        help="with --on, have Ray install this on each machine first: requirements (.txt), or the fields pip, uv, "
-        "conda, image_uri and env_vars of its runtime_env (.yaml, .json)",
-    )
-    group.add_argument(
-        "--require-uniform",
-        action="store_true",
-        help="with --on, end with status 4 if the machines differ in processor, GPU or versions of packages, which "
-        "makes them different engines (default: say so)",
-    )
-    return group
-
-
-def add_refused(parser: argparse.ArgumentParser, why: str, instead: str) -> None:
-    """Have a command refuse ``--on`` with the reason, and what to type instead; its help does not show it."""
-
-    class Refused(argparse.Action):
-        def __call__(self, *_: object) -> None:
-            raise errors.UsageError(f"--on is not available here: {why}", next_steps=[instead])
-
-    parser.add_argument("--on", action=Refused, nargs="?", dest=argparse.SUPPRESS, help=argparse.SUPPRESS)
 
 
 def cluster(text: str) -> str:
@@ -99,6 +53,70 @@ def resources(text: str) -> dict[str, float]:
     return found
 
 
+class MachineOptions(Options):
+    """The machines that checks are run on, if not this one."""
+
+    on: str | None = option(
+        "--on", type=cluster, metavar="ray|ray://HOST:PORT", meaning='{text}It needs pip install "biopsy[ray]"'
+    )
+    resources: Mapping[str, float] | None = option(
+        "--resources",
+        type=resources,
+        metavar="NAME=N,...",
+        meaning="with --on, what each check has for itself of a machine, as Ray counts it: GPU=1,CPU=4 (default: "
+        "CPU=1)",
+    )
+    runtime_env: Path | None = option(
+        "--runtime-env",
+        type=types.READ,
+        meaning="with --on, have Ray install this on each machine first: requirements (.txt), or the fields pip, uv, "
+        "conda, image_uri and env_vars of its runtime_env (.yaml, .json)",
+    )
+    require_uniform: bool = switch(
+        "--require-uniform",
+        meaning="with --on, end with status 4 if the machines differ in processor, GPU or versions of packages, which "
+        "makes them different engines (default: say so)",
+    )
+
+    def workers(self, runtime_env: Mapping[str, Any] | None) -> RayWorkers:
+        """The machines, once their cluster is joined; ``runtime_env`` is installed there. Raises EngineMissing."""
+        from biopsy.session.cluster import Resources
+        from biopsy.session.ray_cluster import RayWorkers
+
+        return RayWorkers(
+            None if self.on == "ray" else self.on,
+            Resources.named(self.resources or {}),
+            runtime_env=runtime_env,
+            require_uniform=self.require_uniform,
+        )
+
+
+def add(
+    parser: argparse.ArgumentParser, *, runs: str = "the checks", sent: str = _SENT, has_jobs: bool = True
+) -> argparse._ArgumentGroup:
+    """Add the options, in a group of their own. The help says what ``runs`` there, and what is ``sent`` there.
+
+    ``has_jobs``: the command has ``--jobs``.
+    """
+    group = parser.add_argument_group("other machines")
+    meaning = (
+        f"run {runs} on a Ray cluster: the one that this machine is in, or a new one of this machine alone (ray), or "
+        f"another; {sent} are sent there. {_JOBS if has_jobs else ''}"
+    )
+    MachineOptions.add(group, on=meaning)
+    return group
+
+
+def add_refused(parser: argparse.ArgumentParser, why: str, instead: str) -> None:
+    """Have a command refuse ``--on`` with the reason, and what to type instead; its help does not show it."""
+
+    class Refused(argparse.Action):
+        def __call__(self, *_: object) -> None:
+            raise errors.UsageError(f"--on is not available here: {why}", next_steps=[instead])
+
+    parser.add_argument("--on", action=Refused, nargs="?", dest=argparse.SUPPRESS, help=argparse.SUPPRESS)
+
+
 @contextlib.contextmanager
 def machines_of(
     args: argparse.Namespace,
@@ -113,35 +131,34 @@ def machines_of(
     ``needs_check``: neither can a command without ``--check``. What is wrong here is told before a cluster is joined.
     Raises UsageError where checks cannot run there, or there is no model, EngineMissing without Ray.
     """
-    if args.on is None:
-        for option in ("--resources", "--runtime-env", "--require-uniform"):
-            if getattr(args, _dest(option)):
-                raise errors.UsageError(f"{option} speaks of the machines of --on", next_steps=["--on ray"])
+    options = MachineOptions.of(args)
+    if options.on is None:
+        for idle in options.given():
+            raise errors.UsageError(f"{idle} speaks of the machines of --on", next_steps=["--on ray"])
         yield None
         return
     if needs_check and not args.check:
         raise errors.UsageError(
             "--on needs a check: nobody sits at the other machines to be asked", next_steps=["--check COMMAND ..."]
         )
-    for option, reason in refused.items():
-        if getattr(args, _dest(option)):
+    for spelling, reason in refused.items():
+        if getattr(args, spelling.removeprefix("--").replace("-", "_")):
             raise errors.UsageError(
-                f"{option} cannot be combined with --on: {reason}", next_steps=[f"leave {option} out, or --on"]
+                f"{spelling} cannot be combined with --on: {reason}", next_steps=[f"leave {spelling} out, or --on"]
             )
     from biopsy.session.ray_cluster import require_ray
 
     if "model" in args:
         require_file(args.model)
-    runtime_env = None if args.runtime_env is None else runtime_environment(args.runtime_env)
+    runtime_env = None if options.runtime_env is None else runtime_environment(options.runtime_env)
     require_ray()
-    where = "that this machine is in, or starting one" if args.on == "ray" else f"at {args.on}"
+    where = "that this machine is in, or starting one" if options.on == "ray" else f"at {options.on}"
     console.note(f"machines   joining the Ray cluster {where}")
     if runtime_env is not None:
-        console.note(f"machines   Ray installs what {args.runtime_env} names, on each: this may take minutes")
-    with contextlib.closing(_ray_workers(args, runtime_env)) as workers:
-        at_once = "at a time" if workers.room == 1 else "at once"
-        have = "has" if workers.room == 1 else "have"
-        console.note(f"machines   {count(workers.room, 'check')} {have} room {at_once} on {workers.machines}")
+        console.note(f"machines   Ray installs what {options.runtime_env} names, on each: this may take minutes")
+    with contextlib.closing(options.workers(runtime_env)) as workers:
+        at_once = "1 check has room at a time" if workers.room == 1 else f"{workers.room} checks have room at once"
+        console.note(f"machines   {at_once} on {workers.machines}")
         if workers.dashboard:
             console.note(f"dashboard  http://{workers.dashboard}")
         yield workers
@@ -150,22 +167,6 @@ def machines_of(
 def jobs_on(machines: OtherMachines, wanted: int | None) -> int:
     """How many runs go on at once where so many are wanted: as many as have room, at most, and by default."""
     return min(wanted or machines.room, machines.room)
-
-
-def _ray_workers(args: argparse.Namespace, runtime_env: Mapping[str, Any] | None) -> RayWorkers:
-    from biopsy.session.cluster import Resources
-    from biopsy.session.ray_cluster import RayWorkers
-
-    return RayWorkers(
-        None if args.on == "ray" else args.on,
-        Resources.named(args.resources or {}),
-        runtime_env=runtime_env,
-        require_uniform=args.require_uniform,
-    )
-
-
-def _dest(option: str) -> str:
-    return option.removeprefix("--").replace("-", "_")
 
 
 # The file of ``--runtime-env``: what Ray is to install on other machines before a check runs there.

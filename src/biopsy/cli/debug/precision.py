@@ -17,7 +17,7 @@ from biopsy.cli.arguments import absent_options, checks, groups, types
 from biopsy.cli.arguments import engines as tensorrt
 from biopsy.cli.console import Console
 from biopsy.cli.debug import checking, other_machines
-from biopsy.cli.report import add_report, report_file
+from biopsy.cli.report import ReportOption, report_file
 from biopsy.engines.registry import EngineSpec, find_class, parse_spec
 from biopsy.model.index import ModelIndex, index_file
 from biopsy.questions.precision.mixed_models import Low, Precisions, mixed_models
@@ -74,7 +74,7 @@ def derived_files(args: argparse.Namespace) -> types.Derived:
     candidate = args.candidate if args.candidate != args.iter_artifact else None
     journal = None if args.output is None else checks.journal_of(args.output)
     return {
-        **groups.derived_weights(args),
+        **groups.WeightsFileOption.of(args).derived_weights(args.output),
         "the candidate": (candidate, types.ITERATION),
         "the journal": (journal, types.WRITTEN),
     }
@@ -198,11 +198,9 @@ def _check(args: argparse.Namespace, jobs: int) -> Check:
 
 def add(parser: argparse.ArgumentParser) -> None:
     """Add all of them."""
-    parser.add_argument("model", type=types.READ, metavar="MODEL", help="the ONNX model, in its high precision")
-    parser.add_argument(
-        "-o", "--output", type=types.WRITTEN, metavar="FILE", help="write the mixed-precision model, ready to use"
-    )
-    add_report(parser)
+    groups.ModelOption.add(parser, model=", in its high precision")
+    groups.OutputOption.add(parser, output="write the mixed-precision model, ready to use")
+    ReportOption.add(parser)
     parser.add_argument(
         "--list",
         type=types.WRITTEN,
@@ -214,19 +212,22 @@ def add(parser: argparse.ArgumentParser) -> None:
     _add_search(parser)
     _add_check(parser)
     group = parser.add_argument_group("time limits, and resuming")
-    checks.add_limits(group)
-    checks.add_resume(group, "search")
+    checks.BudgetOptions.add(group)
+    checks.ResumeOptions.add(group)
     other_machines.add(parser)
     _add_iteration(parser)
     group = parser.add_argument_group("the model")
-    groups.add_recorded_inputs(
+    groups.RecordedInputs.add(
         group,
-        "calibrate --int8 with these inputs (default: those of the check if it is 'biopsy run', else random ones)",
+        load_inputs="calibrate --int8 with these inputs (default: those of the check if it is 'biopsy run', else "
+        "random ones)",
     )
-    groups.add_model_type(group)
-    groups.add_weights_folder(group)
-    groups.add_weights_file(group)
-    tensorrt.add(parser, without=("outputs", "exclude_outputs", *_LOW))
+    groups.ModelTypeOption.add(group)
+    groups.WeightsFolderOption.add(group)
+    groups.WeightsFileOption.add(group)
+    tensorrt.TensorrtOptions.add_tensorrt(
+        parser, without=("trt_outputs", "trt_exclude_outputs", *(f"trt_{low}" for low in _LOW))
+    )
     absent_options.add(parser, "debug precision")
 
 
@@ -314,33 +315,35 @@ def _add_search(parser: argparse.ArgumentParser) -> None:
 
 def _add_check(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("the check")
-    checks.add_command(
-        group, "the command that tells whether a candidate passes", f"In it, {checks.CANDIDATE}", checks.ASKED
+    checks.CheckOption.add(
+        group,
+        check="the command that tells whether a candidate passes; takes the rest of the line. "
+        f"In it, {checks.CANDIDATE}. {checks.ASKED}",
     )
-    checks.add_rules(group, "has no effect here: a candidate with any failure does not pass")
-    checks.add_timeout(group, "20 times as long as with every layer high, at least 60")
-    checks.add_memory(group)
-    checks.add_cold(group)
-    checks.add_shown_output(group, "the check with every layer low")
-    checks.add_repeating(group)
+    checks.RuleOptions.add(group, match="has no effect here: a candidate with any failure does not pass")
+    checks.CheckTimeOptions.add(group, check_timeout="20 times as long as with every layer high, at least 60")
+    checks.CheckMemoryOption.add(group)
+    checks.ColdOption.add(group)
+    checks.ShownOutputOptions.add(group, hide_fail_output="the check with every layer low")
+    checks.RepeatOptions.add(group)
 
 
 def _add_iteration(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("files of each iteration")
-    checks.add_artifacts(group)
-    checks.add_iteration_artifact(
+    checks.ArtifactOptions.add(group)
+    checks.IterationOptions.add(
         group,
-        f"where each candidate is written (default: {checks.DEFAULT_CANDIDATE}; with --trt: polygraphy_debug.engine)",
-        "the last candidate",
+        iter_artifact=f"where each candidate is written (default: {checks.DEFAULT_CANDIDATE}; with --trt: "
+        "polygraphy_debug.engine)",
     )
-    checks.add_iteration_info(group)
-    checks.add_events(group)
+    checks.EventsOption.add(group)
 
 
 def _with_settings(args: argparse.Namespace) -> str | None:
     """The engine to build with, TensorRT with its settings. Raises UsageError for settings without a plain --trt."""
     engine: str | None = args.engine
-    given = tensorrt.given(args)
+    settings = tensorrt.TensorrtOptions.of(args)
+    given = settings.options_given()
     if not given:
         return engine
     if engine != "trt":
@@ -348,7 +351,7 @@ def _with_settings(args: argparse.Namespace) -> str | None:
             f"{given[0]} is a setting of --trt, which is not given",
             next_steps=["--trt", "with --engine, write settings after the name"],
         )
-    return EngineSpec("trt", tensorrt.settings(args)).text
+    return EngineSpec("trt", settings.settings()).text
 
 
 def complete(args: argparse.Namespace) -> None:
@@ -385,25 +388,24 @@ def calibration_feeds(args: argparse.Namespace, index: ModelIndex, console: Cons
 
     None are needed, and none given, for other precisions.
     """
+    inputs = groups.RecordedInputs.of(args)
     if args.low != "int8":
-        sources = {"--load-inputs": args.load_inputs, "--data-loader-script": args.data_loader_script}
-        given = [*(option for option, value in sources.items() if value is not None), *groups.draws_given(args)]
+        given = [*inputs.sources_given(), *inputs.draws_given()]
         if given:
             console.warn(f"{', '.join(given)} has no effect without --int8: only calibration needs inputs")
         return ()
-    from biopsy.cli.run.settings import draws_of, given_feeds, require_draws
     from biopsy.engines.runner import casts_told, in_declared_types
     from biopsy.tensors.files import read_feeds
 
     precisions_of(args).require_possible()
     own = checking.own_run(args.check)
-    feeds = given_feeds(args)
+    feeds = inputs.given_feeds()
     origin = args.load_inputs or [args.data_loader_script]
     if feeds is None and own is not None and own.load_inputs:
         origin = own.load_inputs
         feeds = [feed for file in origin for feed in read_feeds(file)]
     fed = [index.names[tensor] for tensor in index.fed_inputs()]
-    require_draws(args, fed, random=feeds is None, console=console)
+    inputs.require_draws(fed, random=feeds is None, console=console)
     if feeds is not None:
         console.note(f"int8 is calibrated with {len(feeds)} inputs of {', '.join(map(str, origin))}")
         typed, changes = in_declared_types(feeds, index.declared_type)
@@ -414,4 +416,4 @@ def calibration_feeds(args: argparse.Namespace, index: ModelIndex, console: Cons
         "int8 is calibrated with RANDOM inputs, between 0 and 1, which may not show what overflows with yours. "
         "Give typical ones with --load-inputs"
     )
-    return random_samples(index, draws_of(args))
+    return random_samples(index, inputs.draws())

@@ -15,7 +15,6 @@ from biopsy.checks.outcome import Artifacts
 from biopsy.checks.repetition import rate_text
 from biopsy.checks.words import as_word
 from biopsy.cli.arguments import checks, groups
-from biopsy.cli.arguments.engines import specs_to_run
 from biopsy.cli.console import Console
 from biopsy.cli.debug import checking
 from biopsy.cli.progress import Progress, say_output, say_places, shows, time_left
@@ -40,7 +39,7 @@ def job_of(
     """What is to be searched, and how. Raises UsageError for arguments that contradict each other."""
     if args.save_external_data is not None and args.output is None:
         raise errors.UsageError("--save-external-data needs an output", next_steps=["-o mixed.onnx"])
-    external = None if args.output is None else groups.weights_file(args, args.output)
+    external = None if args.output is None else groups.WeightsFileOption.of(args).weights_file(args.output)
     return PrecisionJob(
         target=PrecisionTarget(
             output=args.output, external=external, report=args.report, names=args.list, write_report=write_report
@@ -64,7 +63,7 @@ def _search(args: argparse.Namespace, parallelism: Parallelism) -> SearchOptions
         parallelism=parallelism,
         budget=Budget(checks=args.max_checks, seconds=args.max_time),
         repeating=Repeating(repeat=args.repeat, confidence=args.confidence),
-        resume=checks.resume_of(args, _journal(args), "search"),
+        resume=checks.ResumedSearch.of(args).resume(_journal(args), "search"),
     )
 
 
@@ -273,7 +272,7 @@ class PrecisionSections:
     def of_error(self) -> Mapping[str, Any]:
         """What is known besides the error that ended the search."""
         own, known = checking.own_run(self._args.check), self._known
-        engines = [] if own is None else [spec.text for spec in specs_to_run(own)]
+        engines = [] if own is None else [spec.text for spec in own.specs_to_run()]
         high = () if known is None else sorted({layer.place for layer in known.high if not layer.where})
         return {
             "model": model_tree_of(self._args.model),

@@ -6,28 +6,25 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from functools import cache, partial
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from biopsy import errors, events
 from biopsy.checks.command import CommandCheck
 from biopsy.checks.outcome import Check
 from biopsy.cli.advice import begun_anew, fresh_line, resume_line
-from biopsy.cli.arguments import absent_options, checks, comparing, engines, groups, types
+from biopsy.cli.arguments import checks, types
+from biopsy.cli.arguments.comparing import parse_shapes
 from biopsy.cli.console import Console
 from biopsy.cli.debug import bundling, checking, other_machines
-from biopsy.cli.debug.bundling import explanation_journal, feeds_recorded, output_of
-from biopsy.cli.report import ReportFile, add_report, report_file
+from biopsy.cli.debug.reduce_options import ReduceOptions, add
+from biopsy.cli.report import ReportFile
+from biopsy.cli.run.options import RunOptions
 from biopsy.model.index import ModelIndex, index_file
 from biopsy.questions.variation.result import Variation
 from biopsy.reduction.result import Reduction, inputs_file
-from biopsy.reduction.schedule import MODEL_PASSES, PASSES
 
 if TYPE_CHECKING:
-    from biopsy.findings.bundle.job import EarlierFindings
-    from biopsy.findings.search_history import SearchHistory
     from biopsy.reduction.job import ReductionJob
     from biopsy.session.machines import OtherMachines
 
@@ -71,15 +68,15 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def derived_files(args: argparse.Namespace) -> types.Derived:
     """The result, if no option names it, the files beside it, and the journal."""
-    output = output_of(args)
-    fed = feeds_recorded(args, checking.own_run(args.check), output)
-    weights = groups.weights_file(args, output)
+    options = ReduceOptions.of(args)
+    output, weights = options.result, options.weights_file(options.result)
+    fed = options.records_feeds(checking.own_run(args.check))
     return {
-        "the result": (None if args.output else output, types.WRITTEN),
+        "the result": (None if options.output else output, types.WRITTEN),
         "the weights of the result": (output.with_name(weights) if weights else None, types.WRITTEN),
         "the inputs of the result": (inputs_file(output) if fed else None, types.WRITTEN),
         "the journal": (checks.journal_of(output), types.WRITTEN),
-        "the journal of --explain": (explanation_journal(args, output), types.WRITTEN),
+        "the journal of --explain": (options.explanation_journal, types.WRITTEN),
     }
 
 
@@ -92,31 +89,33 @@ def execute(args: argparse.Namespace, console: Console) -> int:
 
 def _execute(args: argparse.Namespace, console: Console, machines: OtherMachines | None) -> int:
     jobs = checking.jobs_of(args, console, machines)
-    own_run = checking.own_run(args.check)
-    index_of_model = cache(partial(_index, args))
-    args.check = with_sizes_of_symbols(args.check, own_run, index_of_model, console)
+    index_of_model = cache(partial(index_file, args.model, args.external_data_dir))
+    args.check = with_sizes_of_symbols(args.check, checking.own_run(args.check), index_of_model, console)
+    options, own_run = ReduceOptions.of(args), checking.own_run(args.check)
     check = checking.check_of(args, jobs)  # it warms up while the rest is loaded
     try:
-        from biopsy.cli.debug.reduce_job import explained, is_wanted, job_of, require_explainable
+        from biopsy.cli.debug.reduce_job import explained, job_of, require_explainable
         from biopsy.cli.run.names import require_names_of_check
-        from biopsy.cli.run.settings import require_draws
 
-        report = report_file(args, console)
-        require_explainable(args)
-        job = job_of(args, jobs, machines)
+        report = options.report_file(console)
+        require_explainable(options)
+        job = job_of(options, own_run, jobs, machines)
         index = index_of_model()
-        require_names_of_check(own_run, index, args.load_inputs or (), args.iter_inputs)
+        require_names_of_check(own_run, index, options.load_inputs or (), options.iter_inputs)
         fed = [index.names[tensor] for tensor in index.fed_inputs()]
-        require_draws(args, fed, random=job.recording.samples is None, console=console)
+        options.require_draws(fed, random=job.recording.samples is None, console=console)
         checking.note_on_check(check, args, console)
-        search = partial(_search, index, check, job, is_wanted(args))
-        return _reduced(args, console, report, index, search, partial(explained, args, jobs))
+        search = partial(_search, index, check, job, options.explains)
+        explain = partial(explained, options, own_run, partial(checking.check_of, args, jobs), jobs)
+        return _reduced(args, console, report, index, search, explain)
     except errors.Interrupted as stop:
         if stop.kept is None:
             raise
-        raise errors.Interrupted(stop.message, kept=stop.kept, resume=_same_line(args)) from stop
+        raise errors.Interrupted(
+            stop.message, kept=stop.kept, resume=resume_line(options.words, REST_OPTIONS)
+        ) from stop
     except errors.CheckChanged as error:
-        raise begun_anew(error, fresh_line(args.words, REST_OPTIONS, "reduce")) from error
+        raise begun_anew(error, fresh_line(options.words, REST_OPTIONS, "reduce")) from error
     finally:
         check.close()
 
@@ -141,11 +140,13 @@ def _reduced(
     """Search, show what was found, write the report; the exit status."""
     from biopsy.cli.debug.reduction_report import ReductionReport, Sections, advice_of, say_result
 
+    options = ReduceOptions.of(args)
     words = bundling.words_to_hide(args)  # the result may take the place of the model
     with ReductionReport(
-        console, args.events, "all" if args.show_output else "none" if args.hide_fail_output else "original"
+        console, options.events, "all" if options.show_output else "none" if options.hide_fail_output else "original"
     ) as progress:
-        sections = Sections(args, index, progress.history, wanted=report.path is not None or args.bundle is not None)
+        wanted = report.path is not None or options.bundle is not None
+        sections = Sections(args, index, progress.history, wanted=wanted)
         with report.also_of_errors(sections.of_error):
             result = search(progress)
             variation = explain(result, progress)
@@ -153,269 +154,32 @@ def _reduced(
         advice = advice_of(result, args)
         told = partial(sections.of_result, result, variation, advice)
         report.write(status, partial(told, report.folder))
-        line = _same_line(args, without=(result.stopped or "").split()[:1])
+        line = resume_line(options.words, REST_OPTIONS, (result.stopped or "").split()[:1])
         say_result(console, result, line, advice, variation)
-        if args.bundle is not None:
-            made = report.as_bytes(status, partial(told, args.bundle))
+        if options.bundle is not None:
+            from biopsy.findings.bundle.job import EarlierFindings
+
+            written = report.as_bytes(status, partial(told, options.bundle))
+            sentence = "" if variation is None else variation.sentence
             packing = bundling.Packing(
-                target=args.bundle,
-                original=args.model,
+                target=options.bundle,
+                original=options.model,
                 model=result.output,
-                check=CommandCheck(args.check, str(args.iter_artifact), args.check_timeout, args.check_memory),
-                rules=checking.rules_of(args),
+                check=CommandCheck(args.check, str(options.candidate), options.check_timeout, options.check_memory),
+                rules=options.rules(),
                 own_run=checking.own_run(args.check),
                 inputs=result.inputs,
                 words=words,
-                reports={}
-                if words is not None
-                else bundling.reports_of(made, console),  # they tell of the whole original
+                reports={} if words is not None else bundling.reports_of(written, console),  # of the whole original
+                found=EarlierFindings(variation=sentence, how_often=progress.history.how_often),
             )
-            bundling.pack(replace(packing, found=_earlier(variation, progress.history)), console)
+            bundling.pack(packing, console)
         return progress.ended(status, result.nodes)
-
-
-def _earlier(variation: Variation | None, history: SearchHistory) -> EarlierFindings:
-    from biopsy.findings.bundle.job import EarlierFindings
-
-    sentence = "" if variation is None else variation.sentence
-    return EarlierFindings(variation=sentence, how_often=history.how_often)
-
-
-def _index(args: argparse.Namespace) -> ModelIndex:
-
-    return index_file(args.model, args.external_data_dir)
-
-
-def _same_line(args: argparse.Namespace, without: Sequence[str] = ()) -> str:
-    return resume_line(args.words, REST_OPTIONS, without)
-
-
-# The options of ``biopsy debug reduce``.
-
-
-def add(parser: argparse.ArgumentParser) -> None:
-    """Add all of them."""
-    parser.add_argument("model", type=types.READ, metavar="MODEL", help="the ONNX model that fails")
-    parser.add_argument(
-        "-o",
-        "--output",
-        type=types.WRITTEN,
-        metavar="FILE",
-        help="the reduced model (default: MODEL_reduced.onnx)",
-    )
-    add_report(parser)
-    parser.add_argument(
-        "--min-good",
-        "--minimal-good",
-        type=types.WRITTEN,
-        metavar="FILE",
-        help="also write the passing model that is closest in size",
-    )
-    bundling.add(parser, "the result")
-    parser.add_argument(
-        "--mode",
-        choices=("minimal", "bisect", "linear"),
-        default="minimal",
-        help="minimal: bisect, then search for the needed nodes wherever they are, until no single node can be removed "
-        "(default); bisect: one piece, by halving, O(log N) checks; linear: node by node, O(N) checks",
-    )
-    _add_check(parser)
-    engines.add_packages(
-        parser,
-        "the releases that the check is made with",
-        "run the engines of this package in a check that is 'biopsy run' from this release of it; in any other check, "
-        "{python} stands for the interpreter of an environment with it",
-    )
-    checks.add_repeating(parser.add_argument_group("flaky failures"))
-    _add_limits(parser)
-    _add_iteration(parser)
-    _add_model(parser)
-    _add_boundary(parser)
-    _add_passes(parser)
-    _add_explaining(parser)
-    absent_options.add(parser, "debug reduce")
-
-
-def _add_check(parser: argparse.ArgumentParser) -> None:
-    group = parser.add_argument_group("the check")
-    checks.add_command(
-        group,
-        "the command that tells whether a candidate fails",
-        f"In it, {checks.CANDIDATE}",
-        checks.ASKED,
-        "The check that allows the smallest results is 'biopsy run' without --load-outputs, which computes its "
-        "reference anew for each candidate",
-    )
-    checks.add_rules(group, "how alike two failures must be to count as the same")
-    checks.add_timeout(group, "20 times as long as the original's, at least 60")
-    checks.add_memory(group, "; this counts as another failure, unless the original needs more too")
-    group.add_argument(
-        "--allow-vacuous-check",
-        action="store_true",
-        help="continue even if a model of a single Identity node fails the check the same way, so that the result says "
-        "nothing; without this the status is then 4, and nothing is written",
-    )
-    checks.add_cold(group)
-    checks.add_shown_output(group, "the original's failure")
-
-
-def _add_limits(parser: argparse.ArgumentParser) -> None:
-    group = parser.add_argument_group("time limits, and resuming")
-    checks.add_limits(group)
-    checks.add_resume(group, "reduction")
-    other_machines.add(parser)
-
-
-def _add_iteration(parser: argparse.ArgumentParser) -> None:
-    group = parser.add_argument_group("files of each iteration")
-    checks.add_artifacts(group)
-    checks.add_iteration_artifact(
-        group,
-        f"where each candidate is written (default: {checks.DEFAULT_CANDIDATE})",
-        "the last candidate",
-        default=Path(checks.DEFAULT_CANDIDATE),
-    )
-    checks.add_iteration_info(group)
-    group.add_argument(
-        "--iter-inputs",
-        type=types.ITERATION,
-        metavar="FILE",
-        help="write the recorded values of each candidate's inputs (.json, .npz, .safetensors)",
-    )
-    group.add_argument(
-        "--keep-other",
-        type=types.FOLDER_WRITTEN,
-        metavar="DIR",
-        help="keep one model of each other failure met on the way",
-    )
-    checks.add_events(group)
-
-
-def _add_model(parser: argparse.ArgumentParser) -> None:
-    group = parser.add_argument_group("the model")
-    group.add_argument(
-        "--model-input-shapes",
-        "--model-inputs",
-        nargs="+",
-        metavar="NAME:[SHAPE]",
-        help="fix the shapes of dynamic inputs: x:[1,3,224,224] y:[2]",
-    )
-    shapes = group.add_mutually_exclusive_group()
-    shapes.add_argument(
-        "--no-shape-inference", action="store_true", help="take types only from the model's own value_info"
-    )
-    shapes.add_argument(
-        "--force-fallback-shape-inference", action="store_true", help="take types and shapes from a run of the model"
-    )
-    groups.add_recorded_inputs(
-        group, "record values with these inputs, all iterations of them (default: those of the check, else random ones)"
-    )
-    group.add_argument(
-        "--record-with",
-        metavar="NAME[:key=value,...]",
-        help="the engine that records the original's values (default: onnxrt with its optimizer off, else reference)",
-    )
-    types.add_to_runs(group)
-    groups.add_weights_folder(group)
-    groups.add_weights_file(group)
-
-
-def _add_boundary(parser: argparse.ArgumentParser) -> None:
-    group = parser.add_argument_group("what may change")
-    kept = group.add_mutually_exclusive_group()
-    kept.add_argument("--no-reduce-inputs", action="store_true", help="keep the inputs: remove nodes only from the end")
-    kept.add_argument(
-        "--no-reduce-outputs", action="store_true", help="keep the outputs: remove nodes only from the beginning"
-    )
-    group.add_argument(
-        "--cut",
-        choices=("auto", "input", "constant"),
-        default="auto",
-        help="what happens to a cut tensor: it becomes an input, a constant, or either, by its kind (default: auto)",
-    )
-    group.add_argument(
-        "--values",
-        choices=("auto", "keep", "free"),
-        default="auto",
-        help="may candidates compute other values than the original? keep: no; free: yes, which allows smaller results "
-        "but misleads a check against golden values; auto: find out (default)",
-    )
-    group.add_argument(
-        "--mark-intermediate",
-        action="store_true",
-        help="start with every tensor marked as an output, for a failure that later nodes mask (automatic where a "
-        "check with --load-outputs passes but finds an inner tensor wrong)",
-    )
-
-
-def _add_explaining(parser: argparse.ArgumentParser) -> None:
-    group = parser.add_argument_group("what may vary")
-    group.add_argument(
-        "--explain",
-        action="store_true",
-        help="find out which attributes, sizes, types, weights and inputs of the result may be others, and it still "
-        "fails in the same way, and which must be as they are",
-    )
-    group.add_argument(
-        "--explain-checks",
-        type=types.positive,
-        metavar="N",
-        help="as --explain, with at most N checks (default: 60; in any case it ends after 5 minutes)",
-    )
-
-
-class _ListPasses(argparse.Action):
-    """Shows the table of passes and exits, as --help does: no model is needed."""
-
-    def __call__(
-        self, parser: argparse.ArgumentParser, namespace: argparse.Namespace, values: Any, option: str | None = None
-    ) -> None:
-
-        rows = [(named.name, named.summary, "") for named in PASSES]
-        rows += [
-            (named.name, named.summary, " or ".join(f"--{option}" for option in named.only_with))
-            for named in MODEL_PASSES
-        ]
-        width = max(len(name) for name, _, _ in rows)
-        table = [f"{name:<{width}}  {summary}{f' ({only})' if only else ''}" for name, summary, only in rows]
-        Console().say(*table)
-        parser.exit()
-
-
-def _add_passes(parser: argparse.ArgumentParser) -> None:
-    group = parser.add_argument_group("the passes of mode minimal")
-    group.add_argument(
-        "--simplify",
-        action="store_true",
-        help="when few nodes are left, also try to remove attributes, shrink sizes and fill weights",
-    )
-    group.add_argument(
-        "--anonymize",
-        action="store_true",
-        help="when few nodes are left, also try to replace names and weights, so that the file can be shared; reports "
-        "what could not be replaced",
-    )
-    group.add_argument(
-        "--order-by",
-        type=types.READ,
-        metavar="LAYERS.json",
-        help="try first the layers that a report of 'biopsy debug layers' finds wrong (--mode minimal and bisect)",
-    )
-    group.add_argument(
-        "--list-passes", nargs=0, action=_ListPasses, default=argparse.SUPPRESS, help="list the passes in order"
-    )
-    group.add_argument("--skip-pass", nargs="+", action="extend", default=[], metavar="NAME", help="skip these passes")
-    group.add_argument(
-        "--only-pass", nargs="+", action="extend", default=[], metavar="NAME", help="run only these passes"
-    )
-
-
-# Open dimensions: a candidate gets the sizes that the check gives to those of the original.
 
 
 def with_sizes_of_symbols(
     words: Sequence[str] | None,
-    own_run: argparse.Namespace | None,
+    own_run: RunOptions | None,
     index_of_model: Callable[[], ModelIndex],
     console: Console,
 ) -> Sequence[str] | None:
@@ -429,7 +193,7 @@ def with_sizes_of_symbols(
 
     index = index_of_model()
     kinds = {index.names[tensor]: index.tensor_type(tensor) for tensor in index.fed_inputs()}
-    shapes = comparing.parse_shapes(own_run.input_shapes)
+    shapes = parse_shapes(own_run.input_shapes)
     sizes = symbols_bound({name: kind for name, kind in kinds.items() if kind is not None}, shapes)
     if not sizes:
         return words

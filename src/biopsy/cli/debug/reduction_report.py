@@ -11,15 +11,17 @@ from pathlib import Path
 from typing import Any
 
 from biopsy import events
-from biopsy.checks.command_line import LOAD_INPUTS, PLACEHOLDER, OwnInspect, OwnRun, parse
+from biopsy.checks.command_line import PLACEHOLDER, OwnInspect, OwnRun, parse
 from biopsy.checks.repetition import rate_text
 from biopsy.checks.words import as_word, names_path, output_word
-from biopsy.cli.advice import LIMITS, MADE_BY_DEFAULT, MAKING, Advice, file_of, given, lacking, merge_words, say_advice
-from biopsy.cli.arguments.engines import specs_to_run
+from biopsy.cli.advice import Advice, file_of, lacking, merge_words, say_advice
+from biopsy.cli.arguments.checks import RuleOptions
+from biopsy.cli.arguments.comparing import JudgeOptions
+from biopsy.cli.arguments.groups import MAKING
 from biopsy.cli.console import Console
 from biopsy.cli.debug import checking
 from biopsy.cli.progress import Progress, say_output, say_places, shows, time_left
-from biopsy.cli.run.options import are_given
+from biopsy.cli.run.options import RunOptions
 from biopsy.comparison.mismatch import error_text
 from biopsy.findings.model import model_tree
 from biopsy.findings.report import versions_tree
@@ -269,7 +271,7 @@ class Sections:
 
     def _always(self) -> Mapping[str, Any]:
         own = checking.own_run(self._args.check)
-        engines = [] if own is None else [spec.text for spec in specs_to_run(own)]
+        engines = [] if own is None else [spec.text for spec in own.specs_to_run()]
         return {"model": self._model, "versions": versions_tree(engines)}
 
 
@@ -278,9 +280,9 @@ class Sections:
 # Each line can be pasted as it is, and carries what the failure was seen with: engines, inputs, tolerances, rules.
 
 _BY_ITSELF = "the failure by itself"
-_RULES = ("--fail-code", "--ignore-fail-code", "--fail-regex")
+_RULES = ("fail_code", "ignore_fail_code", "fail_regex")
 
-_OF_OUTPUTS = frozenset(option[2:].replace("-", "_") for option in LIMITS if option != "--compare")
+_OF_OUTPUTS = frozenset(JudgeOptions.declared) - {"compare"}
 _OF_INPUTS = frozenset({"input_shapes", "val_range"})
 """Options of ``run`` whose values may name a tensor, by their place in the parsed options."""
 
@@ -301,7 +303,7 @@ def _of_check(found: Reduction, args: argparse.Namespace) -> Iterator[Advice]:
         return
     check = parse([PLACEHOLDER if names_path(word, str(args.iter_artifact)) else word for word in args.check])
     if found.inputs is not None and isinstance(check, OwnRun):
-        check = check.without_option(LOAD_INPUTS).with_options("--load-inputs", as_word(found.inputs))
+        check = check.with_inputs(found.inputs)
     if not isinstance(check, OwnRun):
         if check.names_candidate("") and not isinstance(check, OwnInspect):
             yield Advice(line_of(check.words_for(found.output, "")), _BY_ITSELF)
@@ -311,14 +313,14 @@ def _of_check(found: Reduction, args: argparse.Namespace) -> Iterator[Advice]:
     if own is None:
         return
     check = _speaking_of(check, {index.names[tensor] for tensor in index.outputs}, index)
-    engines, said = specs_to_run(own), judged.evidence.verdict
+    engines, said = own.specs_to_run(), judged.evidence.verdict
     suspect = next((spec.text for spec in reversed(engines) if said.engine in (spec.text, spec.name)), engines[-1].text)
     is_compared = said.stage == "compare"
     # Where a function of the user's judges, or nothing is compared, no layer can be told to be wrong.
-    if is_compared and len(found.nodes) > 1 and not are_given(own):
+    if is_compared and len(found.nodes) > 1 and not own.has_functions:
         others = [spec.text for spec in engines if spec.text != suspect]
         yield from _layers(found, args, own, suspect, others)
-    rules = [option for name in _RULES for option in given(args, [name])]
+    rules = [*RuleOptions.of(args).as_typed(_RULES)]
     match = [] if args.match == "auto" else ["--match", args.match]
     words = ["biopsy", "debug", "flags", as_word(found.output), *match, *rules]
     line = line_of([*words, ListOption("--engine", [suspect]), "--check", *check.words])
@@ -331,7 +333,7 @@ def _of_check(found: Reduction, args: argparse.Namespace) -> Iterator[Advice]:
 
 
 def _layers(
-    found: Reduction, args: argparse.Namespace, own: argparse.Namespace, suspect: str, others: Sequence[str]
+    found: Reduction, args: argparse.Namespace, own: RunOptions, suspect: str, others: Sequence[str]
 ) -> Iterator[Advice]:
     """Which layer is wrong: by another engine, or by golden values, with the inputs of the result.
 
@@ -346,14 +348,24 @@ def _layers(
             merged = output_word("reduced_inputs.npz", args.model)
             yield Advice(line_of(merge_words([*(args.load_inputs or ()), golden], merged)), "the inputs of the result")
             fed = ["--load-inputs", merged]
-        line = line_of([*words, "--suspect", suspect, *fed, "--load-outputs", as_word(golden), *given(own, LIMITS)])
+        line = line_of(
+            [
+                *words,
+                "--suspect",
+                suspect,
+                *fed,
+                "--load-outputs",
+                as_word(golden),
+                *own.as_typed(JudgeOptions.declared),
+            ]
+        )
         yield Advice(line, why)
         return
     reference = ["--reference-engine", others[0]] if others and not own.load_outputs else []
     files = [found.inputs] if found.inputs is not None else own.load_inputs
     inputs = [ListOption("--load-inputs", [str(path) for path in files])] if files else []
-    making = given(own, (*MAKING, "--input-symbols"), MADE_BY_DEFAULT)
-    line = line_of([*words, *reference, "--suspect", suspect, *inputs, *making, *given(own, LIMITS)])
+    making = own.as_typed((*MAKING, "input_symbols"))
+    line = line_of([*words, *reference, "--suspect", suspect, *inputs, *making, *own.as_typed(JudgeOptions.declared)])
     yield Advice(line, why)
 
 

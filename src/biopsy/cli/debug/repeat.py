@@ -22,7 +22,7 @@ from biopsy.cli.arguments import checks, types
 from biopsy.cli.console import COLUMN, Console
 from biopsy.cli.debug import checking, other_machines
 from biopsy.cli.progress import Progress, finished_line, inconclusive, running_text, say_output, time_left
-from biopsy.cli.report import add_report, report_file
+from biopsy.cli.report import ReportOption, report_file
 from biopsy.findings.report import versions_tree
 from biopsy.processes import cleanup
 from biopsy.processes.writing import require_writable
@@ -61,29 +61,29 @@ def configure(parser: argparse.ArgumentParser) -> None:
         metavar="N|good|bad",
         help="stop after N runs, or after the first that passes (good) or fails (bad)",
     )
-    parser.add_argument(
-        "--jobs",
-        type=types.positive,
-        metavar="N",
-        help="run N at once (default: 1, since runs of one command often share files; not with --artifacts, "
+    checks.BudgetOptions.add(
+        parser,
+        only=["jobs"],
+        jobs="run N at once (default: 1, since runs of one command often share files; not with --artifacts, "
         "which they would share; the file of --iter-info is another for each run, if the check names it)",
     )
     other_machines.add(parser, runs="the command", sent="the files that it names")
     group = parser.add_argument_group("the check")
-    checks.add_command(group, "the command to run, never through a shell")
-    checks.add_rules(group, "how alike two failures must be to count as one kind")
-    checks.add_timeout(group, "none")
-    checks.add_shown_output(group, "the first failure of each kind")
+    checks.CheckOption.add(group, check="the command to run, never through a shell; takes the rest of the line")
+    checks.RuleOptions.add(group, match="how alike two failures must be to count as one kind")
+    checks.CheckTimeOptions.add(group, check_timeout="none")
+    checks.ShownOutputOptions.add(group, hide_fail_output="the first failure of each kind")
     group = parser.add_argument_group("files of each iteration")
-    checks.add_artifacts(group)
-    checks.add_iteration_info(group)
-    checks.add_events(group)
-    checks.add_replays(
+    checks.ArtifactOptions.add(group)
+    checks.IterationOptions.add(group, only=["iter_info"])
+    checks.EventsOption.add(group)
+    checks.ReplayOptions.add(
         group,
-        "count the iterations in this file, of --save-debug-replay here or in Polygraphy, instead of running them",
-        "after each iteration, save whether each has passed, as Polygraphy does",
+        load_debug_replay="count the iterations in this file, of --save-debug-replay here or in Polygraphy, instead of "
+        "running them",
+        save_debug_replay="after each iteration, save whether each has passed, as Polygraphy does",
     )
-    add_report(group, "--save-report")
+    ReportOption.add(group, also={"report": ["--save-report"]})
 
 
 def execute(args: argparse.Namespace, console: Console) -> int:

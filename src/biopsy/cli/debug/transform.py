@@ -9,11 +9,10 @@ from typing import TYPE_CHECKING, Any
 
 from biopsy import errors
 from biopsy.cli.arguments import checks, comparing, engines, groups, types
-from biopsy.cli.arguments.comparing import limits_of
-from biopsy.cli.arguments.engines import packages_of
+from biopsy.cli.arguments.limits import RunLimits
 from biopsy.cli.console import Console
 from biopsy.cli.debug import checking
-from biopsy.cli.report import add_report, report_file
+from biopsy.cli.report import ReportOption, report_file
 from biopsy.cli.run.execution import save, settled
 from biopsy.comparison.tolerance import MetricLimits
 from biopsy.engines.registry import PLAIN
@@ -63,7 +62,7 @@ def execute(args: argparse.Namespace, console: Console) -> int:
     from biopsy.questions.transformations.find import find_transformation
 
     require_file(args.model)
-    if args.check and (args.engines or engines.settings_given(args)):
+    if args.check and engines.EngineOptions.of(args).names_engine:
         raise errors.UsageError("--check and an engine exclude each other: the check runs what it wants")
     if args.control and "{out}" not in args.by:
         raise errors.UsageError("--control is for a tool that is a command: known tools have their own way")
@@ -101,7 +100,7 @@ def _index(args: argparse.Namespace) -> ModelIndex:
 
 
 def _packages(args: argparse.Namespace) -> ToolPackages:
-    pinned = tuple(package.text for package in packages_of(args))
+    pinned = tuple(package.text for package in engines.PackageOptions.of(args).pinned())
     return ToolPackages(packages=pinned, beside=tuple(args.beside), python=args.python)
 
 
@@ -126,25 +125,23 @@ def _question(
 
 
 def _engine(args: argparse.Namespace, index: ModelIndex, console: Console) -> SameEngine:
-    from biopsy.cli.run.settings import inputs_of, tolerances_of
     from biopsy.engines.runner import wider_sample
 
-    named = args.engines or engines.settings_given(args)
-    specs = [spec.text for spec in engines.engine_specs(args)] if named else [PLAIN[0]]
+    chosen = engines.EngineOptions.of(args)
+    specs = [spec.text for spec in chosen.specs()] if chosen.names_engine else [PLAIN[0]]
     if len(specs) > 1:
         raise errors.UsageError(f"too many engines: {', '.join(specs)}; the same one runs both models")
-    tolerances, stats = tolerances_of(args)
-    limits = limits_of(args)
+    tolerances, stats, limits = comparing.JudgeOptions.of(args).limits()
     told = (args.atol, args.rtol, args.check_error_stat)
 
     def feeds() -> Sequence[Feed]:
-        given, _ = settled(index.fed_types(), inputs_of(args), console)
+        given, _ = settled(index.fed_types(), groups.InputOptions.of(args).inputs(), console)
         save(args.save_inputs, given)
         return given
 
     return SameEngine(
         feeds=feeds,
-        wider=lambda: wider_sample(index, index.fed_types(), inputs_of(args)),
+        wider=lambda: wider_sample(index, index.fed_types(), groups.InputOptions.of(args).inputs()),
         engine=specs[0],
         tolerances=tolerances,
         stats=stats,
@@ -194,22 +191,26 @@ tool cannot be run or installed, the model gives other values in each run); 5 in
 def add(parser: argparse.ArgumentParser) -> None:
     """Add all of them."""
     parser.epilog = EPILOG
-    parser.add_argument("model", type=types.READ, metavar="MODEL", help="the ONNX model, as it is before")
+    groups.ModelOption.add(parser, model=", as it is before")
     _add_tool(parser)
-    engines.add_packages(
-        parser,
-        "the release of the tool (one that is not installed here is taken from the package index without being asked)",
-        "the release to take",
+    engines.PackageOptions.add(
+        parser.add_argument_group(
+            "the release of the tool (one that is not installed here is taken from the package index without being "
+            "asked)"
+        ),
+        packages="the release to take",
     )
     _add_result(parser)
-    engines.add_engines(parser, "the engine that runs both models (default: onnxrt, with its own optimizer off)")
-    engines.add(parser)
-    groups.add_inputs(parser)
-    groups.add_weights_folder(parser)
-    comparing.add_tolerances(
+    engines.EngineOptions.add_groups(
+        parser, "the engine that runs both models (default: onnxrt, with its own optimizer off)"
+    )
+    engines.TensorrtOptions.add_tensorrt(parser)
+    groups.SavedInputOptions.add_group(parser)
+    groups.WeightsFolderOption.add(parser)
+    comparing.ToleranceOptions.add(
         parser.add_argument_group("what is out of tolerance; if said, it decides alone, without a look at rounding")
     )
-    comparing.add_limits(parser)
+    comparing.MetricOptions.add_group(parser)
     _add_check(parser)
 
 
@@ -249,36 +250,33 @@ def _add_tool(parser: argparse.ArgumentParser) -> None:
 
 def _add_result(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("the result")
-    group.add_argument(
-        "-o",
-        "--output",
-        type=types.WRITTEN,
-        metavar="FILE",
-        help="the smallest piece whose transformation is wrong (default: MODEL_piece.onnx); beside PIECE.onnx, "
+    groups.OutputOption.add(
+        group,
+        output="the smallest piece whose transformation is wrong (default: MODEL_piece.onnx); beside PIECE.onnx, "
         "PIECE.after.onnx is what becomes of it, and PIECE.onnx.inputs.safetensors what it is fed",
     )
     group.add_argument("--no-reduce", action="store_true", help="do not make the model smaller")
-    add_report(group)
-    group.add_argument("--events", type=types.WRITTEN, metavar="FILE", help="write what happens as JSON lines")
-    group.add_argument(
-        "--max-checks", type=types.positive, metavar="N", help="end the reduction after N checks, with what it has"
+    ReportOption.add(group)
+    checks.EventsOption.add(group, events="write what happens as JSON lines")
+    checks.BudgetOptions.add(
+        group,
+        only=["max_checks", "max_time"],
+        max_checks="end the reduction after N checks, with what it has",
+        max_time="end the reduction after this time, with what it has",
     )
-    group.add_argument(
-        "--max-time", type=types.duration, metavar="TIME", help="end the reduction after this time, with what it has"
-    )
-    group.add_argument("--run-timeout", type=types.duration, metavar="TIME", help="end a run that takes longer")
+    RunLimits.add(group, only=["run_timeout"])
 
 
 def _add_check(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("your own check, instead of an engine")
-    checks.add_command(
+    checks.CheckOption.add(
         group,
-        "the command that tells whether a transformed model fails",
-        "In it, {} stands for the transformed model and {original} for the model itself, which must pass too if "
+        check="the command that tells whether a transformed model fails; takes the rest of the line. In it, "
+        "{} stands for the transformed model and {original} for the model itself, which must pass too if "
         "{original} is not there",
     )
-    checks.add_timeout(group, "none")
-    checks.add_memory(group)
+    checks.CheckTimeOptions.add(group, check_timeout="none")
+    checks.CheckMemoryOption.add(group)
 
 
 def output_of(args: argparse.Namespace) -> Path:

@@ -14,16 +14,16 @@ from biopsy import errors, events
 from biopsy.checks.command_line import OwnRun, parse
 from biopsy.checks.words import as_word
 from biopsy.cli import advice
-from biopsy.cli.advice import Advice, given, say_advice
+from biopsy.cli.advice import Advice, say_advice
 from biopsy.cli.arguments import checks, engines, groups, types
 from biopsy.cli.commands import COMMANDS
 from biopsy.cli.console import Console
 from biopsy.cli.debug import checking, other_machines
 from biopsy.cli.debug import reduce as reduce
-from biopsy.cli.debug.bundling import feeds_recorded
+from biopsy.cli.debug.reduce_options import ReduceOptions
 from biopsy.cli.parser import parser_of
 from biopsy.cli.progress import CheckProgress, shows
-from biopsy.cli.report import add_report, report_file
+from biopsy.cli.report import ReportOption, report_file
 from biopsy.engines.base import ModelInput
 from biopsy.engines.registry import EngineSpec, parse_spec
 from biopsy.findings.model import model_tree_of
@@ -74,8 +74,8 @@ exit status: 0 if it was found, also if every release tried fails; 3 if none doe
 def configure(parser: argparse.ArgumentParser) -> None:
     """Add the options of ``debug version``."""
     parser.epilog = _EPILOG
-    parser.add_argument("model", type=types.READ, metavar="MODEL", help="the ONNX model that fails")
-    add_report(parser, "--save-report", "-o", "--output")
+    groups.ModelOption.add(parser, model=" that fails")
+    ReportOption.add(parser, also={"report": ["--save-report", "-o", "--output"]})
     _add_releases(parser.add_argument_group("the releases"))
     parser.add_argument(
         "--reduce",
@@ -83,23 +83,22 @@ def configure(parser: argparse.ArgumentParser) -> None:
         help="reduce the model first, search with the piece that is left, and verify the answer with the whole model",
     )
     group = parser.add_argument_group("the check")
-    checks.add_command(
+    checks.CheckOption.add(
         group,
-        "the command that tells whether the model fails",
-        f"In it, {{}}, or the name {checks.DEFAULT_CANDIDATE}, stands for the model",
+        check="the command that tells whether the model fails; takes the rest of the line. "
+        f"In it, {{}}, or the name {checks.DEFAULT_CANDIDATE}, stands for the model. "
         "In 'biopsy run', the last engine of the package takes the releases, and all others stay as they are installed",
     )
-    checks.add_rules(group, "how alike two failures must be to count as the same")
-    group.add_argument(
-        "--allow-vacuous-check",
-        action="store_true",
-        help="accept a check that fails with every release, and on a model of one Identity node too",
+    checks.RuleOptions.add(group)
+    checks.VacuousOption.add(
+        group,
+        allow_vacuous_check="accept a check that fails with every release, and on a model of one Identity node too",
     )
-    checks.add_timeout(group, "20 times as long as the first, at least 60")
-    checks.add_shown_output(group, "the first failure")
-    checks.add_events(parser.add_argument_group("events"))
+    checks.CheckTimeOptions.add(group)
+    checks.ShownOutputOptions.add(group)
+    checks.EventsOption.add(parser.add_argument_group("events"))
     other_machines.add(parser, sent="the model, its weights, and the files that the check names")
-    groups.add_weights_folder(parser)
+    groups.WeightsFolderOption.add(parser)
 
 
 def _add_releases(group: argparse._ArgumentGroup) -> None:
@@ -116,18 +115,17 @@ def _add_releases(group: argparse._ArgumentGroup) -> None:
         help="look at these only: A..B, releases joined by commas, or a specifier such as '>=1.20,!=1.23.0' (default: "
         "all with a wheel for this Python that were not yanked)",
     )
-    engines.add_surroundings(group)
+    engines.SurroundingOptions.add(group)
     group.add_argument(
         "--engine",
         metavar="NAME[:key=value,...]",
         help="the engine that takes the releases (default: the last one of the package in the check)",
     )
     group.add_argument("--all", action="store_true", help="ask every release, instead of halving")
-    group.add_argument(
-        "--jobs",
-        type=types.positive,
-        metavar="N",
-        help="make N environments at once, also those that may be asked for next; checks run one at a time, but for "
+    checks.BudgetOptions.add(
+        group,
+        only=["jobs"],
+        jobs="make N environments at once, also those that may be asked for next; checks run one at a time, but for "
         "those of --on, of which N run at once (default: 1)",
     )
 
@@ -384,8 +382,6 @@ def _dated(release: Release) -> str:
 
 # ``--reduce``: the smallest part of the model that fails as it does, found with a release that fails.
 
-_PASSED_ON = ("--fail-code", "--ignore-fail-code", "--fail-regex", "--check-timeout", "--external-data-dir")
-
 
 def piece_file(model: Path) -> Path:
     """Where the piece is written."""
@@ -426,7 +422,7 @@ def _reduced(args: argparse.Namespace, console: Console, check: tuple[str, ...])
     asked = parser_of("biopsy", command).parse_args(words[2:])
     asked.check, asked.words = list(check), [*words, "--check", *check]
     asked.began, asked.started, asked.warming = time.time(), time.monotonic(), None
-    fed = inputs_file(output) if feeds_recorded(asked, checking.own_run(asked.check), output) else None
+    fed = inputs_file(output) if ReduceOptions.of(asked).records_feeds(checking.own_run(asked.check)) else None
     status = reduce.execute(asked, console)
     if status != 0:
         raise errors.Interrupted("the reduction ended before its end", kept=str(output))
@@ -435,8 +431,13 @@ def _reduced(args: argparse.Namespace, console: Console, check: tuple[str, ...])
 
 def _options(args: argparse.Namespace) -> list[str]:
     """The options that mean the same for ``debug reduce``."""
-    shown = ["--hide-fail-output"] if args.hide_fail_output else ["--show-output"] if args.show_output else []
-    return [word for option in given(args, _PASSED_ON) for word in option.words] + shown
+    passed_on = (
+        *checks.RuleOptions.of(args).as_typed(("fail_code", "ignore_fail_code", "fail_regex")),
+        *checks.CheckTimeOptions.of(args).as_typed(("check_timeout",)),
+        *groups.WeightsFolderOption.of(args).as_typed(),
+        *checks.ShownOutputOptions.of(args).as_typed(("hide_fail_output", "show_output")),
+    )
+    return [word for option in passed_on for word in option.words]
 
 
 def derived(args: argparse.Namespace) -> types.Derived:

@@ -9,7 +9,7 @@ from biopsy import errors
 from biopsy.cli.arguments import checks, comparing, groups, types
 from biopsy.cli.console import Console
 from biopsy.cli.debug import checking
-from biopsy.cli.report import add_report, report_file
+from biopsy.cli.report import ReportOption, report_file
 from biopsy.processes.writing import require_writable
 
 if TYPE_CHECKING:
@@ -26,7 +26,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def derived_files(args: argparse.Namespace) -> types.Derived:
     """The file for weights."""
-    return groups.derived_weights(args)
+    return groups.WeightsFileOption.of(args).derived_weights(args.output)
 
 
 def execute(args: argparse.Namespace, console: Console) -> int:
@@ -103,41 +103,34 @@ before anything was found
 def add(parser: argparse.ArgumentParser) -> None:
     """Add all of them."""
     parser.epilog = _EPILOG
-    parser.add_argument("model", type=types.READ, metavar="MODEL", help="the ONNX model that fails")
+    groups.ModelOption.add(parser, model=" that fails")
     parser.add_argument(
         "--engine",
         metavar="NAME[:key=value,...]",
         help="the engine that must be used: in a check that is 'biopsy run' the last one written exactly so, else the "
         "last one of this name (default: the last one)",
     )
-    parser.add_argument(
-        "-o",
-        "--output",
-        type=types.WRITTEN,
-        metavar="FILE",
-        help="write the best patched model, with its weights where they stand if it is in the same folder",
+    groups.OutputOption.add(
+        parser,
+        output="write the best patched model, with its weights where they stand if it is in the same folder",
     )
-    add_report(parser)
+    ReportOption.add(parser)
     _add_tried(parser)
     _add_right(parser)
-    groups.add_inputs(parser, saved=False)
+    groups.InputOptions.add_group(parser)
     _add_check(parser)
     group = parser.add_argument_group("limits")
-    group.add_argument(
-        "--max-checks", type=types.positive, metavar="N", help="stop after N checks, with what was found by then"
+    checks.BudgetOptions.add(
+        group,
+        only=["max_checks", "max_time"],
+        defaults={"max_time": types.duration(DEFAULT_TIME)},
+        max_checks="stop after N checks, with what was found by then",
+        max_time=f"stop after this time (90s, 10m, 2h), with what was found by then (default: {DEFAULT_TIME})",
     )
-    group.add_argument(
-        "--max-time",
-        type=types.duration,
-        default=types.duration(DEFAULT_TIME),
-        metavar="TIME",
-        help=f"stop after this time (90s, 10m, 2h), with what was found by then (default: {DEFAULT_TIME})",
-    )
-    checks.add_events(group)
+    checks.EventsOption.add(group)
     group = parser.add_argument_group("weights")
-    groups.add_weights_folder(group)
-    groups.add_weights_file(group)
-    groups.add_weights_threshold(group)
+    groups.WeightsFolderOption.add(group)
+    groups.WeightsFileOptions.add(group)
 
 
 def _add_tried(parser: argparse.ArgumentParser) -> None:
@@ -174,19 +167,19 @@ def _add_right(parser: argparse.ArgumentParser) -> None:
         help="the engine whose outputs are right (default: the first other one of the check; else ONNX Runtime without "
         "its optimizer, else the reference evaluator)",
     )
-    comparing.add_tolerances(group)
-    comparing.add_limits(parser)
+    comparing.ToleranceOptions.add(group)
+    comparing.MetricOptions.add_group(parser)
 
 
 def _add_check(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("the check")
-    checks.add_command(
+    checks.CheckOption.add(
         group,
-        "the command that tells whether the model fails",
+        check="the command that tells whether the model fails; takes the rest of the line. "
         f"In it, {{}}, or the name {checks.DEFAULT_CANDIDATE}, stands for the model, {{engine}} for the engine with "
-        "its settings, {settings} for the settings alone",
+        "its settings, {settings} for the settings alone. "
         "Without --check, the engine is compared with the one that is right",
     )
-    checks.add_rules(group, "how alike two failures must be to count as the same")
-    checks.add_timeout(group, "20 times as long as the first, at least 60")
-    checks.add_shown_output(group, "the first failure")
+    checks.RuleOptions.add(group)
+    checks.CheckTimeOptions.add(group)
+    checks.ShownOutputOptions.add(group)

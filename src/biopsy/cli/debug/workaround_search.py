@@ -11,13 +11,14 @@ from typing import TYPE_CHECKING, Any
 
 from biopsy import errors, events
 from biopsy.checks.command_line import OwnRun, parse
-from biopsy.cli.advice import LIMITS, MADE_BY_DEFAULT, MAKING, Advice, given, say_advice
+from biopsy.cli.advice import Advice, say_advice
 from biopsy.cli.arguments import checks, comparing, groups
 from biopsy.cli.console import COLUMN, Console
 from biopsy.cli.debug import checking
 from biopsy.cli.progress import CheckProgress, shows
 from biopsy.cli.run.execution import settled
-from biopsy.cli.run.settings import golden_values, inputs_of, tolerances_of
+from biopsy.cli.run.options import RunOptions
+from biopsy.cli.run.settings import golden_values
 from biopsy.engines.registry import PLAIN, create, parse_spec
 from biopsy.findings.bundle.engine_script import calls_of
 from biopsy.findings.model import model_tree_of
@@ -37,13 +38,12 @@ if TYPE_CHECKING:
 def question_of(args: argparse.Namespace, console: Console) -> WorkaroundQuestion:
     """What is asked. Raises UsageError for arguments that could only mislead, and what ``index_file`` raises."""
     own_run = checking.own_run(args.check)
-    asked = args if own_run is None else own_run
     index = index_file(args.model, args.external_data_dir)
     checking.require_names(args, args.model)
     template = template_of(args)
     create(template.spec)
     references, named = _references(args, own_run, template)
-    inputs = inputs_of(asked)
+    inputs = groups.InputOptions.of(args).inputs() if own_run is None else own_run.inputs()
     golden = own_run.load_outputs if own_run is not None else None
     wanted = index.fed_types()
     kinds = tuple(kind for kind in KINDS if kind in (args.only or KINDS) and kind not in args.skip)
@@ -51,7 +51,7 @@ def question_of(args: argparse.Namespace, console: Console) -> WorkaroundQuestio
         raise errors.UsageError("--only and --skip leave nothing to try")
     target = None
     if args.output is not None:
-        weights = groups.weights_file(args, args.output)
+        weights = groups.WeightsFileOption.of(args).weights_file(args.output)
         target = PatchedFile(path=args.output, external=weights, threshold=args.external_data_size_threshold)
     return WorkaroundQuestion(
         index=index,
@@ -61,7 +61,7 @@ def question_of(args: argparse.Namespace, console: Console) -> WorkaroundQuestio
             samples=settled(wanted, inputs, console)[0],
             drawn=inputs,
             golden=golden_of(golden_values(golden) if golden else (), index),
-            judge=Judge(*tolerances_of(asked), comparing.limits_of(asked)),
+            judge=Judge(*(own_run or comparing.JudgeOptions.of(args)).limits()),
             references=references,
             named=named,
         ),
@@ -89,8 +89,9 @@ def template_of(args: argparse.Namespace) -> CheckTemplate:
         spec = parse_spec(args.engine)
         right = args.reference_engine or next(engine for engine in PLAIN if parse_spec(engine) != spec)
         words = ["biopsy", "run", "{}", "--engine", right, "--engine", ENGINE_PLACE]
-        options = ("--load-inputs", *MAKING, "--input-symbols", "--external-data-dir", *LIMITS)
-        for option in given(args, options, MADE_BY_DEFAULT):
+        inputs = groups.InputOptions.of(args).as_typed(("load_inputs", *groups.MAKING, "input_symbols"))
+        weights = groups.WeightsFolderOption.of(args).as_typed()
+        for option in (*inputs, *weights, *comparing.JudgeOptions.of(args).as_typed()):
             words += option.words
         return CheckTemplate(tuple(words), spec, is_own_run=True)
     if not args.check:
@@ -100,7 +101,7 @@ def template_of(args: argparse.Namespace) -> CheckTemplate:
 
 
 def _references(
-    args: argparse.Namespace, own_run: argparse.Namespace | None, template: CheckTemplate
+    args: argparse.Namespace, own_run: RunOptions | None, template: CheckTemplate
 ) -> tuple[tuple[str, ...], bool]:
     """The engines to trust, and whether a person has named them."""
     if args.reference_engine is not None:

@@ -12,7 +12,7 @@ from biopsy.checks.command import CommandCheck
 from biopsy.cli.arguments import checks, comparing, engines, groups, types
 from biopsy.cli.console import Console
 from biopsy.cli.debug import bundling, checking
-from biopsy.cli.report import add_report
+from biopsy.cli.report import ReportOption
 from biopsy.diagnosis.facts import Diagnosis
 
 if TYPE_CHECKING:
@@ -28,46 +28,40 @@ def folder_of(args: argparse.Namespace) -> Path:
 
 def add(parser: argparse.ArgumentParser) -> None:
     """Add all of them."""
-    parser.add_argument("model", type=types.READ, metavar="MODEL", help="the ONNX model")
-    engines.add_engines(
+    groups.ModelOption.add(parser)
+    engines.EngineOptions.add_groups(
         parser,
         "engines (repeatable); several are compared with the first, one with ONNX Runtime without its optimizer and "
         "with the reference evaluator",
     )
-    groups.add_inputs(parser, saved=False)
-    comparing.add_tolerances(parser.add_argument_group("what counts as equal"))
-    comparing.add_limits(parser)
+    groups.InputOptions.add_group(parser)
+    comparing.ToleranceOptions.add(parser.add_argument_group("what counts as equal"))
+    comparing.MetricOptions.add_group(parser)
     _add_check(parser)
     group = parser.add_argument_group("time")
-    group.add_argument(
-        "--max-time",
-        type=types.duration,
-        default=types.duration(DEFAULT_TIME),
-        metavar="TIME",
-        help=f"stop after this time (90s, 10m, 2h), and say what is known by then (default: {DEFAULT_TIME})",
-    )
-    group.add_argument(
-        "--jobs",
-        type=types.positive,
-        metavar="N",
-        help="run N checks at once; the result is the same for any N (default: one per processor)",
+    checks.BudgetOptions.add(
+        group,
+        only=["max_time", "jobs"],
+        defaults={"max_time": types.duration(DEFAULT_TIME)},
+        max_time=f"stop after this time (90s, 10m, 2h), and say what is known by then (default: {DEFAULT_TIME})",
+        jobs="run N checks at once; the result is the same for any N (default: one per processor)",
     )
     _add_more(parser)
     _add_evidence(parser)
-    groups.add_weights_folder(parser)
-    engines.add(parser)
+    groups.WeightsFolderOption.add(parser)
+    engines.TensorrtOptions.add_tensorrt(parser)
 
 
 def _add_check(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("a check of your own")
-    checks.add_command(
+    checks.CheckOption.add(
         group,
-        "the command that tells whether the model fails, in place of a comparison of engines",
-        f"In it, {{}}, or the name {checks.DEFAULT_CANDIDATE}, stands for the model, {{engine}} and {{settings}} for "
-        "the last engine that is named before it, so that its settings can be tried",
+        check="the command that tells whether the model fails, in place of a comparison of engines; takes the rest of "
+        f"the line. In it, {{}}, or the name {checks.DEFAULT_CANDIDATE}, stands for the model, {{engine}} and "
+        "{settings} for the last engine that is named before it, so that its settings can be tried",
     )
-    checks.add_rules(group, "how alike two failures must be to count as the same")
-    checks.add_keep_processes(group)
+    checks.RuleOptions.add(group)
+    checks.CheckTimeOptions.add(group, only=["keep_processes"])
 
 
 def _add_more(parser: argparse.ArgumentParser) -> None:
@@ -97,13 +91,11 @@ def _add_evidence(parser: argparse.ArgumentParser) -> None:
         help="the folder that keeps what was found; a diagnosis that was stopped goes on there (default: "
         "MODEL_diagnosis; MODEL_diagnosis-2, and so on, if that was not written by a diagnosis of yours)",
     )
-    group.add_argument(
-        "--fresh", action="store_true", help="begin anew instead of going on with a diagnosis that was stopped"
-    )
-    add_report(group)
+    checks.FreshOption.add(group, fresh="begin anew instead of going on with a diagnosis that was stopped")
+    ReportOption.add(group)
     bundling.add(group, "the piece")
     group.add_argument("--json", action="store_true", help="print the report as JSON on stdout, and nothing else")
-    checks.add_events(group)
+    checks.EventsOption.add(group)
 
 
 # ``--bundle`` of ``diagnose``: the piece and the check that it fails, or the whole model where there is no piece.

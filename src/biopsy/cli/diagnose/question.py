@@ -10,13 +10,13 @@ from pathlib import Path
 from biopsy import errors
 from biopsy.checks.command_line import OwnRun, parse
 from biopsy.checks.words import names_path
-from biopsy.cli.advice import LIMITS, given
 from biopsy.cli.arguments import checks, comparing
-from biopsy.cli.arguments.engines import default_engine, engine_specs, settings_given, specs_to_run
+from biopsy.cli.arguments.engines import EngineOptions, default_engine
+from biopsy.cli.arguments.groups import InputOptions
 from biopsy.cli.console import Console
 from biopsy.cli.debug import checking
 from biopsy.cli.diagnose.options import folder_of
-from biopsy.cli.run.settings import inputs_of, tolerances_of
+from biopsy.cli.run.options import RunOptions
 from biopsy.diagnosis.evidence import held_folder
 from biopsy.diagnosis.question import (
     DiagnosisQuestion,
@@ -46,11 +46,11 @@ def question_of(args: argparse.Namespace, console: Console, held: ExitStack) -> 
     tool = None if args.by is None else parse_tool(args.by).text
     engines = _engines(args, own_run, console, is_placed=typed is not args)
     index = index_file(args.model, args.external_data_dir)
-    asked = own_run if own_run is not None else args
+    equal = comparing.JudgeOptions.of(args) if own_run is None else own_run
     check, template = _check(args, own_run, engines)
-    samples, folder = _samples(args, asked, index, held, console)
+    samples, folder = _samples(args, own_run, index, held, console)
     limits: Words = ()
-    for option in given(asked, LIMITS):
+    for option in equal.as_typed(comparing.JudgeOptions.declared):
         name, values = option.name, option.values
         is_joined = len(values) == 1 and values[0].startswith("-")
         limits += (f"{name}={values[0]}",) if is_joined else (name, *values)
@@ -63,7 +63,7 @@ def question_of(args: argparse.Namespace, console: Console, held: ExitStack) -> 
         template=template,
         samples=samples,
         judging=Judging(
-            judge=Judge(*tolerances_of(asked), comparing.limits_of(asked)),
+            judge=Judge(*equal.limits()),
             limits=limits,
             rules=checking.rules_of(args),
         ),
@@ -84,10 +84,10 @@ def _with_engine(args: argparse.Namespace) -> argparse.Namespace:
     then known without a place.
     """
     command = parse(args.check or ())
-    named = args.engines or settings_given(args)
-    if not named or not isinstance(command, OwnRun) or not _has_place(command.words):
+    chosen = EngineOptions.of(args)
+    if not chosen.names_engine or not isinstance(command, OwnRun) or not _has_place(command.words):
         return args
-    words = list(with_engine(command.words, engine_specs(args)[-1].text))
+    words = list(with_engine(command.words, chosen.specs()[-1].text))
     return argparse.Namespace(**{**vars(args), "check": words})
 
 
@@ -95,19 +95,17 @@ def _has_place(words: Sequence[str]) -> bool:
     return any(place in word for word in words for place in (ENGINE_PLACE, SETTINGS_PLACE))
 
 
-def _engines(
-    args: argparse.Namespace, own_run: argparse.Namespace | None, console: Console, *, is_placed: bool
-) -> Words:
+def _engines(args: argparse.Namespace, own_run: RunOptions | None, console: Console, *, is_placed: bool) -> Words:
     """The engines as specs; of a check that is ``biopsy run`` those that it runs."""
-    named = bool(args.engines or settings_given(args))
+    chosen = EngineOptions.of(args)
     if own_run is not None:
-        if named and not is_placed:
+        if chosen.names_engine and not is_placed:
             raise errors.UsageError(
                 "the check names the engines, and so do you", next_steps=["name them behind --check only"]
             )
-        specs = specs_to_run(own_run)
-    elif named:
-        specs = engine_specs(args)
+        specs = own_run.specs_to_run()
+    elif chosen.names_engine:
+        specs = chosen.specs()
     elif args.check is not None:
         return ()
     else:
@@ -119,15 +117,16 @@ def _engines(
 
 
 def _samples(
-    args: argparse.Namespace, asked: argparse.Namespace, index: ModelIndex, held: ExitStack, console: Console
+    args: argparse.Namespace, own_run: RunOptions | None, index: ModelIndex, held: ExitStack, console: Console
 ) -> tuple[Samples, Path]:
     """The inputs, written to the folder where nobody gave them, and that folder, which is held from now on."""
-    inputs = inputs_of(asked)
+    asked = InputOptions.of(args) if own_run is None else own_run
+    inputs = asked.inputs()
     if args.check is None:
         require_sizes(index, inputs)
-    elif asked is not args:
-        checking.require_inputs_of_golden_values(asked, keep_inputs=False)
-        if not asked.load_inputs:
+    elif own_run is not None:
+        checking.require_inputs_of_golden_values(own_run, keep_inputs=False)
+        if not own_run.load_inputs:
             require_sizes(index, inputs)
     folder = held.enter_context(held_folder(folder_of(args), beside=args.dir is None, warn=console.warn))
     if args.check is None:
@@ -135,9 +134,7 @@ def _samples(
     return Samples(inputs=inputs, files=tuple(asked.load_inputs or ()), made_up=False), folder
 
 
-def _check(
-    args: argparse.Namespace, own_run: argparse.Namespace | None, engines: Words
-) -> tuple[Words | None, Words | None]:
+def _check(args: argparse.Namespace, own_run: RunOptions | None, engines: Words) -> tuple[Words | None, Words | None]:
     """The words of the check, and those in which the engine has its place; None where there are none."""
     if args.check is None:
         return None, None

@@ -36,7 +36,7 @@ _DEFAULT_FOLDER = "polygraphy_capability_dumps"
 def configure(parser: argparse.ArgumentParser) -> None:
     """Add the options of ``inspect capability``."""
     parser.epilog = EXAMPLES
-    parser.add_argument("model", type=types.READ, metavar="MODEL", help="the ONNX model")
+    groups.ModelOption.add(parser)
     parser.add_argument(
         "-o",
         "--output",
@@ -56,9 +56,9 @@ def configure(parser: argparse.ArgumentParser) -> None:
         metavar="TIME",
         help="a build that takes longer counts as a refusal: 90s, 10m, 1h (default: 10m)",
     )
-    groups.add_weights_folder(parser)
-    engines.add_engines(parser, "the engine to ask (default: --trt)")
-    engines.add(parser)
+    groups.WeightsFolderOption.add(parser)
+    engines.EngineOptions.add_groups(parser, "the engine to ask (default: --trt)")
+    engines.TensorrtOptions.add_tensorrt(parser)
     absent_options.add(parser, "inspect capability")
 
 
@@ -95,7 +95,7 @@ def execute(args: argparse.Namespace, console: Console) -> int:
 
 def _engine(args: argparse.Namespace, console: Console) -> tuple[EngineSpec, bool]:
     """The engine to ask, and whether it is named: TensorRT if not. Raises EngineMissing if that does not work here."""
-    named = engines.only_engine(args)
+    named = engines.EngineOptions.of(args).only_spec()
     if named is None:
         problem = installed("trt")[0].problem
         if problem is not None:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from biopsy import errors
 from biopsy.cli.arguments import types
 from biopsy.cli.console import COLUMN, Console
-from biopsy.cli.report import add_report, report_file
+from biopsy.cli.report import ReportOption, report_file
 
 if TYPE_CHECKING:
     from biopsy.questions.builds.difference import ChoiceGroup, Difference, Table
@@ -51,7 +51,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
         "--bad", type=types.READ, metavar="PATH", help="a file of a bad build, or a folder (default: DIR/bad)"
     )
     parser.add_argument("--all", action="store_true", help="show every choice, not only the first few")
-    add_report(parser)
+    ReportOption.add(parser)
 
 
 def execute(args: argparse.Namespace, console: Console) -> int:

@@ -9,10 +9,9 @@ from pathlib import Path
 from biopsy import errors
 from biopsy.checks import verdict
 from biopsy.cli.arguments import absent_options
-from biopsy.cli.arguments.groups import add_model_type, add_weights_folder
+from biopsy.cli.arguments.groups import BuiltModelTypeOption, ModelOption, WeightsFolderOption, is_built_model
 from biopsy.cli.arguments.types import READ
 from biopsy.cli.console import Console
-from biopsy.cli.run.execution import is_built_model
 from biopsy.engines import registry
 from biopsy.engines.base import ModelInput
 from biopsy.engines.registry import create
@@ -46,7 +45,7 @@ MODES = {
 def configure(parser: argparse.ArgumentParser) -> None:
     """Add the options of ``inspect model``."""
     parser.epilog = EXAMPLES
-    parser.add_argument("model", type=READ, metavar="MODEL", help="the ONNX model, or a file of --save-engine")
+    ModelOption.add(parser, model=", or a file of --save-engine")
     parser.add_argument(
         "--show",
         nargs="+",
@@ -69,7 +68,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
         help="onnx: the model as it is; trt: the network that TensorRT's parser makes of it (RTX needs no GPU; "
         "default: onnx)",
     )
-    add_model_type(parser, or_engine=True)
+    BuiltModelTypeOption.add(parser)
     parser.add_argument(
         "--list-unbounded-dds",
         action="store_true",
@@ -81,7 +80,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
         metavar="FILE",
         help="saved outputs: the range and mean of each tensor, in their first iteration, are shown behind its type",
     )
-    add_weights_folder(parser)
+    WeightsFolderOption.add(parser)
     absent_options.add(parser, "inspect model")
 
 
@@ -92,7 +91,7 @@ _OVERLAP = 64
 def execute(args: argparse.Namespace, console: Console) -> int:
     """Show the model."""
     shown = {*MODES[args.mode or "none"], *args.show}
-    if is_built_model(args):
+    if is_built_model(args.model, args.model_type):
         _show_built(args, "layers" in shown, console)
     elif args.display_as == "trt":
         _show_network(args, "layers" in shown, console)

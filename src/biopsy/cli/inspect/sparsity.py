@@ -5,8 +5,8 @@ from __future__ import annotations
 import argparse
 
 from biopsy.checks import verdict
-from biopsy.cli.arguments import absent_options, types
-from biopsy.cli.arguments.groups import add_weights_folder
+from biopsy.cli.arguments import absent_options
+from biopsy.cli.arguments.groups import ModelOption, WeightsFolderOption
 from biopsy.cli.console import Console
 from biopsy.model import external, index, load
 from biopsy.model.stripping import conforming, factors
@@ -20,8 +20,8 @@ examples:
 def configure(parser: argparse.ArgumentParser) -> None:
     """Add the options of ``inspect sparsity``."""
     parser.epilog = EXAMPLES
-    parser.add_argument("model", type=types.READ, metavar="MODEL", help="the ONNX model")
-    add_weights_folder(parser)
+    ModelOption.add(parser)
+    WeightsFolderOption.add(parser)
     absent_options.add(parser, "inspect sparsity")
 
 

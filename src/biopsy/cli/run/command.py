@@ -12,11 +12,10 @@ from typing import TYPE_CHECKING
 from biopsy import errors
 from biopsy.checks import verdict
 from biopsy.cli.advice import say_advice
-from biopsy.cli.arguments import absent_options, comparing, groups, types
-from biopsy.cli.arguments.comparing import limits_of
-from biopsy.cli.arguments.engines import add, add_engines, add_packages, install, specs_to_run
+from biopsy.cli.arguments import absent_options, types
+from biopsy.cli.arguments.engines import install
+from biopsy.cli.arguments.groups import WeightsFileOption
 from biopsy.cli.console import Console
-from biopsy.cli.run import options
 from biopsy.cli.run.execution import Feeder, ModelExecution, require_possible, require_same, save_outputs
 from biopsy.cli.run.findings import (
     Findings,
@@ -29,7 +28,7 @@ from biopsy.cli.run.findings import (
     what_passed,
     whose_fault,
 )
-from biopsy.cli.run.options import are_given, functions_of
+from biopsy.cli.run.options import RunOptions, add, functions_of
 from biopsy.comparison.tolerance import MetricLimits, Stats, Tolerances, names_of, require_known_outputs, spoken_of
 from biopsy.engines.base import Engine, ModelInput
 from biopsy.engines.registry import create
@@ -62,96 +61,81 @@ exit status: 0 every engine runs and all results agree; 1 a mismatch, or an engi
 def configure(parser: argparse.ArgumentParser) -> None:
     """Add the options of ``run``."""
     parser.epilog = EXAMPLES
-    groups.add_model(parser)
-    add_engines(parser)
-    add_packages(parser, "other releases", "run the engines of this package from this release of it")
-    groups.add_inputs(parser)
-    comparing.add_comparing(parser)
-    comparing.add_limits(parser)
-    options.add(parser)
     add(parser)
     absent_options.add(parser, "run")
 
 
 def derived_files(args: argparse.Namespace) -> types.Derived:
     """The file for weights beside the model that is saved."""
-    return groups.derived_weights(args, "save_onnx")
+    return WeightsFileOption.of(args).derived_weights(args.save_onnx)
 
 
 def execute(args: argparse.Namespace, console: Console) -> int:
-    """Run, save, compare, report."""
-    from biopsy.cli.run.settings import golden_values, inputs_of, model_of, save_model, tolerances_of
+    """Run, save, compare, report; or compare saved outputs."""
+    from biopsy.cli.run.names import require_known_names
+    from biopsy.cli.run.settings import golden_values, save_model
 
-    if is_of_files(args):
-        return compare_files(args, console)
-    engines = _engines(args, console)
-    tolerances, stats = tolerances_of(args)
-    golden = golden_values(args.load_outputs or ())
-    functions = functions_of(args, console)
-    inputs = inputs_of(args)
+    options = RunOptions.of(args)
+    if is_of_files(options):
+        return compare_files(options, console)
+    engines = _engines(options, console)
+    limits = tolerances, stats, _ = options.limits()
+    golden = golden_values(options.load_outputs or ())
+    functions = functions_of(options, console)
+    inputs = options.inputs()
     for engine in engines:
         engine.version()  # imports its package
     verdict.report_looking()
-    model = model_of(args)
-    feeder = Feeder(inputs, args.save_inputs, console, lambda feeds: require_same(feeds, golden, tolerances, stats))
-    _require_names(args, model)
-    save_model(args, model, console)
-    execution = ModelExecution(model, feeder, args, console)
-    recorder = execution.recorder(engines, args.save_outputs)
+    model = options.model_input()
+    feeder = Feeder(inputs, options.save_inputs, console, lambda feeds: require_same(feeds, golden, tolerances, stats))
+    require_known_names(options, model, {**spoken_of(*limits), "--noise-ratio": options.noise_ratios()})
+    save_model(options, model, console)
+    execution = ModelExecution(model, feeder, options, console)
+    recorder = execution.recorder(engines, options.save_outputs)
     ran = execution.run_all(engines, recorder)
-    save_outputs(args.save_outputs, ran, recorder, console)
+    save_outputs(options.save_outputs, ran, recorder, console)
     done = [replace(each.result, runner=each.engine.label) for each in ran if each.result is not None]
     done, golden = functions.postprocessed(done), functions.postprocessed(golden)
-    not_finite = find_not_finite(done, console) if args.validate else []
-    pairs = pairs_of(done, golden, first_worked=ran[0].result is not None and not args.compare_with)
-    if pairs or args.compare_with:
+    not_finite = find_not_finite(done, console) if options.validate else []
+    pairs = pairs_of(done, golden, first_worked=ran[0].result is not None and not options.compare_with)
+    if pairs or options.compare_with:
         warn_of_random(model, console)
-    limits = tolerances, stats, comparing.limits_of(args)
-    compared = compare(pairs, golden, limits, args, console, function=functions.compare)
-    noise = judge_rounding(done, execution, options.noise_ratios_of(args)) if args.compare_with else []
+    compared = compare(pairs, golden, limits, options, console, function=functions.compare)
+    noise = judge_rounding(done, execution, options.noise_ratios()) if options.compare_with else []
     findings = Findings(ran, compared, noise, not_finite)
-    findings = hinted(findings, golden, feeder.guessed, console, validated=args.validate)
-    return conclude(_reported(findings, pairs, execution), console, args)
+    findings = hinted(findings, golden, feeder.guessed, console, validated=options.validate)
+    return conclude(_reported(findings, pairs, execution), console, options)
 
 
-def _engines(args: argparse.Namespace, console: Console) -> list[Engine]:
+def _engines(options: RunOptions, console: Console) -> list[Engine]:
     """The engines to run. Raises UsageError for options that no engine here can follow, or files not to be written."""
     from biopsy.cli.run.settings import require_writable
 
-    specs = specs_to_run(args)
-    if not (args.engines or args.packages):
+    specs = options.specs_to_run()
+    if not (options.engines or options.packages):
         console.note(f"no engine is named: {specs[0].text} is used")
     engines = [create(spec) for spec in specs]
-    require_possible(args, engines)
-    require_writable(args)
+    require_possible(options, engines)
+    require_writable(options)
     install(engines, console)
     return engines
-
-
-def _require_names(args: argparse.Namespace, model: ModelInput) -> None:
-    """Raise UsageError for limits that are none, and DoesNotFit for names that the model does not have."""
-    from biopsy.cli.run.names import require_known_names
-    from biopsy.cli.run.settings import tolerances_of
-
-    spoken = spoken_of(*tolerances_of(args), comparing.limits_of(args))
-    require_known_names(args, model, {**spoken, "--noise-ratio": options.noise_ratios_of(args)})
 
 
 def _reported(
     findings: Findings, pairs: Sequence[tuple[RunnerResult, RunnerResult]], execution: ModelExecution
 ) -> Findings:
     """The findings, sized where a reduction asks for that, and written where a person does."""
-    args = execution.args
+    options = execution.options
     if verdict.is_wanted():
         from biopsy.cli.run.report import Arbiter, sized
 
-        decides = args.tell_rounding and not are_given(args)  # rounding is no excuse before a function
+        decides = options.tell_rounding and not options.has_functions  # rounding is no excuse before a function
         arbiter = Arbiter(execution.run_again, execution.feeder) if decides else None
         findings = sized(findings, pairs, arbiter)
-    if args.report is not None:
+    if options.report is not None:
         from biopsy.cli.run.report import write_report
 
-        write_report(args, findings, execution.console)
+        write_report(options, findings, execution.console)
     return findings
 
 
@@ -164,32 +148,31 @@ _NEED_AN_ENGINE = (
 """Options that speak of a run."""
 
 
-def is_of_files(args: argparse.Namespace) -> bool:
+def is_of_files(options: RunOptions) -> bool:
     """Whether no engine is named, nor anything that needs one, and several files of outputs are."""
-    asked_to_run = args.engines or any(getattr(args, name) for name in _NEED_AN_ENGINE)
-    return not asked_to_run and len(args.load_outputs or ()) > 1
+    return not (options.engines or options.given(_NEED_AN_ENGINE)) and len(options.load_outputs or ()) > 1
 
 
-def compare_files(args: argparse.Namespace, console: Console) -> int:
+def compare_files(options: RunOptions, console: Console) -> int:
     """Compare the runners of all files with the first of them. Raises CannotCompare if they have nothing in common."""
-    from biopsy.cli.run.settings import golden_values, require_writable, tolerances_of
+    from biopsy.cli.run.settings import golden_values, require_writable
 
-    require_writable(args)
-    functions = functions_of(args, console)
+    require_writable(options)
+    functions = functions_of(options, console)
     verdict.report_looking()
-    first, *others = golden_values(args.load_outputs)
-    limits = *tolerances_of(args), limits_of(args)
+    first, *others = golden_values(options.load_outputs or ())
+    limits = options.limits()
     require_known_outputs(spoken_of(*limits), set().union(*map(names_of, [first, *others])))
-    console.note(f"no engine is named: the files are compared with {first.runner}, and {args.model} is not run")
+    console.note(f"no engine is named: the files are compared with {first.runner}, and {options.model} is not run")
     first, *others = functions.postprocessed([first, *others])
-    not_finite = find_not_finite([first, *others], console) if args.validate else []
+    not_finite = find_not_finite([first, *others], console) if options.validate else []
     pairs = [(other, first) for other in others]
-    compared = compare(pairs, (), limits, args, console, function=functions.compare)
+    compared = compare(pairs, (), limits, options, console, function=functions.compare)
     findings = Findings([], compared, odd=not_finite)
-    if args.report is not None:
+    if options.report is not None:
         from biopsy.cli.run.report import write_report
 
-        write_report(args, findings, console)
+        write_report(options, findings, console)
     return conclude(findings, console)
 
 
@@ -208,7 +191,7 @@ def compare(
     pairs: Sequence[tuple[RunnerResult, RunnerResult]],
     golden: Sequence[RunnerResult],
     settings: tuple[Tolerances, Stats, MetricLimits],
-    args: argparse.Namespace,
+    options: RunOptions,
     console: Console,
     *,
     function: ComparisonFunction | None = None,
@@ -224,19 +207,19 @@ def compare(
     from biopsy.comparison.runs import compare_runs, compare_runs_by
 
     tolerances, stats, limits = settings
-    detail: Detail = "brief" if args.report is None else "full"
+    detail: Detail = "brief" if options.report is None else "full"
     for actual, expected in pairs:
         comparison = (
-            compare_runs(actual, expected, tolerances, stats, args.fail_fast, limits=limits, detail=detail)
+            compare_runs(actual, expected, tolerances, stats, options.fail_fast, limits=limits, detail=detail)
             if function is None
-            else compare_runs_by(function, actual, expected, fail_fast=args.fail_fast, detail=detail)
+            else compare_runs_by(function, actual, expected, fail_fast=options.fail_fast, detail=detail)
         )
         loaded = any(expected is result for result in golden)  # they may hold every tensor: none of them is missing
         if not loaded:
             comparison = replace(comparison, missing=comparison.iterations[0].only_expected)
         compared.append(comparison)
         show_comparison(comparison, console)
-        if args.fail_fast and not comparison.passed:
+        if options.fail_fast and not comparison.passed:
             break
     return compared
 
@@ -280,19 +263,20 @@ def warn_of_random(model: ModelInput, console: Console) -> None:
 
 def conclude_crash(args: argparse.Namespace, console: Console, crash: errors.EngineCrash) -> int:
     """Report, from the process that is left, an engine that ended the other; only its failure is known."""
+    options = RunOptions.of(args)
     console.failure(crash)
-    engines = [create(spec) for spec in specs_to_run(args)]
+    engines = [create(spec) for spec in options.specs_to_run()]
     crashed = next((engine for engine in engines if crash.label in (engine.label, engine.name)), None)
     if crashed is None:
         return crash.status
-    if args.save_outputs is not None and args.record_memory is None:
-        console.warn(f"{args.save_outputs} is not written: the outputs of the other engines are lost")
+    if options.save_outputs is not None and options.record_memory is None:
+        console.warn(f"{options.save_outputs} is not written: the outputs of the other engines are lost")
     findings = Findings([Ran(crashed, failure=crash)])
-    if args.report is not None:
+    if options.report is not None:
         from biopsy.cli.run.report import write_report
 
-        write_report(args, findings, console)
-    return conclude(findings, console, args)
+        write_report(options, findings, console)
+    return conclude(findings, console, options)
 
 
 def hinted(
@@ -316,10 +300,10 @@ def hinted(
     return replace(found, hint="; ".join(hints), guessed=guessed)
 
 
-def conclude(found: Findings, console: Console, args: argparse.Namespace | None = None) -> int:
+def conclude(found: Findings, console: Console, options: RunOptions | None = None) -> int:
     """The verdict in a line, the verdict file, the exit status: an engine's failure first, then NaN, then mismatches.
 
-    ``args`` are those of a run that may be gone on with: if it fails, what to type next is shown, unless it is a check.
+    ``options`` is a run that may be gone on with: if it fails, what to type next is shown, unless it is a check.
     """
     failure = next((one.failure for one in found.ran if one.failure is not None), None)
     wrong = next((one for one in found.compared if not one.passed), None)
@@ -343,10 +327,10 @@ def conclude(found: Findings, console: Console, args: argparse.Namespace | None 
         console.say(f"PASSED | {what_passed(found)}")
         return 0
     console.say(f"FAILED | {'; '.join(found.reasons)}")
-    if args is not None and not verdict.is_wanted():
+    if options is not None and not verdict.is_wanted():
         from biopsy.cli.run.report import advice_of, origin_lines
 
-        for line in origin_lines(args.model, names_failing(found)):
+        for line in origin_lines(options.model, names_failing(found)):
             console.say(line)
-        say_advice(console, advice_of(args, found.guessed))
+        say_advice(console, advice_of(options, found.guessed))
     return 1

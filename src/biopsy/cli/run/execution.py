@@ -4,7 +4,6 @@ the recorder's file.
 
 from __future__ import annotations
 
-import argparse
 from collections.abc import Callable, Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass, replace
@@ -12,11 +11,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from biopsy import errors
+from biopsy.cli.arguments.groups import MarkedOutputs
 from biopsy.cli.console import Console
 from biopsy.cli.run.findings import Ran
+from biopsy.cli.run.options import RunOptions
 from biopsy.comparison.tolerance import Stats, Tolerances
 from biopsy.engines.base import Engine, ModelInput, Session
 from biopsy.model.index import index_bytes
+from biopsy.model.load import read_bytes
 from biopsy.model.tensor_type import ValueType
 from biopsy.processes.writing import require_writable
 from biopsy.tensors.results import Feed, RunnerResult
@@ -29,11 +31,11 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class ModelExecution:
-    """A model that is run in engines, all with the inputs of one feeder, as the arguments say."""
+    """A model that is run in engines, all with the inputs of one feeder, as the options say."""
 
     model: ModelInput
     feeder: Feeder
-    args: argparse.Namespace
+    options: RunOptions
     console: Console
 
     def run_all(self, engines: Sequence[Engine], recorder: Recorder | None) -> list[Ran]:
@@ -45,7 +47,7 @@ class ModelExecution:
             except errors.EngineFailure as failure:
                 self.console.failure(with_engine(failure, engine))
                 ran.append(Ran(engine, failure=failure))
-                if self.args.fail_fast:
+                if self.options.fail_fast:
                     break
         return ran
 
@@ -60,20 +62,19 @@ class ModelExecution:
 
     def recorder(self, engines: Sequence[Engine], save_to: Path | None) -> Recorder | None:
         """What keeps outputs out of memory, if --record-memory is given."""
-        if self.args.record_memory is None:
+        if self.options.record_memory is None:
             return None
         from biopsy.cli.run.recording import Recorder
-        from biopsy.cli.run.settings import own_outputs, tolerances_of
 
-        if self.args.warm_up:
+        if self.options.warm_up:
             self.console.warn("--warm-up is ignored: with --record-memory nothing is timed")
         return Recorder(
             model=self.model,
-            own=own_outputs(self.args),
+            own=_own_outputs(self.options.model),
             engines=engines,
-            limit=self.args.record_memory,
+            limit=self.options.record_memory,
             save_to=save_to,
-            tolerances=tolerances_of(self.args)[0],
+            tolerances=self.options.tolerances(),
             console=self.console,
         )
 
@@ -83,14 +84,20 @@ class ModelExecution:
             return Ran(engine, recorder.record(engine, number, feeder.feeds(recorder.inputs)), remarks=recorder.remarks)
         from biopsy.engines.runner import run_session, runner_name
 
-        session = session_of(engine, self.model, feeder, self.args, self.console)
-        if self.args.build_only:
+        session = session_of(engine, self.model, feeder, self.options, self.console)
+        if self.options.build_only:
             self.console.note(f"{engine.label} {engine.version()} has built the model")
             return Ran(engine, remarks=tuple(session.remarks))
         feeds = feeder.feeds(session.inputs)
-        result = run_session(session, feeds, runner=runner_name(engine.name, number), warm_up=self.args.warm_up)
+        result = run_session(session, feeds, runner=runner_name(engine.name, number), warm_up=self.options.warm_up)
         self.console.note(f"{engine.label}  {_timing(result)}")
         return Ran(engine, result, remarks=tuple(session.remarks))
+
+
+def _own_outputs(path: Path) -> list[str]:
+    """Names of the outputs that a model has in its file."""
+    index = index_bytes(read_bytes(path))
+    return [index.names[tensor] for tensor in index.outputs]
 
 
 def with_engine(failure: errors.EngineFailure, engine: Engine) -> errors.EngineFailure:
@@ -133,71 +140,56 @@ _NEEDS_A_RUN = ("load_outputs", "save_outputs", "save_inputs", "compare_with", "
 """Options that ask for what only running gives."""
 
 
-def require_possible(args: argparse.Namespace, engines: Sequence[Engine]) -> None:
+def require_possible(options: RunOptions, engines: Sequence[Engine]) -> None:
     """Raise UsageError for options that contradict each other, or that no engine here can follow."""
-    if args.build_only:
-        asked = [f"--{name.replace('_', '-')}" for name in _NEEDS_A_RUN if getattr(args, name)]
-        if asked:
-            raise errors.UsageError(f"--build-only runs nothing, and {asked[0]} needs outputs")
-    if args.save_engine is not None:
-        _saver(args.save_engine, engines)
-        require_writable(args.save_engine)
-    if is_built_model(args):
-        for option in ("save_onnx", "onnx_outputs", "onnx_outputs_by_type", "onnx_exclude_outputs"):
-            if getattr(args, option):
-                raise errors.UsageError(f"{args.model} is no ONNX model, and --{option.replace('_', '-')} needs one")
+    model = options.model
+    if options.build_only:
+        for needless in options.given(_NEEDS_A_RUN):
+            raise errors.UsageError(f"--build-only runs nothing, and {needless} needs outputs")
+    if options.save_engine is not None:
+        _require_saver(options.save_engine, engines)
+        require_writable(options.save_engine)
+    if options.has_built_model:
+        for needless in options.given(("save_onnx", *MarkedOutputs.declared)):
+            raise errors.UsageError(f"{model} is no ONNX model, and {needless} needs one")
         for engine in engines:
-            if not engine.capabilities.can_save(args.model):
-                raise errors.UsageError(f"{args.model} is no ONNX model, and {engine.name} does not read such files")
+            if not engine.capabilities.can_save(model):
+                raise errors.UsageError(f"{model} is no ONNX model, and {engine.name} does not read such files")
 
 
-def _saver(path: Path, engines: Sequence[Engine]) -> Engine:
+def _require_saver(path: Path, engines: Sequence[Engine]) -> None:
     able = [engine for engine in engines if engine.capabilities.can_save(path)]
-    if len(able) == 1:
-        return able[0]
-    if able:
+    if len(able) > 1:
         raise errors.UsageError(
             f"--save-engine {path}: {', '.join(engine.label for engine in able)} would all write it"
         )
-    kinds = [f"{engine.name} {' '.join(engine.capabilities.saves) or 'nothing'}" for engine in engines]
-    raise errors.UsageError(f"--save-engine {path}: the engines here save {', '.join(kinds)}")
+    if not able:
+        kinds = [f"{engine.name} {' '.join(engine.capabilities.saves) or 'nothing'}" for engine in engines]
+        raise errors.UsageError(f"--save-engine {path}: the engines here save {', '.join(kinds)}")
 
 
-def is_built_model(args: argparse.Namespace) -> bool:
-    """Whether the model of a run is what an engine has built: as --model-type says, else by its name."""
-    return bool(args.model_type == "engine" if args.model_type else is_built(args.model))
-
-
-def is_built(path: Path) -> bool:
-    """Whether a file is, by its name, what an engine has built and not an ONNX model."""
-    return path.suffix in {".engine", ".plan", ".trt", ".blob", ".xml", ".ort"}
-
-
-def session_of(
-    engine: Engine, model: ModelInput, feeder: Feeder, args: argparse.Namespace, console: Console
-) -> Session:
+def session_of(engine: Engine, model: ModelInput, feeder: Feeder, options: RunOptions, console: Console) -> Session:
     """What the engine makes of the model, saved if that was asked for, its remarks told. Raises EngineFailure."""
-    if model.path is not None and is_built_model(args):
+    if model.path is not None and options.has_built_model:
         session = engine.load(model.path)
     else:
         if engine.capabilities.wants_shapes:
-            model = replace(model, shapes=_shapes(model, feeder, args))
+            model = replace(model, shapes=_shapes(model, feeder, build_only=options.build_only))
         session = engine.build(model)
     for remark in session.remarks:
         console.warn(remark)
-    path: Path | None = args.save_engine
+    path = options.save_engine
     if path is not None and engine.capabilities.can_save(path):
         session.save(path)
         console.note(f"{engine.label} saved to {path}{'' if path.suffix else ' (--model-type engine to run it)'}")
     return session
 
 
-def _shapes(model: ModelInput, feeder: Feeder, args: argparse.Namespace) -> Mapping[str, Sequence[tuple[int, ...]]]:
+def _shapes(model: ModelInput, feeder: Feeder, *, build_only: bool) -> Mapping[str, Sequence[tuple[int, ...]]]:
     """Shapes of the inputs to come: what a person has said, and what the feeder chooses where the model is run."""
     said = _said(feeder.inputs)
-    if args.build_only:
+    if build_only:
         return said
-
     index = index_bytes(model.data, model.folder)
     feeder.feeds(index.fed_types())
     return {**{name: [tuple(shape)] for name, shape in feeder.guessed.items()}, **said}

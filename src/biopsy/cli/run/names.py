@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-import argparse
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 from biopsy import errors
-from biopsy.cli.arguments import comparing
-from biopsy.cli.arguments.comparing import limits_of
-from biopsy.cli.run.execution import is_built_model
-from biopsy.cli.run.options import noise_ratios_of
-from biopsy.cli.run.settings import tolerances_of
+from biopsy.cli.arguments.comparing import parse_open_shapes, parse_ranges
+from biopsy.cli.run.options import RunOptions
 from biopsy.comparison.tolerance import require_known_outputs, spoken_of
 from biopsy.engines.base import ModelInput
 from biopsy.engines.runner import require_inputs_of
@@ -21,12 +17,12 @@ from biopsy.tensors.files import read_feeds
 from biopsy.tensors.types import fixed_names, item_of
 
 
-def require_known_names(args: argparse.Namespace, model: ModelInput, spoken: Mapping[str, Iterable[str]]) -> None:
+def require_known_names(options: RunOptions, model: ModelInput, spoken: Mapping[str, Iterable[str]]) -> None:
     """Raise DoesNotFit if anything is said of an output, by name, that is none; before anything is run.
 
     Inputs are compared too where golden values have them. Of a file that an engine has built nothing is known here.
     """
-    if may_lack_names() or is_built_model(args) or not any(name for names in spoken.values() for name in names):
+    if may_lack_names() or options.has_built_model or not any(name for names in spoken.values() for name in names):
         return
 
     try:
@@ -34,7 +30,7 @@ def require_known_names(args: argparse.Namespace, model: ModelInput, spoken: Map
     except errors.ModelError:
         return  # the engine says what is wrong with it
     outputs = _parts(index, index.outputs)
-    inputs = _parts(index, index.inputs) if args.load_outputs else ()
+    inputs = _parts(index, index.inputs) if options.load_outputs else ()
     require_known_outputs(spoken, dict.fromkeys((*outputs, *inputs)), outputs)
 
 
@@ -43,7 +39,7 @@ def _parts(index: ModelIndex, tensors: Iterable[int]) -> list[str]:
 
 
 def require_names_of_check(
-    own_run: argparse.Namespace | None, index: ModelIndex, files: Iterable[Path] = (), made_anew: Path | None = None
+    own_run: RunOptions | None, index: ModelIndex, files: Iterable[Path] = (), made_anew: Path | None = None
 ) -> None:
     """Raise DoesNotFit or CannotCompare if a check that is ``biopsy run``, or its inputs, speak of another model.
 
@@ -60,13 +56,12 @@ def require_names_of_check(
     _require_samples_of(index, files)
 
 
-def _spoken_of(own_run: argparse.Namespace) -> dict[str, Iterable[str]]:
-
+def _spoken_of(own_run: RunOptions) -> dict[str, Iterable[str]]:
     try:
-        spoken = spoken_of(*tolerances_of(own_run), limits_of(own_run))
-        spoken["--noise-ratio"] = noise_ratios_of(own_run)
-        spoken["--input-shapes"] = comparing.parse_open_shapes(own_run.input_shapes)
-        spoken["--val-range"] = comparing.parse_ranges(own_run.val_range)
+        spoken = spoken_of(*own_run.limits())
+        spoken["--noise-ratio"] = own_run.noise_ratios()
+        spoken["--input-shapes"] = parse_open_shapes(own_run.input_shapes)
+        spoken["--val-range"] = parse_ranges(own_run.val_range)
     except errors.UsageError:
         return {}  # the check itself will tell what is wrong with it
     return spoken

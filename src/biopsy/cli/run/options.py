@@ -1,5 +1,5 @@
-"""Options that only ``run`` has, and the functions of the user's that judge outputs or change them before. NumPy is
-not imported: see ``arguments.groups``.
+"""The options of ``run``, and the functions of the user's that judge outputs or change them before. NumPy is not
+imported: every check of a reduction may be such a command.
 """
 
 from __future__ import annotations
@@ -8,13 +8,30 @@ import argparse
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal
 
 from biopsy import errors
-from biopsy.cli.arguments import comparing, groups, types
-from biopsy.cli.arguments.comparing import by_name, number_from
-from biopsy.cli.arguments.types import byte_size
-from biopsy.cli.report import add_report
+from biopsy.cli.arguments import types
+from biopsy.cli.arguments.comparing import (
+    JudgeOptions,
+    MetricOptions,
+    ToleranceOptions,
+    by_name,
+    number_from,
+    parse_script,
+)
+from biopsy.cli.arguments.declared import Options, option, switch
+from biopsy.cli.arguments.engines import EngineOptions, PackageOptions, RunnableEngines, TensorrtOptions
+from biopsy.cli.arguments.groups import (
+    BuiltModelTypeOption,
+    ModelOptions,
+    SavedInputOptions,
+    WeightsFileOptions,
+    is_built_model,
+)
+from biopsy.cli.arguments.limits import CommandLimits
+from biopsy.cli.report import ReportOption
 from biopsy.tensors.results import RunnerResult
 
 if TYPE_CHECKING:
@@ -22,94 +39,166 @@ if TYPE_CHECKING:
     from biopsy.comparison.runs import ComparisonFunction
     from biopsy.tensors.user_script import Postprocessing
 
+_SCRIPT = "FILE.py[:function]"
 
-def add(parser: argparse.ArgumentParser) -> None:
-    """Noise, what is built, report, memory."""
-    group = parser.add_argument_group("a bug, or only rounding")
-    group.add_argument(
+
+class OutputOptions(Options):
+    """Golden values, and the file of what the engines give."""
+
+    save_outputs: Path | None = option(
+        "--save-outputs",
+        "--save-results",
+        type=types.WRITTEN,
+        meaning=f"save the outputs of every engine: {types.SAVED_FORMATS}",
+    )
+    load_outputs: Sequence[Path] | None = option(
+        "--load-outputs",
+        "--load-results",
+        nargs="+",
+        type=types.READ,
+        meaning="compare every engine, the first one too, with all of these golden values",
+    )
+
+
+class RunningOptions(Options):
+    """What is looked at beside differences, and when a run ends."""
+
+    validate: bool = switch("--validate", meaning="fail if an output holds NaN or infinity")
+    fail_fast: bool = switch("--fail-fast", meaning="stop at the first failure")
+    warm_up: int = option(
+        "--warm-up", type=types.count, default=0, meaning="runs before the first one that is timed (default: 0)"
+    )
+
+
+class NoiseOptions(Options):
+    """Whether a difference is a bug, or only rounding."""
+
+    compare_with: Literal["noise"] | None = option(
         "--compare-with",
         choices=("noise",),
-        help="noise: instead of comparing engines with each other, compare the error of each, against a float64 run, "
-        "with the error of plain float32",
+        meaning="noise: instead of comparing engines with each other, compare the error of each, against a float64 "
+        "run, with the error of plain float32",
     )
-    group.add_argument(
+    noise_ratio: Sequence[str] | None = option(
         "--noise-ratio",
         nargs="+",
         metavar="[OUTPUT:]TIMES",
-        help="how many times the error of plain float32 still counts as rounding (default: 10)",
+        meaning="how many times the error of plain float32 still counts as rounding (default: 10)",
     )
-    group.add_argument("--tell-rounding", action="store_true", help=argparse.SUPPRESS)  # debug reduce asks for it
-    add_functions(parser)
-    _add_building(parser)
-    group = parser.add_argument_group("report and memory")
-    add_report(group)
-    group.add_argument(
-        "--record-memory",
-        type=byte_size,
-        metavar="SIZE",
-        help="keep at most this much of an engine's outputs in memory, such as 500MB: they are computed and saved in "
-        "batches (--save-outputs must be .safetensors); after an interruption, the same command continues",
-    )
+    tell_rounding: bool = switch("--tell-rounding", meaning=argparse.SUPPRESS)  # debug reduce asks for it
+
+    def noise_ratios(self) -> dict[str, float]:
+        """How many times the error of plain float32 still is rounding, by output name."""
+        return by_name(self.noise_ratio, "--noise-ratio", "10 out:100", partial(number_from, least=1))
 
 
-def _add_building(parser: argparse.ArgumentParser) -> None:
-    group = parser.add_argument_group("building")
-    groups.add_model_type(group, or_engine=True)
-    group.add_argument(
-        "--save-onnx",
-        type=types.WRITTEN,
-        metavar="FILE",
-        help="save the model that is run, with the outputs that are returned",
-    )
-    groups.add_weights_file(group)
-    groups.add_weights_threshold(group)
-    group.add_argument("--build-only", action="store_true", help="build the model in every engine, but run nothing")
-    group.add_argument(
-        "--save-engine",
-        type=types.WRITTEN,
-        metavar="FILE",
-        help="save what the engine built: .engine (TensorRT), .xml or .blob (OpenVINO), .ort (ONNX Runtime); MODEL may "
-        "be such a file, or with --model-type engine one without an ending",
-    )
+class FunctionOptions(Options):
+    """Functions of the user's."""
 
-
-def noise_ratios_of(args: argparse.Namespace) -> dict[str, float]:
-    """How many times the error of plain float32 still is rounding, by output name."""
-    return by_name(args.noise_ratio, "--noise-ratio", "10 out:100", partial(number_from, least=1))
-
-
-# Functions of the user's in ``biopsy run``: one that judges outputs, one that changes them before.
-
-_COMPARE, _POSTPROCESS = "--compare-func-script", "--postprocess-func-script"
-_DECIDES_ALONE = (
-    "atol", "rtol", "check_error_stat", "error_quantile", "cosine", "psnr", "snr", "l2", "ulp", "top_k",
-    "index_tolerance", "compare",
-)  # fmt: skip
-"""Options that mean nothing where a function judges."""
-
-
-def add_functions(parser: argparse.ArgumentParser) -> None:
-    """The options that name them."""
-    group = parser.add_argument_group("functions of your own")
-    group.add_argument(
-        _COMPARE,
+    compare_func_script: str | None = option(
+        "--compare-func-script",
         type=types.READ_SCRIPT,
-        metavar="FILE.py[:function]",
-        help="a Python function that takes the outputs of an iteration and those expected, both as dictionaries, and "
-        "returns True or False, or a dictionary of these by output; it decides alone (default: compare_outputs)",
+        metavar=_SCRIPT,
+        meaning="a Python function that takes the outputs of an iteration and those expected, both as dictionaries, "
+        "and returns True or False, or a dictionary of these by output; it decides alone (default: compare_outputs)",
     )
-    group.add_argument(
-        _POSTPROCESS,
+    postprocess_func_script: str | None = option(
+        "--postprocess-func-script",
         type=types.READ_SCRIPT,
-        metavar="FILE.py[:function]",
-        help="a Python function that takes the outputs of an iteration and returns those to compare; golden values "
+        metavar=_SCRIPT,
+        meaning="a Python function that takes the outputs of an iteration and returns those to compare; golden values "
         "pass through it too (default: postprocess_outputs)",
     )
 
+    @property
+    def has_functions(self) -> bool:
+        """Whether any is given: such a run is no fork of a process that has loaded its files before."""
+        return bool(self.compare_func_script or self.postprocess_func_script)
 
-def are_given(args: argparse.Namespace) -> bool:
-    """Whether any is: such a run is no fork of a process that has loaded its files before."""
-    return bool(args.compare_func_script or args.postprocess_func_script)
+
+class SavedModelOption(Options):
+    """Where the model is saved that is run."""
+
+    save_onnx: Path | None = option(
+        "--save-onnx", type=types.WRITTEN, meaning="save the model that is run, with the outputs that are returned"
+    )
+
+
+class SavedEngineOption(Options):
+    """Where an engine is saved that was built."""
+
+    save_engine: Path | None = option(
+        "--save-engine",
+        type=types.WRITTEN,
+        meaning="save what the engine built: .engine (TensorRT), .xml or .blob (OpenVINO), .ort (ONNX Runtime); MODEL "
+        "may be such a file, or with --model-type engine one without an ending",
+    )
+
+
+class RecordMemoryOption(Options):
+    """How much of the outputs stays in memory."""
+
+    record_memory: int | None = option(
+        "--record-memory",
+        type=types.byte_size,
+        metavar="SIZE",
+        meaning="keep at most this much of an engine's outputs in memory, such as 500MB: they are computed and saved "
+        "in batches (--save-outputs must be .safetensors); after an interruption, the same command continues",
+    )
+
+
+class RunOptions(
+    ModelOptions,
+    RunnableEngines,
+    SavedInputOptions,
+    OutputOptions,
+    JudgeOptions,
+    RunningOptions,
+    NoiseOptions,
+    FunctionOptions,
+    BuiltModelTypeOption,
+    SavedModelOption,
+    WeightsFileOptions,
+    SavedEngineOption,
+    ReportOption,
+    RecordMemoryOption,
+    CommandLimits,
+):
+    """All options of ``biopsy run``."""
+
+    words: Sequence[str] = ()
+
+    @property
+    def has_built_model(self) -> bool:
+        """Whether the model is what an engine has built: as --model-type says, else by its name."""
+        return is_built_model(self.model, self.model_type)
+
+
+def add(parser: argparse.ArgumentParser) -> None:
+    """Add the options of ``run``, but for those of Polygraphy that it does not have."""
+    ModelOptions.add_group(parser)
+    EngineOptions.add_groups(parser)
+    PackageOptions.add(
+        parser.add_argument_group("other releases"), packages="run the engines of this package from this release of it"
+    )
+    SavedInputOptions.add_group(parser)
+    group = parser.add_argument_group("outputs and comparison")
+    OutputOptions.add(group)
+    ToleranceOptions.add(group)
+    RunningOptions.add(group)
+    MetricOptions.add_group(parser)
+    NoiseOptions.add(parser.add_argument_group("a bug, or only rounding"))
+    FunctionOptions.add(parser.add_argument_group("functions of your own"))
+    group = parser.add_argument_group("building")
+    BuiltModelTypeOption.add(group)
+    SavedModelOption.add(group)
+    WeightsFileOptions.add(group)
+    RunnableEngines.add(group, only=["build_only"])
+    SavedEngineOption.add(group)
+    group = parser.add_argument_group("report and memory")
+    ReportOption.add(group)
+    RecordMemoryOption.add(group)
+    TensorrtOptions.add_tensorrt(parser)
 
 
 @dataclass(frozen=True)
@@ -124,34 +213,35 @@ class Functions:
         return list(results) if self.postprocess is None else [self.postprocess(result) for result in results]
 
 
-def functions_of(args: argparse.Namespace, console: Console) -> Functions:
+def functions_of(options: RunOptions, console: Console) -> Functions:
     """Load the functions that were given, and warn of options that they make idle.
 
     Raises UsageError for a file or function that is not there, or an option that excludes them; DataError if the file
     raises anything.
     """
-    if not are_given(args):
+    if not options.has_functions:
         return Functions()
     from biopsy.comparison.runs import ComparisonFunction
     from biopsy.tensors.user_script import Postprocessing, UserScript
 
-    given = _COMPARE if args.compare_func_script else _POSTPROCESS
-    if args.compare_with:
+    comparing, postprocessing = FunctionOptions.spellings()
+    given = comparing if options.compare_func_script else postprocessing
+    if options.compare_with:
         raise errors.UsageError(
-            f"--compare-with {args.compare_with} judges the outputs as they are: it goes without {given}",
+            f"--compare-with {options.compare_with} judges the outputs as they are: it goes without {given}",
             next_steps=["leave out one of them"],
         )
-    if args.build_only:
+    if options.build_only:
         raise errors.UsageError(f"--build-only runs nothing, so that {given} has nothing to do")
-    if args.postprocess_func_script and args.record_memory:
-        raise errors.UsageError(f"{_POSTPROCESS} needs all outputs in memory: it goes without --record-memory")
+    if options.postprocess_func_script and options.record_memory:
+        raise errors.UsageError(f"{postprocessing} needs all outputs in memory: it goes without --record-memory")
     compare = postprocess = None
-    if args.compare_func_script:
-        path, name = comparing.parse_script(args.compare_func_script, "compare_outputs")
-        compare = ComparisonFunction(UserScript(path, "comparison script", _COMPARE), name)
-        for dest in (dest for dest in _DECIDES_ALONE if getattr(args, dest)):
-            console.warn(f"--{dest.replace('_', '-')} has no effect: the function of {_COMPARE} decides alone")
-    if args.postprocess_func_script:
-        path, name = comparing.parse_script(args.postprocess_func_script, "postprocess_outputs")
-        postprocess = Postprocessing(UserScript(path, "postprocessing script", _POSTPROCESS), name)
+    if options.compare_func_script:
+        path, name = parse_script(options.compare_func_script, "compare_outputs")
+        compare = ComparisonFunction(UserScript(path, "comparison script", comparing), name)
+        for idle in options.given(JudgeOptions.declared):
+            console.warn(f"{idle} has no effect: the function of {comparing} decides alone")
+    if options.postprocess_func_script:
+        path, name = parse_script(options.postprocess_func_script, "postprocess_outputs")
+        postprocess = Postprocessing(UserScript(path, "postprocessing script", postprocessing), name)
     return Functions(compare, postprocess)

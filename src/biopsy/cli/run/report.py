@@ -4,7 +4,6 @@ reduction of a mismatch, where in their author's code outputs that fail come fro
 
 from __future__ import annotations
 
-import argparse
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -18,10 +17,10 @@ from biopsy.cli.advice import Advice
 from biopsy.cli.arguments.types import FileKind
 from biopsy.cli.console import Console
 from biopsy.cli.parser import Parser, parser_of
-from biopsy.cli.report import report_file
-from biopsy.cli.run.execution import Feeder, is_built_model
+from biopsy.cli.run.execution import Feeder
 from biopsy.cli.run.findings import Findings, names_failing, what_passed
 from biopsy.cli.run.noise import yardsticks
+from biopsy.cli.run.options import RunOptions
 from biopsy.comparison.compare import OutputComparison
 from biopsy.comparison.describe import index, number, report_lines, wide_tolerance
 from biopsy.comparison.metrics import NotFinite
@@ -112,15 +111,15 @@ def show_not_finite(found: Sequence[tuple[str, NotFinite]], console: Console) ->
         )
 
 
-def write_report(args: argparse.Namespace, found: Findings, console: Console) -> None:
+def write_report(options: RunOptions, found: Findings, console: Console) -> None:
     """Write everything found. Raises UsageError if it cannot be written."""
-    report_file(args, console).write(_STATUS[found.verdict], lambda: sections(args, found))
+    options.report_file(console).write(_STATUS[found.verdict], lambda: sections(options, found))
 
 
 _STATUS = {"passes": 0, "fails": 1, "unknown": errors.CannotCompare.status}
 
 
-def sections(args: argparse.Namespace, found: Findings) -> dict[str, Any]:
+def sections(options: RunOptions, found: Findings) -> dict[str, Any]:
     """What a report tells of a run."""
     from biopsy.findings.envelope import EngineRun, run_section
     from biopsy.findings.model import model_tree_of
@@ -141,14 +140,14 @@ def sections(args: argparse.Namespace, found: Findings) -> dict[str, Any]:
     crashed = any(one.crashed for one in found.ran)  # to ask its version could crash this process too
     return {
         "verdict": Verdict(kind=found.verdict, text=text, certainty=found.hint or None),
-        "model": model_tree_of(args.model),
+        "model": model_tree_of(options.model),
         "versions": versions_tree(() if crashed else [one.engine.label for one in found.ran]),
-        "next": [vars(one) for one in advice_of(args, found.guessed)] if found.ran and found.reasons else None,
+        "next": [vars(one) for one in advice_of(options, found.guessed)] if found.ran and found.reasons else None,
         "run": {
             "reasons": found.reasons,
             "hint": found.hint or None,
             **ran,
-            "origins": origin_trees(args.model, names_failing(found)),
+            "origins": origin_trees(options.model, names_failing(found)),
         },
     }
 
@@ -206,27 +205,27 @@ _OF_ONE_RUN = frozenset({
 """Options that say how a run is made or shown, and nothing of how it fails."""
 
 
-def advice_of(args: argparse.Namespace, guessed: Mapping[str, Sequence[int]]) -> list[Advice]:
+def advice_of(options: RunOptions, guessed: Mapping[str, Sequence[int]]) -> list[Advice]:
     """The line that goes on with a run that has failed; none where the words do not name the model as one of them.
 
     ``guessed`` are shapes that nobody said: a diagnosis makes none up, so its line says them.
     """
-    words = commands.read(args.words).rest
-    places = [place for place, word in enumerate(words) if not word.startswith("-") and Path(word) == args.model]
-    if len(places) != 1 or is_built_model(args):
+    words = commands.read(options.words).rest
+    places = [place for place, word in enumerate(words) if not word.startswith("-") and Path(word) == options.model]
+    if len(places) != 1 or options.has_built_model:
         return []
     # The model stands first: behind an option that goes, it would be taken for a value of it.
-    options = _lasting(["biopsy", "run", PLACEHOLDER, *words[: places[0]], *words[places[0] + 1 :]])
-    diagnosis = [as_word(args.model) if word == PLACEHOLDER else word for word in options.options]
+    kept = _lasting(["biopsy", "run", PLACEHOLDER, *words[: places[0]], *words[places[0] + 1 :]])
+    diagnosis = [as_word(options.model) if word == PLACEHOLDER else word for word in kept.options]
     if _is_understood("diagnose", diagnosis):
-        line, why = line_of(_diagnosis(args, diagnosis, guessed)), "why it fails, and what avoids it"
+        line, why = line_of(_diagnosis(options, diagnosis, guessed)), "why it fails, and what avoids it"
     else:
-        line, why = line_of(_reduction(args, options)), "the smallest part that still fails"
+        line, why = line_of(_reduction(options, kept)), "the smallest part that still fails"
     return [] if is_refused(line) else [Advice(line, why)]
 
 
 def _diagnosis(
-    args: argparse.Namespace, words: Sequence[str], guessed: Mapping[str, Sequence[int]]
+    options: RunOptions, words: Sequence[str], guessed: Mapping[str, Sequence[int]]
 ) -> Iterator[str | ListOption]:
     """A diagnosis with these words, and with the shapes that the run made up beside those that it was given."""
     yield from ("biopsy", "diagnose")
@@ -234,39 +233,39 @@ def _diagnosis(
         yield from words
         return
     yield from OwnRun(tuple(words)).without_option(_spellings("input_shapes")).words
-    given = [word for word in args.input_shapes or () if word.rpartition(":[")[0] not in guessed]
+    given = [word for word in options.input_shapes or () if word.rpartition(":[")[0] not in guessed]
     made_up = [f"{name}:[{','.join(map(str, shape))}]" for name, shape in guessed.items()]
     yield ListOption("--input-shapes", [*given, *made_up])
 
 
-def _reduction(args: argparse.Namespace, options: OwnRun) -> Iterator[str]:
+def _reduction(options: RunOptions, kept: OwnRun) -> Iterator[str]:
     """A reduction whose check is the same run; parts of golden values need inputs that belong to them.
 
     Where these are of tensors inside the model too, it cuts there, and no engine needs to be trusted.
     """
-    golden = _golden(args)
-    yield from ("biopsy", "debug", "reduce", as_word(args.model), "-o", output_word("reduced.onnx", args.model))
-    if args.external_data_dir is not None:
-        yield from ("--external-data-dir", as_word(args.external_data_dir))
-    if golden is not None:
-        inputs = args.load_inputs[0]
+    recorded = _recorded(options)
+    yield from ("biopsy", "debug", "reduce", as_word(options.model), "-o", output_word("reduced.onnx", options.model))
+    if options.external_data_dir is not None:
+        yield from ("--external-data-dir", as_word(options.external_data_dir))
+    if recorded is not None:
+        golden, inputs = recorded
         yield from advice.recording_options(advice.spec_of(golden, inputs), [as_word(inputs)])
-        options = options.without_option(_spellings("load_inputs")).with_options("--load-inputs", advice.CUT_INPUTS)
-    elif args.load_outputs and not (args.load_inputs or args.data_loader_script):
+        kept = kept.without_option(_spellings("load_inputs")).with_options("--load-inputs", advice.CUT_INPUTS)
+    elif options.load_outputs and not (options.load_inputs or options.data_loader_script):
         yield "--no-reduce-inputs"
-    yield from ("--check", *options.without_option(_spellings("external_data_dir")).words)
+    yield from ("--check", *kept.without_option(_spellings("external_data_dir")).words)
 
 
-def _golden(args: argparse.Namespace) -> Path | None:
-    """The file of golden values, if there is just one, has those of inner tensors, and belongs to inputs of a file."""
-    if len(args.load_outputs or ()) != 1 or len(args.load_inputs or ()) != 1:
+def _recorded(options: RunOptions) -> tuple[Path, Path] | None:
+    """The files of golden values and inputs, if there is just one of each, and the first has those of inner tensors."""
+    golden, inputs = options.load_outputs or (), options.load_inputs or ()
+    if len(golden) != 1 or len(inputs) != 1:
         return None
-    (golden,) = args.load_outputs
     try:
-        index = index_file(args.model, args.external_data_dir)
+        index = index_file(options.model, options.external_data_dir)
     except (errors.BiopsyError, OSError):
         return None
-    return golden if advice.holds_inner_values(golden, index) else None
+    return (golden[0], inputs[0]) if advice.holds_inner_values(golden[0], index) else None
 
 
 def _lasting(words: Sequence[str]) -> OwnRun:

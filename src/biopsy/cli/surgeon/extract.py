@@ -59,7 +59,9 @@ def configure(parser: argparse.ArgumentParser) -> None:
         help="shapes of the model's inputs in that run, where it leaves them open",
     )
     model_files.add_no_onnxruntime(group)
-    groups.add_fallback_inputs(group)
+    groups.FallbackInputs.add(
+        group, load_inputs="the run that types and shapes are taken from has the first of these inputs"
+    )
 
 
 derived_files = model_files.derived

@@ -51,7 +51,9 @@ def configure(parser: argparse.ArgumentParser) -> None:
         help="take types and shapes from a run of the model in onnxruntime; dynamic dimensions become fixed",
     )
     model_files.add_no_onnxruntime(group)
-    groups.add_fallback_inputs(group)
+    groups.FallbackInputs.add(
+        group, load_inputs="the run that types and shapes are taken from has the first of these inputs"
+    )
     _add_folding(parser)
 
 
@@ -155,7 +157,7 @@ def execute(args: argparse.Namespace, console: Console) -> int:
 def _with_outputs(opened: model_files.Opened, args: argparse.Namespace) -> model_files.Opened:
 
     choice = OutputChoice(
-        names=groups.marked_outputs(args), without=args.exclude_outputs, operators=args.outputs_by_type
+        names=groups.all_or(args.onnx_outputs), without=args.exclude_outputs, operators=args.outputs_by_type
     )
     return opened if choice.changes_nothing else replace(opened, data=choose_outputs(opened.data, choice))
 
