@@ -18,7 +18,6 @@ from biopsy import errors
 from biopsy.cli.arguments import types
 from biopsy.cli.arguments.declared import Options, option
 from biopsy.processes.writing import require_writable, write_whole
-from biopsy.text import line_of, size_text
 
 if TYPE_CHECKING:
     from biopsy.cli.console import Console
@@ -49,6 +48,7 @@ def execute(args: argparse.Namespace, console: Console) -> int:
     """Make the page."""
     from biopsy.findings.page.document import page_of
     from biopsy.findings.page.reading import DamagedReport, read_report
+    from biopsy.text import size_text
 
     require_writable(args.output)
     report = read_report(args.report)
@@ -158,6 +158,7 @@ class ReportOption(Options):
         Raises UsageError if it could not be written, BiopsyError for a page without what makes pages.
         """
         from biopsy.cli import commands
+        from biopsy.text import line_of
 
         command = commands.read(self.words).command
         if self.report is not None:

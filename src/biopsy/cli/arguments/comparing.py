@@ -9,23 +9,15 @@ import math
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from biopsy import errors
 from biopsy.cli.arguments.declared import Options, option
-from biopsy.comparison.tolerance import (
-    DEFAULT_LIMITS,
-    METRICS,
-    STATS,
-    Metric,
-    MetricLimits,
-    Stat,
-    Stats,
-    Tolerances,
-    TopK,
-)
-from biopsy.model.tensor_type import Dim, Shape
-from biopsy.text import did_you_mean
+from biopsy.comparison.tolerance import DEFAULT_LIMITS
+
+if TYPE_CHECKING:
+    from biopsy.comparison.tolerance import Metric, MetricLimits, Stat, Stats, Tolerances, TopK
+    from biopsy.model.tensor_type import Dim, Shape
 
 _COMPARISONS: dict[str, frozenset[str]] = {
     "simple": frozenset({"simple"}),
@@ -77,10 +69,14 @@ class ToleranceOptions(Options):
 
     def tolerances(self) -> Tolerances:
         """The tolerances by output. Raises UsageError for words that are none."""
+        from biopsy.comparison.tolerance import Tolerances
+
         return Tolerances(parse_tolerances(self.atol, "--atol"), parse_tolerances(self.rtol, "--rtol"))
 
     def stats(self) -> Stats:
         """What is held against them. Raises UsageError for words that are none."""
+        from biopsy.comparison.tolerance import Stats
+
         return Stats(parse_stats(self.check_error_stat), parse_quantiles(self.error_quantile))
 
 
@@ -138,6 +134,8 @@ class MetricOptions(Options):
 
     def metric_limits(self) -> MetricLimits:
         """The limits asked for. Raises UsageError for words that are none."""
+        from biopsy.comparison.tolerance import METRICS, MetricLimits
+
         values: dict[Metric, dict[str, float]] = {}
         for metric, words, example in (
             ("cosine", self.cosine, "0.999 out:0.99"),
@@ -166,6 +164,8 @@ class JudgeOptions(ToleranceOptions, MetricOptions):
 
 
 def _chosen(words: Sequence[str] | None, ranked: bool) -> frozenset[str] | None:
+    from biopsy.text import did_you_mean
+
     if not words:
         return None
     unknown = [word for word in words if word not in _COMPARISONS]
@@ -188,6 +188,8 @@ def number_from(text: str, least: float) -> float:
 
 
 def _top(text: str) -> TopK:
+    from biopsy.comparison.tolerance import TopK
+
     count, _, axis = text.removeprefix("top-").partition(",axis=")
     if not count.isdecimal() or not int(count):
         raise ValueError(f"{text!r} is not a number of elements")
@@ -289,6 +291,8 @@ def parse_stats(words: Sequence[str] | None, option: str = "--check-error-stat")
 
 
 def _stat(text: str) -> Stat:
+    from biopsy.comparison.tolerance import STATS
+
     for stat in STATS:
         if text == stat:
             return stat

@@ -8,10 +8,12 @@ import argparse
 import inspect
 from collections.abc import Collection, Iterator, Mapping
 from types import MappingProxyType
-from typing import Any, ClassVar, NoReturn, Self, dataclass_transform
+from typing import TYPE_CHECKING, Any, ClassVar, NoReturn, Self, dataclass_transform
 
 from biopsy.cli.arguments.types import metavar_of
-from biopsy.text import ListOption
+
+if TYPE_CHECKING:
+    from biopsy.text import ListOption
 
 TEXT = "{text}"
 """What stands in a help for the words that a command may replace by its own."""
@@ -136,6 +138,8 @@ class Options:
 
     def as_typed(self, only: Collection[str] = ()) -> Iterator[ListOption]:
         """The options that were given, as they are typed once more."""
+        from biopsy.text import ListOption
+
         for spelling, value in self.given(only).items():
             values = value if isinstance(value, (list, tuple)) else [] if value is True else [value]
             yield ListOption(spelling, [str(word) for word in values])

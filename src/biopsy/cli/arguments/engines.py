@@ -7,24 +7,17 @@ from __future__ import annotations
 import argparse
 import re
 from collections.abc import Callable, Collection, Iterable, Sequence
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from biopsy import errors
 from biopsy.cli.arguments import types
 from biopsy.cli.arguments.declared import Options, option, switch
 from biopsy.cli.console import Console
-from biopsy.engines.base import RELEASE_SETTINGS, Engine
-from biopsy.engines.registry import (
-    EngineSpec,
-    engines_of_distribution,
-    find_class,
-    installed,
-    parse_spec,
-    release_settings,
-)
-from biopsy.engines.trt.settings import OPTIONS
-from biopsy.processes.environments.requirements import normalized
-from biopsy.text import did_you_mean, printable
+from biopsy.text import printable
+
+if TYPE_CHECKING:
+    from biopsy.engines.base import Engine
+    from biopsy.engines.registry import EngineSpec
 
 PLAIN = "--trt"
 """What stands in ``args.engines`` for the flag, so that the options here apply to it alone."""
@@ -50,6 +43,8 @@ def _checked(setting: str) -> Callable[[str], str]:
     """A type that takes what the engine takes, so that nothing impossible is found out late, or never."""
 
     def value(text: str) -> str:
+        from biopsy.engines.trt.settings import OPTIONS
+
         name, _, part = text.partition(":") if setting == "pool" else ("", "", text)
         try:
             if setting == "pool" and not name:
@@ -220,6 +215,8 @@ _LEVELS = tuple(_ORT_LEVELS.values())
 
 
 def _optimization_level(text: str) -> str:
+    from biopsy.text import did_you_mean
+
     level = _ORT_LEVELS.get(text.upper(), text)
     if level not in _LEVELS:
         raise errors.UsageError(
@@ -308,6 +305,8 @@ class EngineOptions(OnnxrtOptions, TensorrtOptions):
         Where no engine is named, settings name theirs: ``--fp16`` alone is TensorRT. Raises UsageError if there is no
         engine, or a setting that none of those named has.
         """
+        from biopsy.engines.registry import EngineSpec, parse_spec
+
         typed = self._typed_settings()
         chosen = self.engines or list(typed)
         if not chosen:
@@ -350,6 +349,8 @@ def default_engine(*, runs: bool) -> EngineSpec:
 
     TensorRT needs a GPU for a model that ``runs``.
     """
+    from biopsy.engines.registry import EngineSpec, installed
+
     (tensorrt,) = installed("trt")
     works = tensorrt.version is not None and (bool(tensorrt.devices) or not runs)
     return EngineSpec("trt" if works else "onnxrt")
@@ -408,6 +409,8 @@ class PackageOptions(_ReleaseOption, SurroundingOptions):
         """The releases. Raises UsageError for what is none, or for a package that is asked for twice."""
         releases = []
         for text in self.packages:
+            from biopsy.processes.environments.requirements import normalized
+
             pinned = _PINNED.fullmatch(text.strip())
             if pinned is None:
                 name = _NAME.match(text.strip())
@@ -436,6 +439,9 @@ class PackageOptions(_ReleaseOption, SurroundingOptions):
 
         Raises UsageError for a package that is that of no engine.
         """
+        from biopsy.engines.base import RELEASE_SETTINGS
+        from biopsy.engines.registry import EngineSpec, engines_of_distribution, release_settings
+
         released = list(specs)
         for package in self.pinned():
             names = engines_of_distribution(package.name)
@@ -461,6 +467,8 @@ class RunnableEngines(EngineOptions, PackageOptions):
 
         Raises UsageError.
         """
+        from biopsy.engines.registry import EngineSpec, engines_of_distribution
+
         if self.names_engine:
             return self.released(self.specs())
         for package in self.pinned():
@@ -471,6 +479,9 @@ class RunnableEngines(EngineOptions, PackageOptions):
 
 
 def _not_used(package: PinnedPackage, names: Sequence[str], specs: Sequence[EngineSpec]) -> errors.UsageError:
+
+    from biopsy.engines.registry import parse_spec
+    from biopsy.text import did_you_mean
 
     shown = ", ".join(dict.fromkeys(parse_spec(spec.text).name for spec in specs))
     if names:
@@ -489,6 +500,8 @@ def _not_used(package: PinnedPackage, names: Sequence[str], specs: Sequence[Engi
 
 def distributions_of(specs: Sequence[EngineSpec]) -> list[str]:
     """The packages that engines are usually installed from; those of an engine without releases are none."""
+    from biopsy.engines.registry import find_class
+
     return list(dict.fromkeys(name for spec in specs for name in find_class(spec.name).distributions[:1]))
 
 

@@ -11,9 +11,8 @@ from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from biopsy.cli.arguments import comparing, types
+from biopsy.cli.arguments import types
 from biopsy.cli.arguments.declared import Options, option
-from biopsy.text import ListOption
 
 if TYPE_CHECKING:
     from biopsy.cli.console import Console
@@ -22,6 +21,7 @@ if TYPE_CHECKING:
     from biopsy.model.extract import OutputChoice
     from biopsy.recording.reference_run import Draws
     from biopsy.tensors.results import Feed
+    from biopsy.text import ListOption
 
 
 class ModelOption(Options):
@@ -218,6 +218,7 @@ class RecordedInputs(Options):
 
     def given_feeds(self) -> Sequence[Feed] | None:
         """The inputs that were loaded or that a script made, files one after the other; None for random ones."""
+        from biopsy.cli.arguments import comparing
         from biopsy.tensors.files import read_feeds
         from biopsy.tensors.user_script import load_script
 
@@ -237,6 +238,7 @@ class RecordedInputs(Options):
 
     def draws(self) -> Draws:
         """How random inputs are drawn. Raises UsageError for words that are no range."""
+        from biopsy.cli.arguments import comparing
         from biopsy.recording.reference_run import Draws
 
         usual = Draws()
@@ -291,6 +293,7 @@ class InputOptions(RecordedInputs):
 
     def inputs(self) -> Inputs:
         """What is fed. With golden values, nothing is made up that loaded inputs lack."""
+        from biopsy.cli.arguments import comparing
         from biopsy.engines.runner import Inputs
 
         return Inputs(

@@ -9,18 +9,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from biopsy import errors
-from biopsy.checks.command import CommandCheck
-from biopsy.checks.judge import Rules
 from biopsy.cli.arguments import types
 from biopsy.cli.console import Console
 from biopsy.cli.report import page_in
-from biopsy.cli.run.options import RunOptions
-from biopsy.engines.registry import create
-from biopsy.findings.bundle import packing
-from biopsy.findings.bundle.disclosures import without_words_of, words_of_model
-from biopsy.text import size_text
 
 if TYPE_CHECKING:
+    from biopsy.checks.command import CommandCheck
+    from biopsy.checks.judge import Rules
+    from biopsy.cli.run.options import RunOptions
     from biopsy.findings.bundle.job import EarlierFindings, RunQuestion
 
 
@@ -60,6 +56,8 @@ class Packing:
 
 def require_target(args: argparse.Namespace) -> None:
     """Raise UsageError if ``--bundle`` was given and could not be written at the end."""
+    from biopsy.findings.bundle import packing
+
     if args.bundle is not None:
         packing.require_target(args.bundle)
 
@@ -76,6 +74,8 @@ def require_possible(args: argparse.Namespace) -> None:
 
 def words_to_hide(args: argparse.Namespace) -> dict[str, str] | None:
     """What the bundle of ``--anonymize`` may not tell of the model, which is read now; None for any other bundle."""
+    from biopsy.findings.bundle.disclosures import words_of_model
+
     if args.bundle is None or not args.anonymize:
         return None
     return words_of_model(args.model)
@@ -93,8 +93,10 @@ def reports_of(report: bytes, console: Console) -> dict[str, bytes]:
 
 def pack(packing: Packing, console: Console) -> None:
     """Write the bundle and say what is in it. Raises CheckError if its script does not show the failure."""
+    from biopsy.findings.bundle.disclosures import without_words_of
     from biopsy.findings.bundle.job import BundleJob, EarlierFindings
     from biopsy.findings.bundle.make import make_bundle
+    from biopsy.text import size_text
 
     own = packing.own_run
     job = BundleJob(
@@ -135,6 +137,7 @@ def pack(packing: Packing, console: Console) -> None:
 
 def question_of(own: RunOptions) -> RunQuestion:
     """What a check asks that is ``biopsy run``. Raises UsageError for options that are wrong."""
+    from biopsy.engines.registry import create
     from biopsy.findings.bundle.job import RunQuestion
 
     tolerances, stats, limits = own.limits()

@@ -15,28 +15,24 @@ from typing import TYPE_CHECKING, TextIO
 
 from biopsy import errors
 from biopsy.checks import warming
-from biopsy.checks.command import CommandCheck, ServedCheck
 from biopsy.checks.command_line import OwnCommand, OwnInspect, OwnRun, parse
-from biopsy.checks.judge import Rules
-from biopsy.checks.outcome import Check, InteractiveCheck
-from biopsy.checks.warm import command_check
 from biopsy.cli.arguments.checks import DEFAULT_CANDIDATE, RuleOptions
 from biopsy.cli.arguments.engines import PackageOptions, PinnedPackage, install
 from biopsy.cli.console import Console
 from biopsy.cli.debug import other_machines
 from biopsy.cli.parser import Parser
-from biopsy.cli.run import command as run
-from biopsy.cli.run.options import RunOptions
-from biopsy.engines.base import Engine
-from biopsy.engines.registry import EngineSpec, class_of, parse_spec
-from biopsy.model.index import index_file
 from biopsy.processes.own_process import interrupted_once, processors, variables
 from biopsy.processes.warm import ServerGoneError
 from biopsy.processes.writing import require_writable
-from biopsy.questions.builds.settings import ENGINE_PLACE, SETTINGS_PLACE, VARIABLE, CheckTemplate
-from biopsy.text import line_of, printable
 
 if TYPE_CHECKING:
+    from biopsy.checks.command import CommandCheck
+    from biopsy.checks.judge import Rules
+    from biopsy.checks.outcome import Check
+    from biopsy.cli.run.options import RunOptions
+    from biopsy.engines.base import Engine
+    from biopsy.engines.registry import EngineSpec
+    from biopsy.questions.builds.settings import CheckTemplate
     from biopsy.session.machines import OtherMachines
 
 _MOST_JOBS = 64  # each has some descriptors of its own, of which a process has a thousand
@@ -107,6 +103,9 @@ def _jobs(args: argparse.Namespace, machines: OtherMachines | None = None) -> tu
 
 def command_of(args: argparse.Namespace, jobs: int) -> CommandCheck:
     """The check that ``--check`` names, with what ``warmed_up`` has begun for it; or that begins now."""
+    from biopsy.checks.command import CommandCheck
+    from biopsy.checks.warm import command_check
+
     given = (args.check, str(args.iter_artifact), args.check_timeout, args.check_memory)
     begun, args.warming = getattr(args, "warming", None), None
     check = CommandCheck(*given) if args.cold_checks else command_check(*given, jobs, begun)
@@ -117,6 +116,8 @@ def command_of(args: argparse.Namespace, jobs: int) -> CommandCheck:
 
 def note_on_check(check: Check, args: argparse.Namespace, console: Console) -> None:
     """Say so if the words of a check do not name the candidate that it is to judge; with -v, if it is warm or cold."""
+    from biopsy.checks.command import CommandCheck, ServedCheck
+
     if isinstance(check, ServedCheck) and check.is_served:
         console.detail(f"checks     forks of {check.served_by} (warm) · the last one is a fresh process")
     elif isinstance(check, CommandCheck):
@@ -133,6 +134,8 @@ def note_on_check(check: Check, args: argparse.Namespace, console: Console) -> N
 
 def check_of(args: argparse.Namespace, jobs: int) -> Check:
     """The check: a command, or the person who typed the line."""
+    from biopsy.checks.outcome import InteractiveCheck
+
     if args.check is not None:
         return command_of(args, jobs)
 
@@ -156,12 +159,16 @@ def options_of_run(command: OwnRun) -> RunOptions | None:
 @cache
 def _options_of_run(words: tuple[str, ...]) -> RunOptions:
     """What these words behind ``biopsy run`` say, parsed once. Raises UsageError."""
+    from biopsy.cli.run.options import RunOptions
+
     return RunOptions.of(run_parser().parse_known_args(list(words))[0])
 
 
 @cache
 def run_parser() -> Parser:
     """The parser of ``biopsy run``, made once."""
+    from biopsy.cli.run import command as run
+
     parser = Parser(prog="biopsy run", allow_abbrev=False, add_help=False)
     run.configure(parser)
     return parser
@@ -169,6 +176,8 @@ def run_parser() -> Parser:
 
 def require_names(args: argparse.Namespace, model: Path) -> None:
     """Raise DoesNotFit or CannotCompare if a check that is our own ``run`` speaks of another model than this one."""
+    from biopsy.model.index import index_file
+
     own = own_run(args.check)
     if own is not None:
         from biopsy.cli.run.names import require_names_of_check
@@ -239,6 +248,7 @@ def releases_installed(args: argparse.Namespace, console: Console) -> Iterator[N
         if isinstance(command, OwnRun):
             if packages or any(sign in word for word in command.words for sign in _SIGNS):
                 from biopsy.engines.other_release.classes import variables_of
+                from biopsy.engines.registry import class_of
 
                 if getattr(args, "packages", ()):
                     words = [word for text in args.packages for word in ("--package", text)]
@@ -295,6 +305,8 @@ def _text(packages: Mapping[str, str]) -> str:
 
 def own_template(command: OwnRun, wanted: str | None) -> CheckTemplate:
     """The words of a ``biopsy run`` with ``{engine}`` in the place of the engine ``wanted``. Raises UsageError."""
+    from biopsy.questions.builds.settings import ENGINE_PLACE, CheckTemplate
+
     specs = engines_of_run(command)
     chosen = _chosen(specs, wanted)
     if chosen is None or len(command.engine_places) != len(specs):
@@ -311,6 +323,9 @@ def template_of(words: Sequence[str], engine: str | None, untold: str) -> CheckT
 
     ``untold`` says what is lacking where neither the check nor ``engine`` names it. Raises UsageError.
     """
+    from biopsy.engines.registry import parse_spec
+    from biopsy.questions.builds.settings import ENGINE_PLACE, SETTINGS_PLACE, CheckTemplate
+
     command = parse(words)
     has_place = any(place in word for word in command.words for place in (ENGINE_PLACE, SETTINGS_PLACE))
     if isinstance(command, OwnRun) and not has_place:
@@ -324,6 +339,9 @@ def template_of(words: Sequence[str], engine: str | None, untold: str) -> CheckT
 
 def line_with(template: CheckTemplate, engine: str, environment: Mapping[str, str], model: Path) -> str:
     """The check of a model with another engine, or other settings of it, as it is typed."""
+    from biopsy.questions.builds.settings import VARIABLE
+    from biopsy.text import line_of
+
     told = {} if template.names_settings else {VARIABLE: engine}
     variables = [f"{name}={value}" for name, value in {**environment, **told}.items()]
     words = parse(template.with_engine(engine)).words_for(model, DEFAULT_CANDIDATE)
@@ -337,6 +355,8 @@ def engines_of_run(command: OwnRun) -> list[EngineSpec]:
 
 def _chosen(specs: list[EngineSpec], wanted: str | None) -> int | None:
     """Which of the engines is varied: the last that is written as wanted, else the last of that name."""
+    from biopsy.engines.registry import parse_spec
+
     if wanted is None:
         return len(specs) - 1 if specs else None
     asked = parse_spec(wanted)
@@ -353,6 +373,8 @@ def ask(question: str) -> str:
 
     Raises what input() raises.
     """
+    from biopsy.text import printable
+
     typed = _is_terminal(sys.stdin)
     elsewhere = typed and not _is_terminal(sys.stdout) and _is_terminal(sys.stderr)
     shown = sys.stderr if elsewhere else sys.stdout  # as where the output goes into a file

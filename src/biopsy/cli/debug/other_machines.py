@@ -16,9 +16,7 @@ from biopsy import errors
 from biopsy.cli.arguments import types
 from biopsy.cli.arguments.declared import Options, option, switch
 from biopsy.cli.console import Console
-from biopsy.model.load import require_file
 from biopsy.processes.reading import read_plain
-from biopsy.text import printable
 
 if TYPE_CHECKING:
     from biopsy.session.machines import OtherMachines
@@ -131,6 +129,8 @@ def machines_of(
     ``needs_check``: neither can a command without ``--check``. What is wrong here is told before a cluster is joined.
     Raises UsageError where checks cannot run there, or there is no model, EngineMissing without Ray.
     """
+    from biopsy.model.load import require_file
+
     options = MachineOptions.of(args)
     if options.on is None:
         for idle in options.given():
@@ -182,6 +182,8 @@ def runtime_environment(path: Path) -> dict[str, Any]:
     Every plain value is a text. Raises UsageError, in one line that names the file, for other fields: some would send
     whole folders that no check names, others are no question of what is installed.
     """
+    from biopsy.text import printable
+
     if path.suffix == ".txt":
         return {"pip": [line for line in map(str.strip, _text(path).splitlines()) if line and line[0] != "#"]}
     if path.suffix not in (".yaml", ".yml", ".json"):

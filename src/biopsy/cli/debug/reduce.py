@@ -9,23 +9,22 @@ from collections.abc import Callable, Sequence
 from functools import cache, partial
 from typing import TYPE_CHECKING
 
-from biopsy import errors, events
-from biopsy.checks.command import CommandCheck
-from biopsy.checks.outcome import Check
+from biopsy import errors
 from biopsy.cli.advice import begun_anew, fresh_line, resume_line
 from biopsy.cli.arguments import checks, types
-from biopsy.cli.arguments.comparing import parse_shapes
 from biopsy.cli.console import Console
 from biopsy.cli.debug import bundling, checking, other_machines
 from biopsy.cli.debug.reduce_options import ReduceOptions, add
 from biopsy.cli.report import ReportFile
-from biopsy.cli.run.options import RunOptions
-from biopsy.model.index import ModelIndex, index_file
-from biopsy.questions.variation.result import Variation
-from biopsy.reduction.result import Reduction, inputs_file
 
 if TYPE_CHECKING:
+    from biopsy import events
+    from biopsy.checks.outcome import Check
+    from biopsy.cli.run.options import RunOptions
+    from biopsy.model.index import ModelIndex
+    from biopsy.questions.variation.result import Variation
     from biopsy.reduction.job import ReductionJob
+    from biopsy.reduction.result import Reduction
     from biopsy.session.machines import OtherMachines
 
 REST_OPTIONS = checks.REST_OPTIONS
@@ -68,6 +67,8 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def derived_files(args: argparse.Namespace) -> types.Derived:
     """The result, if no option names it, the files beside it, and the journal."""
+    from biopsy.reduction.result import inputs_file
+
     options = ReduceOptions.of(args)
     output, weights = options.result, options.weights_file(options.result)
     fed = options.records_feeds(checking.own_run(args.check))
@@ -88,6 +89,8 @@ def execute(args: argparse.Namespace, console: Console) -> int:
 
 
 def _execute(args: argparse.Namespace, console: Console, machines: OtherMachines | None) -> int:
+    from biopsy.model.index import index_file
+
     jobs = checking.jobs_of(args, console, machines)
     index_of_model = cache(partial(index_file, args.model, args.external_data_dir))
     args.check = with_sizes_of_symbols(args.check, checking.own_run(args.check), index_of_model, console)
@@ -138,6 +141,7 @@ def _reduced(
     explain: Callable[[Reduction, events.Listener], Variation | None],
 ) -> int:
     """Search, show what was found, write the report; the exit status."""
+    from biopsy.checks.command import CommandCheck
     from biopsy.cli.debug.reduction_report import ReductionReport, Sections, advice_of, say_result
 
     options = ReduceOptions.of(args)
@@ -187,6 +191,8 @@ def with_sizes_of_symbols(
 
     Without them, a candidate that has lost the input of this shape would run with other sizes than the original.
     """
+    from biopsy.cli.arguments.comparing import parse_shapes
+
     if words is None or own_run is None or not own_run.input_shapes or own_run.input_symbols:
         return words
     from biopsy.tensors.generate import symbols_bound

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from biopsy.cli.arguments import absent_options, types
 from biopsy.cli.arguments.checks import (
@@ -28,7 +28,6 @@ from biopsy.cli.arguments.checks import (
     VacuousOption,
     journal_of,
 )
-from biopsy.cli.arguments.comparing import parse_shapes
 from biopsy.cli.arguments.declared import Options, option, switch
 from biopsy.cli.arguments.engines import PackageOptions
 from biopsy.cli.arguments.groups import (
@@ -42,9 +41,10 @@ from biopsy.cli.arguments.limits import RunLimits
 from biopsy.cli.console import Console
 from biopsy.cli.debug import bundling, other_machines
 from biopsy.cli.report import ReportOption
-from biopsy.cli.run.options import RunOptions
-from biopsy.reduction.result import inputs_file
-from biopsy.reduction.schedule import MODEL_PASSES, PASSES, Passes
+
+if TYPE_CHECKING:
+    from biopsy.cli.run.options import RunOptions
+    from biopsy.reduction.schedule import Passes
 
 
 class GoodModelOption(Options):
@@ -102,6 +102,8 @@ class ShapeOptions(Options):
 
     def shapes_fixed(self) -> dict[str, tuple[int, ...]]:
         """The shapes of inputs. Raises UsageError for words that are none."""
+        from biopsy.cli.arguments.comparing import parse_shapes
+
         return parse_shapes(self.model_input_shapes, "--model-input-shapes")
 
 
@@ -152,6 +154,8 @@ class _ListPasses(argparse.Action):
         self, parser: argparse.ArgumentParser, namespace: argparse.Namespace, values: Any, option: str | None = None
     ) -> None:
 
+        from biopsy.reduction.schedule import MODEL_PASSES, PASSES
+
         rows = [(named.name, named.summary, "") for named in PASSES]
         rows += [
             (named.name, named.summary, " or ".join(f"--{option}" for option in named.only_with))
@@ -192,6 +196,8 @@ class PassOptions(Options):
 
     def passes(self) -> Passes:
         """The same for a schedule."""
+        from biopsy.reduction.schedule import Passes
+
         return Passes(
             simplify=self.simplify, anonymize=self.anonymize, skip=tuple(self.skip_pass), only=tuple(self.only_pass)
         )
@@ -272,6 +278,8 @@ class ReduceOptions(
         They are if the check is ``biopsy run`` with inputs of the whole model only: it would make up the inputs of a
         cut. ``own_run`` are the options of such a check.
         """
+        from biopsy.reduction.result import inputs_file
+
         if own_run is None or not own_run.load_inputs or own_run.load_outputs:
             return False
         if self.iter_inputs or self.no_reduce_inputs or (self.load_inputs and self.load_inputs != own_run.load_inputs):

@@ -32,11 +32,11 @@ from biopsy.cli.arguments.groups import (
 )
 from biopsy.cli.arguments.limits import CommandLimits
 from biopsy.cli.report import ReportOption
-from biopsy.tensors.results import RunnerResult
 
 if TYPE_CHECKING:
     from biopsy.cli.console import Console
     from biopsy.comparison.runs import ComparisonFunction
+    from biopsy.tensors.results import RunnerResult
     from biopsy.tensors.user_script import Postprocessing
 
 _SCRIPT = "FILE.py[:function]"
