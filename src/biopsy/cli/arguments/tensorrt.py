@@ -39,7 +39,7 @@ def _checked(setting: str) -> Callable[[str], str]:
         try:
             if setting == "pool" and not name:
                 raise ValueError("a pool and a size are wanted, such as workspace:16M")
-            next(option for option in OPTIONS if option.stem == setting).value_of(part)
+            next(option for option in OPTIONS if option.stem == setting.partition(".")[0]).value_of(part)
         except ValueError as error:
             raise errors.UsageError(f"{text}: {error}") from error
         return text
@@ -105,7 +105,7 @@ class NetworkSettings(Options):
         meaning="limits of memory pools, such as workspace:16M",
     )
     trt_pool_workspace: str | None = _setting(
-        "--workspace", of="pool", metavar="SIZE", meaning="the limit of the workspace pool"
+        "--workspace", of="pool.workspace", metavar="SIZE", meaning="the limit of the workspace pool"
     )
 
 
