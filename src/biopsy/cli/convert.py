@@ -10,6 +10,7 @@ from biopsy.checks import verdict
 from biopsy.cli import model_files
 from biopsy.cli.arguments import absent_options, engines, groups, types
 from biopsy.cli.arguments.comparing import parse_shapes
+from biopsy.cli.arguments.tensorrt import TensorrtOptions
 from biopsy.cli.console import Console
 from biopsy.cli.run.execution import with_engine
 from biopsy.engines.base import Engine, ModelInput
@@ -73,7 +74,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     groups.WeightsFileOptions.add(parser)
     model_files.add_allow_invalid(parser)
     engines.EngineOptions.add_groups(parser, "the engine that converts (default: the one that the ending says)")
-    engines.TensorrtOptions.add_tensorrt(parser)
+    TensorrtOptions.add_tensorrt(parser)
     absent_options.add(parser, "convert")
 
 

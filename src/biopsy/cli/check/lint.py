@@ -10,6 +10,7 @@ from dataclasses import replace
 
 from biopsy.checks import verdict
 from biopsy.cli.arguments import absent_options, engines, groups, types
+from biopsy.cli.arguments.tensorrt import TensorrtOptions
 from biopsy.cli.console import Console
 from biopsy.cli.run.execution import Feeder
 from biopsy.engines.registry import EngineSpec, create
@@ -52,7 +53,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     groups.WeightsFolderOption.add(parser)
     groups.SavedInputOptions.add_group(parser)
     engines.EngineOptions.add_groups(parser, "the engine that runs the nodes (default: --onnxrt)")
-    engines.TensorrtOptions.add_tensorrt(parser)
+    TensorrtOptions.add_tensorrt(parser)
     absent_options.add(parser, "check lint")
 
 

@@ -16,6 +16,7 @@ from biopsy.checks.outcome import Artifacts, Outcome
 from biopsy.checks.words import as_word
 from biopsy.cli import advice
 from biopsy.cli.arguments import absent_options, checks, engines, groups, types
+from biopsy.cli.arguments.tensorrt import TensorrtOptions
 from biopsy.cli.console import COLUMN, Console
 from biopsy.cli.debug import checking, other_machines
 from biopsy.cli.debug.checking import engines_of_run, own_template
@@ -174,7 +175,7 @@ def add(parser: argparse.ArgumentParser) -> None:
         only=["jobs"],
         jobs="with --on, make N builds at once; they are told of in the order that they have without it",
     )
-    engines.TensorrtOptions.add_tensorrt(parser)
+    TensorrtOptions.add_tensorrt(parser)
     groups.ModelTypeOption.add(parser)
     groups.WeightsFolderOption.add(parser)
     absent_options.add(parser, "debug build")

@@ -17,6 +17,7 @@ from biopsy.checks.judge import Rules
 from biopsy.cli import advice
 from biopsy.cli.arguments import checks, comparing, engines, groups, types
 from biopsy.cli.arguments.limits import MORE_MEMORY, RunLimits
+from biopsy.cli.arguments.tensorrt import TensorrtOptions
 from biopsy.cli.console import Console
 from biopsy.cli.debug import bundling, checking, other_machines
 from biopsy.cli.debug.checking import ended_politely
@@ -231,7 +232,7 @@ def add(parser: argparse.ArgumentParser) -> None:
         parser,
         "engines, as for run: one alone is the suspect; the first of two is the one to trust",
     )
-    engines.TensorrtOptions.add_tensorrt(parser)
+    TensorrtOptions.add_tensorrt(parser)
 
 
 def settle(args: argparse.Namespace, console: Console) -> None:

@@ -14,7 +14,7 @@ from biopsy.checks.outcome import Check
 from biopsy.checks.words import as_word
 from biopsy.cli import advice
 from biopsy.cli.arguments import absent_options, checks, groups, types
-from biopsy.cli.arguments import engines as tensorrt
+from biopsy.cli.arguments.tensorrt import TensorrtOptions
 from biopsy.cli.console import Console
 from biopsy.cli.debug import checking, other_machines
 from biopsy.cli.report import ReportOption, report_file
@@ -225,7 +225,7 @@ def add(parser: argparse.ArgumentParser) -> None:
     groups.ModelTypeOption.add(group)
     groups.WeightsFolderOption.add(group)
     groups.WeightsFileOption.add(group)
-    tensorrt.TensorrtOptions.add_tensorrt(
+    TensorrtOptions.add_tensorrt(
         parser, without=("trt_outputs", "trt_exclude_outputs", *(f"trt_{low}" for low in _LOW))
     )
     absent_options.add(parser, "debug precision")
@@ -342,7 +342,7 @@ def _add_iteration(parser: argparse.ArgumentParser) -> None:
 def _with_settings(args: argparse.Namespace) -> str | None:
     """The engine to build with, TensorRT with its settings. Raises UsageError for settings without a plain --trt."""
     engine: str | None = args.engine
-    settings = tensorrt.TensorrtOptions.of(args)
+    settings = TensorrtOptions.of(args)
     given = settings.options_given()
     if not given:
         return engine

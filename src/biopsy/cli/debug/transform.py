@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from biopsy import errors
 from biopsy.cli.arguments import checks, comparing, engines, groups, types
 from biopsy.cli.arguments.limits import RunLimits
+from biopsy.cli.arguments.tensorrt import TensorrtOptions
 from biopsy.cli.console import Console
 from biopsy.cli.debug import checking
 from biopsy.cli.report import ReportOption, report_file
@@ -204,7 +205,7 @@ def add(parser: argparse.ArgumentParser) -> None:
     engines.EngineOptions.add_groups(
         parser, "the engine that runs both models (default: onnxrt, with its own optimizer off)"
     )
-    engines.TensorrtOptions.add_tensorrt(parser)
+    TensorrtOptions.add_tensorrt(parser)
     groups.SavedInputOptions.add_group(parser)
     groups.WeightsFolderOption.add(parser)
     comparing.ToleranceOptions.add(

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from biopsy.checks.command import CommandCheck
 from biopsy.cli.arguments import checks, comparing, engines, groups, types
+from biopsy.cli.arguments.tensorrt import TensorrtOptions
 from biopsy.cli.console import Console
 from biopsy.cli.debug import bundling, checking
 from biopsy.cli.report import ReportOption
@@ -49,7 +50,7 @@ def add(parser: argparse.ArgumentParser) -> None:
     _add_more(parser)
     _add_evidence(parser)
     groups.WeightsFolderOption.add(parser)
-    engines.TensorrtOptions.add_tensorrt(parser)
+    TensorrtOptions.add_tensorrt(parser)
 
 
 def _add_check(parser: argparse.ArgumentParser) -> None:

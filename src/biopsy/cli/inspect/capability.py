@@ -9,6 +9,7 @@ from pathlib import Path
 from biopsy import errors
 from biopsy.checks import verdict
 from biopsy.cli.arguments import absent_options, engines, groups, types
+from biopsy.cli.arguments.tensorrt import TensorrtOptions
 from biopsy.cli.console import Console
 from biopsy.engines.capability import Parts, Survey, file_names, survey
 from biopsy.engines.registry import EngineSpec, create, installed
@@ -58,7 +59,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     )
     groups.WeightsFolderOption.add(parser)
     engines.EngineOptions.add_groups(parser, "the engine to ask (default: --trt)")
-    engines.TensorrtOptions.add_tensorrt(parser)
+    TensorrtOptions.add_tensorrt(parser)
     absent_options.add(parser, "inspect capability")
 
 

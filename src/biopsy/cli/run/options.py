@@ -22,7 +22,7 @@ from biopsy.cli.arguments.comparing import (
     parse_script,
 )
 from biopsy.cli.arguments.declared import Options, option, switch
-from biopsy.cli.arguments.engines import EngineOptions, PackageOptions, RunnableEngines, TensorrtOptions
+from biopsy.cli.arguments.engines import EngineOptions, PackageOptions, RunnableEngines
 from biopsy.cli.arguments.groups import (
     BuiltModelTypeOption,
     ModelOptions,
@@ -31,6 +31,7 @@ from biopsy.cli.arguments.groups import (
     is_built_model,
 )
 from biopsy.cli.arguments.limits import CommandLimits
+from biopsy.cli.arguments.tensorrt import TensorrtOptions
 from biopsy.cli.report import ReportOption
 
 if TYPE_CHECKING:
