@@ -119,9 +119,7 @@ class EngineScript:
         ]
         parts = ("values", "comparison") if plain else ("values", "comparison", "measures")
         if not plain:
-            for name, asked in limits.items():  # as the part that knows other measures takes them
-                if "atol" in asked:
-                    limits[name] = {"elements": [asked.pop("atol"), asked.pop("rtol")], **asked}
+            limits = {name: _by_measures(asked) for name, asked in limits.items()}
         return parts, {**self._fed, "EXPECTED": list(self.expected), "LIMITS": limits}, work
 
     def _child(self, call: ScriptedEngine) -> _Parts:
@@ -156,6 +154,12 @@ def _limits(name: str, asked: Criteria, expected: Array) -> dict[str, Literal]:
         found = {"errors": [asked.stat, asked.quantile, tolerance.atol, tolerance.rtol]}
     limits: list[Literal] = [[limit.metric, limit.value] for limit in asked.limits]
     return {**found, "limits": limits} if limits else found
+
+
+def _by_measures(asked: Mapping[str, Literal]) -> dict[str, Literal]:
+    """The same for the part of a script that knows other measures too."""
+    others = {key: value for key, value in asked.items() if key not in {"atol", "rtol"}}
+    return {"elements": [asked["atol"], asked["rtol"]], **others} if "atol" in asked else others
 
 
 # How a script calls an engine: the part of the script that does it, and the settings it is given.
