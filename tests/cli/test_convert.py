@@ -95,7 +95,7 @@ def test_a_result_that_no_engine_would_load_is_not_written(
 ) -> None:
     made = save(model([helper.make_node("Exp", ["x"], ["y"])], [info("x")], [info("y")]), tmp_path / "m.onnx")
     broken = model([helper.make_node("Exp", ["x", "x"], ["y"], name="e")], [info("x")], [info("y")])
-    whole = "biopsy.questions.precision.mixed_models.in_fp16"
+    whole = "biopsy.cli.convert.in_fp16"
     monkeypatch.setattr(whole, lambda *_: (broken.SerializeToString(), 1, ()))
     assert convert(made, "half.onnx", "--fp-to-fp16") == 1
     assert "refuses it at 'e'" in capsys.readouterr().err

@@ -69,7 +69,7 @@ def test_what_is_asked_for_is_as_quiet_or_loud_in_every_step(
         steps.append(words)
         return 1 if len(steps) == 1 else 0
 
-    monkeypatch.setattr("biopsy.cli.demo.run_command", record)
+    monkeypatch.setattr(demo, "main", record)
     assert main(["demo", loudness, "-o", str(tmp_path / "demo")]) == 0
     assert len(steps) == 5
     for step in steps:

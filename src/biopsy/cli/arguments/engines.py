@@ -7,24 +7,17 @@ from __future__ import annotations
 import argparse
 import re
 from collections.abc import Iterable, Sequence
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from biopsy import errors
 from biopsy.cli.arguments import types
 from biopsy.cli.arguments.declared import Options, option, switch
 from biopsy.cli.arguments.tensorrt import PLAIN, TensorrtOptions
 from biopsy.cli.console import Console
-from biopsy.engines.base import RELEASE_SETTINGS, Engine
-from biopsy.engines.registry import (
-    EngineSpec,
-    engines_of_distribution,
-    find_class,
-    installed,
-    parse_spec,
-    release_settings,
-)
-from biopsy.processes.environments.requirements import normalized
-from biopsy.text import did_you_mean, printable
+
+if TYPE_CHECKING:
+    from biopsy.engines.base import Engine
+    from biopsy.engines.registry import EngineSpec
 
 PLAIN_ONNXRT = "--onnxrt"
 """What stands in ``args.engines`` for the flag, so that --providers and its like apply to it alone."""
@@ -232,10 +225,11 @@ class PackageOptions(_ReleaseOption, SurroundingOptions):
 
     def pinned(self) -> list[PinnedPackage]:
         """The releases. Raises UsageError for what is none, or for a package that is asked for twice."""
+        from biopsy.processes.environments.requirements import normalized
+        from biopsy.text import printable
+
         releases = []
         for text in self.packages:
-            from biopsy.processes.environments.requirements import normalized
-
             pinned = _PINNED.fullmatch(text.strip())
             if pinned is None:
                 name = _NAME.match(text.strip())
@@ -243,6 +237,7 @@ class PackageOptions(_ReleaseOption, SurroundingOptions):
                     f"--package {printable(text)} is not NAME==VERSION",
                     next_steps=[f"--package {name[0]}==VERSION" if name else "--package onnxruntime==1.20.1"],
                 )
+
             releases.append(PinnedPackage(normalized(pinned["name"]), pinned["version"]))
         for spelling, value in (("--with", self.beside), ("--python", self.python)):
             if value and not releases:

@@ -8,8 +8,7 @@ from typing import Any
 
 from biopsy import errors
 from biopsy.cli.arguments import types
-from biopsy.cli.arguments.declared import Options, option, switch
-from biopsy.engines.trt.settings import OPTIONS
+from biopsy.cli.arguments.declared import Options, switch
 
 PLAIN = "--trt"
 """What stands in ``args.engines`` for the flag, so that the options here apply to it alone."""
@@ -35,6 +34,8 @@ def _checked(setting: str) -> Callable[[str], str]:
     """A type that takes what the engine takes, so that nothing impossible is found out late, or never."""
 
     def value(text: str) -> str:
+        from biopsy.engines.trt.settings import OPTIONS
+
         name, _, part = text.partition(":") if setting == "pool" else ("", "", text)
         try:
             if setting == "pool" and not name:
@@ -49,6 +50,8 @@ def _checked(setting: str) -> Callable[[str], str]:
 
 def _setting(*spellings: str, of: str, metavar: str, meaning: str, many: bool = False, **settings: Any) -> Any:
     """A field for a setting ``of`` the engine trt, which may have ``many`` values."""
+    from biopsy.cli.arguments.declared import option
+
     nargs = "+" if many else None
     return option(*spellings, meaning=meaning, **{"type": _checked(of), "metavar": metavar, "nargs": nargs, **settings})
 
