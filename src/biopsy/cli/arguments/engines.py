@@ -14,6 +14,7 @@ from biopsy.cli.arguments import types
 from biopsy.cli.arguments.declared import Options, option, switch
 from biopsy.cli.arguments.tensorrt import PLAIN, TensorrtOptions
 from biopsy.cli.console import Console
+from biopsy.text import printable
 
 if TYPE_CHECKING:
     from biopsy.engines.base import Engine
@@ -225,11 +226,10 @@ class PackageOptions(_ReleaseOption, SurroundingOptions):
 
     def pinned(self) -> list[PinnedPackage]:
         """The releases. Raises UsageError for what is none, or for a package that is asked for twice."""
-        from biopsy.processes.environments.requirements import normalized
-        from biopsy.text import printable
-
         releases = []
         for text in self.packages:
+            from biopsy.processes.environments.requirements import normalized
+
             pinned = _PINNED.fullmatch(text.strip())
             if pinned is None:
                 name = _NAME.match(text.strip())
@@ -237,7 +237,6 @@ class PackageOptions(_ReleaseOption, SurroundingOptions):
                     f"--package {printable(text)} is not NAME==VERSION",
                     next_steps=[f"--package {name[0]}==VERSION" if name else "--package onnxruntime==1.20.1"],
                 )
-
             releases.append(PinnedPackage(normalized(pinned["name"]), pinned["version"]))
         for spelling, value in (("--with", self.beside), ("--python", self.python)):
             if value and not releases:
