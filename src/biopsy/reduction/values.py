@@ -186,7 +186,7 @@ _END = (1 << 31) - 1
 _MOST_PLACES = 1 << 20
 
 
-@dataclass
+@dataclass(kw_only=True)
 class _ChangeWriter:
     """Writes nodes that compute something from an output: of the type ``elem``, with ``count`` elements if known.
 
@@ -296,7 +296,7 @@ def with_changed_outputs(model: onnx.ModelProto, kind: str) -> onnx.ModelProto |
     if not types or not all(name in written and _can_change(types[name], opset) for name in types):
         return None
     taken = names_in(made)
-    write = _ChangeWriter(made.graph, opset, taken, {node.op_type for node in made.graph.node})
+    write = _ChangeWriter(graph=made.graph, opset=opset, taken=taken, used={node.op_type for node in made.graph.node})
     for name, told in types.items():
         before = fresh(f"{name}_before_change", taken)
         rename(made.graph.node, {name: before})

@@ -106,16 +106,25 @@ class Examination:
                 if name not in subgraphs.recorded
             ]
             self._remarks += [f"output {name!r} has no golden value: it is not judged" for name in lacking]
-        whole = self._whole = WholeModel(question.model, recorded, suspect, question.judge)
-        marked = self._marked = MarkedTensors(whole, listener)
+        whole = self._whole = WholeModel(model=question.model, recorded=recorded, suspect=suspect, judge=question.judge)
+        marked = self._marked = MarkedTensors(whole=whole, listener=listener)
         whole.run()
         self._remarks += [f"{question.suspect}: {remark}" for remark in suspect.remarks]
-        isolated = self._isolated = IsolatedLayers(subgraphs, suspect, reference, question.limit, listener)
+        isolated = self._isolated = IsolatedLayers(
+            subgraphs=subgraphs, suspect=suspect, reference=reference, limit=question.limit, listener=listener
+        )
         isolated.run([node.number for node in self._chosen if node.op_type not in RANDOM], flaky=self._is_flaky)
         isolated.weigh(rounding)
         self._run_marked(whole, marked)
         runs_each = RUNS_IF_FLAKY if self._is_flaky else 1
-        runs = SubgraphRuns(subgraphs, suspect, reference, rounding, listener, runs_each)
+        runs = SubgraphRuns(
+            subgraphs=subgraphs,
+            suspect=suspect,
+            reference=reference,
+            rounding=rounding,
+            listener=listener,
+            runs_each=runs_each,
+        )
         self._explain(GroupSearch(runs), whole, marked, isolated)
 
     @property

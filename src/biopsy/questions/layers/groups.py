@@ -315,7 +315,7 @@ class SubgraphFault:
         return left.kind.startswith("SIG") or message_of(left.message).means(message_of(right.message))
 
 
-@dataclass
+@dataclass(kw_only=True)
 class SubgraphRuns:
     """Runs subgraphs one by one, at most ``budget`` times, and remembers what came of them.
 

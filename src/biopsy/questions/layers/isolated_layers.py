@@ -59,7 +59,7 @@ class IsolatedResult:
         return self.failure is not None, self.error.rank if self.error is not None else (False, 0.0, 0.0)
 
 
-@dataclass
+@dataclass(kw_only=True)
 class IsolatedLayers:
     """Runs isolated layers in the suspect. ``results`` grow batch by batch: node -> what came of it.
 

@@ -21,7 +21,7 @@ from biopsy.tensors.recording import Request, plan
 from biopsy.tensors.results import Array, release, same_values
 
 
-@dataclass
+@dataclass(kw_only=True)
 class WholeModel:
     """Runs the whole model in the suspect.
 
@@ -102,7 +102,7 @@ _MOST_TRIES = 200
 """Runs that the search for the tensors that hide a failure may take."""
 
 
-@dataclass
+@dataclass(kw_only=True)
 class MarkedTensors:
     """Measures tensors in the whole model, each marked in one batch.
 

@@ -25,7 +25,7 @@ WORKING_TYPES = frozenset({FLOAT, FLOAT16, BFLOAT16})
 """Element types that a layer may be moved between. float64 is left alone: who uses it needs it."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Format:
     """A format of floating-point numbers.
 
@@ -46,13 +46,43 @@ class Format:
         return self.name
 
 
-FP64 = Format("float64", DOUBLE, 1.7976931348623157e308, 2.0**-1074, 2.0**-1022, 2.0**-53, 6)
+FP64 = Format(
+    name="float64",
+    elem=DOUBLE,
+    largest=1.7976931348623157e308,
+    smallest=2.0**-1074,
+    normal=2.0**-1022,
+    rounding=2.0**-53,
+    least_opset=6,
+)
 """What nodes may be raised to; no model that has it is lowered."""
-FP32 = Format("float32", FLOAT, 3.4028234663852886e38, 2.0**-149, 2.0**-126, 2.0**-24, 6)
-FP16 = Format("fp16", FLOAT16, 65504.0, 2.0**-24, 2.0**-14, 2.0**-11, 6)
-BF16 = Format("bf16", BFLOAT16, 3.3895313892515355e38, 2.0**-133, 2.0**-126, 2.0**-8, 13)
-FP8_E4M3FN = Format("fp8 e4m3fn", E4M3FN, 448.0, 2.0**-9, 2.0**-6, 2.0**-4, 19)
-FP8_E5M2 = Format("fp8 e5m2", E5M2, 57344.0, 2.0**-16, 2.0**-14, 2.0**-3, 19)
+FP32 = Format(
+    name="float32",
+    elem=FLOAT,
+    largest=3.4028234663852886e38,
+    smallest=2.0**-149,
+    normal=2.0**-126,
+    rounding=2.0**-24,
+    least_opset=6,
+)
+FP16 = Format(
+    name="fp16", elem=FLOAT16, largest=65504.0, smallest=2.0**-24, normal=2.0**-14, rounding=2.0**-11, least_opset=6
+)
+BF16 = Format(
+    name="bf16",
+    elem=BFLOAT16,
+    largest=3.3895313892515355e38,
+    smallest=2.0**-133,
+    normal=2.0**-126,
+    rounding=2.0**-8,
+    least_opset=13,
+)
+FP8_E4M3FN = Format(
+    name="fp8 e4m3fn", elem=E4M3FN, largest=448.0, smallest=2.0**-9, normal=2.0**-6, rounding=2.0**-4, least_opset=19
+)
+FP8_E5M2 = Format(
+    name="fp8 e5m2", elem=E5M2, largest=57344.0, smallest=2.0**-16, normal=2.0**-14, rounding=2.0**-3, least_opset=19
+)
 
 FORMATS = (FP32, FP16, BF16, FP8_E4M3FN, FP8_E5M2)
 OF_ELEM = {each.elem: each for each in (*FORMATS, FP64)}

@@ -103,9 +103,9 @@ def _feature(group: Sequence[TensorAxis | ListedSize], size: int, title: str, ot
         size,
         {value: kind for value, kind in wanted.items() if value > 0},
         partial(resized, group),
-        (1, max(2 * size, min(4 * size, size + _LARGEST_STEP), 8)),
-        "another size",
-        {other: f"the {name}" for other, name in others.items()},
+        limits=(1, max(2 * size, min(4 * size, size + _LARGEST_STEP), 8)),
+        another="another size",
+        named={other: f"the {name}" for other, name in others.items()},
     )
 
 

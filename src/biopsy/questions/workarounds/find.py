@@ -72,10 +72,12 @@ def find_workarounds(
             wanted = question.index.folder / wanted.name
         options = SearchOptions(rules=question.rules, candidate=wanted)
         with prepared(question.index, unchanged, options, listener) as place:
-            return WorkaroundSearch(question, check, place.candidate, scratch, listener).run(settings)
+            return WorkaroundSearch(
+                question=question, check=check, candidate=place.candidate, scratch=scratch, listener=listener
+            ).run(settings)
 
 
-@dataclass
+@dataclass(kw_only=True)
 class WorkaroundSearch:
     """One search. ``candidate`` is where patched models stand, ``scratch`` a folder for everything else."""
 
