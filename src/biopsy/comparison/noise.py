@@ -399,11 +399,11 @@ def is_doubtful(plain: RunnerResult, exact: RunnerResult) -> bool:
 
 
 def excused(output: NoiseComparison, sides: tuple[Array, Array, Array], moved: Sequence[Array]) -> NoiseComparison:
-    """Judge an output again (suspect, plain, exact), elements aside that flip in a plain run on ``moved`` inputs.
+    """Judge an output again without the elements that rounding alone can flip; unchanged if it still fails.
 
-    What is discrete (an index, a quantized value, a comparison) flips as a whole when a rounding does, and plain
-    float32 may happen to fall on the right side: then it says nothing about what rounding can do. An element is
-    excused only if it errs by no more than it moves itself.
+    ``sides`` are the suspect, the plain and the exact values, ``moved`` those of plain runs on inputs that were moved a
+    little. A discrete value (an index, a quantized value, a comparison) flips as a whole, and plain float32 may happen
+    to fall on the right side. An element is excused only if its error is no larger than what the moved inputs cause.
     """
     suspect, plain, exact = sides
     if any(is_text(side) or side.shape != exact.shape for side in (*sides, *moved)):
