@@ -162,7 +162,7 @@ def judge_noise(
         return replace(comparison, reason=why)
     found = metrics.errors_between(suspect, exact).absolute, metrics.errors_between(plain, exact).absolute
     ours, theirs = (
-        _deviation(side, exact, trusted, errors_) for side, errors_ in zip((suspect, plain), found, strict=True)
+        _deviation(side, exact, trusted, absolute) for side, absolute in zip((suspect, plain), found, strict=True)
     )
     roundoff = similarity.unit_roundoff(plain.dtype)
     ratio, part = _ratio(ours, theirs, exact, trusted, roundoff), None
@@ -197,10 +197,10 @@ def _trusted(plain: Array, exact: Array) -> metrics.Bools:
 
 
 def _deviation(actual: Array, exact: Array, trusted: metrics.Bools, absolute: Floats) -> Deviation:
-    errors_ = np.where(trusted, absolute, 0)
-    broken = int(np.isinf(errors_).sum())
-    finite = errors_[np.isfinite(errors_)] if broken else errors_
-    return Deviation(_rms(finite), float(finite.max(initial=0)), metrics.worst(actual, exact, errors_), broken)
+    judged = np.where(trusted, absolute, 0)
+    broken = int(np.isinf(judged).sum())
+    finite = judged[np.isfinite(judged)] if broken else judged
+    return Deviation(_rms(finite), float(finite.max(initial=0)), metrics.worst(actual, exact, judged), broken)
 
 
 def _rms(values: Floats) -> float:
