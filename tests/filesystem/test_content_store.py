@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 
 from biopsy import errors
-from biopsy.processes.host_folders import ContentStore, digest_of
+from biopsy.processes.host_folders import ContentStore
+from biopsy.processes.reading import digest_of
 
 
 def digest(data: bytes) -> str:

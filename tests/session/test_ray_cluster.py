@@ -13,7 +13,7 @@ from biopsy.checks.command import CommandCheck
 from biopsy.checks.task import Task
 from biopsy.cli.app import main
 from biopsy.cli.demo import REDUCE
-from biopsy.processes.host_folders import digest_of
+from biopsy.processes.reading import digest_of
 from biopsy.session.cluster import Resources
 from biopsy.session.conditions import this_machine
 from biopsy.session.ray_cluster import RayWorkers

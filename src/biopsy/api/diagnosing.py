@@ -141,11 +141,6 @@ def diagnose(
             return diagnosed(question, listener)
 
 
-# Asking which known bugs a piece looks like.
-#
-# found = biopsy.known("piece.onnx", "onnxrt", stage="build")
-
-
 def known(
     piece: Model,
     engine: str = "",
@@ -177,11 +172,6 @@ def known(
             require_check(check)
             seen = seen_by(CommandCheck(check, str(path), check_timeout), path, seen)
         return look_up(path, seen, [Path(folder) for folder in folders], listener)
-
-
-# Asking for the smallest change with which a whole model is right in the engine that must be used.
-#
-# found = biopsy.workaround("model.onnx", "openvino", output="fixed.onnx")
 
 
 def workaround(

@@ -93,10 +93,6 @@ def flags(
             return find_switches(varied, path, asked, listener, weights, executor)
 
 
-# Building a model again and again, to see which builds are bad and what they share.
-#
-# findings = biopsy.build("model.onnx", "openvino", fails, until=20, vary={"precision": ["f32", "bf16"]})
-
 BuildCheck = Callable[[Path, str], object]
 """Called with what was built and the engine with its settings; True if that build is bad."""
 
@@ -217,11 +213,6 @@ def _function_check(plan: BuildPlan, check: BuildCheck | None, change: SettingCh
         return check(path, spec)
 
     return FunctionCheck(with_engine, as_proto=False)
-
-
-# Asking which release of a package broke a model, or mended it.
-#
-# found = biopsy.releases("model.onnx", "onnxruntime", ["biopsy", "run", "{}", "--reference", "--engine", "{engine}"])
 
 
 def releases(

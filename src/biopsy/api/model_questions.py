@@ -118,11 +118,6 @@ def layers(
         return Examination(question, scratch, listener).run()
 
 
-# Asking which layers of a model need a high precision.
-#
-# found = biopsy.precision("model.onnx", fails, "mixed.onnx", low="fp16")
-
-
 def precision(
     model: Model,
     check: Function | Sequence[str],
@@ -190,11 +185,6 @@ def precision(
             search=search,
         )
         return run_job(index, lambda where: mixed_models(index, where, precisions, feeds), made, job, listener)
-
-
-# Asking what a tool that transforms models breaks.
-#
-# found = biopsy.transform("model.onnx", "onnxslim")
 
 
 def transform(

@@ -134,12 +134,6 @@ def reduce(
         return run_job(index_of(model), made, job, listener)
 
 
-# The machines of a Ray cluster, for searches that Python code starts.
-#
-# with biopsy.RayExecutor(resources={"GPU": 1}) as cluster:     biopsy.reduce("model.onnx", ["biopsy", "run", "{}", "
-# --trt", "--onnxrt"], parallelism=cluster.parallelism)
-
-
 class RayExecutor(RayWorkers):
     """Runs the checks of searches on a Ray cluster, one search after the other: an ``executor`` of ``Parallelism``.
 
@@ -194,11 +188,6 @@ class RayExecutor(RayWorkers):
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
         self.shutdown()
-
-
-# Asking what may vary in a small failing model, and what must be as it is.
-#
-# found = biopsy.vary("reduced.onnx", fails, values="free")
 
 
 def vary(

@@ -80,11 +80,6 @@ def run(
     return results
 
 
-# Comparing what two runs gave.
-#
-# comparison = biopsy.compare(actual, expected, rtol=1e-3) assert comparison.passed, comparison.failures
-
-
 def compare(
     actual: RunnerResult | Feed,
     expected: RunnerResult | Feed,

@@ -250,7 +250,7 @@ class OwnRun(OwnCommand):
 
 
 def _values_in(words: Sequence[str]) -> Sequence[str]:
-    """The values of an option, of which these are all words."""
+    """The values of an option; ``words`` are its name and what follows it."""
     _, equals, value = words[0].partition("=")
     return [value] if equals else words[1:]
 

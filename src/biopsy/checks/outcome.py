@@ -241,9 +241,6 @@ def require_distinct(files: Sequence[Path], reserved: Path) -> None:
             raise errors.UsageError(f"{file} is given as an artifact and as the output: it would be moved away")
 
 
-# A check that is a Python function.
-
-
 class FunctionCheck(Check):
     """Calls ``function`` with each candidate: a path, or an onnx.ModelProto if ``as_proto``.
 

@@ -23,8 +23,7 @@ from biopsy.checks.task import NO_CANDIDATE, EngineFileCheck, Preparation, Prepa
 from biopsy.checks.words import imported_names, is_named, with_files
 from biopsy.comparison.mismatch import Mismatch
 from biopsy.model.external import files_referred_to
-from biopsy.processes.host_folders import digest_of
-from biopsy.processes.reading import FileState, read_plain, state_at
+from biopsy.processes.reading import FileState, digest_of, read_plain, state_at
 
 _BINARY = b"\x7fELF"
 _LARGEST_MODEL = 1 << 31
@@ -296,7 +295,7 @@ def _files_named(check: CommandCheck, besides: Collection[Path] = ()) -> Iterato
 
 
 def _is_of_the_machine(path: Path) -> bool:
-    """Whether a file is a binary program, such as an interpreter, and no library."""
+    """Whether a path belongs to the machine: a binary program such as an interpreter, or no file at all."""
     if not path.is_file():
         return True
     if not os.access(path, os.X_OK) or ".so" in path.suffixes:

@@ -220,9 +220,6 @@ def require_weights_beside(model: Path, weights: Path | None) -> None:
         )
 
 
-# Checks that look at what an engine has built from a candidate, and not at the candidate itself.
-
-
 class EngineFileCheck(Check):
     """Has ``builder`` make ``built`` of each candidate, and asks ``check`` about that.
 

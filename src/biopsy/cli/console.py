@@ -403,9 +403,6 @@ class LiveLine:
             self._shown = None
 
 
-# The file of ``--log-file``: the lines that are shown, without colours.
-
-
 class LogFile:
     """A file that gets each line as it is shown. Raises UsageError if it cannot be written."""
 

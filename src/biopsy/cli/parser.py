@@ -251,7 +251,7 @@ def say_version() -> None:
 
 # One file, one purpose: the rule for all commands, and the files that a command line reads and writes.
 #
-# Options declare what happens to their files by their type (``file_kinds``); a command declares the files that it
+# Options declare what happens to their files by their type (``arguments.types``); a command declares the files that it
 # names itself by ``derived_files``.
 
 

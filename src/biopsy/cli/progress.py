@@ -223,11 +223,8 @@ def _cut(output: bytes) -> bytes:
     return output[:half] + b"\n[... cut by biopsy ...]\n" + output[-half:]
 
 
-# What a search that runs a check shows: the check of now, the failure, the output of the first failure.
-
-
 class CheckProgress(Progress):
-    """Shows checks as they run, and what ``add_shown_output`` asks for.
+    """Shows checks as they run, and their output as ``--show-output`` and ``--hide-fail-output`` ask.
 
     ``head`` stands before the check that is running. ``needs`` says what counts only after several runs if the failure
     is flaky, such as "a release passes".

@@ -283,9 +283,6 @@ def _number(value: object, what: str) -> float | None:
         raise ValueError(f"{what} that is too large") from None
 
 
-# The size of an error in words: its worst element, by the tolerance, and by what float32 itself rounds.
-
-
 def error_text(size: ErrorSize) -> str:
     """One line: ``0.458 at [8, 4] of 'logits' · 458 times the tolerance · ... · 740 of 1024 elements``."""
     worst = size.worst

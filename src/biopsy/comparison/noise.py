@@ -162,7 +162,7 @@ def judge_noise(
         return replace(comparison, reason=why)
     found = metrics.errors_between(suspect, exact).absolute, metrics.errors_between(plain, exact).absolute
     ours, theirs = (
-        _deviation(side, exact, trusted, errors_) for side, errors_ in zip((suspect, plain), found, strict=True)
+        _deviation(side, exact, trusted, absolute) for side, absolute in zip((suspect, plain), found, strict=True)
     )
     roundoff = similarity.unit_roundoff(plain.dtype)
     ratio, part = _ratio(ours, theirs, exact, trusted, roundoff), None
@@ -197,10 +197,10 @@ def _trusted(plain: Array, exact: Array) -> metrics.Bools:
 
 
 def _deviation(actual: Array, exact: Array, trusted: metrics.Bools, absolute: Floats) -> Deviation:
-    errors_ = np.where(trusted, absolute, 0)
-    broken = int(np.isinf(errors_).sum())
-    finite = errors_[np.isfinite(errors_)] if broken else errors_
-    return Deviation(_rms(finite), float(finite.max(initial=0)), metrics.worst(actual, exact, errors_), broken)
+    judged = np.where(trusted, absolute, 0)
+    broken = int(np.isinf(judged).sum())
+    finite = judged[np.isfinite(judged)] if broken else judged
+    return Deviation(_rms(finite), float(finite.max(initial=0)), metrics.worst(actual, exact, judged), broken)
 
 
 def _rms(values: Floats) -> float:
@@ -399,11 +399,11 @@ def is_doubtful(plain: RunnerResult, exact: RunnerResult) -> bool:
 
 
 def excused(output: NoiseComparison, sides: tuple[Array, Array, Array], moved: Sequence[Array]) -> NoiseComparison:
-    """Judge an output again (suspect, plain, exact), elements aside that flip in a plain run on ``moved`` inputs.
+    """Judge an output again without the elements that rounding alone can flip; unchanged if it still fails.
 
-    What is discrete (an index, a quantized value, a comparison) flips as a whole when a rounding does, and plain
-    float32 may happen to fall on the right side: then it says nothing about what rounding can do. An element is
-    excused only if it errs by no more than it moves itself.
+    ``sides`` are the suspect, the plain and the exact values, ``moved`` those of plain runs on inputs that were moved a
+    little. A discrete value (an index, a quantized value, a comparison) flips as a whole, and plain float32 may happen
+    to fall on the right side. An element is excused only if its error is no larger than what the moved inputs cause.
     """
     suspect, plain, exact = sides
     if any(is_text(side) or side.shape != exact.shape for side in (*sides, *moved)):

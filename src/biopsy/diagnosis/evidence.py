@@ -28,9 +28,8 @@ from biopsy.diagnosis.steps.layers import LAYERS, MASKED, PRECISION
 from biopsy.diagnosis.steps.origin import RELEASES, TRANSFORMATION
 from biopsy.diagnosis.steps.piece import KNOWN, PIECE, SMALLEST_PIECE, VARIATION
 from biopsy.diagnosis.steps.rounding import ROUNDING, STEADINESS
-from biopsy.model.load import digest_of
 from biopsy.processes.own_files import key_path, user_key
-from biopsy.processes.reading import read_plain
+from biopsy.processes.reading import digest_of, read_plain
 from biopsy.processes.writing import make_folders_of, remove_empty, write_whole
 from biopsy.records import plain, record_of
 from biopsy.session.checked_search import JournalIdentity, SearchOptions

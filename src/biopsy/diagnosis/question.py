@@ -228,7 +228,7 @@ def require_sizes(index: ModelIndex, inputs: Inputs) -> None:
 
 
 def written(path: Path, feeds: Sequence[Feed]) -> Path:
-    """Write feeds to a file of this name, with the ending of the first form that can hold them. Raises DataError."""
+    """Write feeds to ``path`` plus the ending of the first file format that can hold them. Raises DataError."""
     for ending in _ENDINGS:
         whole = path.with_name(f"{path.name}{ending}")
         try:

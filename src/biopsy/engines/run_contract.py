@@ -77,7 +77,6 @@ def _signing(method: _Method) -> _Method:
 
 
 def _held_to_contract(method: _Method) -> _Method:
-
     @wraps(method)
     def run(self: Any, feed: Any) -> Any:
         return run_by_contract(self, _label_of_session(self), lambda fed: method(self, fed), feed)

@@ -191,9 +191,6 @@ def repeat_verdict(tally: RunTally) -> Verdict:
     return Verdict(kind="passes" if not tally.failed else "fails" if not tally.passed else "flaky", text=text)
 
 
-# The sections of a search for the release that broke a model, or mended it.
-
-
 def releases_verdict(releases: ReleaseFindings) -> Verdict:
     """Which release it was, in words; ``workarounds`` are the releases to keep to."""
     pins = [f"{releases.package}{pin}" for pin in releases.pins]

@@ -14,12 +14,12 @@ from biopsy.model.describe import value_text
 from biopsy.model.graph_parts import Source, values_text
 from biopsy.model.index import ModelIndex, Node, index_file
 from biopsy.model.infer import infer_value_infos
-from biopsy.model.load import digest_of
 from biopsy.model.parts import string_in
 from biopsy.model.slice import without_weights
 from biopsy.model.sources import NodeSource, sources_of
 from biopsy.model.tensor_type import TensorType, ValueType, elements
 from biopsy.model.wire import BYTES, VARINT, fields, signed, text, varint_at
+from biopsy.processes.reading import digest_of
 from biopsy.text import shortened
 
 _MOST_VALUES = 200

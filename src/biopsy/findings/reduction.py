@@ -19,7 +19,7 @@ from biopsy.findings.report import Tree
 from biopsy.findings.search_history import SearchHistory
 from biopsy.findings.verdict import Verdict
 from biopsy.model.index import ModelIndex, index_file
-from biopsy.model.load import digest_of
+from biopsy.processes.reading import digest_of
 from biopsy.records import plain
 from biopsy.reduction.result import Reduction
 from biopsy.text import count

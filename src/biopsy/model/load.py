@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any
 from biopsy import errors
 from biopsy.model.parts import string_in
 from biopsy.model.wire import BYTES, FileBuffer, fields, raw, string_field
-from biopsy.processes.reading import digest_of as digest_of
 from biopsy.processes.reading import files_meant, open_plain, read_whole
 from biopsy.text import line_of
 

@@ -143,9 +143,6 @@ def _is_random(dropout: onnx.NodeProto, known: Mapping[str, bool], opset: int) -
     return opset >= 12 and any(known.get(name, True) for name in dropout.input[2:3] if name)
 
 
-# Orders of nodes in which neighbours in the graph are neighbours in the list.
-
-
 def neighbourhood_order(index: ModelIndex, nodes: Sequence[int]) -> list[int]:
     """The nodes in a topological order that follows a branch to its end before it begins the next.
 

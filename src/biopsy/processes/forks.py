@@ -1,4 +1,4 @@
-"""Forks of a warm process, one for each request; ``fork_server`` is the side that asks, and tells the protocol.
+"""Forks of a warm process, one for each request; ``warm`` is the side that asks.
 
 This file imports nothing of biopsy, and runs in any Python from 3.8 on: interpreters of users' scripts read it too.
 """

@@ -18,7 +18,7 @@ from pathlib import Path
 from biopsy import errors
 from biopsy.processes.cleanup import temporary_folder
 from biopsy.processes.own_files import InUseError, lock, make_private_folder, open_locked, stands_at
-from biopsy.processes.reading import digest_of as digest_of
+from biopsy.processes.reading import digest_of
 
 _CAN_LOCK = find_spec("fcntl") is not None
 

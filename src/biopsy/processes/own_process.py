@@ -60,9 +60,6 @@ def other_python(python: Path, module: str) -> list[str]:
     return [str(python), "-I", "-c", _START_ELSEWHERE.format(module=module), str(Path(__file__).parents[1])]
 
 
-# Environment variables of this process, for as long as its children need them.
-
-
 @contextmanager
 def variables(wanted: Mapping[str, str]) -> Iterator[None]:
     """Have these variables, then what was there before. For one thread: they are those of the whole process."""
@@ -214,7 +211,7 @@ def processors() -> int:
 
 
 def taken_by(pid: int) -> int:
-    """Resident bytes of a process that stand in no file; 0 if nobody tells, as where there is no ``/proc``.
+    """Resident bytes of a process that no file backs; 0 where they are not known, as on a system without ``/proc``.
 
     Weights that are mapped from their file do not count, nor does address space that was only reserved.
     """
@@ -225,10 +222,9 @@ def taken_by(pid: int) -> int:
 
 
 def taken_by_family(leader: int) -> int:
-    """The same of a process, of all in the session that it leads, and of all that they have started.
+    """The same for a process, for all in the session that it leads, and for all that they have started.
 
-    What forks share counts for each. Of the session is, too, who says by its name that it works for it: that was forked
-    by a warm process.
+    What forks share counts for each. A process that a warm process forked belongs to the session that its name says.
     """
     waiting = [leader]
     with suppress(OSError, IndexError):

@@ -74,8 +74,6 @@ class KeptOutput:
         return bytes(self._start) + b"\n[... cut by biopsy ...]\n" + bytes(self._end[-self._size :])
 
 
-# One run of a child process, watched to its end: time, memory and output are bounded, and nothing of it is left.
-
 Cause = Literal["itself", "time", "memory", "stop", "answer"]
 """Why a run ended: by itself; it reached a limit; it was not wanted any more; what it answered was not understood."""
 

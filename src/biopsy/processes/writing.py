@@ -184,9 +184,6 @@ def require_writable(path: Path) -> None:
         raise cannot_write(path, error) from error
 
 
-# Files that belong together, such as a model and its weights: all of them are written, or none.
-
-
 @contextmanager
 def written_together(path: Path) -> Iterator[Path]:
     """A path in a fresh folder beside ``path``; what is written there, weights beside it too, replaces what is here.

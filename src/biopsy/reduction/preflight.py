@@ -299,9 +299,6 @@ def _what_all_have(driver: Driver) -> list[str]:
     ]
 
 
-# Before the search: how large the original's mismatch is, and whether it is more than rounding at all.
-
-
 def weigh_original(oracle: Oracle, trial: Trial, verdict: VerdictFile) -> ErrorSize | None:
     """The size of the original's mismatch, which candidates are held against from now on; None if it is none.
 

@@ -114,9 +114,6 @@ def reads_of(index: ModelIndex) -> tuple[tuple[int, ...], ...]:
     )
 
 
-# Where the recorded values stand that a result is fed.
-
-
 def inputs_file(output: Path) -> Path:
-    """The file beside a result."""
+    """The file beside a result with the recorded values that it is fed."""
     return output.with_name(f"{output.name}.inputs.safetensors")

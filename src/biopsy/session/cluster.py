@@ -132,9 +132,6 @@ def overheard() -> Iterator[list[str]]:
             heard.append(file.read(_MOST_HEARD).decode(errors="replace"))
 
 
-# What a check has of a machine for itself, as Ray counts it.
-
-
 @dataclass(frozen=True, kw_only=True)
 class Resources:
     """What each check needs of a machine, as Ray counts it: processors, GPUs, and whatever a cluster calls its own."""

@@ -230,9 +230,6 @@ def _counts(noted: str) -> tuple[int, int, int]:
     return failed, runs, needed
 
 
-# A result that only a journal vouches for: a person is asked about it once more.
-
-
 def require_confirmed(oracle: Oracle, trial: Trial, wanted: Outcome, claim: str, kept: str) -> None:
     """Ask a person about a result that only a journal says they have seen: anybody may have written that.
 

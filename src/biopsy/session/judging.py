@@ -105,7 +105,7 @@ class CheckRuns:
         return judged
 
     def take_failure(self, judged: Judged) -> Signature:
-        """Take this failure for the one that all others are compared with; its signature."""
+        """Make this the failure that all later ones are compared with. Returns its signature."""
         self.failure.reference = signature = signature_of(judged.evidence)
         self._listener(events.OriginalFails(str(signature), judged.reason, judged.evidence.seconds))
         return signature
@@ -117,7 +117,7 @@ class CheckRuns:
         return rate
 
     def believe(self, rate: MeasuredRate) -> None:
-        """Have this be how often the failure shows, and tell if that is not every time."""
+        """Take this as how often the failure shows, and report it if that is not every time."""
         self.rate = rate
         if rate.needed > 1:
             self._listener(events.FlakyFailure(rate.failed, rate.runs, rate.needed, 0.99))

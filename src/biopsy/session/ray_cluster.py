@@ -1,8 +1,8 @@
 """Checks on the machines of a Ray cluster: the only file that knows Ray.
 
-An actor of Ray is each place for a check (``session.host_place``), on whichever machine Ray puts it; what it needs of
-our files comes by the object store of Ray, once to each machine. A check is stopped by the actor itself, with all that
-it has started; an actor that does not answer then is killed.
+Each place for a check (``session.cluster.HostPlace``) is an actor of Ray, on whichever machine Ray puts it. What it
+needs of our files comes through the object store of Ray, once to each machine. The actor itself stops
+a check, with all that it has started; an actor that does not answer then is killed.
 """
 
 from __future__ import annotations

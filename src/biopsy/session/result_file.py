@@ -154,10 +154,10 @@ def run_with_journal(
     listener: events.Listener,
     is_worth_resuming: Callable[[], bool],
 ) -> str | None:
-    """Run a search whose oracle remembers in a journal; returns what the search returns: the limit that ended it.
+    """Run a search whose oracle keeps a journal. Returns what the search returns: the limit that ended it.
 
-    The journal stays if there is something to go on from. Not after the end: the same line typed again is a new
-    question, for the engine may have been mended meanwhile.
+    The journal stays only if the search can be resumed from it. A search that came to its end leaves none: the same
+    command typed again is a new question, since the engine may have been mended meanwhile.
     """
     if journal.found:
         listener(events.Resumed(str(journal.path), journal.found))

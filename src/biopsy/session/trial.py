@@ -102,9 +102,6 @@ PROBE_NAMES = frozenset(stage.name for stage in PROBES)
 """The names of the probes, as journals hold them."""
 
 
-# What a search may cost, and what it has cost so far.
-
-
 @dataclass(frozen=True, kw_only=True)
 class Budget:
     """The limits of a search: runs of the check that it waits for, and seconds of wall time; None for no limit."""

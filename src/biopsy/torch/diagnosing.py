@@ -143,8 +143,6 @@ def require_folder(folder: Path) -> None:
     require_writable(folder / "a file")
 
 
-# The questions about a module, one after the other, until somebody is to blame: a verdict is what is left.
-
 INPUTS, OTHER_INPUTS = "inputs.safetensors", "other_inputs.safetensors"
 """What the model is fed with: the arguments that were given, and those of other sizes."""
 

@@ -190,7 +190,6 @@ def arguments_in(path: Path, module: Any) -> Arguments:
 
 
 def _of_tensors(path: Path, module: Any) -> Arguments:
-
     feeds = read_feeds(path)
     if len(feeds) != 1:
         raise errors.UsageError(f"{path} holds {len(feeds)} samples: a module is called with one")

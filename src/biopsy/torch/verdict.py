@@ -180,9 +180,6 @@ class Steps:
         return [name for name in self._questions if name not in asked]
 
 
-# Who is to blame, and what shows it.
-
-
 @dataclass(frozen=True, kw_only=True)
 class Accusation:
     """Who is to blame, and what for. ``model`` is what shows it in ``engine``; ``error`` what was raised, in a line.

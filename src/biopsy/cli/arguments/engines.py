@@ -298,7 +298,6 @@ class RunnableEngines(EngineOptions, PackageOptions):
 
 
 def _not_used(package: PinnedPackage, names: Sequence[str], specs: Sequence[EngineSpec]) -> errors.UsageError:
-
     from biopsy.engines.registry import parse_spec
     from biopsy.text import did_you_mean
 
@@ -322,9 +321,6 @@ def distributions_of(specs: Sequence[EngineSpec]) -> list[str]:
     from biopsy.engines.registry import find_class
 
     return list(dict.fromkeys(name for spec in specs for name in find_class(spec.name).distributions[:1]))
-
-
-# Installing the releases that engines are run from, before anything else is done, and shown while it lasts.
 
 
 def install(engines: Iterable[Engine | type[Engine]], console: Console) -> None:

@@ -131,7 +131,7 @@ def binary_size(text: str) -> int:
 # The types of options that name files: what a command does with each file.
 #
 # Every option that names a file has one of these kinds as its ``type``, so that a new option takes part in the rule
-# of ``conflicts`` without a list of its own.
+# of ``parser.require_distinct`` without a list of its own.
 
 Task = Literal["read", "write", "make anew", "move"]
 """What becomes of a file: it is read, replaced, made anew for each check (which may read it), or moved away after it.

@@ -294,7 +294,6 @@ def say_choice(args: argparse.Namespace, spec: EngineSpec, console: Console) -> 
 
 
 def _engine_of_check(words: list[str]) -> str | None:
-
     command = parse(words)
     if not isinstance(command, OwnRun) or not {PLACEHOLDER, USUAL_NAME} & set(words):
         return None

@@ -123,7 +123,6 @@ class FlagsProgress(CheckProgress):
 
 
 def _say_result(console: Console, args: argparse.Namespace, template: CheckTemplate, found: Flags) -> None:
-
     head = "tried"
     for tried in found.tried:
         words = {Outcome.PASSES: "goes away", Outcome.REPRODUCES: "still fails"}.get(tried.outcome)

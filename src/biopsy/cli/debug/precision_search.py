@@ -143,7 +143,6 @@ class PrecisionReport(Progress):
 
     @shows(events.FlakyFailure)
     def _show_flakiness(self, event: events.FlakyFailure) -> None:
-
         self.line("flaky", f"the same model fails in {rate_text(event.failed, event.runs)}")
         needed = f"a candidate passes only after {count(event.needed, 'run')} that pass"
         self.line("", f"{needed}: luck in less than {1 - event.confidence:.2g} of all cases")

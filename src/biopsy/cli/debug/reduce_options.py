@@ -153,7 +153,6 @@ class _ListPasses(argparse.Action):
     def __call__(
         self, parser: argparse.ArgumentParser, namespace: argparse.Namespace, values: Any, option: str | None = None
     ) -> None:
-
         from biopsy.reduction.schedule import MODEL_PASSES, PASSES
 
         rows = [(named.name, named.summary, "") for named in PASSES]

@@ -236,9 +236,6 @@ def _in_short(finding: Finding) -> str:
     return f"{finding.short} ({count(tried, 'change')} tried, {len(finding.gone)} of them passed)"
 
 
-# What ``biopsy debug reduce --report`` tells, besides what every report begins with.
-
-
 class Sections:
     """Makes the sections of a reduction, also of one that has ended early.
 

@@ -205,9 +205,6 @@ def _could_not_be_run(run: RepeatedRun, tally: RunTally, line: str) -> errors.Ch
     return cannot_run(run.judged, line, kept=f"nothing was concluded from iteration {run.number}{before}")
 
 
-# The file of ``--iter-info``: one for each run that goes on at the same time.
-
-
 class IterationInfo:
     """Writes the number of each run where its ``check`` reads it: to ``file``, or to one beside it that it is told.
 
@@ -359,7 +356,6 @@ def say_result(console: Console, tally: RunTally, args: argparse.Namespace, seco
 
 
 def _advice(tally: RunTally, command: Sequence[str]) -> list[str]:
-
     lower, upper = interval(tally.failed, tally.decided)
     if not tally.failed:
         return [

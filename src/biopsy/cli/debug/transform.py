@@ -90,7 +90,6 @@ def execute(args: argparse.Namespace, console: Console) -> int:
 
 
 def _index(args: argparse.Namespace) -> ModelIndex:
-
     index = index_file(args.model, args.external_data_dir)
     if index.has_external_data and args.external_data_dir not in {None, args.model.parent}:
         raise errors.UsageError(
@@ -108,7 +107,6 @@ def _packages(args: argparse.Namespace) -> ToolPackages:
 def _question(
     args: argparse.Namespace, tool: ToolSpec, index: ModelIndex, python: Path, console: Console
 ) -> TransformationQuestion:
-
     return TransformationQuestion(
         index=index,
         tool=tool,
@@ -216,7 +214,6 @@ def add(parser: argparse.ArgumentParser) -> None:
 
 
 def _add_tool(parser: argparse.ArgumentParser) -> None:
-
     group = parser.add_argument_group("the tool")
     group.add_argument(
         "--by",

@@ -116,8 +116,6 @@ def _references(
     return PLAIN, False
 
 
-# What ``biopsy debug workaround`` shows: a line for each thing learnt, the best three, what to type.
-
 _MOST_NODES = 6
 _MOST_NAMED = 4
 _MOST_LINES = 12
@@ -205,7 +203,6 @@ def _say_tried(console: Console, found: Workarounds) -> None:
 
 
 def _say_one(console: Console, number: int, one: VerifiedChange, index: ModelIndex) -> None:
-
     console.say(f"  {number}  {one.kind:<{COLUMN}} {one.text}")
     details = [one.latency.text] if one.latency is not None else []
     if one.changes_model:

@@ -99,9 +99,6 @@ def _add_evidence(parser: argparse.ArgumentParser) -> None:
     checks.EventsOption.add(group)
 
 
-# ``--bundle`` of ``diagnose``: the piece and the check that it fails, or the whole model where there is no piece.
-
-
 def pack(
     args: argparse.Namespace, question: DiagnosisQuestion, diagnosis: Diagnosis, report: bytes, console: Console
 ) -> None:

@@ -116,7 +116,6 @@ def _no_tensorrt(problem: str) -> errors.EngineMissing:
 
 
 def _show(found: Survey, engine: str, console: Console) -> None:
-
     nodes = found.index.nodes
     total, refused = len(nodes), len(found.refused)
     asked = [(found.queries, "question"), (found.builds, "build")]
@@ -151,7 +150,6 @@ def _span(index: ModelIndex, nodes: Sequence[int]) -> str:
 
 
 def _write(folder: Path, found: Survey, parts: Parts, console: Console) -> None:
-
     folder.mkdir(parents=True, exist_ok=True)
     each = found.parts()
     for part, path in zip(each, file_names(each, folder), strict=True):

@@ -42,7 +42,6 @@ def execute(args: argparse.Namespace, console: Console) -> int:
 
 
 def _matches(names: tuple[str, ...], patterns: list[str] | None) -> bool:
-
     return not patterns or any(name == pattern or fnmatchcase(name, pattern) for name in names for pattern in patterns)
 
 

@@ -206,9 +206,6 @@ def _said(inputs: Inputs) -> Mapping[str, Sequence[tuple[int, ...]]]:
     return found
 
 
-# The inputs of one ``biopsy run``: the same for every engine.
-
-
 class Feeder:
     """The inputs of a run: settled once, by the first engine that builds, then the same for all.
 

@@ -193,7 +193,7 @@ def origin_lines(path: Path, names: Iterable[str]) -> list[str]:
 
 
 def origin_trees(path: Path, names: Iterable[str]) -> list[dict[str, Any]]:
-    """Each of them, for a report."""
+    """The origins of the first few outputs, for a report."""
     return [one.as_tree() for one in list(origins(path, names))[:_MOST_TOLD]]
 
 
@@ -293,7 +293,6 @@ def _is_understood(command: str, words: Sequence[str]) -> bool:
 
 
 def _parser(word: str = "run") -> Parser:
-
     command = commands.find([word])
     assert command is not None
     return parser_of("biopsy", command)

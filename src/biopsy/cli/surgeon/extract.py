@@ -89,14 +89,12 @@ def execute(args: argparse.Namespace, console: Console) -> int:
 
 
 def _inference(args: argparse.Namespace, opened: model_files.Opened, console: Console) -> Inference:
-
     shapes = parse_shapes(args.model_input_shapes, "--model-input-shapes")
 
     model_files.warn_of_idle_options(args, console, runs=not args.no_shape_inference)
     by_running = model_files.FallbackRun(args, opened.folder, console, shapes)
 
     def run(names: Sequence[str]) -> Mapping[str, TensorType]:
-
         marked = mark_outputs(opened.data, names)
         if args.force_fallback_shape_inference:
             return by_running.types(marked)
@@ -145,7 +143,6 @@ def _auto_or(text: str, read: Callable[[str, str], T], whole: str) -> T | Litera
 
 
 def _elem(text: str, whole: str) -> int:
-
     name = _ALSO_CALLED.get(text, text)
     if name in ELEM_OF_DTYPE:
         return ELEM_OF_DTYPE[name]
@@ -159,5 +156,4 @@ def _elem(text: str, whole: str) -> int:
 
 
 def _shape(text: str, whole: str) -> Shape:
-
     return parse_symbolic_shapes([f"{whole.split(':')[0]}:{text}"], "--inputs").popitem()[1]

@@ -46,7 +46,6 @@ def execute(args: argparse.Namespace, console: Console) -> int:
 
 
 def _why_left(factor: Factor, opened: model_files.Opened) -> str | None:
-
     if opened.ignores_weights and external.is_external(factor.weight):
         return "its values stand in another file (--ignore-external-data)"
     if stripping.is_stripped(factor.weight):
@@ -55,6 +54,5 @@ def _why_left(factor: Factor, opened: model_files.Opened) -> str | None:
 
 
 def _values(factor: Factor, folder: Path) -> Callable[[], bytes]:
-
     dense = external.values_later(factor.weight, folder)
     return lambda: stripping.pruned(factor, dense())

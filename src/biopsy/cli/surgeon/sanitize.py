@@ -155,7 +155,6 @@ def execute(args: argparse.Namespace, console: Console) -> int:
 
 
 def _with_outputs(opened: model_files.Opened, args: argparse.Namespace) -> model_files.Opened:
-
     choice = OutputChoice(
         names=groups.all_or(args.onnx_outputs), without=args.exclude_outputs, operators=args.outputs_by_type
     )
@@ -205,7 +204,6 @@ _LARGEST_SIZE = (1 << 31) - 1
 
 
 def _infer(model: onnx.ModelProto, run: model_files.FallbackRun, args: argparse.Namespace) -> None:
-
     if args.force_fallback_shape_inference:
         sanitize.infer_by_running(model, run.types)
     elif not args.no_shape_inference:

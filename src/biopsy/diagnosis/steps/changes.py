@@ -131,8 +131,6 @@ SETTINGS = DiagnosisStep(
 """The fewest settings, or optimizers of ONNX Runtime."""
 
 
-# Which changes make the whole model right: the settings that were found, and the model written in another way.
-
 PATCHED = "workaround.onnx"
 CHANGES_REPORT = "workaround.json"
 """The best changed model, and what was tried, as ``debug workaround`` has it, in the folder of the evidence."""

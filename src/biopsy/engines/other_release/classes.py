@@ -89,10 +89,10 @@ class OtherImports(Imports):
             self._open = _OpenRunner(self._server, self.release)
 
     def serve(self, trial: Callable[[], None]) -> None:
-        """Have the warm interpreter serve forks; it is ended if it cannot, and each fork starts one of its own.
+        """Have the warm interpreter serve forks. If it cannot, it is ended, and each fork starts its own interpreter.
 
-        A release may have threads that do not survive a fork, and what needs them would hang: so the first one is
-        tried.
+        Threads of a release may not survive a fork, and whatever needs them would hang. So ``trial`` runs in the first
+        fork.
         """
         server, is_warm = self._server, self._open
         self._open = None

@@ -3,11 +3,12 @@
 It is apart from the engines since no biopsy is installed there, and none could be: the interpreter may be older than
 any that biopsy supports. So it knows nothing of engines either. It gets a module, an attribute or an element, sets one,
 calls what it got, and hands back plain values; everything else stays here under a number. It imports the standard
-library, NumPy, and two files beside it and in ``isolation`` that keep to the same, and runs in any Python from 3.8 on.
+library, NumPy, and two files that keep to the same (``wire`` and ``processes.forks``), and runs in any Python from 3.8
+on.
 
 Its words are a mode, the paths of these files, and descriptors. ``once`` talks over the first one until that ends.
 ``warm`` does so too, until it is told to serve: from then on it listens at the second one, and each connection gets a
-fork of what has been loaded by then, as ``isolation.forks`` says. The last descriptor is a pipe or socket that nobody
+fork of what has been loaded by then, as ``processes.forks`` says. The last descriptor is a pipe or socket that nobody
 writes to: when its other end is gone, this process is killed.
 """
 

@@ -134,8 +134,6 @@ def _waited_for(cache: Cache, plan: Plan, listener: events.Listener, *, shared: 
         yield lock
 
 
-# How an environment is made, by a process that has it to itself: whole, or not there.
-
 _MOST_ADDED = 3
 """How often something is added that an import has asked for: each makes up for another package that is too new."""
 

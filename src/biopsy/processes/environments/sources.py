@@ -205,7 +205,6 @@ def _of_uv() -> _UvFiles:
 
 
 def _toml(path: Path) -> Mapping[str, Any] | None:
-
     try:
         return tomllib.loads(read_plain(path, _LARGEST_SETTINGS, follow=True).decode())
     except (OSError, ValueError, RecursionError):

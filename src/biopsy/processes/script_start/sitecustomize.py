@@ -1,4 +1,4 @@
-"""Makes an interpreter that is about to run a script the warm process of its checks; see ``isolation.script_server``.
+"""Makes an interpreter that is about to run a script the warm process of its checks; see ``processes.warm``.
 
 An interpreter imports this at the end of its own start, before it looks at the script, if this folder is the first on
 PYTHONPATH. Here it imports what the script will need, and then waits: whatever is below returns in forks only. Each

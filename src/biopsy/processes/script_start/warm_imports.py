@@ -203,7 +203,7 @@ class WarmImports:
         return dict(os.environ), inherited, limited, hooks, numbers, places, _open_files(self._plain_files)
 
     def _begin_anew(self, without: str) -> None:
-        """Become this process again, with the same connections, and leave a module to the forks."""
+        """Start this process again with the same connections; from now on ``without`` is imported only in forks."""
         state = self._state
         _forget_what_was_said(state["printed"])
         state["left"].append(without)

@@ -414,9 +414,6 @@ def _shares(table: Table) -> tuple[int, NDArray[np.float64]]:
     return least, np.array([way / comb(builds, with_it) for way in ways])
 
 
-# How many more builds would decide
-
-
 def more_builds(table: Table, tests: int, level: float) -> int | None:
     """How many more builds decide if they go on as those in ``table`` did; None if no sensible number does.
 

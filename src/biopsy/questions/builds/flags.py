@@ -251,8 +251,6 @@ class SettingProbe:
                 self._ahead.forget(change)
 
 
-# Which settings of an engine switch a failure off: the fewest of them, and of its optimizers.
-
 _MOST_SETS = 12
 """Sets of settings or optimizers that are sought; what is not sought any more is said."""
 

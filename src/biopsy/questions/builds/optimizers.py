@@ -59,7 +59,6 @@ def rules(spec: EngineSpec) -> list[str]:
 
 
 def _rules_in_library(spec: EngineSpec) -> list[str]:
-
     imports = class_of(spec).imports
     if imports.is_here:
         package = find_spec("onnxruntime")

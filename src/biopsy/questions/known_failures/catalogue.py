@@ -77,8 +77,6 @@ def catalogue_of(folders: Sequence[Path] = ()) -> Catalogue:
     return Catalogue(failures=tuple(failures), broken=tuple(broken))
 
 
-# One known bug, as a file of a catalogue tells it.
-
 ReleaseKind = Literal["fails", "mended", "unknown"]
 """What is known of a release: the bug was seen in it; it was seen to be gone; neither."""
 

@@ -148,9 +148,6 @@ def fingerprint_of(pattern: Pattern) -> Fingerprint:
     )
 
 
-# Text
-
-
 def text_of(pattern: Pattern) -> str:
     """A pattern as lines, in the order that its vertices have; each begins with a letter for its kind and a number."""
     numbers: Counter[str] = Counter()

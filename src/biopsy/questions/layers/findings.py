@@ -16,9 +16,8 @@ from typing import Any, Literal, TypeAlias
 from biopsy import errors
 from biopsy.checks.words import as_word
 from biopsy.comparison.metrics import Element
-from biopsy.model.load import digest_of
 from biopsy.model.sources import NodeSource
-from biopsy.processes.reading import read_whole
+from biopsy.processes.reading import digest_of, read_whole
 from biopsy.records import plain
 from biopsy.text import count, first_line, html_table, line_of, printable, some_of
 

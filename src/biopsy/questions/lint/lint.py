@@ -14,10 +14,10 @@ from biopsy.engines.base import ModelInput
 from biopsy.engines.capability import Parts
 from biopsy.engines.worker import Worker
 from biopsy.model import external, index, load
-from biopsy.model import parts as value_info
 from biopsy.model.index import ModelIndex
 from biopsy.model.known_names import listed
 from biopsy.model.nodes import neighbourhood_order
+from biopsy.model.parts import value_info
 from biopsy.model.slice import Boundary, Subset, candidate_bytes
 from biopsy.model.sources import noted_source
 from biopsy.processes.cleanup import temporary_folder
@@ -275,7 +275,7 @@ class _Examination:
         for tensor in subset.outside:
             kind = values.tensor_type(index.names[tensor])
             if kind is not None:
-                infos[tensor] = value_info.value_info(index.names[tensor], kind)
+                infos[tensor] = value_info(index.names[tensor], kind)
         data = candidate_bytes(
             subset, Boundary(infos=infos, frozen={}, inputs=subset.outside, outputs=ends or list(subset.sinks))
         )

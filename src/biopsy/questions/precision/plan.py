@@ -97,7 +97,7 @@ class PrecisionPlan:
 
 
 def plan_of(model: onnx.ModelProto, needed: frozenset[int] = frozenset({FLOAT16})) -> PrecisionPlan:
-    """Look at a model that has no local functions (see ``functions.without_functions``).
+    """Look at a model that has no local functions (see ``without_functions``).
 
     ``needed`` are element types that a node must be able to compute in to be a layer.
     """
@@ -265,9 +265,6 @@ def work_of(node: onnx.NodeProto, inputs: Sequence[_Shape], outputs: Sequence[_S
         return 2 * math.prod(first) * math.prod(second[1:])
     read = max((math.prod(shape) for shape in inputs if shape is not None), default=0)
     return max(elements, read)
-
-
-# Models without local functions: each call replaced by the nodes of the function, so that these are layers too.
 
 
 def without_functions(model: onnx.ModelProto) -> onnx.ModelProto:

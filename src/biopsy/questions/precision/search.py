@@ -225,9 +225,6 @@ def write_names(result: PrecisionResult, path: Path) -> None:
     write_whole(path, ["".join(lines).encode("utf-8", "surrogateescape")])
 
 
-# Everything that a search over precisions was asked for.
-
-
 @dataclass(frozen=True, kw_only=True)
 class PrecisionJob:
     """What to search and how; see the options of ``biopsy debug precision``."""

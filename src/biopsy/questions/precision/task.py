@@ -91,8 +91,6 @@ def run_job(
     return result
 
 
-# A search over precisions as a search with a check: layers are lowered as long as the model passes.
-
 _FINAL_RUNS = 3
 """Fresh processes in which the result must pass, unless --repeat says otherwise."""
 

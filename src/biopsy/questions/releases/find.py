@@ -90,9 +90,6 @@ def _question_of(asked: FailingModel, engine: EngineSpec, package: str, rules: R
     )
 
 
-# Which release of a package broke a model, and which one mended it.
-
-
 @dataclass(frozen=True, kw_only=True)
 class ReleaseSearchOptions:
     """How a search for a release is done.
@@ -395,11 +392,11 @@ class Confirmation:
             self._probe.tell(found)
 
 
-# Environments that are made while a check runs: those of releases that will be asked for, or may be.
-
-
 class EnvironmentsAhead:
-    """Makes environments in up to ``jobs`` threads. What goes wrong is left to whoever asks for one later."""
+    """Makes the environments of releases that may be asked for, in up to ``jobs`` threads.
+
+    What goes wrong is left to whoever asks for one later.
+    """
 
     def __init__(self, check: ReleaseCheck, preparing: Preparing, jobs: int) -> None:
         self._check, self._preparing = check, preparing

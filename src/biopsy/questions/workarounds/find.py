@@ -294,9 +294,6 @@ class WorkaroundSearch:
         )
 
 
-# Where to look for a workaround in a model: the nodes of the smallest piece of it that still fails.
-
-
 def nodes_of_smallest_piece(
     question: WorkaroundQuestion, scratch: Path, seconds: float | None, listener: events.Listener
 ) -> tuple[int, ...]:

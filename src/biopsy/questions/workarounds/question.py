@@ -102,9 +102,6 @@ class WorkaroundQuestion:
     target: PatchedFile | None = None
 
 
-# A change that may be a workaround, and the model that it makes.
-
-
 @dataclass(frozen=True, kw_only=True)
 class ChangeCandidate:
     """A change of the engine's settings, or patches of the model together; ``nodes`` are places in the original."""

@@ -267,7 +267,7 @@ class BodyNodes:
         return made
 
     def _that_can_go(self, wanted: set[int]) -> set[int]:
-        """Those nodes of which every output that is still read has a type."""
+        """The wanted nodes that can go: every output of theirs that is still read can be fed as an input."""
         gone = set(wanted)
         outputs = {info.name for info in self._body.output}
         while True:

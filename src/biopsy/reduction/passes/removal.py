@@ -51,9 +51,6 @@ def outputs(model: onnx.ModelProto) -> ChangeSearch:
     yield from minimize_subset(others, propose, at_least_one=len(others) == len(model.graph.output))
 
 
-# Inputs of the model that no node reads.
-
-
 def inputs(model: onnx.ModelProto) -> ChangeSearch:
     """Drop the inputs that nothing reads, all at once, then by halves; an initializer of that name goes too."""
     read = read_in(model.graph)
@@ -68,9 +65,6 @@ def inputs(model: onnx.ModelProto) -> ChangeSearch:
         return Change(made, f"without {len(gone)} of {len(model.graph.input)} inputs")
 
     yield from minimize_subset(unused, propose)
-
-
-# Attributes that an operator can do without.
 
 
 def attributes(model: onnx.ModelProto) -> ChangeSearch:
@@ -97,9 +91,6 @@ def attributes(model: onnx.ModelProto) -> ChangeSearch:
         return made
 
     yield from propose_removals(model, removable, without, "attributes")
-
-
-# Inputs of nodes that an operator can do without.
 
 
 def optional_inputs(model: onnx.ModelProto) -> ChangeSearch:

@@ -92,7 +92,7 @@ def has_sizes(weight: onnx.TensorProto) -> bool:
 def with_sizes(model: onnx.ModelProto, resizing: Resizing) -> onnx.ModelProto | None:
     """The model with one size changed in types, weights, lists of sizes and attributes; None if a weight is in the way.
 
-    Weights are cut off at the end of a dimension; floating ones that stand in other files become ones.
+    Weights are cut off at the end of a dimension. Floating-point weights in other files are replaced by ones.
     """
     made = copied(model)
     lists = lists_of_sizes(made)

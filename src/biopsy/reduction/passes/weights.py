@@ -213,7 +213,7 @@ def may_fill_attribute(attribute: onnx.AttributeProto) -> bool:
 
 
 def fill_attribute(attribute: onnx.AttributeProto, texts: dict[bytes, bytes], *, with_ones: bool) -> None:
-    """Replace what an attribute holds: its numbers by ones or by small ones, its texts as ``texts`` says."""
+    """Replace the values of an attribute: numbers by 1 or by small numbers, texts as ``texts`` maps them."""
     count = len(attribute.floats)
     if count:
         attribute.floats[:] = [1.0] * count if with_ones else small_numbers(count)

@@ -82,9 +82,6 @@ def _alone(at: Site) -> onnx.ModelProto:
     return helper.make_model(helper.make_graph([node], "alone", inputs, outputs), opset_imports=opsets)
 
 
-# Calls of a model's own functions, with the nodes of the functions in their place.
-
-
 def calls_as_nodes(model: onnx.ModelProto, nodes: Sequence[int]) -> Iterator[Patch]:
     """One patch for each local function that these nodes of the main graph call; it changes all calls of it.
 
