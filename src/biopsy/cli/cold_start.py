@@ -104,5 +104,6 @@ def load_code() -> None:
     import biopsy.comparison.runs
     import biopsy.comparison.tolerance
     import biopsy.engines.runner
+    import biopsy.model.extract
     import biopsy.model.nodes
     import biopsy.tensors.generate  # noqa: F401

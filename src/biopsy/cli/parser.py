@@ -14,7 +14,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any, NoReturn
 
-from biopsy import __version__, errors
+from biopsy import errors
 from biopsy.checks.own_program import FORMATS, HELP, LEVELS, VERSION
 from biopsy.cli.arguments import types
 from biopsy.cli.arguments.declared import Options, option, switch
@@ -246,6 +246,8 @@ class _Version(argparse.Action):
 
 def say_version() -> None:
     """``biopsy 0.1.0``."""
+    from biopsy import __version__  # which looks for the distribution
+
     Console().say(f"biopsy {__version__}")
 
 

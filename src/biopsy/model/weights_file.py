@@ -129,8 +129,10 @@ def _save_beside(
         step = _PAGE if length >= 1 << 16 else 64
         offset = -(-end // step) * step
         end = offset + length
-        stored = span_of(weight, folder) if is_external(weight) else raw_values(weight)
-        sources.append((weight.name, offset, other.get(id(weight)) or stored))
+        source = other.get(id(weight))
+        if source is None:
+            source = span_of(weight, folder) if is_external(weight) else raw_values(weight)
+        sources.append((weight.name, offset, source))
         clear_values(weight)
         weight.data_location = 1  # type: ignore[assignment]
         for key, value in (("location", external), ("offset", str(offset)), ("length", str(length))):

@@ -14,7 +14,6 @@ import stat
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from importlib.metadata import PackageNotFoundError, entry_points, requires, version
 from itertools import islice
 from pathlib import Path
 
@@ -90,6 +89,8 @@ def state_of(path: Path, most: int) -> str:
 
 def versions() -> Iterator[tuple[str, str]]:
     """Python, and every package that an engine may load, each with its version; plug-ins with their own code."""
+    from importlib.metadata import entry_points
+
     yield "Python", ".".join(map(str, sys.version_info[:3]))
     found = dict(_installed())
     plug_ins = [entry for entry in entry_points(group=_ENGINES) if entry.dist is None or entry.dist.name != "biopsy"]
@@ -117,6 +118,8 @@ def _installed() -> Iterator[tuple[str, str]]:
 
 def _needed(name: str, known: dict[str, str]) -> dict[str, str]:
     """``known`` with a distribution and those that it requires, as far as they are installed."""
+    from importlib.metadata import PackageNotFoundError, requires, version
+
     canonical = _canonical(name)
     if canonical in known or len(known) >= _MOST_PACKAGES:
         return known

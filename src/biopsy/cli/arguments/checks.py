@@ -113,8 +113,8 @@ class CheckMemoryOption(Options):
         "--check-memory",
         type=types.byte_size,
         metavar="SIZE",
-        meaning="end a check whose processes together use more, such as 4GB without files that are mapped{text} (default: "
-        "no limit)",
+        meaning="end a check whose processes together use more, such as 4GB without files that are mapped{text} "
+        "(default: no limit)",
     )
 
 
