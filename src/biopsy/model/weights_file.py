@@ -129,7 +129,7 @@ def _save_beside(
         step = _PAGE if length >= 1 << 16 else 64
         offset = -(-end // step) * step
         end = offset + length
-        source = other.get(id(weight))
+        source: Source | None = other.get(id(weight))
         if source is None:
             source = span_of(weight, folder) if is_external(weight) else raw_values(weight)
         sources.append((weight.name, offset, source))
