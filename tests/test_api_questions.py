@@ -226,4 +226,4 @@ def test_asking_for_one_function_does_not_load_what_the_others_need() -> None:
     code = "import sys, biopsy; biopsy.compare; print(*(name for name in sys.modules if name.startswith('biopsy.')))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     rooms = {name.split(".")[1] for name in done.stdout.split()}
-    assert not rooms & {"reduction", "layerwise", "tactics", "mixed_precision", "session", "cli"}
+    assert not rooms & {"reduction", "questions", "session", "cli"}

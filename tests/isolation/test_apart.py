@@ -108,8 +108,8 @@ def test_the_memory_of_processes_that_end_meanwhile_is_counted_without_a_fault()
 def test_an_interrupt_ends_it_too() -> None:
     before = signal.signal(signal.SIGALRM, signal.default_int_handler)
     try:
-        signal.setitimer(signal.ITIMER_REAL, 0.2)
         with pytest.raises(KeyboardInterrupt):
+            signal.setitimer(signal.ITIMER_REAL, 0.2)
             call_apart(lambda: [time.sleep(60) or b""], PLENTY)
     finally:
         signal.signal(signal.SIGALRM, before)

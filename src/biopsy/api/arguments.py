@@ -29,18 +29,18 @@ from biopsy.model.index import ModelIndex, index_bytes, index_file
 from biopsy.model.load import read_bytes
 from biopsy.model.tensor_type import ValueType
 from biopsy.processes.cleanup import temporary_folder
-from biopsy.questions.builds.settings import CheckTemplate
-from biopsy.session.checked_search import SearchOptions, digest_of_feeds
-from biopsy.session.flakiness import Repeating
-from biopsy.session.pool import Parallelism
-from biopsy.session.result_file import Resume
-from biopsy.session.trial import Budget
 from biopsy.tensors.files import read_feeds
 from biopsy.tensors.results import Feed
 from biopsy.text import similar
 
 if TYPE_CHECKING:
     import onnx
+
+    from biopsy.questions.builds.settings import CheckTemplate
+    from biopsy.session.checked_search import SearchOptions
+    from biopsy.session.flakiness import Repeating
+    from biopsy.session.pool import Parallelism
+    from biopsy.session.trial import Budget
 
 Model: TypeAlias = "str | PathLike[str] | bytes | onnx.ModelProto"
 """A model: the path of its file, its serialized bytes, or the protobuf object itself."""
@@ -287,6 +287,12 @@ def searching(
 
     ``search`` is what a person calls it. Raises UsageError for what cannot be used.
     """
+    from biopsy.session.checked_search import SearchOptions, digest_of_feeds
+    from biopsy.session.flakiness import Repeating
+    from biopsy.session.pool import Parallelism
+    from biopsy.session.result_file import Resume
+    from biopsy.session.trial import Budget
+
     repeats = options_of("repeating", repeating, Repeating)
     limits = options_of("budget", budget, Budget)
     at_once = options_of("parallelism", parallelism, Parallelism)
@@ -338,6 +344,8 @@ def template_of(check: Sequence[str], spec: EngineSpec) -> CheckTemplate:
     Raises UsageError for a ``biopsy run`` without either: its settings would never change. Any other command may read
     them from its environment, which a warning says.
     """
+    from biopsy.questions.builds.settings import CheckTemplate
+
     command = parse(check)
     template = CheckTemplate(command.words, spec, is_own_run=isinstance(command, OwnRun))
     if template.names_settings:
