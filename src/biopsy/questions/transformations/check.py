@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import itertools
 import time
+from abc import abstractmethod
 from collections.abc import Sequence
 from copy import copy
 from dataclasses import dataclass, replace
@@ -87,8 +88,9 @@ class TransformationCheck(Check):
             raise errors.CheckError(error.message, next_steps=error.next_steps) from error
         return replace(evidence, seconds=time.monotonic() - started, candidate=str(candidate))
 
+    @abstractmethod
     def _run(self, candidate: Path, stop: Stop | None) -> Evidence:
-        raise NotImplementedError
+        """Transform the candidate, and judge what comes of it. Raises BiopsyError if either cannot be done."""
 
     def _target(self) -> Path:
         return self._scratch / f"transformed-{next(self._numbers)}.onnx"
