@@ -112,7 +112,25 @@ def test_an_interrupt_ends_it_too() -> None:
             signal.setitimer(signal.ITIMER_REAL, 0.2)
             call_apart(lambda: [time.sleep(60) or b""], PLENTY)
     finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
         signal.signal(signal.SIGALRM, before)
+
+
+interrupts_of_a_fork: list[int] = []
+os.register_at_fork(after_in_parent=lambda: [signal.raise_signal(number) for number in interrupts_of_a_fork])
+
+
+def test_an_interrupt_while_it_forks_is_not_lost(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Python prints and forgets what a function raises that was registered for forks, such as those of logging."""
+    monkeypatch.setitem(globals(), "interrupts_of_a_fork", [signal.SIGINT])
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    began = time.monotonic()
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            call_apart(lambda: [time.sleep(60) or b""], PLENTY)
+    finally:
+        signal.signal(signal.SIGINT, before)
+    assert time.monotonic() - began < 10
 
 
 def test_a_call_may_make_calls_of_its_own():

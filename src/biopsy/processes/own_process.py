@@ -160,6 +160,35 @@ def interrupted_once(seconds: float) -> Iterator[None]:
         interrupts.give_back(handlers)
 
 
+class HeldSignals:
+    """Signals whose handlers are in Python wait from now on until they are released, in the order of their arrival.
+
+    A handler that raises while this process forks would leave a fork that nobody knows of; in a function that was
+    registered for forks, Python prints and forgets what it raises. In other threads than the main one, which run no
+    handlers, nothing is held.
+    """
+
+    def __init__(self) -> None:
+        self._arrived: list[tuple[int, Any]] = []
+        self._handlers: dict[int, Any] = {}
+        if threading.current_thread() is threading.main_thread():
+            for number in signal.valid_signals():
+                if callable(handler := signal.getsignal(number)) and not isinstance(handler, signal.Handlers):
+                    self._handlers[number] = handler
+                    signal.signal(number, self._arrive)
+
+    def _arrive(self, number: int, frame: object) -> None:
+        self._arrived.append((number, frame))
+
+    def release(self) -> None:
+        """Give the handlers back and call those whose signals have come."""
+        for number, handler in self._handlers.items():
+            signal.signal(number, handler)
+        arrived, self._arrived = self._arrived, []
+        for number, frame in arrived:
+            self._handlers[number](number, frame)
+
+
 # The end of a process of ours: nothing that is loaded is taken apart.
 
 

@@ -9,6 +9,7 @@ This file imports nothing of biopsy: the program starts in some 15 ms, and finds
 from __future__ import annotations
 
 import os
+import select
 import shutil
 import signal
 import stat
@@ -31,7 +32,7 @@ LENGTH = 4
 _ROUNDS = 50
 """Looks for what is to go: whoever is born, or made, between two of them is found by the next."""
 _PATIENCE = 1.0
-"""Seconds to wait for a lock: who begins anew looks at it for a moment."""
+"""Seconds to wait for a lock, which who begins anew looks at for a moment; and for the end of what was killed."""
 _LONGEST_RANGE = 1 << 12
 """Numbers of processes that are tried one by one, which takes some milliseconds."""
 _STARTS_A_PROGRAM = 0.001
@@ -152,36 +153,52 @@ def end_processes(is_meant: Callable[[int], bool | None], among: Callable[[], It
 
     ``is_meant`` may raise OSError for a process that has gone, and returns None for one that it has to be asked about
     again. It is asked twice, the second time while the process is held, so that its number cannot have become that of
-    another one.
+    another one. Where processes can be held, those that were killed have ended on return, if the system lets them.
     """
     killed: set[int] = set()
     for _ in range(_ROUNDS):
         is_over = True
+        dying: list[int] = []
         for pid in among():
             with suppress(OSError):
                 meant = pid != os.getpid() and is_meant(pid)
                 if meant is None:
                     is_over = False
                     time.sleep(_STARTS_A_PROGRAM)
-                elif meant and _kill(pid, is_meant):
+                elif meant and _kill(pid, is_meant, dying):
                     killed.add(pid)
                     is_over = False
+        _await_ends(dying)
         if is_over:
             break
     return killed
 
 
-def _kill(pid: int, is_meant: Callable[[int], bool | None]) -> bool:
+def _kill(pid: int, is_meant: Callable[[int], bool | None], dying: list[int]) -> bool:
+    """Kill a process if it still is the one that is meant; ``dying`` gets the descriptor by which it is held."""
     if not hasattr(os, "pidfd_open"):
         os.kill(pid, signal.SIGKILL)
         return True
     held = os.pidfd_open(pid)
     try:
         if not is_meant(pid):
+            os.close(held)
             return False
         signal.pidfd_send_signal(held, signal.SIGKILL)
-        return True
-    finally:
+    except OSError:
+        os.close(held)
+        raise
+    dying.append(held)
+    return True
+
+
+def _await_ends(dying: list[int]) -> None:
+    """Wait until processes that were killed have ended: on a busy machine that takes them a while."""
+    end = time.monotonic() + _PATIENCE
+    for held in dying:
+        poll = select.poll()
+        poll.register(held, select.POLLIN)
+        poll.poll(max(0.0, end - time.monotonic()) * 1000)
         os.close(held)
 
 

@@ -20,7 +20,7 @@ from typing import Any, NoReturn
 from biopsy import errors
 from biopsy.processes import own_process
 from biopsy.processes.forks import fork, sacrifice
-from biopsy.processes.own_process import Interrupts, leave, taken_by, taken_by_family
+from biopsy.processes.own_process import HeldSignals, Interrupts, leave, taken_by, taken_by_family
 from biopsy.processes.watch import Cause, Limits, signal_name
 
 _HANDED_ON = frozenset(
@@ -253,21 +253,27 @@ def call_apart(work: Callable[[], Iterable[bytes]], limits: Limits) -> list[byte
     ``limits.memory`` bounds what the fork allocates besides what this process has; files that are mapped do not count.
     Raises EndedApartError if it dies, raises or reaches a limit, and OSError if there can be no fork.
     """
-    with _forking:  # or the fork of another thread would hold our end of the pipe open
-        reading, writing = os.pipe()
-        try:
-            with warnings.catch_warnings():
-                warnings.simplefilter("ignore", DeprecationWarning)  # of other threads; see above
-                child, lifeline = fork()
-            if child == 0:
-                _work(work, writing)
-        except BaseException:
-            os.close(reading)
-            raise
-        finally:
-            os.close(writing)
-    status = None
+    child, lifeline, status = 0, -1, None
+    held = HeldSignals()
     try:
+        with _forking:  # or the fork of another thread would hold our end of the pipe open
+            reading, writing = os.pipe()
+            try:
+                with warnings.catch_warnings():
+                    warnings.simplefilter("ignore", DeprecationWarning)  # of other threads; see above
+                    child, lifeline = fork()
+                if child == 0:
+                    _work(work, writing)
+            except OSError:
+                os.close(reading)
+                raise
+            finally:
+                os.close(writing)
+    except BaseException:
+        held.release()
+        raise
+    try:
+        held.release()
         cause, data = _read(reading, child, limits)
         if cause != "itself":
             os.kill(child, signal.SIGKILL)
