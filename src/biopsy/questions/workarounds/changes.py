@@ -22,16 +22,7 @@ from biopsy.questions.precision.plan import Layer, PlannedGraph, PrecisionPlan, 
 from biopsy.questions.workarounds.patch import Patch
 from biopsy.questions.workarounds.question import ChangeCandidate, Kind, of_patches
 from biopsy.questions.workarounds.result import TriedChange
-from biopsy.questions.workarounds.spellings.site import (
-    BFLOAT16,
-    DOUBLE,
-    FLOAT,
-    FLOAT16,
-    INT64,
-    Family,
-    Site,
-)
-from biopsy.questions.workarounds.spellings.table import respellings, spellings
+from biopsy.questions.workarounds.spellings.table import barriers, spellings
 from biopsy.reduction.passes.editing import copied, described
 from biopsy.search.drive import drive, first_that
 from biopsy.search.subset import minimal_subsets, shortest
@@ -141,71 +132,6 @@ def marked(model: onnx.ModelProto, name: str) -> onnx.ModelProto | None:
     made = copied(model)
     made.graph.output.append(helper.make_tensor_value_info(name, kind.elem, list(kind.shape)))
     return made
-
-
-# Nodes that change no value and that optimizers do not see through, so that they cannot fuse what is around them.
-#
-# A plain Identity is no such node: ONNX Runtime and OpenVINO remove it before they look for fusions. Which of these
-# survive is measured on the engines themselves, see tests/workarounds/test_barriers.py: ONNX Runtime 1.32 keeps all
-# of them, and takes the pair of casts away after its fusions; OpenVINO 2026.4 keeps the Max and the Where on its CPU.
-# Whether TensorRT keeps them can only be seen on a GPU.
-
-_WIDER = {FLOAT16: FLOAT, BFLOAT16: FLOAT, FLOAT: DOUBLE}
-_INT32 = 6
-
-
-BARRIERS = Family(matches="a result")
-
-
-def _behind(at: Site) -> list[str]:
-    """The node again; only its first output gets a barrier."""
-    at.require(bool(at.node.output[0]) and at.node.op_type not in {"Constant", "Identity"})
-    return at.copies(at.node.input)
-
-
-@BARRIERS.by(
-    "cast-pair",
-    writes="its result cast to a wider type and back",
-    cost="the fusions that it breaks; ONNX Runtime removes the casts after them",
-)
-def _(at: Site) -> list[str]:
-    elem = at.elem(at.node.output[0])
-    first, *others = _behind(at)
-    return [at.write("Cast(Cast(r, to=wider), to=elem)", r=first, wider=_WIDER[elem], elem=elem), *others]
-
-
-@BARRIERS.by(
-    "max-with-itself",
-    writes="Max(r, r) of its result r, which is r",
-    cost="the fusions that it breaks, and a pass over the tensor",
-    least_opset=8,
-)
-def _(at: Site) -> list[str]:
-    elem = at.elem(at.node.output[0])
-    at.require(elem in {FLOAT, DOUBLE} or (at.opset >= 12 and elem in {FLOAT16, _INT32, INT64}))
-    first, *others = _behind(at)
-    return [at.new("Max", first, first), *others]
-
-
-@BARRIERS.by(
-    "where-with-itself",
-    writes="Where(r < r, r, r) of its result r, which is r",
-    cost="the fusions that it breaks, and two passes over the tensor",
-    least_opset=9,
-)
-def _(at: Site) -> list[str]:
-    at.require(at.elem(at.node.output[0]) in {FLOAT, DOUBLE, INT64, _INT32})
-    first, *others = _behind(at)
-    return [at.write("Where(r < r, r, r)", r=first), *others]
-
-
-def barriers(model: onnx.ModelProto, nodes: Sequence[int]) -> list[Patch]:
-    """One patch for each barrier after the first output of these nodes of the main graph and of those in their bodies.
-
-    Cheap ones first.
-    """
-    order = [each.name for each in BARRIERS]
-    return sorted(respellings(model, nodes, BARRIERS, "barrier"), key=lambda patch: order.index(patch.name))
 
 
 # Nodes computed in a higher precision, with casts around them.
