@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from types import TracebackType
-from typing import TextIO, TypeVar
+from typing import TYPE_CHECKING, TextIO, TypeVar
 
 from biopsy import errors, events
 from biopsy.checks.outcome import Outcome
@@ -22,6 +22,9 @@ from biopsy.findings.search_history import SearchHistory
 from biopsy.model.sources import NodeSource, group_name, places_of
 from biopsy.processes.writing import cannot_write, open_anew
 from biopsy.text import count, series, size_text
+
+if TYPE_CHECKING:
+    from biopsy.cli.arguments.checks import ShownChecks
 
 Self = TypeVar("Self", bound="Progress")
 Shower = TypeVar("Shower", bound="Progress")
@@ -230,9 +233,9 @@ class CheckProgress(Progress):
     is flaky, such as "a release passes".
     """
 
-    def __init__(self, console: Console, args: argparse.Namespace, *, head: str, needs: str) -> None:
-        super().__init__(console, args.events)
-        self._args = args
+    def __init__(self, console: Console, shown: ShownChecks | argparse.Namespace, *, head: str, needs: str) -> None:
+        super().__init__(console, shown.events)
+        self._shown = shown
         self._head = head
         self._needs = needs
         self._description = ""
@@ -258,10 +261,10 @@ class CheckProgress(Progress):
     def _show_checked(self, event: events.Checked) -> None:
         self._console.detail(f"  check {event.number}  {self._description[:100]}: {event.outcome}: {event.reason}")
         failed = event.outcome == "reproduced"
-        if self._args.show_output or (failed and not self._shown_failure and not self._args.hide_fail_output):
+        if self._shown.show_output or (failed and not self._shown_failure and not self._shown.hide_fail_output):
             self._shown_failure = True
             self._live.stop()
-            say_output(self._console, event.output, whole=self._args.show_output)
+            say_output(self._console, event.output, whole=self._shown.show_output)
 
 
 # What a check printed, as a person sees it.

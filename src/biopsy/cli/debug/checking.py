@@ -277,7 +277,7 @@ def _tell_foreign(
     args: argparse.Namespace, packages: Sequence[PinnedPackage], console: Console, held: ExitStack
 ) -> None:
     """Have the interpreter of one environment with all packages stand in the words of a foreign check."""
-    from biopsy.questions.releases.runs import PYTHON_PLACE
+    from biopsy.questions.releases.question import PYTHON_PLACE
 
     if not any(PYTHON_PLACE in word for word in args.check):
         raise errors.UsageError(

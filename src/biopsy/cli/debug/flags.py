@@ -116,10 +116,11 @@ class FlagsProgress(CheckProgress):
 
     def __init__(self, console: Console, args: argparse.Namespace) -> None:
         super().__init__(console, args, head="flags", needs="a setting switches it off")
+        self._model = args.model
 
     def show_plan(self, spec: EngineSpec) -> None:
         """Say what is going to happen."""
-        self.line("flags", f"settings of {spec.text} with which {self._args.model} passes")
+        self.line("flags", f"settings of {spec.text} with which {self._model} passes")
 
 
 def _say_result(console: Console, args: argparse.Namespace, template: CheckTemplate, found: Flags) -> None:

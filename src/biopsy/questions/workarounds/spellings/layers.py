@@ -33,9 +33,17 @@ def _(at: Site) -> Sequence[str]:
     text += f"inverse = {_INVERSE}; y = x * inverse; y = Cast(y, to=own) if widens else y; y = y * scale; "
     text += "y = y + bias if bias else y; y, mean, inverse"
     return at.results(
-        text, elem, x=x, scale=scale, bias=bias, elem=elem, own=own, widens=widens,
-        axes=range(at.attribute("axis", -1) % rank, rank), epsilon=at.attribute("epsilon", 1e-5),
-    )  # fmt: skip
+        text,
+        elem,
+        x=x,
+        scale=scale,
+        bias=bias,
+        elem=elem,
+        own=own,
+        widens=widens,
+        axes=range(at.attribute("axis", -1) % rank, rank),
+        epsilon=at.attribute("epsilon", 1e-5),
+    )
 
 
 @DRAFTS.of("operators-as-layer-normalization")
