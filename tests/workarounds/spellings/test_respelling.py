@@ -7,7 +7,7 @@ import onnx
 import pytest
 from onnx import TensorProto, helper
 
-from biopsy.questions.workarounds.patch import Patch
+from biopsy.questions.workarounds.question import Patch
 from biopsy.questions.workarounds.spellings.table import SPELLINGS, barriers, spellings
 from support.control_flow import body, branching, looping
 from support.models import info, model, weight

@@ -9,7 +9,7 @@ import sys
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +20,7 @@ from biopsy.processes.reading import read_plain
 from biopsy.processes.warm import ForkServer, ServerGoneError
 from biopsy.processes.watch import Ended, Limits, signal_name
 from biopsy.questions.transformations.question import PASSES, SOURCE, TARGET, ToolSpec
-from biopsy.questions.transformations.tool import Omission, TransformOrder
+from biopsy.questions.transformations.tools import Omission, TransformOrder
 from biopsy.text import first_line
 
 _CHILD = "biopsy.questions.transformations.child"
@@ -39,41 +39,21 @@ class ToolFailure:
     message: str
 
 
-@dataclass(frozen=True)
-class SampleFiles:
-    """The inputs of a model as files of .npz, one a sample; ``names`` are those of their tensors, in order."""
-
-    files: tuple[str, ...] = ()
-    names: tuple[str, ...] = ()
-
-
 class Transformer(ABC):
     """What transforms models. Use it in a ``with``."""
 
     release: str = ""
     """The release of the tool, empty where nobody can tell."""
 
-    def __enter__(self) -> Transformer:
-        return self
-
-    def __exit__(self, *exception: object) -> None:
-        self.close()
-
-    def close(self) -> None:  # noqa: B027 -- most have nothing to end
-        """End what was kept warm."""
-
     @abstractmethod
     def passes(self, source: Path) -> list[str]:
         """The names of the passes that may run on a model; none if they have no names. Raises BiopsyError."""
 
     @abstractmethod
-    def transform(
-        self, source: Path, target: Path, passes: Sequence[str] | None, samples: SampleFiles, *, cold: bool = False
-    ) -> ToolFailure | None:
+    def transform(self, order: TransformOrder, *, cold: bool = False) -> ToolFailure | None:
         """Write what becomes of a model; how the tool fails on it, None if it does not.
 
-        ``passes`` may run, all by default, none for the control. ``cold``: not in a fork of a warm process. Raises
-        BiopsyError if the tool cannot be run at all.
+        ``cold``: not in a fork of a warm process. Raises BiopsyError if the tool cannot be run at all.
         """
 
     def omission(self, passes: Sequence[str]) -> Omission:
@@ -119,19 +99,13 @@ class KnownTransformer(Transformer):
         answer = self._asked({"wants": "passes", "source": str(source.resolve())})
         return [] if isinstance(answer, ToolFailure) else list(map(str, answer["passes"]))
 
-    def transform(
-        self, source: Path, target: Path, passes: Sequence[str] | None, samples: SampleFiles, *, cold: bool = False
-    ) -> ToolFailure | None:
+    def transform(self, order: TransformOrder, *, cold: bool = False) -> ToolFailure | None:
         """Have the tool read one file and write the other."""
-        order = TransformOrder(
-            source=str(source.resolve()),
-            target=str(target.resolve()),
-            passes=None if passes is None else tuple(passes),
-            samples=samples.files if self._tool.wants_samples else (),
-            names=samples.names,
-        )
+        source, target = (Path(path).resolve() for path in (order.source, order.target))
         target.unlink(missing_ok=True)
-        answer = self._asked({"wants": "model", "order": asdict(order)}, cold=cold)
+        samples = order.samples if self._tool.wants_samples else ()
+        whole = replace(order, source=str(source), target=str(target), samples=samples)
+        answer = self._asked({"wants": "model", "order": asdict(whole)}, cold=cold)
         return answer if isinstance(answer, ToolFailure) else _written(target)
 
     def omission(self, passes: Sequence[str]) -> Omission:
@@ -187,25 +161,22 @@ class CommandTransformer(Transformer):
         del source
         return self._named if self._tells_passes else []
 
-    def transform(
-        self, source: Path, target: Path, passes: Sequence[str] | None, samples: SampleFiles, *, cold: bool = False
-    ) -> ToolFailure | None:
+    def transform(self, order: TransformOrder, *, cold: bool = False) -> ToolFailure | None:
         """Run the command."""
-        del samples, cold
+        target, words = Path(order.target), self._words
         target.unlink(missing_ok=True)
-        words = self._words
-        if passes is not None and not passes and self._control:
+        if order.passes == () and self._control:
             words = self._control
-        elif passes is not None and not passes and not self._tells_passes:
+        elif order.passes == () and not self._tells_passes:
             import onnx
 
             try:
-                onnx.save(onnx.load(source), target)
+                onnx.save(onnx.load(order.source), target)
             except Exception as error:  # what onnx raises at a model is what it says of it
                 return ToolFailure(type(error).__name__, str(error))
             return None
-        chosen = self._named if passes is None else passes
-        places = {SOURCE: str(source), TARGET: str(target), PASSES: ",".join(chosen)}
+        chosen = self._named if order.passes is None else order.passes
+        places = {SOURCE: order.source, TARGET: order.target, PASSES: ",".join(chosen)}
         place = re.compile("|".join(map(re.escape, places)))  # what a name puts in one of them is no place again
         command = [place.sub(lambda found: places[found.group()], word) for word in words]
         try:

@@ -1,27 +1,24 @@
-"""The changes that are tried: settings and releases of the engine, then the fewest patches of the model, which are
-marks, barriers, higher precision and other spellings.
+"""The changes that are tried: releases of the engine, and the fewest patches of the model, which are marks, barriers,
+higher precision and other spellings.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
+from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeAlias
 
 from biopsy import errors
-from biopsy.checks.outcome import Outcome
 from biopsy.engines.other_release.classes import RELEASE
 from biopsy.engines.registry import EngineSpec, find_class, release_now, release_settings
 from biopsy.model import infer
-from biopsy.questions.builds.flags import SettingProbe, Tried, switches_of
-from biopsy.questions.builds.settings import CheckTemplate, SettingChange
+from biopsy.questions.builds.settings import SettingChange
 from biopsy.questions.precision.caster import Assembly, mixed
 from biopsy.questions.precision.formats import BF16, FP16, FP32, FP64, OF_ELEM, Format, Weights
 from biopsy.questions.precision.plan import Layer, PlannedGraph, PrecisionPlan, plan_of, without_functions
-from biopsy.questions.workarounds.patch import Patch
-from biopsy.questions.workarounds.question import ChangeCandidate, Kind, of_patches
-from biopsy.questions.workarounds.result import TriedChange
+from biopsy.questions.workarounds.question import ChangeCandidate, Kind, Patch, of_patches
 from biopsy.questions.workarounds.spellings.table import barriers, spellings
 from biopsy.reduction.passes.editing import copied, described
 from biopsy.search.drive import drive, first_that
@@ -29,28 +26,6 @@ from biopsy.search.subset import minimal_subsets, shortest
 
 if TYPE_CHECKING:
     import onnx
-
-
-def settings_that_pass(
-    probe: SettingProbe, template: CheckTemplate, model: Path, weights_folder: Path | None
-) -> list[ChangeCandidate]:
-    """The smallest changes of settings with which the check passes. ``probe`` has seen the failure."""
-    answer = switches_of(probe, template, model, weights_folder)
-    return [setting_candidate(switch.change) for switch in answer.switches]
-
-
-def setting_candidate(change: SettingChange) -> ChangeCandidate:
-    """A change of settings as what may be a workaround."""
-    return ChangeCandidate(kind="setting", text=change.text, change=change)
-
-
-def refused(tried: Sequence[Tried]) -> Iterator[TriedChange]:
-    """The changes of settings with which the check does not pass, or cannot say."""
-    for one in tried:
-        if one.gone:
-            continue
-        why = "the check still fails" if one.outcome is Outcome.REPRODUCES else f"{one.outcome.value}: {one.reason}"
-        yield TriedChange(kind="setting", text=one.change.text, right=False, reason=" ".join(why.split())[:300])
 
 
 # Releases
@@ -242,24 +217,15 @@ def candidates_of(kind: Kind, model: onnx.ModelProto, nodes: Sequence[int], hold
     Where none is enough by itself, the fewest that are together: that search assumes that a further patch does no harm.
     """
     patches = sorted(_MAKERS[kind](model, nodes), key=lambda patch: len(patch.nodes))[:_MOST_SINGLES]
-    singles = 0
-    for candidate in (of_patches([patch]) for patch in patches):
-        if holds(candidate):
-            singles += 1
-            yield candidate
-            if singles == _ENOUGH:
-                return
-    if not singles and len(patches) > 1:
-        yield from _together(patches, holds)
-
-
-def _together(patches: Sequence[Patch], holds: Holds) -> Iterator[ChangeCandidate]:
-    """The smallest sets of patches; of several that change the same nodes only the first is among them."""
-    chosen: list[Patch] = []
+    found = False
+    for candidate in islice(filter(holds, (of_patches([patch]) for patch in patches)), _ENOUGH):
+        found = True
+        yield candidate
+    chosen: list[Patch] = []  # of several that change the same nodes only the first is tried with others
     for patch in patches:
         if not any(set(patch.nodes) & set(other.nodes) for other in chosen) or patch.kind == "mark":
             chosen.append(patch)
-    if len(chosen) < 2:
+    if found or len(chosen) < 2:
         return
     known: dict[tuple[int, ...], bool] = {}
 

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from biopsy.model import walk
-from biopsy.questions.workarounds.patch import Patch
+from biopsy.questions.workarounds.question import Patch
 from biopsy.questions.workarounds.spellings.elementwise import GELU_BY_ERF, GELU_BY_TANH
 from biopsy.questions.workarounds.spellings.layers import normalized
 from biopsy.questions.workarounds.spellings.site import FLOAT, Drafts, Site, unmatched

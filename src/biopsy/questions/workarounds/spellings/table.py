@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 from biopsy.model import onnx_native, parts, walk
 from biopsy.model.tensor_type import TensorType
-from biopsy.questions.workarounds.patch import Patch, PatchKind
+from biopsy.questions.workarounds.question import Patch, PatchKind
 from biopsy.questions.workarounds.spellings import definitions, elementwise, layers, tensors
 from biopsy.questions.workarounds.spellings.site import (
     Draft,
