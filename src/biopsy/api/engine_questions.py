@@ -13,7 +13,6 @@ from biopsy import errors, events
 from biopsy.api.arguments import (
     Folder,
     Model,
-    index_of,
     model_file,
     require_check,
     require_choice,
@@ -274,7 +273,6 @@ def releases(
             model=path,
             rules=rules_of(rules),
             weights=weights,
-            operators=frozenset(node.op_type for node in index_of(path, weights).nodes),
             timeout=check_timeout,
         )
         options = ReleaseSearchOptions(every=every, allow_vacuous=allow_vacuous_check)

@@ -7,10 +7,11 @@ from collections.abc import Mapping
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from biopsy import errors, events
 from biopsy.checks.command_line import OwnRun, parse
+from biopsy.checks.warm import command_check
 from biopsy.checks.words import as_word
 from biopsy.cli.advice import Advice, resume_line, say_advice
 from biopsy.cli.arguments import checks, engines, types
@@ -19,6 +20,8 @@ from biopsy.cli.arguments.groups import ModelOption, WeightsFolderOption
 from biopsy.cli.console import Console
 from biopsy.cli.debug import checking, other_machines
 from biopsy.cli.debug.reduce_options import ReduceOptions
+from biopsy.cli.debug.reduction_report import ReductionReport
+from biopsy.cli.debug.reduction_report import say_result as say_reduction
 from biopsy.cli.progress import CheckProgress, shows
 from biopsy.cli.report import ReportOption
 from biopsy.engines.base import ModelInput
@@ -27,16 +30,26 @@ from biopsy.findings.model import model_tree_of
 from biopsy.findings.report import machine_tree, versions_tree
 from biopsy.model.index import index_file
 from biopsy.model.load import read_bytes
+from biopsy.processes.environments.interpreter import interpreter_of
+from biopsy.processes.environments.releases import Release, releases
 from biopsy.processes.own_process import processors
+from biopsy.questions.releases.find import ReleaseSearch, ReleaseSearchOptions
+from biopsy.questions.releases.findings import ReleaseFindings
+from biopsy.questions.releases.question import (
+    PYTHON_VARIABLE,
+    NamedReleases,
+    ReleaseCheck,
+    ReleaseQuestion,
+    ReleaseSpan,
+    engine_of,
+    has_place,
+    requirements_of,
+    span_of,
+)
+from biopsy.questions.releases.runs import ReleaseRuns, RunsElsewhere, RunsHere, installed
+from biopsy.reduction.job import run_job
 from biopsy.reduction.result import inputs_file
 from biopsy.text import count, did_you_mean, is_refused, line_of, printable, series, shortened
-
-if TYPE_CHECKING:
-    from biopsy.processes.environments.releases import Release
-    from biopsy.questions.releases.find import ReleaseSearch
-    from biopsy.questions.releases.findings import ReleaseFindings
-    from biopsy.questions.releases.question import ReleaseCheck, ReleaseQuestion, ReleaseSpan
-    from biopsy.questions.releases.runs import ReleaseRuns
 
 REST_OPTIONS = checks.REST_OPTIONS
 
@@ -172,7 +185,6 @@ def derived_files(args: argparse.Namespace) -> types.Derived:
 def execute(args: argparse.Namespace, console: Console) -> int:
     """Find the release; raises what ends with another status than 0."""
     from biopsy.findings.answers import releases_verdict
-    from biopsy.questions.releases.runs import RunsElsewhere, RunsHere
 
     options = VersionOptions.of(args)
     words = options.words_of_check
@@ -215,8 +227,6 @@ def _search(
     runs: ReleaseRuns,
 ) -> ReleaseSearch:
     """The search, with the whole model or, if that was asked for, with the smallest part of it that fails."""
-    from biopsy.questions.releases.find import ReleaseSearch, ReleaseSearchOptions
-
     how = ReleaseSearchOptions(every=options.every, allow_vacuous=options.allow_vacuous_check)
     search = ReleaseSearch(question, span, progress, how, runs=runs)
     if not options.reduce:
@@ -245,7 +255,6 @@ def _found(options: VersionOptions, console: Console, search: ReleaseSearch) -> 
 def _question(options: VersionOptions, words: list[str], console: Console) -> ReleaseQuestion:
     """The question of a command line. Raises UsageError, ModelError."""
     from biopsy.cli.run.names import require_names_of_check
-    from biopsy.questions.releases.question import PYTHON_VARIABLE, ReleaseQuestion
 
     model, folder = options.model, options.external_data_dir
     ModelInput(read_bytes(model), folder or model.parent, model)  # checks what it names
@@ -258,7 +267,6 @@ def _question(options: VersionOptions, words: list[str], console: Console) -> Re
         model=model,
         rules=options.rules(),
         weights=folder,
-        operators=frozenset(node.op_type for node in index_file(model, folder).nodes),
         default_name=checks.DEFAULT_CANDIDATE,
         timeout=options.check_timeout,
     )
@@ -266,18 +274,12 @@ def _question(options: VersionOptions, words: list[str], console: Console) -> Re
 
 def _span(options: VersionOptions, question: ReleaseQuestion) -> ReleaseSpan:
     """The releases that a command line asks for. Raises UsageError, CannotInstall."""
-    from biopsy.processes.environments.releases import releases
-    from biopsy.questions.releases.question import NamedReleases, span_of
-
     known = releases(options.package, python=question.check.python)
     return span_of(options.package, known, NamedReleases(good=options.good, bad=options.bad, versions=options.versions))
 
 
 def _check(options: VersionOptions, check: list[str]) -> ReleaseCheck:
     """The words of the check with a place for the release."""
-    from biopsy.processes.environments.interpreter import interpreter_of
-    from biopsy.questions.releases.question import ReleaseCheck, engine_of, has_place, requirements_of
-
     package, engine = options.package, options.engine
     beside = requirements_of(package, options.beside)
     command = parse(check)
@@ -408,12 +410,7 @@ def _piece(options: VersionOptions, console: Console, question: ReleaseQuestion,
 
     Raises what a reduction raises, UsageError for a check whose words do not say where the release belongs.
     """
-    from biopsy.checks.warm import command_check
     from biopsy.cli.debug.reduce_job import job_of
-    from biopsy.cli.debug.reduction_report import ReductionReport
-    from biopsy.cli.debug.reduction_report import say_result as say_reduction
-    from biopsy.questions.releases.runs import installed
-    from biopsy.reduction.job import run_job
 
     check, shown = question.check, "all" if options.show_output else "none" if options.hide_fail_output else "original"
     if not check.names_release:

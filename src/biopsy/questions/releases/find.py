@@ -16,7 +16,6 @@ from biopsy.checks.command_line import OwnRun, parse
 from biopsy.checks.judge import Rules
 from biopsy.checks.outcome import Outcome
 from biopsy.engines.registry import EngineSpec, find_class
-from biopsy.model.index import index_file
 from biopsy.processes.environments.releases import Release, releases
 from biopsy.processes.environments.requirements import normalized
 from biopsy.questions.releases.findings import ReleaseBorder, ReleaseFindings, TriedRelease
@@ -92,7 +91,7 @@ def _question_of(asked: FailingModel, engine: EngineSpec, package: str, rules: R
         check=made,
         model=asked.model,
         rules=Rules() if rules is None else rules,
-        operators=frozenset(node.op_type for node in index_file(asked.model, asked.weights_folder).nodes),
+        weights=asked.weights_folder,
     )
 
 

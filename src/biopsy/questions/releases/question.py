@@ -7,6 +7,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from importlib import metadata
 from pathlib import Path
 
@@ -19,6 +20,7 @@ from biopsy.checks.command_line import LOAD_OUTPUTS, OwnRun, parse
 from biopsy.checks.judge import Rules
 from biopsy.checks.outcome import Evidence
 from biopsy.engines.registry import EngineSpec, engines_of_distribution, release_settings
+from biopsy.model.index import index_file
 from biopsy.processes.environments.interpreter import Interpreter
 from biopsy.processes.environments.prepared import Environment
 from biopsy.processes.environments.releases import Release
@@ -152,18 +154,21 @@ def has_place(words: Sequence[str]) -> bool:
 class ReleaseQuestion:
     """Which model fails which check. ``default_name`` stands for it in the words, as ``{}`` does.
 
-    ``weights`` is the folder of its external weights, if that is not its own. ``operators`` are the types of its nodes:
-    messages of releases are told apart by those that they name. ``timeout`` is in seconds; None for 20 times as long as
-    the first run took, at least 60.
+    ``weights`` is the folder of its external weights, if that is not its own. ``timeout`` is in seconds; None for 20
+    times as long as the first run took, at least 60.
     """
 
     check: ReleaseCheck
     model: Path
     rules: Rules = field(default_factory=Rules)
     weights: Path | None = None
-    operators: frozenset[str] = frozenset()
     default_name: str = "{}"
     timeout: float | None = None
+
+    @cached_property
+    def operators(self) -> frozenset[str]:
+        """The types of the nodes: messages of releases are told apart by those that they name."""
+        return frozenset(node.op_type for node in index_file(self.model, self.weights).nodes)
 
 
 # Which releases are looked at, and where the search begins: from what a person said of good and bad ones.

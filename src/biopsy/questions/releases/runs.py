@@ -16,7 +16,7 @@ from contextlib import AbstractContextManager, ExitStack, contextmanager, suppre
 from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
-from typing import Protocol, TypeAlias
+from typing import TypeAlias
 
 from biopsy import errors, events
 from biopsy.checks.command import CommandCheck
@@ -61,36 +61,6 @@ class ReleaseRun:
     is_bare: bool = False
 
 
-class ReleaseRuns(Protocol):
-    """Whoever runs checks with releases."""
-
-    @property
-    def ahead(self) -> int:
-        """How many runs, or what they need, may be begun at once; one: what is foreseen is of no use."""
-
-    def opened(
-        self, check: ReleaseCheck, release: Release, listener: events.Listener
-    ) -> AbstractContextManager[Environment | None]:
-        """Have a release to run the check with, as long as it is open. Raises CannotInstall, if not its runs do."""
-
-    def command(self, run: ReleaseRun) -> CommandCheck:
-        """The command of a run; where its environment is not known yet, with a place for it."""
-
-    def run(self, run: ReleaseRun) -> tuple[Evidence, Environment]:
-        """What the check leaves with the release that is open, and where. Raises CheckError if it cannot be run,
-        CannotInstall.
-        """
-
-    def expect(self, run: ReleaseRun, times: int) -> None:
-        """Say that this run will be asked for so many times: the runs may begin."""
-
-    def foresee(self, runs: Iterable[ReleaseRun]) -> None:
-        """Say what may be asked for next, the likeliest first; what was foreseen before and is none of it is not."""
-
-    def close(self) -> None:
-        """Stop what nobody waits for any more."""
-
-
 class RunsHere:
     """Runs in environments of this machine, one at a time. ``ahead`` environments are made at once.
 
@@ -107,7 +77,7 @@ class RunsHere:
 
     @contextmanager
     def opened(self, check: ReleaseCheck, release: Release, listener: events.Listener) -> Iterator[Environment | None]:
-        """The environment is made, if there is none, and kept meanwhile. Raises CannotInstall."""
+        """Have a release to run the check with, as long as it is open: its environment. Raises CannotInstall."""
         begun = self._begun.get(release.version)
         if begun is not None:
             begun.result()
@@ -120,7 +90,7 @@ class RunsHere:
         return run.check.command(run.release.version, self._environment, run.default_name, run.timeout)
 
     def run(self, run: ReleaseRun) -> tuple[Evidence, Environment]:
-        """Run it."""
+        """What the check leaves with the release that is open, and where. Raises CheckError if it cannot be run."""
         assert self._environment is not None
         if not run.is_bare:
             return run_check(Task(self.command(run), run.model, None, run.original)), self._environment
@@ -130,10 +100,13 @@ class RunsHere:
             return run_check(Task(command, run.model, None, run.original)), self._environment
 
     def expect(self, run: ReleaseRun, times: int) -> None:
-        """Each is run when it is asked for."""
+        """A run will be asked for so many times. Each is begun when it is asked for."""
 
     def foresee(self, runs: Iterable[ReleaseRun]) -> None:
-        """Begin to make the environments, each once, in this order; those that wait from before are dropped."""
+        """These may be asked for next, the likeliest first: their environments are made.
+
+        Each is made once; those that wait from before are dropped.
+        """
         for version, future in list(self._begun.items()):
             if future.cancel():
                 del self._begun[version]
@@ -252,6 +225,10 @@ _own_interpreter = cache(interpreter_of)
 def _interpreter_of(check: ReleaseCheck) -> Interpreter:
     """That which the releases were chosen for."""
     return check.python or _own_interpreter()
+
+
+ReleaseRuns: TypeAlias = RunsHere | RunsElsewhere
+"""Whoever runs checks with releases. ``ahead`` says how many runs, or what they need, may be begun at once."""
 
 
 # On the other machine

@@ -1,16 +1,22 @@
-"""Transforming a model and looking at what became of it: the check that a reduction asks, and the search for the
-fewest passes that break it.
+"""Transforming a model and looking at what became of it: a tool at work, each transformation in a process of its own,
+which is a fork of a warm one where that is possible; the check that a reduction asks; and the search for the fewest
+passes that break it.
 """
 
 from __future__ import annotations
 
 import itertools
+import json
+import re
+import sys
 import time
 from abc import abstractmethod
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from shutil import copyfile
+from typing import Any, TypeAlias
 
 from numpy import savez
 
@@ -22,22 +28,203 @@ from biopsy.engines.base import ModelInput
 from biopsy.engines.runner import Inputs
 from biopsy.engines.runner import feeds_for as feeds_of_model
 from biopsy.model.index import index_file
-from biopsy.processes.watch import Stop
+from biopsy.processes import process
+from biopsy.processes.own_process import other_python, own_python
+from biopsy.processes.reading import read_plain
+from biopsy.processes.warm import ForkServer, ServerGoneError
+from biopsy.processes.watch import Ended, Limits, Stop, signal_name
 from biopsy.questions.transformations.findings import PassFindings
-from biopsy.questions.transformations.question import CommandQuestion
-from biopsy.questions.transformations.tools import TransformOrder
-from biopsy.questions.transformations.transformer import ToolFailure, Transformer
+from biopsy.questions.transformations.question import PASSES, SOURCE, TARGET, CommandQuestion, ToolSpec
+from biopsy.questions.transformations.tools import Omission, TransformOrder
 from biopsy.questions.transformations.verdict import CannotTellError, EngineVerdicts, Runs
 from biopsy.search.drive import drive, first_that
 from biopsy.search.subset import minimal_subsets, shortest
 from biopsy.session.judging import CheckRuns
 from biopsy.tensors.files import read_feeds, write_feeds
 from biopsy.tensors.results import Feed
-from biopsy.text import line_of, some_of
+from biopsy.text import first_line, line_of, some_of
+
+_CHILD = "biopsy.questions.transformations.child"
+_MOST_BYTES = 1 << 20
+_MOST_SHOWN = 2000
+
+
+@dataclass(frozen=True)
+class ToolFailure:
+    """How a tool failed on a model: ``kind`` is the type of its exception, a signal, ``Timeout``, or ``NoModel``.
+
+    ``message`` is what it said, in its own words.
+    """
+
+    kind: str
+    message: str
+
+
+class KnownTransformer:
+    """A known tool, in the interpreter ``python``. ``scratch`` is a folder for transient files."""
+
+    def __init__(self, spec: ToolSpec, python: Path, scratch: Path, limits: Limits) -> None:
+        assert spec.known is not None
+        self._tool = spec.known(spec.settings)
+        start = own_python(_CHILD) if str(python) == sys.executable else other_python(python, _CHILD)
+        self._words = [*start, spec.name, json.dumps(dict(spec.settings))]
+        self._name = spec.text
+        self._scratch = scratch
+        self._limits = limits
+        self._numbers = itertools.count()
+        self.release = ""
+        self._server: ForkServer | None = None
+        with suppress(ServerGoneError):
+            self._server = ForkServer(self._words)
+
+    def close(self) -> None:
+        """End the warm process."""
+        server, self._server = self._server, None
+        if server is not None:
+            server.close()
+
+    def learn_release(self) -> None:
+        """Find out the release of the tool. Raises BiopsyError if it cannot be imported."""
+        answer = self._asked({"wants": "version"})
+        if isinstance(answer, ToolFailure):
+            raise errors.BiopsyError(
+                f"{self._name} does not work here: {answer.kind}: {first_line(answer.message)}",
+                next_steps=[f"--package {self._tool.package}    takes it from an environment of its own"],
+            )
+        self.release = str(answer["version"])
+
+    def passes(self, source: Path) -> list[str]:
+        """Those that the tool names for this model; none where it fails on it so early."""
+        answer = self._asked({"wants": "passes", "source": str(source.resolve())})
+        return [] if isinstance(answer, ToolFailure) else list(map(str, answer["passes"]))
+
+    def transform(self, order: TransformOrder, *, cold: bool = False) -> ToolFailure | None:
+        """Write what becomes of a model; how the tool fails on it, None if it does not.
+
+        ``cold``: not in a fork of a warm process. Raises BiopsyError if the tool cannot be run at all.
+        """
+        source, target = (Path(path).resolve() for path in (order.source, order.target))
+        target.unlink(missing_ok=True)
+        samples = order.samples if self._tool.wants_samples else ()
+        whole = replace(order, source=str(source), target=str(target), samples=samples)
+        answer = self._asked({"wants": "model", "order": asdict(whole)}, cold=cold)
+        return answer if isinstance(answer, ToolFailure) else _written(target)
+
+    def omission(self, passes: Sequence[str]) -> Omission:
+        """As the tool itself is told."""
+        return self._tool.omission(passes)
+
+    def _asked(self, request: Mapping[str, Any], *, cold: bool = False) -> dict[str, Any] | ToolFailure:
+        """What came of a request."""
+        told = self._scratch / f"answer-{next(self._numbers)}.json"
+        try:
+            ended = self._run({**request, "answer": str(told)}, cold=cold)
+            if ended.cause != "itself" or ended.status < 0:
+                return _death(ended)
+            try:
+                found = json.loads(read_plain(told, _MOST_BYTES))
+                if "error" in found:
+                    return ToolFailure(str(found["error"]["kind"]), str(found["error"]["message"]))
+                return dict(found["answer"])
+            except FileNotFoundError:
+                return ToolFailure(f"exit status {ended.status}", _printed(ended))
+            except (OSError, ValueError, KeyError, TypeError) as error:
+                what = f"the process of {self._name} gave an answer that is not understood: {error}"
+                raise errors.BiopsyError(what) from error
+        finally:
+            told.unlink(missing_ok=True)
+
+    def _run(self, request: Mapping[str, Any], *, cold: bool) -> Ended:
+        if self._server is not None and not cold:
+            try:
+                return self._server.run(request, lambda: self._limits)
+            except ServerGoneError:
+                self.close()  # it was never warm: a process of its own tells why
+                Path(request["answer"]).unlink(missing_ok=True)
+        return process.run([*self._words, json.dumps(request)], lambda: self._limits)
+
+
+class CommandTransformer:
+    """A command of the user's. In its words, ``{}`` is the model, ``{out}`` the file to write, ``{passes}`` the passes.
+
+    ``control`` is the command that only loads and saves, if there is one: else the control is that of onnx.
+    ``named`` are the passes that the user names.
+    """
+
+    release = ""  # nobody can tell
+
+    def __init__(self, spec: ToolSpec, limits: Limits, control: ToolSpec | None, named: Sequence[str]) -> None:
+        self._words = spec.words
+        self._control = control.words if control is not None else ()
+        self._named = list(named)
+        self._limits = limits
+        self._tells_passes = any(PASSES in word for word in spec.words)
+
+    def passes(self, source: Path) -> list[str]:
+        """Those that the user names, if the command takes them."""
+        return self._named if self._tells_passes else []
+
+    def omission(self, passes: Sequence[str]) -> Omission:
+        """Nobody knows how the command leaves passes out."""
+        return Omission()
+
+    def transform(self, order: TransformOrder, *, cold: bool = False) -> ToolFailure | None:
+        """Run the command."""
+        target, words = Path(order.target), self._words
+        target.unlink(missing_ok=True)
+        if order.passes == () and self._control:
+            words = self._control
+        elif order.passes == () and not self._tells_passes:
+            import onnx
+
+            try:
+                onnx.save(onnx.load(order.source), target)
+            except Exception as error:  # what onnx raises at a model is what it says of it
+                return ToolFailure(type(error).__name__, str(error))
+            return None
+        chosen = self._named if order.passes is None else order.passes
+        places = {SOURCE: order.source, TARGET: order.target, PASSES: ",".join(chosen)}
+        place = re.compile("|".join(map(re.escape, places)))  # what a name puts in one of them is no place again
+        command = [place.sub(lambda found: places[found.group()], word) for word in words]
+        try:
+            ended = process.run(command, lambda: self._limits)
+        except process.CannotStartError as error:
+            raise errors.UsageError(f"--by: {command[0]} cannot be started: {error.reason}") from error
+        if ended.cause != "itself" or ended.status < 0:
+            return _death(ended)
+        if ended.status != 0:
+            lines = [line for line in _printed(ended).splitlines() if line.strip()]
+            return ToolFailure(f"exit status {ended.status}", lines[-1] if lines else "")
+        return _written(target)
+
+
+Transformer: TypeAlias = KnownTransformer | CommandTransformer
+"""What transforms models."""
+
+
+def _death(ended: Ended) -> ToolFailure:
+    seconds = {"time": ("Timeout", "it took too long"), "memory": ("OutOfMemory", "it took more memory than it may")}
+    if ended.cause in seconds:
+        return ToolFailure(*seconds[ended.cause])
+    return ToolFailure(signal_name(-ended.status), _printed(ended))
+
+
+def _printed(ended: Ended) -> str:
+    return ended.output[-_MOST_SHOWN:].decode("utf-8", "replace").strip()
+
+
+def _written(target: Path) -> ToolFailure | None:
+    """Whether the tool has written what it should."""
+    if target.is_file() and not target.is_symlink() and target.stat().st_size:
+        return None
+    return ToolFailure("NoModel", "it ended without an error and wrote no model")
+
+
+# The check: a candidate is transformed, and what comes of it is judged.
 
 ORIGINAL = "{original}"
 
-_MOST_BYTES = (1 << 31) - (1 << 24)
+_MOST_WEIGHTS = (1 << 31) - (1 << 24)
 """Of weights in one file, which protobuf limits, with some room for the rest of the model."""
 
 
@@ -105,7 +292,7 @@ class TransformationCheck(Check):
             if index.has_external_data:
                 import onnx
 
-                if index.weight_bytes > _MOST_BYTES:
+                if index.weight_bytes > _MOST_WEIGHTS:
                     raise errors.CheckError(
                         f"the weights of {candidate} are more than fits into one file of ONNX (2 GB), which tools are "
                         "given here",

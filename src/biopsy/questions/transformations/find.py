@@ -26,9 +26,12 @@ from biopsy.processes.writing import write_whole
 from biopsy.questions.transformations.check import (
     STAGE,
     CommandOfUser,
+    CommandTransformer,
     EngineCheck,
+    KnownTransformer,
     PassSearch,
     TransformationCheck,
+    Transformer,
     judged_by,
 )
 from biopsy.questions.transformations.findings import (
@@ -47,7 +50,6 @@ from biopsy.questions.transformations.question import (
     SameEngine,
     TransformationQuestion,
 )
-from biopsy.questions.transformations.transformer import CommandTransformer, KnownTransformer, Transformer
 from biopsy.questions.transformations.verdict import EngineVerdicts
 from biopsy.reduction.job import RecordingOptions, ReductionJob, run_job
 from biopsy.reduction.result import Reduction, Target, inputs_file
@@ -281,6 +283,12 @@ class _TransformationSearch:
         failed = check.cold().transformed(small, after, fed)
         written = None if failed is not None or output is None else after_file(output)
         index, index_after = index_file(small), None if failed is not None else _index_of(after)
+        after_lines: tuple[str, ...] = ()
+        if failed is None:
+            try:
+                after_lines = model_lines(after)
+            except errors.ModelError as error:
+                after_lines = (f"no model: {first_line(error.summary)}",)
         if written is not None:
             data = after.read_bytes()
             if index_after is not None and index_after.has_external_data:
@@ -295,7 +303,7 @@ class _TransformationSearch:
             nodes_before=len(self.question.index.nodes),
             nodes=reduction.nodes if reduction is not None else tuple(node.label for node in index.nodes),
             before=model_lines(small),
-            after=_lines_of(after) if failed is None else (),
+            after=after_lines,
             made=() if index_after is None else tuple(node.label for node in index_after.nodes),
             sources=reduction.sources if reduction is not None else sources_of(index),
         )
@@ -338,13 +346,6 @@ def _require_told(judged: Judged, what: str) -> None:
             f"nothing can be said of {what}: {judged.reason}",
             next_steps=["--atol 1e-2 --rtol 1e-2    decide then alone"],
         )
-
-
-def _lines_of(path: Path) -> tuple[str, ...]:
-    try:
-        return model_lines(path)
-    except errors.ModelError as error:
-        return (f"no model: {first_line(error.summary)}",)
 
 
 # What a question about a tool must say, or its answer would be the same whatever the tool does.

@@ -96,7 +96,6 @@ class Tool(ABC):
 
     def passes(self, source: str) -> list[str]:
         """The names of the passes that may run on a model, in their order; none if they have no names."""
-        del source
         return []
 
     @abstractmethod
@@ -105,7 +104,6 @@ class Tool(ABC):
 
     def omission(self, passes: Sequence[str]) -> Omission:
         """How a user leaves these passes out."""
-        del passes
         return Omission()
 
 
@@ -133,7 +131,6 @@ class OnnxSlim(Tool):
 
     def passes(self, source: str) -> list[str]:
         """Optimizations but for the fusion as a whole, then the patterns of that."""
-        del source
         return [*(name for name in _optimizations() if name != _FUSION), _SHAPES, *_patterns()]
 
     def transform(self, order: TransformOrder) -> None:
@@ -213,7 +210,6 @@ class OnnxSim(Tool):
 
     def passes(self, source: str) -> list[str]:
         """Constant folding and shape inference, then the optimizers that the release has."""
-        del source
         compiled = import_module("onnxsim.onnxsim_cpp2py_export")
         listed = getattr(compiled, "list_default_optimizers", None) or getattr(
             compiled, "_get_default_optimizers", None
@@ -257,7 +253,6 @@ class OnnxOptimizer(Tool):
 
     def passes(self, source: str) -> list[str]:
         """Those that fuse and eliminate, which are the default."""
-        del source
         return list(import_module("onnxoptimizer").get_fuse_and_elimination_passes())
 
     def transform(self, order: TransformOrder) -> None:
@@ -351,7 +346,6 @@ class OnnxRuntimeTransformers(Tool):
 
     def passes(self, source: str) -> list[str]:
         """Fusions that are on by themselves."""
-        del source
         options = self._options()
         return [name for name, value in vars(options).items() if name.startswith("enable_") and value is True]
 
@@ -409,7 +403,6 @@ class OnnxScript(Tool):
 
     def passes(self, source: str) -> list[str]:
         """Folding and inlining, then the rules."""
-        del source
         return [_FOLDING, _INLINING, *dict.fromkeys(_names_of_rules())]
 
     def transform(self, order: TransformOrder) -> None:

@@ -372,8 +372,12 @@ class Site:
         return name
 
     def forget(self) -> None:
-        """Give back the names of what was written, which is no more."""
+        """Give back the names of what was written."""
         self.scope.taken.difference_update(self._names)
+
+    def begin_anew(self) -> None:
+        """Drop what was written."""
+        self.forget()
         self.written.clear()
         self._scalars.clear()
 

@@ -199,7 +199,7 @@ def drafted(spelling: Spelling, site: Site) -> list[str] | None:
         try:
             draft = spelling.draft(site, **names)
         except (Unmatched, *_OF_A_DAMAGED_MODEL):
-            site.forget()
+            site.begin_anew()
             continue
         site.absorbed |= places
         results = [draft] if isinstance(draft, str) else list(draft)
