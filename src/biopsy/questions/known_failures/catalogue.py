@@ -147,8 +147,10 @@ class KnownFailure:
     def release_kind(self, release: str) -> ReleaseKind:
         """What is known of a release of the package."""
         version = release_of(release)
+        if version is None:
+            return "unknown"
         known: list[tuple[ReleaseKind, str]] = [("fails", self.fails), ("mended", self.mended)]
-        for kind, specifier in known if version is not None else []:
+        for kind, specifier in known:
             if specifier and SpecifierSet(specifier).contains(version, prereleases=True):
                 return kind
         return "unknown"

@@ -357,7 +357,7 @@ def entry_text(fingerprint: Fingerprint, seen: SeenFailure, title: str = "", iss
     except errors.EngineMissing:
         package = seen.engine
     version = release_of(seen.release)
-    signature = {"stage": seen.stage, "kinds": [seen.kind] if seen.kind else []}
+    signature: dict[str, object] = {"stage": seen.stage, "kinds": [seen.kind] if seen.kind else []}
     signature = {key: value for key, value in signature.items() if value}
     parts: list[tuple[str, dict[str, object]]] = [
         ("", {"biopsy_known": VERSION}),
@@ -380,7 +380,7 @@ def entry_text(fingerprint: Fingerprint, seen: SeenFailure, title: str = "", iss
             {"workarounds": []},
         ),
     ]
-    lines = []
+    lines: list[str] = []
     for comment, values in parts:
         lines += [f"# {comment}\n"] if comment else []
         lines += [yaml.safe_dump(values, sort_keys=False, allow_unicode=True, width=100)]

@@ -347,7 +347,7 @@ class VariationTask:
         for number in range(_MOST_AT_ONCE if len(free) > 1 else 0):
             edits = [some[number % len(some)].edit for some in free]
             trial = self._laboratory.changed(in_turn(edits), "all that may vary at once")
-            answer = "invalid" if trial is None else self._answer(trial)
+            answer: Answer = "invalid" if trial is None else self._answer(trial)
             answers += [answer] if answer in {"fails", "passes"} else []
             if len(answers) == _AT_ONCE:
                 break
