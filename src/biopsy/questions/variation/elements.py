@@ -151,8 +151,12 @@ def input_features(fed: FedModel) -> Iterator[Feature]:
     """The values of every input that can be fed."""
     for name, values in fed.feeds[0].items() if fed.feeds else ():
         if values.dtype.kind in "fiub" and values.size:
-            alternatives = _alternatives(values, lambda change, name=name: lambda fed: fed.with_fed(name, change))
+            alternatives = _alternatives(values, partial(_fed_otherwise, name))
             yield Feature(what="input", name=name, present="", alternatives=alternatives)
+
+
+def _fed_otherwise(name: str, change: Callable[[Array], Array]) -> Edit:
+    return lambda fed: fed.with_fed(name, change)
 
 
 def _alternatives(values: Array, edit_by: Callable[[Callable[[Array], Array]], Edit]) -> list[Alternative]:
@@ -185,9 +189,13 @@ def weight_features(fed: FedModel) -> Iterator[Feature]:
             name,
             value,
             {other: kind for other, kind in wanted.items() if limits.min <= other <= limits.max},
-            lambda value, number=number: _weighed_otherwise([number], partial(np.full_like, fill_value=value)),
+            partial(_filled_otherwise, number),
             (max(value - _FARTHEST, int(limits.min)), min(value + _FARTHEST, int(limits.max))),
         )
+
+
+def _filled_otherwise(number: int, value: int) -> Edit:
+    return _weighed_otherwise([number], partial(np.full_like, fill_value=value))
 
 
 def _weighed_otherwise(numbers: list[int], change: Callable[[Array], Array]) -> Edit:
