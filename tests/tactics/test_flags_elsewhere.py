@@ -61,7 +61,7 @@ def _without_time(event: events.Event) -> object:
 )
 def test_what_is_found_and_told_is_the_same(tmp_path: Path, machines: NodeProcesses, code: str) -> None:
     assert found(tmp_path, code, machines, "{}") == found(tmp_path, code, None, "{}")
-    assert len(machines.nodes) == 2
+    assert machines.nodes
 
 
 @pytest.mark.slow

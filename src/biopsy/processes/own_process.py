@@ -189,6 +189,29 @@ class HeldSignals:
             self._handlers[number](number, frame)
 
 
+@contextmanager
+def kept_signal_stack() -> Iterator[None]:
+    """The stack on which this thread handles signals is afterwards what it was.
+
+    OpenVINO's CPU plug-in gives the thread that loads it a stack of its own, and frees that in the thread that
+    unloads it, whichever that is: the next signal, such as Ctrl-C, would end this process by SIGSEGV.
+    """
+    if not sys.platform.startswith("linux"):
+        yield
+        return
+    import ctypes
+
+    class Stack(ctypes.Structure):
+        _fields_ = (("place", ctypes.c_void_p), ("flags", ctypes.c_int), ("size", ctypes.c_size_t))
+
+    before, system = Stack(), ctypes.CDLL(None)
+    system.sigaltstack(None, ctypes.byref(before))
+    try:
+        yield
+    finally:
+        system.sigaltstack(ctypes.byref(before), None)
+
+
 # The end of a process of ours: nothing that is loaded is taken apart.
 
 

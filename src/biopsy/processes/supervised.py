@@ -190,7 +190,10 @@ def _next_signal(watched: frozenset[signal.Signals], patience: float | None) -> 
     """The next signal that comes, and whether it surely came to the fork as well; None if none comes in time."""
     if hasattr(signal, "sigtimedwait"):
         arrival = signal.sigwaitinfo(watched) if patience is None else signal.sigtimedwait(watched, patience)
-        return None if arrival is None else (signal.Signals(arrival.si_signo), arrival.si_code == _FROM_THE_KERNEL)
+        # Stopped by Ctrl-Z past the end of its patience, Python returns memory that nobody wrote to.
+        if arrival is None or arrival.si_signo not in watched:
+            return None
+        return signal.Signals(arrival.si_signo), arrival.si_code == _FROM_THE_KERNEL
     if patience is not None:
         until = time.monotonic() + patience
         while not signal.sigpending() & watched:

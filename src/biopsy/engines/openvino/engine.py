@@ -36,6 +36,7 @@ from biopsy.engines.openvino.facts import (
 from biopsy.model import load
 from biopsy.model.index import ModelIndex
 from biopsy.model.tensor_type import ELEM_OF_DTYPE, TensorType
+from biopsy.processes.own_process import kept_signal_stack
 from biopsy.processes.reading import read_whole
 from biopsy.processes.writing import write_whole, written_together
 from biopsy.tensors.results import Array, Feed
@@ -100,7 +101,7 @@ class OpenVino(Engine):
     @classmethod
     def devices(cls) -> Sequence[str]:
         """The devices that OpenVINO finds."""
-        return tuple(cls._package().Core().available_devices)
+        return tuple(_core_and_devices(cls._package())[1])
 
     def build(self, model: ModelInput) -> Session:
         """Read and compile the model for the device. A precision that is not used although it was asked for is told."""
@@ -182,14 +183,14 @@ class OpenVino(Engine):
         Nothing is compiled: the threads that come with the first inference do not survive a fork, and it would hang.
         Nothing is read either: OpenVINO numbers what it makes, and the numbers stand in its messages.
         """
-        self._package().Core().get_property("CPU", "FULL_DEVICE_NAME")
+        with kept_signal_stack():
+            self._package().Core().get_property("CPU", "FULL_DEVICE_NAME")
         self.imports.module("openvino.frontend").FrontEndManager().load_by_framework("onnx")
 
     def _core(self, openvino: Any) -> Any:
         """A core that has the device, told the properties in the options."""
-        core = openvino.Core()
+        core, devices = _core_and_devices(openvino)
         device: str = self.options["device"]
-        devices = core.available_devices
         virtual, colon, behind = device.partition(":")
         if virtual not in {"AUTO", "HETERO", "MULTI", "BATCH"}:
             wanted = {device.partition(".")[0]}
@@ -316,6 +317,13 @@ class OpenVinoSession(BuiltModel):
         except Exception as error:
             raise _failure(error, "build") from error
         write_whole(path, [exported.getvalue()])
+
+
+def _core_and_devices(openvino: Any) -> tuple[Any, Sequence[str]]:
+    """A core and the devices that it finds, for which it loads the plug-in of each."""
+    with kept_signal_stack():
+        core = openvino.Core()
+        return core, core.available_devices
 
 
 def _read(core: Any, model: ModelInput, index: ModelIndex, imports: Imports) -> Any:
