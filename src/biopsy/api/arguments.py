@@ -288,9 +288,9 @@ def searching(
     ``search`` is what a person calls it. Raises UsageError for what cannot be used.
     """
     from biopsy.session.checked_search import SearchOptions, digest_of_feeds
+    from biopsy.session.files import Resume
     from biopsy.session.flakiness import Repeating
     from biopsy.session.pool import Parallelism
-    from biopsy.session.result_file import Resume
     from biopsy.session.trial import Budget
 
     repeats = options_of("repeating", repeating, Repeating)

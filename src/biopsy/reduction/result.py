@@ -12,7 +12,7 @@ from biopsy.checks.outcome import Judged
 from biopsy.comparison.mismatch import ErrorSize
 from biopsy.model.index import ModelIndex
 from biopsy.model.sources import NodeSource
-from biopsy.session.result_file import files_of, streams_among
+from biopsy.session.files import files_of, streams_among
 from biopsy.text import count, html_table, printable, some_of
 
 

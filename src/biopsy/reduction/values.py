@@ -19,10 +19,17 @@ from biopsy.model.load import parse
 from biopsy.model.nodes import neighbourhood_order
 from biopsy.model.tensor_type import DTYPE_OF_ELEM, STRING
 from biopsy.recording.types import as_constant
-from biopsy.reduction.candidate import Candidate, Proposal
 from biopsy.reduction.driver import Driver
-from biopsy.reduction.passes.contract import ChangeSearch, NamedModelPass
-from biopsy.reduction.passes.editing import element_count, fresh, names_in, opsets_of, rename
+from biopsy.reduction.passes.common import (
+    ChangeSearch,
+    NamedModelPass,
+    element_count,
+    fresh,
+    names_in,
+    opsets_of,
+    rename,
+)
+from biopsy.reduction.problem import Candidate
 from biopsy.session.trial import VALUES, Trial
 
 if TYPE_CHECKING:
@@ -53,7 +60,8 @@ def may_change_values(driver: Driver, values: Values, compares_recorded: bool | 
         return values == "free"
     if compares_recorded is not None:
         return not compares_recorded
-    if driver.reference is not None and is_no_comparison(driver.reference):
+    reference = driver.oracle.failure.reference
+    if reference is not None and is_no_comparison(reference):
         return True
     try:
         for candidate in islice(_candidates(driver), _MOST_CANDIDATES):
@@ -61,7 +69,7 @@ def may_change_values(driver: Driver, values: Values, compares_recorded: bool | 
             description = "a part of the model that computes its outputs"
             if not changed:
                 continue
-            judged = driver.judge_candidate(Proposal(candidate, description), VALUES)
+            judged = driver.judge_candidate(candidate, VALUES, description)
             if judged.outcome is Outcome.PASSES:
                 status = judged.evidence.status
                 return _passes_all(driver, _tries(driver, candidate, changed), status)
@@ -103,7 +111,9 @@ def _tries(driver: Driver, candidate: Candidate, changed: Mapping[str, bytes]) -
         yield trial, f"a passing candidate, its outputs {kind}"
     assert driver.best is not None
     model = parse(b"".join(driver.parts(driver.best)), None)
-    infos = driver.problem.infos_of_written(driver.best)
+    types, writes = driver.problem.types, driver.problem.index.node_writes
+    written = (tensor for node in driver.best.nodes for tensor in writes[node])
+    infos = [info for tensor in written if types.is_told(tensor) and (info := types.end(tensor)) is not None]
     for kind, filling in FILLINGS.items():
         constants = constant_outputs(model, infos, filling)
         if constants is None:

@@ -22,14 +22,12 @@ from biopsy.model.index import ModelIndex
 from biopsy.model.wire import pieces
 from biopsy.processes.writing import as_private_as
 from biopsy.session.conditions import conditions, states
+from biopsy.session.files import IterationFiles, Iterations, ResultFile, Resume, run_with_journal, write_result
 from biopsy.session.flakiness import Repeating
-from biopsy.session.iteration import IterationFiles, Iterations
-from biopsy.session.judging import FailureJudge
 from biopsy.session.machines import kinds_of, tell_of_machines
 from biopsy.session.oracle import Oracle
 from biopsy.session.pool import Parallelism, Pool
-from biopsy.session.result_file import ResultFile, Resume, run_with_journal, write_result
-from biopsy.session.trial import Budget, BudgetMeter, BudgetSpentError, SearchTally, Trial
+from biopsy.session.trial import Budget, BudgetMeter, BudgetSpentError, FailureJudge, SearchTally, Trial
 from biopsy.session.workspace import Workspace, locked, sources, workspace
 from biopsy.tensors.results import Feed
 
@@ -207,32 +205,28 @@ class CheckedSearch:
         Raises Interrupted if it is stopped, with the best result by then written, CheckError if a check cannot be run
         or the result does not hold, and what the preflight raises.
         """
+        task = self.task
         try:
             stopped = self._until_spent(self._preflight)
-            self._require_result(stopped)
             while True:
                 if stopped is None:
-                    self.task.begin()
-                    stopped = self._search()
-                self._require_result(stopped)  # the search may have been undone, and the budget spent before it began
+                    task.begin()
+                    stopped = self._until_spent(self._search)
+                if not task.has_result:  # the search may have been undone, and the budget spent before it began
+                    raise errors.Interrupted(f"stopped by {stopped}")
                 self._result.write()
                 try:
-                    if not self.task.verify():
+                    if not task.verify():
                         break
                 except errors.CheckChanged as error:
-                    kept = self.task.rescue()
-                    raise errors.CheckChanged(error.summary, kept=kept, next_steps=error.next_steps) from error
+                    raise errors.CheckChanged(error.summary, kept=task.rescue(), next_steps=error.next_steps) from error
                 stopped = None
         except (KeyboardInterrupt, errors.Interrupted) as stop:
-            raise errors.Interrupted(self.task.progress, kept=self.task.rescue()) from stop
+            raise errors.Interrupted(task.progress, kept=task.rescue()) from stop
         finally:
             self.oracle.close()
         self._result.restore()
         return stopped
-
-    def _require_result(self, stopped: str | None) -> None:
-        if not self.task.has_result:
-            raise errors.Interrupted(f"stopped by {stopped}")
 
     def _preflight(self) -> None:
         """The preflight, again if the person who is asked takes an answer back in it."""
@@ -242,25 +236,22 @@ class CheckedSearch:
             except UndoError:
                 self.task.undo(self.oracle.undo())
 
-    def _search(self) -> str | None:
-        """Search within the budget. When a check cannot be run any more, the best so far is written."""
+    def _search(self) -> None:
+        """Search to the end. When a check cannot be run any more, the best so far is written."""
+        is_done = False
         try:
-            return self._until_spent(self._search_to_the_end)
+            while not is_done:
+                try:
+                    is_done = self.task.search()
+                except UndoError:  # the search is run again, with every other answer remembered
+                    if self.task.undo(self.oracle.undo()):
+                        with self.oracle.budget.enforced():
+                            self._preflight()
         except (errors.CheckError, errors.UsageError, errors.ModelError, OSError) as error:
             kept = self.task.rescue() or getattr(error, "kept", None)
             if not isinstance(error, errors.BiopsyError):
                 raise errors.CheckError(str(error), kept=kept) from error
             raise type(error)(error.summary, details=error.details, kept=kept, next_steps=error.next_steps) from error
-
-    def _search_to_the_end(self) -> None:
-        is_done = False
-        while not is_done:
-            try:
-                is_done = self.task.search()
-            except UndoError:  # the search is run again, with every other answer remembered
-                if self.task.undo(self.oracle.undo()):
-                    with self.oracle.budget.enforced():
-                        self._preflight()
 
     def _until_spent(self, work: Callable[[], None]) -> str | None:
         """Do something; returns which limit ended it, None if none did."""
@@ -312,7 +303,7 @@ class JournalIdentity:
 
     def entries(self) -> Iterator[tuple[str, str]]:
         """Names that a person understands, and values."""
-        index, rules = self.index, self.search.rules
+        index, search, rules = self.index, self.search, self.search.rules
         digest = hashlib.blake2b(digest_size=16)
         for piece in pieces(index.buffer):
             digest.update(piece)
@@ -320,8 +311,15 @@ class JournalIdentity:
         for location in sorted({weight.external.location for weight in index.weights.values() if weight.external}):
             state = next((state for _, state in states(resolve(index.folder, location))), "cannot be read")
             yield f"weights {location}", state
-        yield from self._files()
-        yield from self.search.resume.about.items()
+        # The files that outcomes depend on, also those in folders, but for what the search itself writes.
+        files, resume = search.files, search.resume
+        own = (search.candidate, files.info, files.inputs, resume.save, resume.journal)
+        written = {path.resolve() for path in (*self.written, *filter(None, own), *files.artifacts.files)}
+        for path in dict.fromkeys([*resume.files, *self.check.files]):
+            for name, state in states(path):
+                if Path(name).resolve() not in written:
+                    yield f"{OF_A_FILE}{name}", state
+        yield from resume.about.items()
         yield from self.check.settings.items()
         options = {
             "--match": rules.match,
@@ -331,17 +329,7 @@ class JournalIdentity:
             **self.options,
         }
         yield from ((f"option {name}", str(value)) for name, value in options.items())
-        yield from conditions(kinds_of(self.search.parallelism.executor))
-
-    def _files(self) -> Iterator[tuple[str, str]]:
-        """The files that outcomes depend on, also those in folders, but for what the search itself writes."""
-        files, resume = self.search.files, self.search.resume
-        own = (self.search.candidate, files.info, files.inputs, resume.save, resume.journal)
-        written = {path.resolve() for path in (*self.written, *filter(None, own), *files.artifacts.files)}
-        for path in dict.fromkeys([*resume.files, *self.check.files]):
-            for name, state in states(path):
-                if Path(name).resolve() not in written:
-                    yield f"{OF_A_FILE}{name}", state
+        yield from conditions(kinds_of(search.parallelism.executor))
 
 
 def digest_of_feeds(feeds: Sequence[Feed]) -> str:

@@ -8,8 +8,6 @@ import json
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial
-from typing import NoReturn
 
 from biopsy import errors, events
 from biopsy.checks.journal import FRESH
@@ -57,30 +55,18 @@ class Flakiness:
         for if it fails. A check that is a person is asked once, and not at all what they answered before an
         interruption.
         """
-        started, tries = time.monotonic(), 0
-        wanted = 1 + self.more_of_the_original if at_once else 1
+        oracle, started, tries = self._oracle, time.monotonic(), 0
+        if not oracle.check.automatic:
+            return oracle.judge(trial()), 1
+        is_said = self._repeating.repeat is not None
+        is_looked_at = at_once and not is_said and oracle.memory.noted(_NOTE) is None
         while True:
-            person = not self._oracle.check.automatic
-            judged = self._oracle.judge(trial()) if person else self._oracle.again(trial(), wanted)
+            judged = oracle.again(trial(), 1 + _MORE_OF_THE_ORIGINAL if is_looked_at else 1)
             tries += 1
-            said = judged.outcome in {Outcome.REPRODUCES, Outcome.INVALID}
-            if said or not self._worth_another(tries, time.monotonic() - started):
+            is_patient = not is_said and tries < MOST_TRIES and time.monotonic() - started < _PATIENCE
+            is_answer = judged.outcome in {Outcome.REPRODUCES, Outcome.INVALID}
+            if is_answer or not (is_patient or tries < oracle.memory.repetitions):
                 return judged, tries
-
-    @property
-    def more_of_the_original(self) -> int:
-        """How many runs follow the first one in which the original fails."""
-        unasked = self._repeating.repeat is not None or not self._oracle.check.automatic
-        known = self._oracle.memory.noted(_NOTE) is not None
-        return 0 if unasked or known else _MORE_OF_THE_ORIGINAL
-
-    def _worth_another(self, tries: int, seconds: float) -> bool:
-        if not self._oracle.check.automatic:
-            return False
-        if tries < self._oracle.memory.repetitions:
-            return True
-        given = self._repeating.repeat is not None
-        return not given and tries < MOST_TRIES and seconds < _PATIENCE
 
     def begin(self, trial: Trial, tries: int) -> None:
         """Look closer at the original, which has failed once in ``tries`` runs."""
@@ -89,7 +75,7 @@ class Flakiness:
         if tries > 1:
             self._measure(trial, 1, tries)
         elif self._shows_again(trial, _MORE_OF_THE_ORIGINAL):
-            self._note_steady()
+            self._note(1 + _MORE_OF_THE_ORIGINAL, 1 + _MORE_OF_THE_ORIGINAL)
 
     def begin_beside(self, trial: Trial, then: Callable[[], None]) -> None:
         """Look closer at the original, which has failed in its first run, while the search begins.
@@ -102,9 +88,9 @@ class Flakiness:
         begun = min(len(self._oracle.pool.runs_of(trial)), _MORE_OF_THE_ORIGINAL)
         if not self._shows_again(trial, begun):
             return
-        if begun == _MORE_OF_THE_ORIGINAL:
-            self._note_steady()
-        failed = 1 + begun
+        failed, most = 1 + begun, 1 + _MORE_OF_THE_ORIGINAL
+        if failed == most:
+            self._note(most, most)
 
         def measure() -> None:
             self._measure(trial, failed, failed + 1)
@@ -113,21 +99,16 @@ class Flakiness:
         def heed(answer: Judged | errors.CheckError) -> Remedy | None:
             nonlocal failed
             if isinstance(answer, errors.CheckError):
-                return partial(_raise, answer)
+                return answer
             if answer.outcome is not Outcome.REPRODUCES:
                 return measure
             failed += 1
-            if failed == 1 + _MORE_OF_THE_ORIGINAL:
-                self._note_steady()
+            if failed == most:
+                self._note(most, most)
             return None
 
-        for _ in range(_MORE_OF_THE_ORIGINAL - begun):
+        for _ in range(most - failed):
             self._oracle.beside.ask(trial, heed)
-
-    def _note_steady(self) -> None:
-        """Write down that the original has failed in all of its first runs."""
-        runs = 1 + _MORE_OF_THE_ORIGINAL
-        self._note({"failed": runs, "runs": runs, "needed": 1})
 
     def holds(self, trial: Trial) -> bool:
         """Whether the result of a search shows its failure again and again.
@@ -181,9 +162,9 @@ class Flakiness:
             wanted = min(2 * (_ENOUGH_FAILURES - failed), _ENOUGH_RUNS - runs)
             failed += self._oracle.again(trial, wanted).outcome is Outcome.REPRODUCES
             runs += 1
-        self._oracle.abandon_all()
+        self._oracle.pool.abandon_all()
         self._set(failed, runs)
-        self._note({"failed": failed, "runs": runs, "needed": self._oracle.memory.repetitions})
+        self._note(failed, runs)
 
     def _set(self, failed: int, runs: int) -> None:
         self.is_flaky = True
@@ -199,7 +180,13 @@ class Flakiness:
         if noted is None:
             return False
         try:
-            failed, runs, needed = _counts(noted)
+            counts = json.loads(noted)
+            names = ("failed", "runs", "needed")
+            if not isinstance(counts, dict) or not all(type(counts.get(name)) is int for name in names):
+                raise ValueError("it holds no counts")
+            failed, runs, needed = (counts[name] for name in names)
+            if not (1 <= failed <= runs <= _ENOUGH_RUNS and needed >= 1):
+                raise ValueError(f"{failed} of {runs} runs")
         except (ValueError, RecursionError) as error:
             raise errors.UsageError(
                 f"the journal {memory.journal_path} does not tell how often the original fails: {error}",
@@ -211,23 +198,11 @@ class Flakiness:
             self._set(failed, runs)
         return True
 
-    def _note(self, counts: dict[str, int]) -> None:
-        self._oracle.memory.note(_NOTE, json.dumps(counts))
-
-
-def _raise(error: errors.CheckError) -> NoReturn:
-    raise error
-
-
-def _counts(noted: str) -> tuple[int, int, int]:
-    """How often it failed, of how many runs, and how many are needed. Raises ValueError for what nobody measured."""
-    counts = json.loads(noted)
-    if not isinstance(counts, dict) or not all(type(counts.get(name)) is int for name in ("failed", "runs", "needed")):
-        raise ValueError("it holds no counts")
-    failed, runs, needed = counts["failed"], counts["runs"], counts["needed"]
-    if not (1 <= failed <= runs <= _ENOUGH_RUNS and needed >= 1):
-        raise ValueError(f"{failed} of {runs} runs")
-    return failed, runs, needed
+    def _note(self, failed: int, runs: int) -> None:
+        """Write down in how many runs the original failed, and how many a passing candidate needs."""
+        memory = self._oracle.memory
+        needed = memory.repetitions if self.is_flaky else 1
+        memory.note(_NOTE, json.dumps({"failed": failed, "runs": runs, "needed": needed}))
 
 
 def require_confirmed(oracle: Oracle, trial: Trial, wanted: Outcome, claim: str, kept: str) -> None:

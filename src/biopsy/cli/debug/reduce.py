@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from biopsy.cli.run.options import RunOptions
     from biopsy.model.index import ModelIndex
     from biopsy.questions.variation.result import Variation
-    from biopsy.reduction.job import ReductionJob
+    from biopsy.reduction.reduce import ReductionJob
     from biopsy.reduction.result import Reduction
     from biopsy.session.machines import OtherMachines
 
@@ -126,7 +126,7 @@ def _execute(args: argparse.Namespace, console: Console, machines: OtherMachines
 def _search(
     index: ModelIndex, check: Check, job: ReductionJob, tells_values: bool, listener: events.Listener
 ) -> Reduction:
-    from biopsy.reduction.job import run_job
+    from biopsy.reduction.reduce import run_job
 
     with checking.ended_politely():
         return run_job(index, check, job, listener, tells_values=tells_values)

@@ -20,13 +20,13 @@ from biopsy.model.index import index_file
 from biopsy.questions.layers.findings import ranking_in
 from biopsy.questions.variation.result import Variation
 from biopsy.questions.variation.vary import USUAL_CHECKS, USUAL_SECONDS, VariationJob, vary
-from biopsy.reduction.job import Border, RecordingOptions, ReductionJob
+from biopsy.reduction.problem import Border
+from biopsy.reduction.reduce import RecordingOptions, ReductionJob
 from biopsy.reduction.result import Reduction, Target
 from biopsy.session.checked_search import SearchOptions
-from biopsy.session.iteration import IterationFiles
-from biopsy.session.pool import Parallelism
+from biopsy.session.files import IterationFiles
+from biopsy.session.pool import Parallelism, Workers
 from biopsy.session.trial import Budget
-from biopsy.session.workers import Workers
 from biopsy.tensors.files import read_feeds
 from biopsy.tensors.results import Feed
 

@@ -29,7 +29,7 @@ from biopsy.findings.search_history import SearchHistory
 from biopsy.model.index import ModelIndex, index_file
 from biopsy.questions.variation.result import Finding, Variation
 from biopsy.reduction.result import Reduction
-from biopsy.session.result_file import size_of
+from biopsy.session.files import size_of
 from biopsy.text import ListOption, count, first_line, is_refused, line_of, size_text
 
 _MOST_NODES_SHOWN = 24

@@ -13,7 +13,7 @@ from biopsy.questions.precision.plan import Cost, Layer
 from biopsy.search.drive import Search
 from biopsy.search.subset import in_turn, minimize_subset_singly, shortest_prefix
 from biopsy.session.checked_search import SearchOptions
-from biopsy.session.result_file import files_of
+from biopsy.session.files import files_of
 from biopsy.text import count, html_table, printable, some_of
 
 Mode = Literal["minimal", "bisect", "linear"]

@@ -8,8 +8,9 @@ from functools import cached_property
 from typing import TYPE_CHECKING, TypeAlias
 
 from biopsy.model import walk
-from biopsy.reduction.passes.contract import Change, ChangeSearch
-from biopsy.reduction.passes.editing import (
+from biopsy.reduction.passes.common import (
+    Change,
+    ChangeSearch,
     Place,
     copied,
     described,

@@ -14,9 +14,11 @@ from biopsy.model.slice import candidate_bytes
 from biopsy.model.walk import unbounded
 from biopsy.recording.reference_run import Recording
 from biopsy.recording.types import CutTypes
-from biopsy.reduction.candidate import Candidate, Proposal
-from biopsy.reduction.passes.contract import Change, ChangeSearch, Pass, PassContext
-from biopsy.reduction.passes.editing import (
+from biopsy.reduction.passes.common import (
+    Change,
+    ChangeSearch,
+    Pass,
+    PassContext,
     Place,
     body_of,
     copied,
@@ -32,7 +34,7 @@ from biopsy.reduction.passes.editing import (
     rename,
 )
 from biopsy.reduction.passes.nodes import bypass, forms, linear, sets
-from biopsy.reduction.problem import Problem
+from biopsy.reduction.problem import Candidate, Problem, Proposal
 from biopsy.search.drive import Round, Search, nest
 from biopsy.search.subset import minimize_subset
 

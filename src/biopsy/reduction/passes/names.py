@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 from biopsy.model import walk
 from biopsy.model.parts import PUBLIC_DOMAINS, FunctionKey
 from biopsy.model.tensor_type import FLOATS, STRING
-from biopsy.reduction.passes.contract import Change, ChangeSearch
-from biopsy.reduction.passes.editing import copied, opsets_of, schema_of
+from biopsy.reduction.passes.common import Change, ChangeSearch, copied, opsets_of, schema_of
 from biopsy.reduction.passes.weights import (
     CHOICES,
     QUANTIZATION_KEYS,

@@ -8,9 +8,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from itertools import islice
 
-from biopsy.reduction.candidate import Candidate, NodeSearch, Proposal
-from biopsy.reduction.passes.contract import PassContext
-from biopsy.reduction.problem import Problem
+from biopsy.reduction.passes.common import PassContext
+from biopsy.reduction.problem import Candidate, NodeSearch, Problem, Proposal
 from biopsy.search.drive import Search
 from biopsy.search.subset import (
     Likelihood,
