@@ -137,11 +137,8 @@ class Vouching:
         A failure that no values decide is none of a comparison, unless the user's rules let a mismatch count as the
         same.
         """
-        problem, rules, reference = (
-            self._driver.problem,
-            self._driver.oracle.failure.rules,
-            self._driver.oracle.failure.reference,
-        )
+        problem, failure = self._driver.problem, self._driver.oracle.failure
+        rules, reference = failure.rules, failure.reference
         is_narrow = not rules.decide_alone and rules.match not in {"any", "status"}
         is_none = is_narrow and reference is not None and is_no_comparison(reference)
         compares = False if is_none or self._values == "free" else self._told_golden

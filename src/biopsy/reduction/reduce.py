@@ -26,7 +26,7 @@ from biopsy.recording.reference_run import Draws, Recording, random_samples
 from biopsy.recording.types import CutTypes
 from biopsy.reduction.driver import Driver
 from biopsy.reduction.passes.common import NamedModelPass, NamedPass, PassContext
-from biopsy.reduction.preflight import last_words, preflight
+from biopsy.reduction.preflight import last_words, preflight, telling_apart
 from biopsy.reduction.problem import Border, Candidate, Problem
 from biopsy.reduction.recorded_values import Feeding, Vouching
 from biopsy.reduction.result import Reduction, Target, inputs_file, reads_of
@@ -424,15 +424,14 @@ class ReductionTask:
         assert original is not None
         self._verified, self._last_words = judged, last_words(original, result, oracle.failure.rules)
         if self._last_words is not None:
-            lines = [
-                f"  {head:<11}{words}" for head, words in zip(("original", "result"), self._last_words, strict=True)
-            ]
+            said, said_by_result = self._last_words
             text = (
                 "the result has the status of the original, but what they print at their end differs. It may be another"
                 " failure:"
             )
-            apart = f"  {telling_apart(original, result)}"
-            driver.listener(events.Remark(text, warning=True, lines=(*lines, apart)))
+            apart = telling_apart(original, result)
+            lines = (f"  original   {said}", f"  result     {said_by_result}", f"  {apart}")
+            driver.listener(events.Remark(text, warning=True, lines=lines))
         confirm = driver.best_trial(CONFIRM, "the result once more")
         if driver.left == 1 or not self._flakiness.noticed_late(confirm, tries):
             return False  # a single node needs no proof that all of it is needed
