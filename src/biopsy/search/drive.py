@@ -258,24 +258,17 @@ class _Run(Generic[Item]):
 
     items: tuple[Item, ...]
     parts: list[Part[Item]] = field(default_factory=list)
-    found: frozenset[Item] = field(init=False)
 
-    def __post_init__(self) -> None:
-        self.found = frozenset(self.items)
+    @cached_property
+    def kept(self) -> frozenset[Item]:
+        """``items``, to compare with others."""
+        return frozenset(self.items)
 
-    def restrict(self, left: Collection[Item]) -> None:
-        """Forget items that are not ``left``."""
-        self.items = tuple(item for item in self.items if item in left)
-        self.found = frozenset(self.items)
+    def restricted(self, left: Collection[Item]) -> _Run[Item]:
+        """The run without items that are not ``left``."""
         for part in self.parts:
             part.items = tuple(item for item in part.items if item in left)
-        self.parts = [part for part in self.parts if part.items]
-
-    def narrowed(self) -> list[_Run[Item]]:
-        """Those of its parts that are needed, if all are known."""
-        if any(part.is_needed is None for part in self.parts):
-            return []
-        return [_Run(part.items) for part in self.parts if part.is_needed]
+        return _Run(tuple(item for item in self.items if item in left), [part for part in self.parts if part.items])
 
 
 class Scouting(Generic[Item]):
@@ -322,22 +315,24 @@ class Scouting(Generic[Item]):
 
     def restrict(self, left: Collection[Item]) -> None:
         """Forget items that are not ``left``: it holds without them."""
-        if all(run.found.issubset(left) for run in self._runs):
+        if all(run.kept.issubset(left) for run in self._runs):
             return
-        for run in self._runs:
-            run.restrict(left)
-        self._runs = [run for run in self._runs if run.items]
+        self._runs = [rest for run in self._runs if (rest := run.restricted(left)).items]
         self._settle()
 
     def _settle(self) -> None:
         """Go on with the parts of a run that are needed, once all are known; if none is by itself, it stays whole."""
-        self._runs = [found for run in self._runs for found in (run.narrowed() or [run])]
+        runs: list[_Run[Item]] = []
+        for run in self._runs:
+            is_known = all(part.is_needed is not None for part in run.parts)
+            runs += [_Run(part.items) for part in run.parts if is_known and part.is_needed] or [run]
+        self._runs = runs
 
     def guess(self, kept: frozenset[Item]) -> bool | None:
         """Whether some items hold: not without a run of which one is needed. None if they have only parts of runs."""
-        if any(run.found.isdisjoint(kept) for run in self._runs):
+        if any(run.kept.isdisjoint(kept) for run in self._runs):
             return False
-        return True if all(run.found.issubset(kept) for run in self._runs) else None
+        return True if all(run.kept.issubset(kept) for run in self._runs) else None
 
     def came_true(self, *, right: bool) -> None:
         """Count a guess."""

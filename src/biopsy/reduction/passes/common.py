@@ -7,13 +7,14 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache, cached_property, lru_cache
+from functools import cache, cached_property, lru_cache, partial
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypeVar
 
 from biopsy.model import onnx_native, walk
 from biopsy.model.infer import without_weights
 from biopsy.reduction.problem import Candidate, NodeSearch, Problem
-from biopsy.search.drive import Search
+from biopsy.search.drive import Item, Search
+from biopsy.search.subset import minimize_subset
 
 if TYPE_CHECKING:
     import onnx
@@ -27,7 +28,9 @@ class PassContext:
     """The problem, and what can be known of it besides its geometry.
 
     ``may_change_values`` and ``suspects`` may cost checks, so they are found out once, when a pass wants to know.
-    ``ranking``: sets of nodes that a report names, the worst first.
+    ``ranking``: sets of nodes that a report names, the worst first. ``missed`` gives the nodes of a target, each of
+    which alone was missing in a candidate that did not reproduce: what was known when a pass first asked about the
+    target, since a pass that is begun anew must propose the same.
     """
 
     def __init__(
@@ -43,21 +46,23 @@ class PassContext:
         self.ranking = ranking
         self._may_change_values = may_change_values
         self._suspects = suspects
-        self._missed = lru_cache(maxsize=1)(missed)
+        self.missed = lru_cache(maxsize=1)(missed)
 
     def for_guesses(self) -> PassContext:
         """The same for a pass that may begin later: nothing is found out for it. Raises NotFoundOutError then."""
-        known = vars(self)
 
-        def found_out(name: str) -> bool | Sequence[int]:
-            if name not in known:
+        def known(name: str) -> Any:
+            if name not in vars(self):
                 raise NotFoundOutError(name)
-            return known[name]  # type: ignore[no-any-return]
+            return vars(self)[name]
 
-        made = PassContext(self.problem, ranking=self.ranking, missed=cache(self._missed.__wrapped__))
-        made._may_change_values = lambda: bool(found_out("may_change_values"))
-        made._suspects = lambda: tuple(found_out("suspects"))  # type: ignore[arg-type]
-        return made
+        return PassContext(
+            self.problem,
+            may_change_values=partial(known, "may_change_values"),
+            suspects=partial(known, "suspects"),
+            ranking=self.ranking,
+            missed=cache(self.missed.__wrapped__),
+        )
 
     @cached_property
     def may_change_values(self) -> bool:
@@ -71,15 +76,8 @@ class PassContext:
 
     @cached_property
     def suspects(self) -> Sequence[int]:
-        """Nodes that are suspected, the most suspicious first: see ``job.suspected``."""
+        """Nodes that are suspected, the most suspicious first: see ``reduce.suspected``."""
         return self._suspects()
-
-    def missed(self, target: Candidate) -> frozenset[int]:
-        """Nodes of a target, each of which alone was missing in a candidate that did not reproduce.
-
-        What was known when a pass first asked about the target: a pass that is begun anew must propose the same.
-        """
-        return self._missed(target)
 
     def may_freeze_recorded(self, tensors: Iterable[int]) -> bool:
         """Whether constants with the recorded values of these tensors cannot fail by themselves.
@@ -191,8 +189,6 @@ Message = TypeVar("Message")
 Place: TypeAlias = tuple[tuple[int, int, int], ...]
 """Where a graph stands: () is the model's own; each step is (node, attribute, number within the attribute)."""
 
-CONTROL_FLOW = frozenset({"If", "Loop", "Scan"})
-
 
 def copied(model: onnx.ModelProto) -> onnx.ModelProto:
     """A copy, to be changed."""
@@ -209,24 +205,39 @@ def keep_only(repeated: Any, kept: Callable[[Any], bool]) -> bool:
     return bool(gone)
 
 
+def leave_out(
+    items: Sequence[Item], without: Callable[[Sequence[Item]], Change], *, at_least_one: bool = False
+) -> Search[Change, onnx.ModelProto, list[Item]]:
+    """Leave out all items at once, then by halves; returns those that can go.
+
+    ``without`` gives the change that leaves some out. ``at_least_one`` item stays.
+    """
+
+    def propose(kept: Sequence[Item]) -> Change:
+        stay = frozenset(kept)
+        return without([item for item in items if item not in stay])
+
+    stay = frozenset((yield from minimize_subset(items, propose, at_least_one=at_least_one)))
+    return [item for item in items if item not in stay]
+
+
 def is_control_flow(node: onnx.NodeProto) -> bool:
     """Whether a node is If, Loop or Scan."""
-    return node.op_type in CONTROL_FLOW and walk.operator(node)[0] == ""
+    return node.op_type in {"If", "Loop", "Scan"} and walk.operator(node)[0] == ""
 
 
-def places(model: onnx.ModelProto) -> list[Place]:
+def places(model: onnx.ModelProto) -> Iterator[Place]:
     """The model's graph and every body inside it, outer ones first, in the order of the nodes."""
-    found: list[Place] = []
-    _collect(model.graph, (), found)
-    return found
-
-
-def _collect(graph: onnx.GraphProto, place: Place, found: list[Place]) -> None:
-    found.append(place)
-    for number, node in enumerate(graph.node):
-        for position, attribute in enumerate(node.attribute):
-            for part, body in enumerate(_graphs_of(attribute)):
-                _collect(body, (*place, (number, position, part)), found)
+    waiting: list[tuple[Place, onnx.GraphProto]] = [((), model.graph)]
+    while waiting:
+        place, graph = waiting.pop(0)
+        yield place
+        waiting[:0] = [
+            ((*place, (number, position, part)), body)
+            for number, node in enumerate(graph.node)
+            for position, attribute in enumerate(node.attribute)
+            for part, body in enumerate(_graphs_of(attribute))
+        ]
 
 
 def _graphs_of(attribute: onnx.AttributeProto) -> list[onnx.GraphProto]:
@@ -435,31 +446,20 @@ def forget_shapes_behind(model: onnx.ModelProto, place: Place, changed: Iterable
     names, behind = set(changed), set[str]()
     for depth in range(len(place), -1, -1):
         graph = graph_at(model, place[:depth])
-        behind = _behind(graph, names)
-        for info in (*graph.value_info, *graph.output):
-            if info.name in behind:
-                _forget_sizes(info)
+        infos: list[onnx.ValueInfoProto] = []
+        behind = set(names)
+        for node in graph.node:
+            if not behind.isdisjoint(walk.reads(node)):
+                behind.update(node.output)
+                for body in walk.graphs_within([node]):  # which read them
+                    infos += (*body.input, *body.output, *body.value_info)
+        behind.discard("")
+        infos += (info for info in (*graph.value_info, *graph.output) if info.name in behind)
+        for dim in (dim for info in infos for dim in info.type.tensor_type.shape.dim):
+            dim.Clear()
         if depth:
             names = set(graph_at(model, place[: depth - 1]).node[place[depth - 1][0]].output)
     kinds = types_in(inferred(model).graph)
     for info in (*model.graph.value_info, *model.graph.output):
         if info.name in behind and info.name in kinds:
             info.type.CopyFrom(kinds[info.name])
-
-
-def _behind(graph: onnx.GraphProto, names: set[str]) -> set[str]:
-    """The names of tensors and of all that is computed from them; bodies that read them forget sizes."""
-    found = set(names)
-    for node in graph.node:
-        if not found.isdisjoint(walk.reads(node)):
-            found.update(node.output)
-            for body in walk.graphs_within([node]):
-                for info in (*body.input, *body.output, *body.value_info):
-                    _forget_sizes(info)
-    return found - {""}
-
-
-def _forget_sizes(info: onnx.ValueInfoProto) -> None:
-    if info.type.HasField("tensor_type"):
-        for dim in info.type.tensor_type.shape.dim:
-            dim.Clear()

@@ -4,10 +4,10 @@ no node needs, and what exporters noted.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 from biopsy.model import walk
 from biopsy.model.parts import FunctionKey
@@ -23,12 +23,13 @@ from biopsy.reduction.passes.common import (
     graph_at,
     is_consistent,
     keep_only,
+    leave_out,
     opsets_of,
     read_in,
     schema_of,
     tell_types_anew,
 )
-from biopsy.search.subset import minimize_subset
+from biopsy.search.drive import Item
 from biopsy.text import first_of
 
 if TYPE_CHECKING:
@@ -41,21 +42,17 @@ def outputs(model: onnx.ModelProto) -> ChangeSearch:
     An output that is all that its node is there for stays: to drop it would be to cut the node, which has been tried.
     """
     read = {name for node in model.graph.node for name in walk.reads(node)}
-    alone = set()
-    for node in model.graph.node:
-        used = [name for name in node.output if name]
-        if len(used) == 1 and used[0] not in read:
-            alone.add(used[0])
+    written = ([name for name in node.output if name] for node in model.graph.node)
+    alone = {names[0] for names in written if len(names) == 1 and names[0] not in read}
     others = [info.name for info in model.graph.output if info.name not in alone]
 
-    def propose(kept: Sequence[str]) -> Change:
-        gone = set(others).difference(kept)
+    def without(gone: Sequence[str]) -> Change:
         made = copied(model)
         keep_only(made.graph.output, lambda info: info.name not in gone)
         drop_what_died(made, model)
         return Change(made, f"{len(made.graph.output)} of {len(model.graph.output)} outputs")
 
-    yield from minimize_subset(others, propose, at_least_one=len(others) == len(model.graph.output))
+    yield from leave_out(others, without, at_least_one=len(others) == len(model.graph.output))
 
 
 def inputs(model: onnx.ModelProto) -> ChangeSearch:
@@ -63,15 +60,14 @@ def inputs(model: onnx.ModelProto) -> ChangeSearch:
     read = read_in(model.graph)
     unused = [info.name for info in model.graph.input if info.name not in read]
 
-    def propose(kept: Sequence[str]) -> Change:
-        gone = set(unused).difference(kept)
+    def without(gone: Sequence[str]) -> Change:
         made = copied(model)
         keep_only(made.graph.input, lambda info: info.name not in gone)
         keep_only(made.graph.initializer, lambda weight: weight.name not in gone)
         keep_only(made.graph.sparse_initializer, lambda weight: weight.values.name not in gone)
         return Change(made, f"without {len(gone)} of {len(model.graph.input)} inputs")
 
-    yield from minimize_subset(unused, propose)
+    yield from leave_out(unused, without)
 
 
 def attributes(model: onnx.ModelProto) -> ChangeSearch:
@@ -83,13 +79,15 @@ def attributes(model: onnx.ModelProto) -> ChangeSearch:
     removable: list[tuple[Place, int, str]] = []
     for place, number, node in every_node(model):
         schema = schema_of(node, opsets)
-        for attribute in node.attribute if schema is not None else ():
-            known = schema.attributes.get(attribute.name) if schema is not None else None
-            has_body = attribute.HasField("g") or attribute.graphs
-            if not has_body and (known is None or not known.required):
-                removable.append((place, number, attribute.name))
+        if schema is not None:
+            required = {name for name, known in schema.attributes.items() if known.required}
+            removable += (
+                (place, number, attribute.name)
+                for attribute in node.attribute
+                if not (attribute.HasField("g") or attribute.graphs or attribute.name in required)
+            )
 
-    def without(model: onnx.ModelProto, gone: Sequence[tuple[Place, int, str]]) -> onnx.ModelProto:
+    def without(gone: Sequence[tuple[Place, int, str]]) -> onnx.ModelProto:
         made = copied(model)
         for place, number, name in gone:
             node = graph_at(made, place).node[number]
@@ -115,7 +113,7 @@ def optional_inputs(model: onnx.ModelProto) -> ChangeSearch:
             if name and kind == defs.OpSchema.FormalParameterOption.Optional:
                 optional.append((place, number, position))
 
-    def without(model: onnx.ModelProto, gone: Sequence[tuple[Place, int, int]]) -> onnx.ModelProto:
+    def without(gone: Sequence[tuple[Place, int, int]]) -> onnx.ModelProto:
         made = copied(model)
         for place, number, position in gone:
             graph_at(made, place).node[number].input[position] = ""
@@ -132,33 +130,22 @@ def optional_inputs(model: onnx.ModelProto) -> ChangeSearch:
 
 # The search that passes share which leave parts of nodes out: all that can go at once, then by halves.
 
-Item = TypeVar("Item")
-
 
 def propose_removals(
-    model: onnx.ModelProto,
-    items: Sequence[Item],
-    without: Callable[[onnx.ModelProto, Sequence[Item]], onnx.ModelProto],
-    what: str,
+    model: onnx.ModelProto, items: Sequence[Item], without: Callable[[Sequence[Item]], onnx.ModelProto], what: str
 ) -> ChangeSearch:
-    """Propose ``without(model, some of items)``; what shape inference refutes by itself is never proposed.
+    """Propose the model ``without`` some of the items; what shape inference refutes by itself is never proposed.
 
     A model that inference refutes as it is tells nothing, and then nothing is held back.
     """
     able = list(items)
     if is_consistent(model):
-        able = [item for item in able if is_consistent(without(model, [item]))]
-
-    def propose(kept: Sequence[Item]) -> Change:
-        gone = [item for item in able if item not in kept]
-        return Change(without(model, gone), f"without {len(gone)} of {len(able)} {what}")
-
-    yield from minimize_subset(able, propose)
+        able = [item for item in able if is_consistent(without([item]))]
+    yield from leave_out(able, lambda gone: Change(without(gone), f"without {len(gone)} of {len(able)} {what}"))
 
 
 _DOCUMENTED = ("doc_string", "metadata_props")
 _MOST_NAMED = 2
-_PRODUCER = ("producer_name", "producer_version", "domain", "model_version")
 
 
 @dataclass(frozen=True)
@@ -174,24 +161,24 @@ def tidy(model: onnx.ModelProto) -> ChangeSearch:
 
     What is needed only by something else that goes is found once that has gone.
     """
+
+    def without(model: onnx.ModelProto, gone: Sequence[Removal]) -> onnx.ModelProto:
+        made = copied(model)
+        for removal in gone:
+            removal.remove(made)
+        return made
+
     removals: list[Removal] = []
     rest = model
-    while more := [found for found in _found_in(rest) if all(found.what != known.what for known in removals)]:
+    while more := [each for each in _found_in(rest) if all(each.what != known.what for known in removals)]:
         removals += more
-        rest = _without(rest, more)
-
-    def propose(kept: Sequence[Removal]) -> Change:
-        gone = [removal for removal in removals if removal not in kept]
-        return Change(_without(model, gone), f"without {first_of([removal.what for removal in gone], _MOST_NAMED)}")
-
-    yield from minimize_subset(removals, propose)
-
-
-def _without(model: onnx.ModelProto, gone: Sequence[Removal]) -> onnx.ModelProto:
-    made = copied(model)
-    for removal in gone:
-        removal.remove(made)
-    return made
+        rest = without(rest, more)
+    yield from leave_out(
+        removals,
+        lambda gone: Change(
+            without(model, gone), f"without {first_of([removal.what for removal in gone], _MOST_NAMED)}"
+        ),
+    )
 
 
 def _found_in(model: onnx.ModelProto) -> Iterator[Removal]:
@@ -222,30 +209,33 @@ def _found_in(model: onnx.ModelProto) -> Iterator[Removal]:
 def _drop_documentation(message: Any) -> None:
     """Clear doc strings and metadata of a message and of all inside it, but for what exporters noted of nodes."""
     kind = message.DESCRIPTOR.name
-    if kind == "TensorProto":  # its values are not to be walked over
-        for name in _DOCUMENTED:
-            message.ClearField(name)
-        return
-    if kind == "TypeProto":  # none has any
-        return
-    kept: tuple[str, ...] = ()
+    kept: Collection[str] = ()
     if kind == "NodeProto":  # an exporter may have noted there where the node comes from
         kept = _DOCUMENTED if is_stack(message.doc_string) else ("metadata_props",)
+    for name in set(_DOCUMENTED).intersection(message.DESCRIPTOR.fields_by_name).difference(kept):
+        message.ClearField(name)
+    if kind not in {"TensorProto", "TypeProto"}:  # values are not to be walked over, and no type has any
+        for part in _messages_in(message):
+            _drop_documentation(part)
+
+
+def _drop_denotations(message: Any) -> None:
+    """Words that say what a tensor or a dimension means, in every type of a message."""
+    if hasattr(message, "denotation"):
+        message.ClearField("denotation")
+    if not hasattr(message, "raw_data"):
+        for part in _messages_in(message):
+            _drop_denotations(part)
+
+
+def _messages_in(message: Any) -> Iterator[Any]:
     for field, value in message.ListFields():
-        if field.name in _DOCUMENTED:
-            if field.name not in kept:
-                message.ClearField(field.name)
-        elif field.message_type is not None:
-            for part in value if _is_repeated(value) else (value,):
-                _drop_documentation(part)
-
-
-def _is_repeated(value: Any) -> bool:
-    return not hasattr(value, "ListFields")
+        if field.message_type is not None:
+            yield from (value,) if hasattr(value, "ListFields") else value
 
 
 def _drop_producer(model: onnx.ModelProto) -> None:
-    for field in _PRODUCER:
+    for field in ("producer_name", "producer_version", "domain", "model_version"):
         model.ClearField(field)
 
 
@@ -254,18 +244,6 @@ def _drop_devices(model: onnx.ModelProto) -> None:
     model.ClearField("configuration")
     for node in walk.nodes(model):
         node.ClearField("device_configurations")
-
-
-def _drop_denotations(message: Any) -> None:
-    """Words that say what a tensor or a dimension means, in every type of a message."""
-    if hasattr(message, "raw_data"):
-        return
-    for field, value in message.ListFields():
-        if field.name == "denotation":
-            message.ClearField(field.name)
-        elif field.message_type is not None:
-            for part in value if _is_repeated(value) else (value,):
-                _drop_denotations(part)
 
 
 def _drop_stale_types(model: onnx.ModelProto) -> None:
@@ -345,12 +323,12 @@ def exporter_notes(model: onnx.ModelProto) -> ChangeSearch:
     """Remove metadata and documentation of all nodes at once; only if that does not reproduce, by halves."""
     noted = [number for number, node in enumerate(walk.nodes(model)) if node.metadata_props or node.doc_string]
 
-    def propose(kept: Sequence[int]) -> Change:
-        made, gone = copied(model), set(noted) - set(kept)
-        for number, node in enumerate(walk.nodes(made)):
-            if number in gone:
-                node.ClearField("metadata_props")
-                node.ClearField("doc_string")
+    def without(gone: Sequence[int]) -> Change:
+        made = copied(model)
+        nodes = list(walk.nodes(made))
+        for number in gone:
+            nodes[number].ClearField("metadata_props")
+            nodes[number].ClearField("doc_string")
         return Change(made, "without what an exporter noted of nodes")
 
-    yield from minimize_subset(noted, propose)
+    yield from leave_out(noted, without)

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import product
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
@@ -18,11 +19,11 @@ from biopsy.reduction.passes.common import (
     ChangeSearch,
     copied,
     is_consistent,
+    leave_out,
     opsets_of,
     schema_of,
     tell_types_anew,
 )
-from biopsy.search.subset import minimize_subset
 
 if TYPE_CHECKING:
     import onnx
@@ -33,7 +34,7 @@ _MOST_OF_A_SHAPE = 16  # elements
 UNNAMED = "a constant"
 """What a tensor without a name is called."""
 
-Item: TypeAlias = tuple[Literal["tensor", "attribute"], int]
+FillableItem: TypeAlias = tuple[Literal["tensor", "attribute"], int]
 """What can be filled: the number of a tensor, or of an attribute of one of ONNX's own operators, in the model."""
 
 
@@ -42,22 +43,16 @@ def weights(model: onnx.ModelProto) -> ChangeSearch:
 
     Integers are shapes, axes and indices more often than not. Texts are numbered.
     """
-    items = _fillable(model)
 
-    def filling(with_ones: bool, start: onnx.ModelProto, items: Sequence[Item]) -> Callable[[Sequence[Item]], Change]:
+    def filled(start: onnx.ModelProto, most: int, gone: Sequence[FillableItem], *, with_ones: bool) -> Change:
         what = "ones" if with_ones else "small values"
+        return Change(_filled(start, gone, with_ones), f"{len(gone)} of {most} weights filled with {what}")
 
-        def propose(kept: Sequence[Item]) -> Change:
-            gone = [item for item in items if item not in kept]
-            made = _filled(start, gone, with_ones)
-            return Change(made, f"{len(gone)} of {len(items)} weights filled with {what}")
-
-        return propose
-
-    propose = filling(True, model, items)
-    kept = yield from minimize_subset(items, propose)
-    start = propose(kept).model if len(kept) < len(items) else model
-    yield from minimize_subset(kept, filling(False, start, kept))
+    items = _fillable(model)
+    gone = yield from leave_out(items, partial(filled, model, len(items), with_ones=True))
+    start = filled(model, len(items), gone, with_ones=True).model if gone else model
+    kept = [item for item in items if item not in gone]
+    yield from leave_out(kept, partial(filled, start, len(kept), with_ones=False))
 
 
 def weights_left(model: onnx.ModelProto) -> Sequence[str]:
@@ -98,12 +93,12 @@ def _attributes(model: onnx.ModelProto) -> Iterator[tuple[onnx.NodeProto, onnx.A
             yield from ((node, attribute) for attribute in node.attribute)
 
 
-def _fillable(model: onnx.ModelProto) -> list[Item]:
+def _fillable(model: onnx.ModelProto) -> list[FillableItem]:
     """What can be filled: tensors, largest first, no more than one file can hold; then attributes."""
     tensors = {place: tensor for place, tensor in enumerate(walk.tensors(model)) if may_fill(tensor)}
     sizes = {place: raw_size(tensor.data_type, tensor.dims) or 0 for place, tensor in tensors.items()}
     left = MOST_INLINE - model.ByteSize()
-    found: list[Item] = []
+    found: list[FillableItem] = []
     for place in sorted(sizes, key=lambda place: (-sizes[place], place)):
         outside = is_external(tensors[place])
         if not outside or sizes[place] <= left:
@@ -113,7 +108,7 @@ def _fillable(model: onnx.ModelProto) -> list[Item]:
     return found + [("attribute", place) for place, attribute in attributes if may_fill_attribute(attribute)]
 
 
-def _filled(model: onnx.ModelProto, items: Sequence[Item], with_ones: bool) -> onnx.ModelProto:
+def _filled(model: onnx.ModelProto, items: Sequence[FillableItem], with_ones: bool) -> onnx.ModelProto:
     made = copied(model)
     tensors, attributes = list(walk.tensors(made)), [attribute for _, attribute in _attributes(made)]
     texts: dict[bytes, bytes] = {}
@@ -125,17 +120,21 @@ def _filled(model: onnx.ModelProto, items: Sequence[Item], with_ones: bool) -> o
                 tensors[place].string_data if kind == "tensor" else (attributes[place].s, *attributes[place].strings)
             )
         )
-    for kind, place in items:
-        if kind == "attribute":
-            fill_attribute(attributes[place], texts, with_ones=with_ones)
-            continue
-        tensor = tensors[place]
+    for tensor in (tensors[place] for kind, place in items if kind == "tensor"):
         if tensor.data_type == STRING:
             tensor.string_data[:] = [texts.get(text, text) for text in tensor.string_data]
             continue
         data = ones(tensor) if with_ones else small_values(tensor)
         if data is not None:
             set_values(tensor, tensor.dims, data)
+    for attribute in (attributes[place] for kind, place in items if kind == "attribute"):
+        count = len(attribute.floats)
+        attribute.floats[:] = [1.0] * count if with_ones else small_numbers(count)
+        if attribute.name in SCALARS and attribute.HasField("f"):
+            attribute.f = 1.0
+        if attribute.HasField("s"):
+            attribute.s = texts.get(attribute.s, attribute.s)
+        attribute.strings[:] = [texts.get(text, text) for text in attribute.strings]
     return made
 
 
@@ -177,8 +176,7 @@ def small_values(tensor: onnx.TensorProto) -> bytes | None:
     dtype = {1: "<f4", 10: "<f2", 11: "<f8", 16: "<f4"}.get(tensor.data_type)
     if dtype is None:
         return None
-    count = int(np.prod(tensor.dims))
-    values = (np.random.default_rng(_SEED).integers(-8, 9, count) / 8).astype(dtype)
+    values = np.array(small_numbers(math.prod(tensor.dims)), dtype)
     if tensor.data_type == 16:  # the upper half of a float32 that needs no lower half
         return (values.view("<u4") >> 16).astype("<u2").tobytes()
     return values.tobytes()
@@ -220,18 +218,6 @@ def may_fill_attribute(attribute: onnx.AttributeProto) -> bool:
     numbers = attribute.name not in _SIZES and not are_filled(attribute.floats)
     number = attribute.name in SCALARS and attribute.HasField("f") and attribute.f != 1
     return numbers or number or not are_neutral((attribute.s, *attribute.strings))
-
-
-def fill_attribute(attribute: onnx.AttributeProto, texts: dict[bytes, bytes], *, with_ones: bool) -> None:
-    """Replace the values of an attribute: numbers by 1 or by small numbers, texts as ``texts`` maps them."""
-    count = len(attribute.floats)
-    if count:
-        attribute.floats[:] = [1.0] * count if with_ones else small_numbers(count)
-    if attribute.name in SCALARS and attribute.HasField("f"):
-        attribute.f = 1.0
-    if attribute.HasField("s"):
-        attribute.s = texts.get(attribute.s, attribute.s)
-    attribute.strings[:] = [texts.get(text, text) for text in attribute.strings]
 
 
 def are_neutral(texts: Iterable[bytes]) -> bool:
@@ -380,11 +366,13 @@ def with_sizes(model: onnx.ModelProto, resizing: Resizing) -> onnx.ModelProto | 
             for dim in info.type.tensor_type.shape.dim:
                 if dim.HasField("dim_value"):
                     dim.dim_value = resizing(dim.dim_value)
-        for node in graph.node:
-            _resize_attributes(node, resizing)
+        for attribute in (each for node in graph.node for each in node.attribute if each.name in SIZE_ATTRIBUTES):
+            if attribute.i > 1:
+                attribute.i = resizing(attribute.i)
+            attribute.ints[:] = map(resizing, attribute.ints)
     for name, tensor in named_tensors(made):
-        done = _resize_values(tensor, resizing) if name in lists else _cut_off(tensor, resizing)
-        if not done:
+        is_resized = _resize_values(tensor, resizing) if name in lists else _cut_off(tensor, resizing)
+        if not is_resized:
             return None
     tell_types_anew(made)
     return made
@@ -410,15 +398,6 @@ def named_tensors(model: onnx.ModelProto) -> Iterable[tuple[str, onnx.TensorProt
             for attribute in node.attribute:
                 if node.op_type == "Constant" and attribute.HasField("t"):
                     yield node.output[0] if node.output else "", attribute.t
-
-
-def _resize_attributes(node: onnx.NodeProto, resizing: Resizing) -> None:
-    for attribute in node.attribute:
-        if attribute.name in SIZE_ATTRIBUTES:
-            if attribute.HasField("i") and attribute.i > 1:
-                attribute.i = resizing(attribute.i)
-            for position, value in enumerate(attribute.ints):
-                attribute.ints[position] = resizing(value)
 
 
 def _resize_values(tensor: onnx.TensorProto, resizing: Resizing) -> bool:
