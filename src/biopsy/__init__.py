@@ -54,7 +54,7 @@ if TYPE_CHECKING:
     from biopsy.reduction.problem import Border as Border
     from biopsy.reduction.result import Reduction as Reduction
     from biopsy.reduction.schedule import Passes as Passes
-    from biopsy.session.flakiness import Repeating as Repeating
+    from biopsy.session.checked_search import Repeating as Repeating
     from biopsy.session.pool import Parallelism as Parallelism
     from biopsy.session.trial import Budget as Budget
     from biopsy.tensors.results import Iteration as Iteration
@@ -116,7 +116,7 @@ _HOMES = {
     "biopsy.reduction.result": ("Reduction",),
     "biopsy.reduction.schedule": ("Passes",),
     "biopsy.session.trial": ("Budget",),
-    "biopsy.session.flakiness": ("Repeating",),
+    "biopsy.session.checked_search": ("Repeating",),
     "biopsy.session.pool": ("Parallelism",),
     "biopsy.questions.builds.building": ("BuildFindings",),
     "biopsy.questions.builds.flags": ("Flags",),

@@ -39,7 +39,7 @@ from biopsy.reduction.reduce import RecordingOptions, ReductionJob, run_job
 from biopsy.reduction.result import Reduction, Target
 from biopsy.reduction.schedule import Mode, Passes
 from biopsy.reduction.values import Values
-from biopsy.session.flakiness import Repeating
+from biopsy.session.checked_search import Repeating
 from biopsy.session.pool import Parallelism
 from biopsy.session.ray_cluster import RayWorkers, Resources
 from biopsy.session.trial import Budget

@@ -16,7 +16,7 @@ from biopsy.comparison.mismatch import ErrorSize, error_size, kind_of, may_be_ro
 from biopsy.model.nodes import random_words
 from biopsy.model.slice import identity_bytes, identity_of
 from biopsy.reduction.driver import Driver
-from biopsy.session.flakiness import Flakiness
+from biopsy.session.checked_search import Flakiness
 from biopsy.session.oracle import Oracle, Remedy
 from biopsy.session.trial import IDENTITY, MARKED, ORIGINAL, ROUNDING, Trial
 from biopsy.text import line_of, option_line

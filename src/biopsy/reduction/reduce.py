@@ -34,15 +34,16 @@ from biopsy.reduction.schedule import Mode, Passes, Schedule, schedule_of
 from biopsy.reduction.values import FOUND_OUT, Values, may_change_values
 from biopsy.session.checked_search import (
     CheckedSearch,
+    Flakiness,
     JournalIdentity,
     SearchOptions,
     oracle_of,
     prepared,
+    require_confirmed,
     run_resumable,
     trials_of_file,
 )
 from biopsy.session.files import ResultFile, make_room, write_inputs, write_result
-from biopsy.session.flakiness import Flakiness, require_confirmed
 from biopsy.session.oracle import SearchInDoubtError
 from biopsy.session.trial import CONFIRM, FINAL, LOOK, ORIGINAL, Trial
 from biopsy.tensors.results import Feed

@@ -61,11 +61,6 @@ def files_of(output: Path, external: str | None) -> tuple[Path, Path]:
     return output, output.with_name(external or f"{output.name}.data")
 
 
-def streams_among(paths: Iterable[Path]) -> frozenset[Path]:
-    """Those paths where something stands that is no file, such as a pipe or /dev/null: a person wants it so."""
-    return frozenset(path for path in paths if path.exists() and not path.is_file())
-
-
 def write_result(parts: Iterable[bytes], path: Path, folder: Path, external: str | None, has_external: bool) -> None:
     """Write a model to ``path`` with the weights it needs: inside, or in the file named ``external`` beside it.
 

@@ -18,7 +18,7 @@ import sys
 import tempfile
 import threading
 import warnings
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from importlib.util import find_spec
@@ -157,7 +157,7 @@ class Resources:
         return cls(cpus=wanted.get("CPU", 1.0), gpus=wanted.get("GPU", 0.0), others=others)
 
     def __str__(self) -> str:
-        return _text(self._wanted)
+        return ",".join(f"{name}={number:g}" for name, number in self._wanted.items())
 
     @property
     def _wanted(self) -> dict[str, float]:
@@ -171,51 +171,13 @@ class Resources:
 
     def most(self, machines: Collection[Mapping[str, float]]) -> str:
         """The most that any of these machines has of each of them."""
-        return _text({name: max((has.get(name, 0.0) for has in machines), default=0.0) for name in self._wanted})
-
-
-def _text(numbers: Mapping[str, float]) -> str:
-    return ",".join(f"{name}={number:g}" for name, number in numbers.items())
+        most = {name: max((has.get(name, 0.0) for has in machines), default=0.0) for name in self._wanted}
+        return ",".join(f"{name}={number:g}" for name, number in most.items())
 
 
 # A place for checks on this machine, lent to a search that runs on another one.
 
 _PREFIX = "biopsy-host-"
-
-
-class HostPlace:
-    """A task host in a folder of its own, which is the current folder of this process from now on.
-
-    The folder, and all that checks have started, go with this process, however it ends. What a machine that died has
-    left is removed by the next that begins there. What is sent is kept in the cache of this user, for all places of
-    this machine.
-    """
-
-    def __init__(self) -> None:
-        os.environ.pop("PYTHONBREAKPOINT", None)  # Ray's waits for a person
-        cleanup.start(apart=True)  # whoever ends this process may end its children first
-        parent = Path(tempfile.gettempdir())
-        remove_abandoned(_PREFIX, parent)
-        self._leaving = ExitStack()
-        folder = self._leaving.enter_context(claimed_folder(_PREFIX, parent))
-        os.chdir(folder)
-        given = os.environ.get("BIOPSY_CACHE_DIR")
-        cache = Path(given).absolute() if given else folder_of_user("XDG_CACHE_HOME", ".cache")
-        self._host = TaskHost(folder, ContentStore((cache or folder) / "contents"))
-
-    def run(self, number: int, task: PortableTask, received: Callable[[str], Iterable[bytes]]) -> Answer:
-        """See ``TaskHost.run``."""
-        return self._host.run(number, task, received)
-
-    def stop(self, number: int) -> None:
-        """End a task. From any thread."""
-        self._host.stop(number)
-
-    def close(self) -> None:
-        """End what was kept warm, and remove the folder."""
-        self._host.close()
-        os.chdir("/")
-        self._leaving.close()
 
 
 _PART = 32 << 20
@@ -260,7 +222,7 @@ class RayWorkers(OtherMachines):
         self._ending = threading.Event()
         self._files = _SentFiles()
         try:
-            self._runtime_env = _checked(runtime_env or {})
+            self._runtime_env = _environment(runtime_env or {})
             room, nodes = self._room()
             kinds = _kinds_of(nodes, self._runtime_env)
             if require_uniform:
@@ -288,7 +250,7 @@ class RayWorkers(OtherMachines):
         self._leave()
 
     def _leave(self) -> None:
-        self._files.clear()
+        self._files.references.clear()
         if self._pulse.is_gone:
             atexit.unregister(imported().shutdown)  # it would wait for the head until Ray ends this process
         elif self._ends_ray:
@@ -346,7 +308,7 @@ def require_ray() -> None:
         )
 
 
-def _checked(runtime_env: Mapping[str, Any]) -> Any:
+def _environment(runtime_env: Mapping[str, Any]) -> Any:
     """An environment as Ray takes it. Raises UsageError if it does not."""
     from ray.runtime_env import RuntimeEnv
 
@@ -425,25 +387,21 @@ class _SentFiles:
 
     def __init__(self) -> None:
         self.bytes = 0
-        self._parts: dict[str, list[Any]] = {}
+        self.references: dict[str, list[Any]] = {}
         self._lock = threading.Lock()
 
     def parts(self, digest: str, path: Path) -> list[Any]:
         """The references to the parts of a file. Raises CheckError if it cannot be read."""
         ray = imported()
         with self._lock:
-            if digest not in self._parts:
+            if digest not in self.references:
                 try:
                     with path.open("rb") as stream:
-                        self._parts[digest] = [ray.put(part) for part in iter(lambda: stream.read(_PART), b"")]
+                        self.references[digest] = [ray.put(part) for part in iter(lambda: stream.read(_PART), b"")]
                         self.bytes += stream.tell()
                 except OSError as error:
                     raise errors.CheckError(f"cannot read {path}: {error.strerror or error}") from error
-            return self._parts[digest]
-
-    def clear(self) -> None:
-        """Let the object store free them."""
-        self._parts.clear()
+            return self.references[digest]
 
 
 class _RayMachine:
@@ -452,18 +410,12 @@ class _RayMachine:
     def __init__(self, actor: Any, files: _SentFiles, pulse: Pulse) -> None:
         self.name = ""
         self._pulse = pulse
-        self._kind: MachineKind | None = None
+        self.kind = MachineKind(machine="", facts={})
         self._actor = actor
         self._files = files
         self._number = 0
         self._stopped: float | None = None
         self._lock = threading.Lock()
-
-    @property
-    def kind(self) -> MachineKind:
-        """What its answers depend on."""
-        assert self._kind is not None
-        return self._kind
 
     def settle(self, ending: threading.Event) -> None:
         """Wait until there is a machine for it, unless it is ``ending``. Raises MachineLostError, or CheckError."""
@@ -474,7 +426,7 @@ class _RayMachine:
                 self._pulse.require()
                 if ending.is_set():
                     raise MachineLostError("no machine had room for the check when the search ended")
-            self.name, self._kind = ray.get(asked)
+            self.name, self.kind = ray.get(asked)
 
     def lives(self) -> bool:
         """Whether nobody knows that the actor has died. One that is only slow to answer lives."""
@@ -569,8 +521,25 @@ def _lost(error: Exception) -> MachineLostError:
 # On the other machine
 
 
-class _HostActor(HostPlace):
-    """A place for a check, as Ray asks it."""
+class _HostActor:
+    """A task host in a folder of its own, which is the current folder of this process from now on, as Ray asks it.
+
+    The folder, and all that checks have started, go with this process, however it ends. What a machine that died has
+    left is removed by the next that begins there. What is sent is kept in the cache of this user, for all places of
+    this machine.
+    """
+
+    def __init__(self) -> None:
+        os.environ.pop("PYTHONBREAKPOINT", None)  # Ray's waits for a person
+        cleanup.start(apart=True)  # whoever ends this process may end its children first
+        parent = Path(tempfile.gettempdir())
+        remove_abandoned(_PREFIX, parent)
+        self._leaving = ExitStack()
+        folder = self._leaving.enter_context(claimed_folder(_PREFIX, parent))
+        os.chdir(folder)
+        given = os.environ.get("BIOPSY_CACHE_DIR")
+        cache = Path(given).absolute() if given else folder_of_user("XDG_CACHE_HOME", ".cache")
+        self._host = TaskHost(folder, ContentStore((cache or folder) / "contents"))
 
     def where(self) -> tuple[str, MachineKind]:
         """Which node of the cluster it is on, and of what kind that is."""
@@ -582,4 +551,14 @@ class _HostActor(HostPlace):
     def run_with(self, parts: Mapping[str, list[Any]], number: int, task: PortableTask) -> Answer:
         """Do a task; ``parts`` are references to the parts of each file."""
         ray = imported()
-        return self.run(number, task, lambda digest: map(ray.get, parts[digest]))
+        return self._host.run(number, task, lambda digest: map(ray.get, parts[digest]))
+
+    def stop(self, number: int) -> None:
+        """End a task. From any thread."""
+        self._host.stop(number)
+
+    def close(self) -> None:
+        """End what was kept warm, and remove the folder."""
+        self._host.close()
+        os.chdir("/")
+        self._leaving.close()

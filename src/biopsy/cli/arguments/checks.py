@@ -15,8 +15,8 @@ from biopsy.cli.commands import REST_OPTIONS as REST_OPTIONS
 if TYPE_CHECKING:
     from biopsy.checks.judge import Rules
     from biopsy.checks.outcome import Artifacts
+    from biopsy.session.checked_search import Repeating
     from biopsy.session.files import Resume
-    from biopsy.session.flakiness import Repeating
     from biopsy.session.trial import Budget
 
 
@@ -156,7 +156,7 @@ class RepeatOptions(Options):
 
     def repeating(self) -> Repeating:
         """The same for a search."""
-        from biopsy.session.flakiness import Repeating
+        from biopsy.session.checked_search import Repeating
 
         return Repeating(repeat=self.repeat, confidence=self.confidence)
 

@@ -30,14 +30,15 @@ from biopsy.questions.precision.search import (
 from biopsy.search.drive import drive, first_that, foresee_any
 from biopsy.session.checked_search import (
     CheckedSearch,
+    Flakiness,
     JournalIdentity,
     oracle_of,
     prepared,
+    require_confirmed,
     run_resumable,
     trials_of_file,
 )
 from biopsy.session.files import ResultFile, write_result
-from biopsy.session.flakiness import Flakiness, require_confirmed
 from biopsy.session.oracle import Oracle
 from biopsy.session.trial import CONFIRM, FINAL, HIGH, LOW, Stage, Trial
 from biopsy.session.workspace import Workspace

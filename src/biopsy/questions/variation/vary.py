@@ -47,6 +47,7 @@ from biopsy.reduction.values import is_no_comparison
 from biopsy.search.drive import Round, drive
 from biopsy.session.checked_search import (
     CheckedSearch,
+    Flakiness,
     JournalIdentity,
     SearchOptions,
     digest_of_feeds,
@@ -55,7 +56,6 @@ from biopsy.session.checked_search import (
     run_resumable,
 )
 from biopsy.session.files import ResultFile
-from biopsy.session.flakiness import Flakiness
 from biopsy.session.oracle import Oracle
 from biopsy.session.trial import IDENTITY, Budget, BudgetSpentError, Stage, Trial
 from biopsy.tensors.files import write_feeds
