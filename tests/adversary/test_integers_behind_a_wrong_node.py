@@ -23,7 +23,7 @@ from biopsy.api.arguments import check_of, index_of
 from biopsy.checks.command_line import NO_WORDS, parse
 from biopsy.cli.app import main
 from biopsy.recording.reference_run import Recording, ValuesInMemory
-from biopsy.reduction.job import RecordingOptions, ReductionJob, run_job
+from biopsy.reduction.reduce import RecordingOptions, ReductionJob, run_job
 from biopsy.reduction.result import Target
 from biopsy.session.checked_search import SearchOptions
 from biopsy.session.trial import Budget

@@ -14,7 +14,7 @@ from biopsy.checks.judge import Rules
 from biopsy.engines.registry import parse_spec
 from biopsy.questions.builds.flags import Flags, find_switches
 from biopsy.questions.builds.settings import CheckTemplate, varied_check
-from biopsy.session.workers import Workers
+from biopsy.session.pool import Workers
 from support.models import chain, save
 from support.node_processes import NodeProcesses
 

@@ -37,8 +37,7 @@ if TYPE_CHECKING:
     import onnx
 
     from biopsy.questions.builds.settings import CheckTemplate
-    from biopsy.session.checked_search import SearchOptions
-    from biopsy.session.flakiness import Repeating
+    from biopsy.session.checked_search import Repeating, SearchOptions
     from biopsy.session.pool import Parallelism
     from biopsy.session.trial import Budget
 
@@ -287,10 +286,9 @@ def searching(
 
     ``search`` is what a person calls it. Raises UsageError for what cannot be used.
     """
-    from biopsy.session.checked_search import SearchOptions, digest_of_feeds
-    from biopsy.session.flakiness import Repeating
+    from biopsy.session.checked_search import Repeating, SearchOptions, digest_of_feeds
+    from biopsy.session.files import Resume
     from biopsy.session.pool import Parallelism
-    from biopsy.session.result_file import Resume
     from biopsy.session.trial import Budget
 
     repeats = options_of("repeating", repeating, Repeating)

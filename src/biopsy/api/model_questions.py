@@ -57,7 +57,7 @@ from biopsy.questions.transformations.question import (
     parse_tool,
     tool_python,
 )
-from biopsy.session.flakiness import Repeating
+from biopsy.session.checked_search import Repeating
 from biopsy.session.pool import Parallelism
 from biopsy.session.trial import Budget
 

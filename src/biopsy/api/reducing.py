@@ -34,15 +34,14 @@ from biopsy.engines.runner import Inputs
 from biopsy.questions.variation.result import Variation
 from biopsy.questions.variation.vary import USUAL_BUDGET, VariationJob
 from biopsy.questions.variation.vary import vary as found_out
-from biopsy.reduction.job import Border, RecordingOptions, ReductionJob, run_job
-from biopsy.reduction.problem import Cut
+from biopsy.reduction.problem import Border, Cut
+from biopsy.reduction.reduce import RecordingOptions, ReductionJob, run_job
 from biopsy.reduction.result import Reduction, Target
 from biopsy.reduction.schedule import Mode, Passes
 from biopsy.reduction.values import Values
-from biopsy.session.cluster import Resources
-from biopsy.session.flakiness import Repeating
+from biopsy.session.checked_search import Repeating
 from biopsy.session.pool import Parallelism
-from biopsy.session.ray_cluster import RayWorkers
+from biopsy.session.ray_cluster import RayWorkers, Resources
 from biopsy.session.trial import Budget
 from biopsy.tensors.results import Feed
 

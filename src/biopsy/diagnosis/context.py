@@ -21,7 +21,7 @@ from biopsy.diagnosis.question import DiagnosisQuestion, Words
 from biopsy.findings.envelope import as_json
 from biopsy.processes.writing import write_whole
 from biopsy.records import plain
-from biopsy.session.judging import CheckRuns, cannot_run
+from biopsy.session.trial import CheckRuns, cannot_run
 
 TIME = "the time limit"
 PERSON = "an interruption"

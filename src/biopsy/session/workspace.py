@@ -320,30 +320,23 @@ def _locked(path: Path) -> int:
     """The descriptor of a lock that is had, and still stands where it stood when it was opened.
 
     One that stands there and is free was had by a process that was killed: whoever cleans up after it needs it first.
+    Raises OSError with words that name the lock where something else stands there.
     """
     begun = free = time.monotonic()
     while True:
         was_there = os.path.lexists(path)
         descriptor = None
         try:
-            descriptor = _taken(path)
+            descriptor = take(path)
             free = time.monotonic()
         except InUseError:
             if time.monotonic() > free + _PATIENCE_WITH_THE_LIVING:
                 raise
+        except OSError as error:
+            told = f"{path} is in the way: {error.strerror}" if os.path.lexists(path) else error.strerror
+            raise OSError(error.errno, told, str(path)) from error
         if descriptor is not None:
             if not was_there or free > begun + _PATIENCE_WITH_THE_DEAD:
                 return descriptor
             os.close(descriptor)
         time.sleep(0.01)
-
-
-def _taken(path: Path) -> int | None:
-    """As ``take``, with words that name the lock where something else stands there."""
-    try:
-        return take(path)
-    except InUseError:
-        raise
-    except OSError as error:
-        told = f"{path} is in the way: {error.strerror}" if os.path.lexists(path) else error.strerror
-        raise OSError(error.errno, told, str(path)) from error

@@ -27,7 +27,8 @@ from biopsy.model.sources import NodeSource, noted_source, source_of_stack
 from biopsy.questions.layers.examination import Examination
 from biopsy.questions.layers.findings import LayerFindings, LayerNode
 from biopsy.questions.layers.question import Judge, question_about
-from biopsy.reduction.job import Border, RecordingOptions, ReductionJob, run_job
+from biopsy.reduction.problem import Border
+from biopsy.reduction.reduce import RecordingOptions, ReductionJob, run_job
 from biopsy.reduction.result import Reduction, Target
 from biopsy.session.checked_search import SearchOptions
 from biopsy.session.trial import Budget

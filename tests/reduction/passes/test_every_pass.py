@@ -7,7 +7,7 @@ from functools import cache
 import onnx
 import pytest
 
-from biopsy.reduction.passes.contract import NamedModelPass
+from biopsy.reduction.passes.common import NamedModelPass
 from biopsy.reduction.schedule import MODEL_PASSES
 from support.models import chain, info, weight
 from support.passes import run_pass

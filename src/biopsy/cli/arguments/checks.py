@@ -15,8 +15,8 @@ from biopsy.cli.commands import REST_OPTIONS as REST_OPTIONS
 if TYPE_CHECKING:
     from biopsy.checks.judge import Rules
     from biopsy.checks.outcome import Artifacts
-    from biopsy.session.flakiness import Repeating
-    from biopsy.session.result_file import Resume
+    from biopsy.session.checked_search import Repeating
+    from biopsy.session.files import Resume
     from biopsy.session.trial import Budget
 
 
@@ -156,7 +156,7 @@ class RepeatOptions(Options):
 
     def repeating(self) -> Repeating:
         """The same for a search."""
-        from biopsy.session.flakiness import Repeating
+        from biopsy.session.checked_search import Repeating
 
         return Repeating(repeat=self.repeat, confidence=self.confidence)
 
@@ -233,7 +233,7 @@ class ResumedSearch(ResumeOptions, RecordedInputs):
 
     def resume(self, journal: Path | None, search: str) -> Resume:
         """The same for a search, whose journal it is; ``search`` is what a person calls it."""
-        from biopsy.session.result_file import Resume
+        from biopsy.session.files import Resume
 
         script = self.data_loader_script
         files = (script and types.script_with_function(script), self.runtime_env)

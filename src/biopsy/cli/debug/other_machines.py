@@ -78,8 +78,7 @@ class MachineOptions(Options):
 
     def workers(self, runtime_env: Mapping[str, Any] | None) -> RayWorkers:
         """The machines, once their cluster is joined; ``runtime_env`` is installed there. Raises EngineMissing."""
-        from biopsy.session.cluster import Resources
-        from biopsy.session.ray_cluster import RayWorkers
+        from biopsy.session.ray_cluster import RayWorkers, Resources
 
         return RayWorkers(
             None if self.on == "ray" else self.on,

@@ -25,9 +25,8 @@ from biopsy.findings.search_history import SearchHistory
 from biopsy.findings.verdict import Verdict
 from biopsy.model.index import ModelIndex
 from biopsy.questions.precision.search import PrecisionJob, PrecisionResult, PrecisionTarget, precision_tree
-from biopsy.session.checked_search import SearchOptions
-from biopsy.session.flakiness import Repeating
-from biopsy.session.iteration import IterationFiles
+from biopsy.session.checked_search import Repeating, SearchOptions
+from biopsy.session.files import IterationFiles
 from biopsy.session.pool import Parallelism
 from biopsy.session.trial import Budget
 from biopsy.text import count, line_of, size_text

@@ -26,7 +26,7 @@ from biopsy.cli.report import ReportOption, report_file
 from biopsy.findings.report import versions_tree
 from biopsy.processes import cleanup
 from biopsy.processes.writing import require_writable
-from biopsy.session.judging import cannot_run
+from biopsy.session.trial import cannot_run
 from biopsy.text import count, line_of
 
 if TYPE_CHECKING:
@@ -154,7 +154,7 @@ def _run(
     machines: OtherMachines | None,
 ) -> None:
     from biopsy.checks.task import NO_CANDIDATE
-    from biopsy.session.workers import repeated
+    from biopsy.session.pool import repeated
 
     check = CommandCheck(args.check, str(NO_CANDIDATE), args.check_timeout)
     line = check.line(NO_CANDIDATE)

@@ -21,11 +21,12 @@ from biopsy.model.index import index_file
 from biopsy.questions.known_failures.catalogue import ORIGIN
 from biopsy.questions.known_failures.lookup import look_up, seen_in
 from biopsy.questions.variation.vary import USUAL_CHECKS, VariationJob, vary
-from biopsy.reduction.job import Border, RecordingOptions, ReductionJob, run_job
+from biopsy.reduction.problem import Border
+from biopsy.reduction.reduce import RecordingOptions, ReductionJob, run_job
 from biopsy.reduction.result import Target, inputs_file
 from biopsy.session.checked_search import SearchOptions
+from biopsy.session.files import Resume
 from biopsy.session.pool import Parallelism
-from biopsy.session.result_file import Resume
 from biopsy.session.trial import Budget
 from biopsy.tensors.files import read_feeds
 from biopsy.tensors.results import Feed

@@ -18,7 +18,7 @@ from biopsy.checks.outcome import Evidence, Outcome
 from biopsy.comparison.tolerance import MetricLimits, Stats, Tolerances
 from biopsy.engines.base import Engine
 from biopsy.model.extract import OutputChoice
-from biopsy.session.judging import FailureJudge
+from biopsy.session.trial import FailureJudge
 from biopsy.tensors.files import read_feeds, read_results
 from biopsy.tensors.results import Feed, RunnerResult
 

@@ -35,7 +35,7 @@ from biopsy.model.sources import places_of, sources_of
 from biopsy.processes.cleanup import temporary_folder
 from biopsy.processes.watch import Limits
 from biopsy.processes.writing import write_whole
-from biopsy.session.result_file import write_result
+from biopsy.session.files import write_result
 from biopsy.tensors.container import Container, pack
 from biopsy.tensors.files import write_feeds
 from biopsy.tensors.npz import FORM

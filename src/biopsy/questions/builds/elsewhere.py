@@ -38,7 +38,7 @@ from biopsy.questions.builds.record import TacticRecord, write_record
 from biopsy.questions.builds.settings import VARIABLE, Drawn
 from biopsy.session.conditions import this_machine
 from biopsy.session.machines import OtherMachines, PreparedRun, tell_of_machines
-from biopsy.session.workers import in_order
+from biopsy.session.pool import in_order
 
 _MOST_WAITING = 2
 """Builds that may have ended before one that was begun earlier, for each that may run at once."""

@@ -26,9 +26,9 @@ from biopsy.questions.builds.settings import (
 )
 from biopsy.search.drive import drive, first_that
 from biopsy.search.subset import minimal_subset, minimal_subsets, shortest
-from biopsy.session.judging import CheckRuns, cannot_run, until_no_pass
 from biopsy.session.machines import tell_of_machines
-from biopsy.session.workers import RunsAhead, Workers
+from biopsy.session.pool import RunsAhead, Workers
+from biopsy.session.trial import CheckRuns, cannot_run, until_no_pass
 from biopsy.text import count, html_table, printable
 
 STAGE = "flags"

@@ -24,7 +24,7 @@ from biopsy.processes.environments.prepared import Environment
 from biopsy.processes.environments.releases import Release
 from biopsy.questions.releases.findings import TriedRelease
 from biopsy.questions.releases.runs import ReleaseCheck, ReleaseRun, ReleaseRuns, RunsHere
-from biopsy.session.judging import CheckRuns, until_no_pass
+from biopsy.session.trial import CheckRuns, until_no_pass
 
 STAGE = "releases"
 

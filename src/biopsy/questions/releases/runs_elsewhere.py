@@ -32,7 +32,7 @@ from biopsy.questions.releases.runs import (
     bare_python,
 )
 from biopsy.session.machines import OtherMachines, PreparedRun, tell_of_machines
-from biopsy.session.workers import RunsAhead
+from biopsy.session.pool import RunsAhead
 
 _LOOK = 0.1
 """Seconds between two looks at whether an installation is still wanted."""

@@ -18,7 +18,7 @@ from biopsy.processes.process import CannotStartError
 from biopsy.processes.server import Server, ServerEndedError
 from biopsy.processes.serving import Note, Request, Serving
 from biopsy.processes.watch import Limits
-from biopsy.reduction.passes.editing import (
+from biopsy.reduction.passes.common import (
     copied,
     has_ranks,
     inferred,

@@ -31,7 +31,7 @@ from biopsy.questions.workarounds.latency import Latency, Side, side_by_side
 from biopsy.questions.workarounds.question import ChangeCandidate, WorkaroundQuestion, interface_objection, patched
 from biopsy.questions.workarounds.result import VerifiedChange, labels
 from biopsy.questions.workarounds.trusted_values import CANNOT_RUN, TrustedValues
-from biopsy.reduction.passes.editing import described
+from biopsy.reduction.passes.common import described
 from biopsy.text import count, first_line, printable
 
 if TYPE_CHECKING:

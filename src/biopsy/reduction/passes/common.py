@@ -1,24 +1,193 @@
-"""What passes over the model share: copies, free names, what onnx knows of operators, and whether shapes agree."""
+"""What a pass is, over nodes or over the model itself, its line in the table of passes, what it may ask, and what
+passes over the model share: copies, free names, what onnx knows of operators, and whether shapes agree.
+"""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache, cached_property, lru_cache, partial
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypeVar
 
 from biopsy.model import onnx_native, walk
 from biopsy.model.infer import without_weights
-from biopsy.reduction.passes.contract import Change
+from biopsy.reduction.problem import Candidate, NodeSearch, Problem
+from biopsy.search.drive import Item, Search
+from biopsy.search.subset import minimize_subset
 
 if TYPE_CHECKING:
     import onnx
+
+
+class NotFoundOutError(Exception):
+    """What a pass wants to know would cost checks, and nobody has asked for it yet."""
+
+
+class PassContext:
+    """The problem, and what can be known of it besides its geometry.
+
+    ``may_change_values`` and ``suspects`` may cost checks, so they are found out once, when a pass wants to know.
+    ``ranking``: sets of nodes that a report names, the worst first. ``missed`` gives the nodes of a target, each of
+    which alone was missing in a candidate that did not reproduce: what was known when a pass first asked about the
+    target, since a pass that is begun anew must propose the same.
+    """
+
+    def __init__(
+        self,
+        problem: Problem,
+        *,
+        may_change_values: Callable[[], bool] = lambda: False,
+        suspects: Callable[[], Sequence[int]] = tuple,
+        ranking: Sequence[Sequence[int]] = (),
+        missed: Callable[[Candidate], frozenset[int]] = lambda target: frozenset(),
+    ) -> None:
+        self.problem = problem
+        self.ranking = ranking
+        self._may_change_values = may_change_values
+        self._suspects = suspects
+        self.missed = lru_cache(maxsize=1)(missed)
+
+    def for_guesses(self) -> PassContext:
+        """The same for a pass that may begin later: nothing is found out for it. Raises NotFoundOutError then."""
+
+        def known(name: str) -> Any:
+            if name not in vars(self):
+                raise NotFoundOutError(name)
+            return vars(self)[name]
+
+        return PassContext(
+            self.problem,
+            may_change_values=partial(known, "may_change_values"),
+            suspects=partial(known, "suspects"),
+            ranking=self.ranking,
+            missed=cache(self.missed.__wrapped__),
+        )
+
+    @cached_property
+    def may_change_values(self) -> bool:
+        """Whether candidates may compute other values than the original did: see ``values.py``."""
+        return self._may_change_values()
+
+    @property
+    def are_values_free(self) -> bool | None:
+        """The same, as far as a pass has wanted to know it; None if none has."""
+        return vars(self).get("may_change_values")
+
+    @cached_property
+    def suspects(self) -> Sequence[int]:
+        """Nodes that are suspected, the most suspicious first: see ``reduce.suspected``."""
+        return self._suspects()
+
+    def may_freeze_recorded(self, tensors: Iterable[int]) -> bool:
+        """Whether constants with the recorded values of these tensors cannot fail by themselves.
+
+        Where the check compares with golden values of its own, behind a wrong node every recorded value is as wrong as
+        the original: a candidate that has it as a constant would fail without the node. Values that the user gave are
+        those of the check; giving some says nothing of the others.
+        """
+        return all(map(self.problem.is_vouched, tensors)) or self.may_change_values
+
+
+# The contract of a pass, and its line in the table of passes.
+
+Pass: TypeAlias = Callable[[PassContext, Candidate], NodeSearch]
+"""One way to propose smaller candidates.
+
+A pass is a generator over rounds. The driver checks the proposals of a round, in their order or several at once, and
+sends back the first in the round's order that reproduces, which is the target from then on, or None. What a pass may
+rely on, and what it owes:
+
+- It is deterministic: the same context, target and answers give the same rounds. The result never depends on how many
+  proposals are checked at once.
+- It never repeats itself to a fixed point; the schedule does that.
+- The answer need not be what was proposed: the driver may have added nodes that cannot be cut away, or proposals may
+  have been answered from memory. A pass goes on from the candidate that it is sent.
+- It may propose anything; what is no smaller than the target, or known already, costs nothing.
+- Every proposal says in a few words what it tries.
+"""
+
+
+def by_halves(nodes: int) -> int:
+    """Checks that finding one node among ``nodes`` by halves takes, from both ends."""
+    return 2 * max(1, (nodes - 1).bit_length())
+
+
+@dataclass(frozen=True, kw_only=True)
+class NamedPass:
+    """A pass in the table of passes: its name on the command line, what it does in one line, and what it usually costs.
+
+    ``usual`` gives checks for a number of nodes: what a person who waits is told. ``halves``: each of its questions is
+    as likely to be answered one way as the other, whatever the answers before were. ``leaves_out``: it asks about the
+    target without some nodes, so that the target without others, asked beside it, tells what it will be answered.
+    ``can_be_foreseen``: it may be begun on a guess, since it has nothing recorded.
+    """
+
+    name: str
+    summary: str
+    search: Pass
+    usual: Callable[[int], int] = by_halves
+    halves: bool = False
+    leaves_out: bool = False
+    can_be_foreseen: bool = False
+
+
+# The contract of a pass over the model itself: what runs once the nodes are few.
+#
+# By then the model is small, so these passes work on the protobuf object and propose whole models.
+
+
+@dataclass(frozen=True)
+class Change:
+    """A simpler model, with words for the progress line, such as "without the unused input 'mask'"."""
+
+    model: onnx.ModelProto
+    description: str
+
+
+ChangeSearch: TypeAlias = Search[Change, "onnx.ModelProto", None]
+
+ModelPass: TypeAlias = "Callable[[onnx.ModelProto], ChangeSearch]"
+"""One way to propose simpler models.
+
+Like a pass over nodes, it is a generator over rounds of proposals that do not depend on each other, in the order of
+preference; it is sent the model of the first that reproduces, or None, and goes on from there. It owes the same, and:
+
+- It never changes the model that it is given, nor one that it was sent: it copies.
+- Each proposal is simpler by the measure of the pass (fewer inputs, fewer attributes, fewer bytes of weights, ...), so
+  that running it again and again ends. A model that does not differ from the current one is not checked.
+- Everything may be missing from a model: names, types, even what the standard demands.
+"""
+
+
+Option: TypeAlias = Literal["simplify", "anonymize"]
+"""An option of the command line that asks for more than a smaller model."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class NamedModelPass:
+    """A pass in the table: its name on the command line, what it does in one line, and when it may run.
+
+    ``keeps_values``: every tensor that both models compute has the same values in both. ``changes_inputs`` and
+    ``changes_outputs``: it may do so, and does not run where the user keeps them. ``only_with`` names the options of
+    which one must ask for it; none for a pass that always runs. ``remarks`` tells, of the final model, what the pass
+    could not do.
+    """
+
+    name: str
+    summary: str
+    search: ModelPass
+    keeps_values: bool = False
+    changes_inputs: bool = False
+    changes_outputs: bool = False
+    only_with: tuple[Option, ...] = ()
+    remarks: Callable[[onnx.ModelProto], Sequence[str]] = lambda model: ()
+
 
 Message = TypeVar("Message")
 
 Place: TypeAlias = tuple[tuple[int, int, int], ...]
 """Where a graph stands: () is the model's own; each step is (node, attribute, number within the attribute)."""
-
-CONTROL_FLOW = frozenset({"If", "Loop", "Scan"})
 
 
 def copied(model: onnx.ModelProto) -> onnx.ModelProto:
@@ -36,24 +205,39 @@ def keep_only(repeated: Any, kept: Callable[[Any], bool]) -> bool:
     return bool(gone)
 
 
+def leave_out(
+    items: Sequence[Item], without: Callable[[Sequence[Item]], Change], *, at_least_one: bool = False
+) -> Search[Change, onnx.ModelProto, list[Item]]:
+    """Leave out all items at once, then by halves; returns those that can go.
+
+    ``without`` gives the change that leaves some out. ``at_least_one`` item stays.
+    """
+
+    def propose(kept: Sequence[Item]) -> Change:
+        stay = frozenset(kept)
+        return without([item for item in items if item not in stay])
+
+    stay = frozenset((yield from minimize_subset(items, propose, at_least_one=at_least_one)))
+    return [item for item in items if item not in stay]
+
+
 def is_control_flow(node: onnx.NodeProto) -> bool:
     """Whether a node is If, Loop or Scan."""
-    return node.op_type in CONTROL_FLOW and walk.operator(node)[0] == ""
+    return node.op_type in {"If", "Loop", "Scan"} and walk.operator(node)[0] == ""
 
 
-def places(model: onnx.ModelProto) -> list[Place]:
+def places(model: onnx.ModelProto) -> Iterator[Place]:
     """The model's graph and every body inside it, outer ones first, in the order of the nodes."""
-    found: list[Place] = []
-    _collect(model.graph, (), found)
-    return found
-
-
-def _collect(graph: onnx.GraphProto, place: Place, found: list[Place]) -> None:
-    found.append(place)
-    for number, node in enumerate(graph.node):
-        for position, attribute in enumerate(node.attribute):
-            for part, body in enumerate(_graphs_of(attribute)):
-                _collect(body, (*place, (number, position, part)), found)
+    waiting: list[tuple[Place, onnx.GraphProto]] = [((), model.graph)]
+    while waiting:
+        place, graph = waiting.pop(0)
+        yield place
+        waiting[:0] = [
+            ((*place, (number, position, part)), body)
+            for number, node in enumerate(graph.node)
+            for position, attribute in enumerate(node.attribute)
+            for part, body in enumerate(_graphs_of(attribute))
+        ]
 
 
 def _graphs_of(attribute: onnx.AttributeProto) -> list[onnx.GraphProto]:
@@ -262,31 +446,20 @@ def forget_shapes_behind(model: onnx.ModelProto, place: Place, changed: Iterable
     names, behind = set(changed), set[str]()
     for depth in range(len(place), -1, -1):
         graph = graph_at(model, place[:depth])
-        behind = _behind(graph, names)
-        for info in (*graph.value_info, *graph.output):
-            if info.name in behind:
-                _forget_sizes(info)
+        infos: list[onnx.ValueInfoProto] = []
+        behind = set(names)
+        for node in graph.node:
+            if not behind.isdisjoint(walk.reads(node)):
+                behind.update(node.output)
+                for body in walk.graphs_within([node]):  # which read them
+                    infos += (*body.input, *body.output, *body.value_info)
+        behind.discard("")
+        infos += (info for info in (*graph.value_info, *graph.output) if info.name in behind)
+        for dim in (dim for info in infos for dim in info.type.tensor_type.shape.dim):
+            dim.Clear()
         if depth:
             names = set(graph_at(model, place[: depth - 1]).node[place[depth - 1][0]].output)
     kinds = types_in(inferred(model).graph)
     for info in (*model.graph.value_info, *model.graph.output):
         if info.name in behind and info.name in kinds:
             info.type.CopyFrom(kinds[info.name])
-
-
-def _behind(graph: onnx.GraphProto, names: set[str]) -> set[str]:
-    """The names of tensors and of all that is computed from them; bodies that read them forget sizes."""
-    found = set(names)
-    for node in graph.node:
-        if not found.isdisjoint(walk.reads(node)):
-            found.update(node.output)
-            for body in walk.graphs_within([node]):
-                for info in (*body.input, *body.output, *body.value_info):
-                    _forget_sizes(info)
-    return found - {""}
-
-
-def _forget_sizes(info: onnx.ValueInfoProto) -> None:
-    if info.type.HasField("tensor_type"):
-        for dim in info.type.tensor_type.shape.dim:
-            dim.Clear()
