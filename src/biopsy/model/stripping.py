@@ -5,7 +5,7 @@ sparsity.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -323,6 +323,12 @@ def pruned(factor: Factor, values: bytes) -> bytes:
             groups[:, :, place] = np.where(kept, groups[:, :, place], 0)
         values = groups.tobytes()
     return values
+
+
+def pruned_later(factor: Factor, folder: Path) -> Callable[[], bytes]:
+    """What gives the pruned values of a weight; those in ``folder`` are read then. Raises as ``values_later``."""
+    dense = values_later(factor.weight, folder)
+    return lambda: pruned(factor, dense())
 
 
 def _kept(sizes: npt.NDArray[Any]) -> list[npt.NDArray[np.bool_]]:

@@ -6,14 +6,17 @@ from __future__ import annotations
 
 import argparse
 import inspect
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, ClassVar, NoReturn, Self, dataclass_transform
+from typing import TYPE_CHECKING, Any, ClassVar, Concatenate, NoReturn, ParamSpec, Self, TypeVar, dataclass_transform
 
 from biopsy.cli.arguments.types import metavar_of
 
 if TYPE_CHECKING:
     from biopsy.text import ListOption
+
+_Rest = ParamSpec("_Rest")
+_Answer = TypeVar("_Answer")
 
 TEXT = "{text}"
 """What stands in a help for the words that a command may replace by its own."""
@@ -121,6 +124,17 @@ class Options:
         """The values on a command line that was parsed; the defaults of options that its command does not have."""
         given = vars(args)
         return cls(**{name: given[name] for name in cls.declared if name in given})
+
+    @classmethod
+    def reading(
+        cls, work: Callable[Concatenate[Self, _Rest], _Answer]
+    ) -> Callable[Concatenate[argparse.Namespace, _Rest], _Answer]:
+        """A function of these options as one of the parsed arguments: a decorator for what a command's module gives."""
+
+        def work_of(args: argparse.Namespace, /, *rest: _Rest.args, **named: _Rest.kwargs) -> _Answer:
+            return work(cls.of(args), *rest, **named)
+
+        return work_of
 
     @classmethod
     def spellings(cls) -> tuple[str, ...]:
