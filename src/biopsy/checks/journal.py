@@ -58,6 +58,22 @@ class Entry:
     description: str
     nodes: int
 
+    @property
+    def values(self) -> dict[str, Any]:
+        """Its values by name, as they stand in files."""
+        judged, evidence = self.judged, self.judged.evidence
+        return {
+            "digest": self.digest.hex(),
+            "outcome": judged.outcome.value,
+            "reason": judged.reason,
+            "status": evidence.status,
+            "seconds": evidence.seconds,
+            "timed_out": evidence.timed_out,
+            "stage": self.stage,
+            "description": self.description,
+            "nodes": self.nodes,
+        }
+
 
 class Journal:
     """Every run of the checks of one reduction. To be used by one thread at a time; a fork of this process has none."""
@@ -72,31 +88,33 @@ class Journal:
         self._identity: dict[str, str] = {}
         self._began = False
         self.search = "reduction"
-        for number, values in file.lines():
+        """What a person calls what asks."""
+        for number, (kind, *values) in file.lines():
             try:
-                kind, *rest = values
-                if tuple(map(type, rest)) != _TYPES_OF_LINES.get(str(kind)):
-                    raise ValueError("it is no line of a journal")
-                if kind != "opened" and (kind == "identity") is self._began:
-                    raise ValueError("it stands in the wrong place")
-                if kind == "opened":
-                    self._began = True
-                elif kind == "run":
-                    entry = _entry_in(rest)
-                    self._memory.setdefault(entry.digest, []).append(entry.judged)
-                elif kind == "note":
-                    self._notes[storable(str(rest[0]))] = storable(str(rest[1]))
-                elif kind == "forget":
-                    digest = _digest(rest[0])
-                    self._memory.pop(digest, None)
-                    self._forgotten[digest] = number
-                elif storable(str(rest[0])) in self._identity:
-                    raise ValueError("it names a condition twice")
-                else:
-                    self._identity[storable(str(rest[0]))] = storable(str(rest[1]))
+                self._read(number, str(kind), values)
             except ValueError as error:
                 raise DamagedError(f"it is damaged at line {number}: {error}") from error
-        self.found = self._count = sum(map(len, self._memory.values()))
+        self.found = self.count = sum(map(len, self._memory.values()))
+
+    def _read(self, number: int, kind: str, values: Sequence[Any]) -> None:
+        if tuple(map(type, values)) != _TYPES_OF_LINES.get(kind):
+            raise ValueError("it is no line of a journal")
+        if kind != "opened" and (kind == "identity") is self._began:
+            raise ValueError("it stands in the wrong place")
+        if kind == "opened":
+            self._began = True
+        elif kind == "run":
+            entry = _entry_in(values)
+            self._memory.setdefault(entry.digest, []).append(entry.judged)
+        elif kind == "forget":
+            digest = _digest(values[0])
+            self._memory.pop(digest, None)
+            self._forgotten[digest] = number
+        else:
+            name, text = map(storable, values)
+            if kind == "identity" and name in self._identity:
+                raise ValueError("it names a condition twice")
+            (self._identity if kind == "identity" else self._notes)[name] = text
 
     @classmethod
     def open(
@@ -128,7 +146,7 @@ class Journal:
             if journal._began and (journal.found or journal._notes or journal.identity == now):
                 what, kept = f"the journal {path}", "the journal, as it is"
                 require_same_identity(journal.identity, now, what, kept=kept, next_steps=[FRESH], search=search)
-                file.go_on()
+                file.append([])
             else:  # whoever made it was stopped before it began
                 journal._identity, journal._forgotten = now, {}
                 file.begin([("identity", name, value) for name, value in now.items()])
@@ -158,25 +176,16 @@ class Journal:
         seconds = float(evidence.seconds) if math.isfinite(evidence.seconds) else 0.0
         evidence = Evidence(status=evidence.status, seconds=seconds, timed_out=evidence.timed_out)  # without its output
         kept = Judged(judged.outcome, _kept(judged.reason), evidence)
-        self._write(
-            (
-                "run", digest.hex(), kept.outcome.value, kept.reason, evidence.status, evidence.seconds,
-                evidence.timed_out, _kept(stage), _kept(description), nodes,
-            )
-        )  # fmt: skip
+        entry = Entry(digest=digest, judged=kept, stage=_kept(stage), description=_kept(description), nodes=nodes)
+        self._write(("run", *entry.values.values()))
         self._memory.setdefault(digest, []).append(kept)
-        self._count += 1
+        self.count += 1
 
     def forget(self, digest: bytes) -> None:
         """Remove every run of a model: a person takes the answer back. Raises CheckError like ``add``."""
         self._write(("forget", digest.hex()), at_once=True)
-        self._forgotten[digest] = self._file.count
-        self._count -= len(self._memory.pop(digest, ()))
-
-    @property
-    def count(self) -> int:
-        """How many runs stand in it now."""
-        return self._count
+        self._forgotten[digest] = self._file.end.lines
+        self.count -= len(self._memory.pop(digest, ()))
 
     def note(self, key: str, value: str) -> None:
         """Keep a small fact, in place of what was noted under this key before. Raises CheckError like ``add``."""
@@ -215,11 +224,11 @@ class Journal:
 
     def _write(self, values: Values, *, at_once: bool = False) -> None:
         try:
-            self._file.append(values, at_once=at_once)
+            self._file.append([values], at_once=at_once)
         except OSError as error:
             raise errors.CheckError(
                 f"the journal {self.path} cannot be written: {_words(error)}",
-                kept=f"the {self._count} outcomes that stand in it",
+                kept=f"the {self.count} outcomes that stand in it",
                 next_steps=["make room on that disk; the same command then goes on from there"],
             ) from error
 
@@ -242,69 +251,58 @@ def _kept(text: str) -> str:
 # What a file says, compared with what we would have written
 
 
-ENTRY_TYPES: Mapping[str, type] = {
-    "digest": bytes, "outcome": str, "reason": str, "status": int, "seconds": float, "timed_out": bool,
+_TYPES: Mapping[str, type] = {
+    "digest": str, "outcome": str, "reason": str, "status": int, "seconds": float, "timed_out": bool,
     "stage": str, "description": str, "nodes": int,
 }  # fmt: skip
-"""The values of an entry by name, as they stand in files."""
+"""The values of an entry by name, as they stand in files. Digests are hexadecimal."""
+_TYPES_OF_LINES: Mapping[str, tuple[type, ...]] = {
+    "identity": (str, str),
+    "opened": (int,),
+    "run": tuple(_TYPES.values()),
+    "note": (str, str),
+    "forget": (str,),
+}
+"""The values of a line by what it is."""
+_OUTCOMES = {outcome.value: outcome for outcome in Outcome}
+_LEAST, _MOST = -(1 << 63), (1 << 63) - 1
 
 
 def entry_of(values: Mapping[str, Any]) -> Entry:
     """The entry of values that come from a file. Raises ValueError, with words such as ``no 'status'``."""
-    for name, kind in ENTRY_TYPES.items():
+    for name, kind in _TYPES.items():
         value = values.get(name)
         if value is None:
             raise ValueError(f"no {name!r}")
         if type(value) is not kind:
             raise ValueError(f"a {name!r} of a wrong type ({type(value).__name__})")
-    return _entry(*(values[name] for name in ENTRY_TYPES))
-
-
-def _entry(
-    digest: bytes, outcome: str, reason: str, status: int, seconds: float, timed_out: bool, stage: str,
-    description: str, nodes: int,
-) -> Entry:  # fmt: skip
-    """The entry of values of these types. Raises ValueError, with words."""
-    if not math.isfinite(seconds):
+    if not math.isfinite(values["seconds"]):
         raise ValueError("a 'seconds' that is no number")
-    if not (_LEAST <= status <= _MOST and _LEAST <= nodes <= _MOST):
+    if not all(_LEAST <= values[name] <= _MOST for name in ("status", "nodes")):
         raise ValueError("a number that is too large")
-    if outcome not in _OUTCOMES:
-        raise ValueError(f"the unknown outcome {outcome[:_LONGEST_SHOWN]!r}")
-    evidence = Evidence(status=status, verdict=_NO_VERDICT, seconds=seconds, timed_out=timed_out)
+    if values["outcome"] not in _OUTCOMES:
+        raise ValueError(f"the unknown outcome {values['outcome'][:_LONGEST_SHOWN]!r}")
+    facts = {name: values[name] for name in ("status", "seconds", "timed_out")}
     return Entry(
-        digest=digest,
-        judged=Judged(_OUTCOMES[outcome], storable(reason), evidence),
-        stage=storable(stage),
-        description=storable(description),
-        nodes=nodes,
+        digest=_digest(values["digest"]),
+        judged=Judged(_OUTCOMES[values["outcome"]], storable(values["reason"]), Evidence(**facts, verdict=_NO_VERDICT)),
+        stage=storable(values["stage"]),
+        description=storable(values["description"]),
+        nodes=values["nodes"],
     )
-
-
-_OUTCOMES = {outcome.value: outcome for outcome in Outcome}
-_LEAST, _MOST = -(1 << 63), (1 << 63) - 1
-
-_TYPES_OF_LINES: Mapping[str, tuple[type, ...]] = {
-    "identity": (str, str),
-    "opened": (int,),
-    "run": tuple(str if kind is bytes else kind for kind in ENTRY_TYPES.values()),
-    "note": (str, str),
-    "forget": (str,),
-}
-"""The values of a line by what it is. Digests are hexadecimal."""
 
 
 def _entry_in(values: Sequence[Any]) -> Entry:
     """The entry of a line, of which the types were compared. Raises ValueError, with words."""
     try:
-        return _entry(_digest(values[0]), *values[1:])
+        return entry_of(dict(zip(_TYPES, values, strict=True)))
     except ValueError as error:
         raise ValueError(f"a run in it has {error}") from None
 
 
-def _digest(text: object) -> bytes:
+def _digest(text: str) -> bytes:
     try:
-        return bytes.fromhex(str(text))
+        return bytes.fromhex(text)
     except ValueError:
         raise ValueError("a 'digest' that is not hexadecimal") from None
 

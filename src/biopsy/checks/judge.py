@@ -6,11 +6,10 @@ from __future__ import annotations
 
 import re
 import signal
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import Field, asdict, dataclass, fields, replace
-from typing import Any, Literal
+from dataclasses import dataclass, replace
+from typing import Literal, get_args
 
-from biopsy.checks.message import Death, Message, Raised, death_in, message_of
+from biopsy.checks.message import Death, Message, Raised, death_in, message_of, share_any
 from biopsy.checks.outcome import Evidence, Judged, Outcome
 from biopsy.processes import own_process
 
@@ -81,30 +80,28 @@ def _judge(evidence: Evidence, rules: Rules, reference: Signature | None) -> tup
 
 
 def _by_rules(evidence: Evidence, rules: Rules) -> tuple[Outcome, str]:
-    status = evidence.status
-    counted = _status_counts(status, rules)
-    if counted and rules.fail_regexes:
+    status, said = evidence.status, status_text(evidence.status)
+    if rules.fail_codes:
+        counts = status in rules.fail_codes
+    elif rules.ignored_codes:
+        counts = status not in rules.ignored_codes and (status != 0 or bool(rules.fail_regexes))
+    else:
+        counts = True
+    if not counts:
+        reason = f"{said}, which is not counted as the failure"
+    elif not rules.fail_regexes:
+        return Outcome.REPRODUCES, said
+    else:
         text = evidence.output.decode("utf-8", "replace")
         found = next((regex.pattern for regex in rules.fail_regexes if regex.search(text)), None)
         if found is not None:
             return Outcome.REPRODUCES, f"the output matches '{found}'"
-        reason = f"{status_text(status)}, and the output matches no --fail-regex"
-    elif counted:
-        return Outcome.REPRODUCES, status_text(status)
-    else:
-        reason = f"{status_text(status)}, which is not counted as the failure"
+        reason = f"{said}, and the output matches no --fail-regex"
     return (Outcome.OTHER_FAILURE if status < 0 else Outcome.PASSES), reason
 
 
-def _status_counts(status: int, rules: Rules) -> bool:
-    if rules.fail_codes:
-        return status in rules.fail_codes
-    if rules.ignored_codes:
-        return status not in rules.ignored_codes and (status != 0 or bool(rules.fail_regexes))
-    return True
-
-
 def _by_signature(evidence: Evidence, rules: Rules, reference: Signature | None) -> tuple[Outcome, str]:
+    """The outcome; of another failure also what it says at its end, where only that makes it another one."""
     if evidence.status == 0 and evidence.verdict.outcome != "fails":
         return Outcome.PASSES, "exit status 0"
     if evidence.verdict.outcome == "passes":
@@ -112,14 +109,8 @@ def _by_signature(evidence: Evidence, rules: Rules, reference: Signature | None)
     found = signature_of(evidence)
     if reference is None or same_failure(found, reference, rules.match):
         return Outcome.REPRODUCES, str(found)
-    return Outcome.OTHER_FAILURE, _in_words(found, reference, rules.match)
-
-
-def _in_words(found: Signature, reference: Signature, match: Match) -> str:
-    """Another failure in words, with what it says at its end where only that makes it another one."""
-    if match in {"message", "exact"} and same_failure(found, reference, "auto") and str(found.words):
-        return f"{found}: {found.words}"
-    return str(found)
+    differs_in_words = rules.match in {"message", "exact"} and same_failure(found, reference, "auto")
+    return Outcome.OTHER_FAILURE, f"{found}: {found.words}" if differs_in_words and str(found.words) else str(found)
 
 
 # What makes two failures the same one.
@@ -178,55 +169,6 @@ class Signature:
         """Whether the check itself said what failed."""
         return bool(self.engine or self.stage or self.kind or self.message.exact)
 
-    def as_json(self) -> dict[str, Any]:
-        """Its fields, as plain values."""
-        return asdict(self)
-
-    @classmethod
-    def from_json(cls, found: Mapping[str, Any]) -> Signature:
-        """The signature of such values; what another version wrote and this one does not know is left out.
-
-        Raises ValueError for values that are none.
-        """
-        try:
-            return cls(**{one.name: _read(one, found[one.name]) for one in fields(cls) if one.name in found})
-        except (KeyError, TypeError, AttributeError) as error:
-            raise ValueError(f"no signature: {error}") from error
-
-
-def _read(field: Field[Any], value: Any) -> Any:
-    """The value of a field from a plain one. Raises KeyError or TypeError."""
-    if field.name in _READ:
-        return _READ[field.name](value)
-    if str(field.type).startswith("tuple") and isinstance(value, list | tuple):
-        if all(isinstance(one, str) for one in value):
-            return tuple(value)
-    elif type(value).__name__ == field.type:
-        return value
-    raise TypeError(f"a '{field.name}' of a wrong type ({type(value).__name__})")
-
-
-def _message_from(found: Mapping[str, Any]) -> Message:
-    _require_texts(found["meaning"], *found["items"], found["exact"])
-    return Message(found["meaning"], tuple(found["items"]), found["exact"])
-
-
-def _raised_from(found: Sequence[Mapping[str, Any]]) -> tuple[Raised, ...]:
-    for one in found:
-        _require_texts(one["kind"], one["function"], one["line"])
-    return tuple(Raised(one["kind"], one["function"], one["line"]) for one in found)
-
-
-def _require_texts(*values: object) -> None:
-    if not all(isinstance(value, str) for value in values):
-        raise TypeError("something that is no text")
-
-
-_READ: Mapping[str, Callable[[Any], Any]] = {
-    "message": _message_from, "words": _message_from, "raised": _raised_from, "parts": _raised_from,
-}  # fmt: skip
-"""How fields that are no plain values are read."""
-
 
 def signature_of(evidence: Evidence) -> Signature:
     """The signature of a failure from its evidence."""
@@ -265,36 +207,22 @@ def _last_words(text: str, death: Death | None) -> str:
 
 
 def same_failure(one: Signature, other: Signature, match: Match) -> bool:
-    """Whether two failures count as the same under ``match``; ``one`` may be of further kinds too."""
-    if match == "any":
-        return True
-    if _by_status(one) != _by_status(other) or not one.message.means(other.message):
-        return False
-    if one.kind != other.kind and other.kind not in one.kinds:
-        return False
-    if match != "status" and not _died_alike(one, other):
-        return False
-    if match in {"message", "exact"} and not one.words.means(other.words):
-        return False
-    return match != "exact" or _to_the_letter(one) == _to_the_letter(other)
+    """Whether two failures count as the same under ``match``; ``one`` may be of further kinds too.
+
+    Of a group of exceptions, one that both have is enough.
+    """
+    agreements = (
+        all(getattr(one, name) == getattr(other, name) for name in _OF_STATUS)
+        and one.message.means(other.message)
+        and other.kind in {one.kind, *one.kinds},
+        one.raised == other.raised and share_any(one.parts, other.parts),
+        one.words.means(other.words),
+        (one.message.exact, one.words.exact, one.outputs) == (other.message.exact, other.words.exact, other.outputs),
+    )
+    return all(agreements[: get_args(Match).index(match)])
 
 
-def _by_status(signature: Signature) -> tuple[object, ...]:
-    return (
-        signature.status, signature.timed_out, signature.out_of_memory,
-        signature.engine, signature.stage,
-    )  # fmt: skip
-
-
-def _died_alike(one: Signature, other: Signature) -> bool:
-    """Whether both died of the same exceptions at the same places; of a group, one that both have is enough."""
-    if one.raised != other.raised or bool(one.parts) != bool(other.parts):
-        return False
-    return not one.parts or not set(one.parts).isdisjoint(other.parts)
-
-
-def _to_the_letter(signature: Signature) -> tuple[object, ...]:
-    return signature.message.exact, signature.words.exact, signature.outputs
+_OF_STATUS = ("status", "timed_out", "out_of_memory", "engine", "stage")
 
 
 def status_text(status: int) -> str:

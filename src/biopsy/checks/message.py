@@ -24,9 +24,7 @@ class Message:
 
     def means(self, other: Message) -> bool:
         """Whether two messages tell of the same failure: the same words, and of their lists at least one item."""
-        if self.meaning != other.meaning or bool(self.items) != bool(other.items):
-            return False
-        return not self.items or not set(self.items).isdisjoint(other.items)
+        return self.meaning == other.meaning and share_any(self.items, other.items)
 
     def __str__(self) -> str:
         """The meaning with the items, what these begin with only once."""
@@ -37,6 +35,11 @@ class Message:
             items.append(name if colon and what == before else item)
             before = what
         return " ".join(filter(None, (self.meaning, ", ".join(items))))
+
+
+def share_any(some: Sequence[object], others: Sequence[object]) -> bool:
+    """Whether two lists have anything in common, or both nothing at all."""
+    return not (some or others) or not set(some).isdisjoint(others)
 
 
 def message_of(text: str, candidate: str = "") -> Message:

@@ -6,13 +6,14 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
+from functools import partial
 from itertools import count
 from pathlib import Path
 from typing import Any
 
 from biopsy import errors
-from biopsy.checks.journal import ENTRY_TYPES, Entry, Journal, entry_of, require_same_identity, storable
+from biopsy.checks.journal import Entry, Journal, entry_of, require_same_identity, storable
 from biopsy.checks.outcome import Outcome
 from biopsy.processes.reading import read_plain
 from biopsy.processes.writing import write_whole
@@ -31,19 +32,7 @@ def save_replay(path: Path, journal: Journal) -> None:
         yield f'{{"biopsy_replay": {_VERSION},\n"identity": {identity},\n"runs": ['.encode("ascii")
         before = "\n"
         for entry in journal.entries():
-            judged, evidence = entry.judged, entry.judged.evidence
-            tree = {
-                "digest": entry.digest.hex(),
-                "outcome": judged.outcome.value,
-                "reason": judged.reason,
-                "status": evidence.status,
-                "seconds": evidence.seconds,
-                "timed_out": evidence.timed_out,
-                "stage": entry.stage,
-                "description": entry.description,
-                "nodes": entry.nodes,
-            }
-            yield (before + json.dumps(tree, allow_nan=False)).encode("ascii")
+            yield (before + json.dumps(entry.values, allow_nan=False)).encode("ascii")
             before = ",\n"
         yield f'\n],\n"notes": {json.dumps(journal.notes())}}}\n'.encode("ascii")
 
@@ -108,18 +97,24 @@ def load_replay(path: Path, journal: Journal) -> int:
     return added
 
 
-def _read(path: Path) -> dict[str, Any]:
-    """The object in a replay of ours. Raises UsageError or DataError for anything else."""
+def _object_in(path: Path, most: int, damaged: Callable[[str], errors.DataError]) -> dict[str, Any]:
+    """The object in a file of at most ``most`` bytes. Raises UsageError if it cannot be read, else ``damaged``."""
     try:
         if not path.is_file():
             raise errors.UsageError(f"there is no replay {path}" if not path.exists() else f"{path} is no file")
-        tree = json.loads(read_plain(path, _MOST_BYTES, follow=True))
+        tree = json.loads(read_plain(path, most, follow=True))
     except OSError as error:
-        raise _unreadable(path, error) from error
+        raise errors.UsageError(f"cannot read the replay {path}: {error.strerror or error}") from error
     except (ValueError, RecursionError) as error:
-        raise _damaged(path, f"it is no JSON ({error})") from error
+        raise damaged(f"it is no JSON ({error})") from error
     if not isinstance(tree, dict):
-        raise _damaged(path, "it holds no JSON object")
+        raise damaged("it holds no JSON object")
+    return tree
+
+
+def _read(path: Path) -> dict[str, Any]:
+    """The object in a replay of ours. Raises UsageError or DataError for anything else."""
+    tree = _object_in(path, _MOST_BYTES, partial(_damaged, path))
     version = tree.get("biopsy_replay")
     if type(version) is int and version == _VERSION:
         return tree
@@ -140,10 +135,6 @@ def _read(path: Path) -> dict[str, Any]:
         "it is no replay: one looks like"
         ' {"biopsy_replay": 1, "identity": {...}, "runs": [{"digest": ..., "outcome": ...}], "notes": {}}',
     )
-
-
-def _unreadable(path: Path, error: OSError) -> errors.UsageError:
-    return errors.UsageError(f"cannot read the replay {path}: {error.strerror or error}")
 
 
 def _damaged(path: Path, why: str) -> errors.DataError:
@@ -168,25 +159,15 @@ def _entries(path: Path, tree: dict[str, Any]) -> list[Entry]:
     entries = []
     for number, run in enumerate(runs):
         try:
-            entries.append(_entry(run))
+            if not isinstance(run, dict):
+                raise ValueError("no names and values")
+            seconds = run.get("seconds")
+            if type(seconds) is int and abs(seconds) < 1 << 53:
+                seconds = float(seconds)
+            entries.append(entry_of({**run, "seconds": seconds}))
         except ValueError as error:
             raise _damaged(path, f"run {number} in it has {error}") from error
     return entries
-
-
-def _entry(run: object) -> Entry:
-    """A run of a replay. Raises ValueError with what is wrong with it."""
-    if not isinstance(run, dict):
-        raise ValueError("no names and values")
-    values = {name: run.get(name) for name in ENTRY_TYPES}
-    if type(values["digest"]) is str:
-        try:
-            values["digest"] = bytes.fromhex(values["digest"])
-        except ValueError:
-            raise ValueError("a 'digest' that is not hexadecimal") from None
-    if type(values["seconds"]) is int and abs(values["seconds"]) < 1 << 53:
-        values["seconds"] = float(values["seconds"])
-    return entry_of(values)
 
 
 # Outcomes by the number of the iteration, in Polygraphy's form: ``{"_N0": {"success": true, ...}, ...}``.
@@ -206,14 +187,7 @@ def read_iterations(path: Path) -> list[bool]:
     def wrong(why: str, *next_steps: str) -> errors.DataError:
         return errors.DataError(f"the replay {path} cannot be loaded: {why}", next_steps=next_steps)
 
-    try:
-        tree = json.loads(read_plain(path, _MOST_BYTES_OF_ITERATIONS, follow=True))
-    except OSError as error:
-        raise _unreadable(path, error) from error
-    except (ValueError, RecursionError) as error:
-        raise wrong(f"it is no JSON ({error})") from error
-    if not isinstance(tree, dict):
-        raise wrong("it holds no JSON object")
+    tree = _object_in(path, _MOST_BYTES_OF_ITERATIONS, wrong)
     if tree and "_N0" not in tree:
         of_search = "it is of a search (debug reduce, debug precision), whose runs are of many models"
         raise wrong(

@@ -22,7 +22,7 @@ from biopsy.checks.warm import command_check
 from biopsy.checks.words import with_files
 from biopsy.processes.host_folders import ContentStore
 from biopsy.processes.reading import FileState, open_plain, state_at
-from biopsy.processes.serving import as_json
+from biopsy.processes.server import as_json
 from biopsy.processes.watch import Stop
 from biopsy.text import size_text
 

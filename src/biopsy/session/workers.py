@@ -56,7 +56,7 @@ class Threads:
     def begin(self, task: Task) -> Future[Evidence]:
         """Begin a run; in this thread if they are to be ``inline``."""
         self._free_ended()
-        if not task.check.stoppable:
+        if task.check is None or not task.check.stoppable:
             return self._executor.submit(run_check, task)
         stop = Stop()
         run = self._executor.submit(run_check, task, stop)

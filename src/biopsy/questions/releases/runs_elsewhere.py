@@ -22,7 +22,7 @@ from biopsy.processes.cleanup import temporary_folder
 from biopsy.processes.environments.interpreter import Interpreter, interpreter_of
 from biopsy.processes.environments.prepared import Environment, prepared
 from biopsy.processes.environments.releases import Release
-from biopsy.processes.serving import as_json, from_json
+from biopsy.processes.server import as_json, from_json
 from biopsy.processes.watch import Stop
 from biopsy.questions.releases.runs import (
     PYTHON_PLACE,
