@@ -21,8 +21,7 @@ from biopsy.checks import verdict
 from biopsy.checks.command_line import CommandLine, OwnCommand, OwnInspect, OwnRun, parse
 from biopsy.checks.judge import status_text
 from biopsy.checks.outcome import Check, Evidence
-from biopsy.checks.own_program import NAME, NO_SETTINGS, SETTINGS_VARIABLE, start_words
-from biopsy.checks.words import as_word, names_undone
+from biopsy.checks.words import NAME, NO_SETTINGS, SETTINGS_VARIABLE, as_word, names_undone, start_words
 from biopsy.processes import cleanup, process
 from biopsy.processes.forks import START_VARIABLE
 from biopsy.processes.reading import open_plain, similar_files

@@ -44,7 +44,9 @@ def share_any(some: Sequence[object], others: Sequence[object]) -> bool:
 
 def message_of(text: str, candidate: str = "") -> Message:
     """The forms of a text that a check printed or reported about the model at the path ``candidate``."""
-    text = _without_path(text[:_LONGEST], candidate, "{}")
+    text, name = text[:_LONGEST], candidate.rpartition("/")[2]
+    if name:  # the place of the model is left out: its whole path, as it was given, and its file's name
+        text = re.sub(rf"(?<![\w./~+-])(?:[\w.~+-]*/)*{re.escape(name)}(?![\w-])", "{}", text)
     head, items = _list_in(text)
     return Message(normalised(head), tuple(dict.fromkeys(items)), _exactly(text))
 
@@ -194,14 +196,6 @@ def _exactly(text: str) -> str:
     return "\n".join(line.rstrip() for line in text.strip().splitlines())[:_LONGEST_EXACT]
 
 
-def _without_path(text: str, candidate: str, instead: str) -> str:
-    """A text without the place of the model: its whole path, as it was given, and its file's name."""
-    name = candidate.rpartition("/")[2]
-    if not name:
-        return text
-    return re.sub(rf"(?<![\w./~+-])(?:[\w.~+-]*/)*{re.escape(name)}(?![\w-])", instead, text)
-
-
 # The Python exception that a program died of, from what it printed.
 
 
@@ -277,7 +271,9 @@ def death_in(text: str, status: int, scripts: Sequence[str]) -> Death | None:
     looks like them. Otherwise the program has gone on after it had printed it.
     """
     lines = [line[:_LONGEST_LINE] for line in _COLOUR.sub("", text).splitlines()]
-    blocks = _last_chain(list(_blocks(lines)))
+    blocks = list(_blocks(lines))
+    starts = [number for number, block in enumerate(blocks) if not (block.is_part or block.follows)]
+    blocks = blocks[starts[-1] :] if starts else []  # the last exception, those that led to it, the parts of each
     main = [block for block in blocks if not block.is_part]
     if not main:
         return None
@@ -299,21 +295,13 @@ def _goes_on(message: Sequence[str]) -> bool:
 
 
 def _raised(block: _Block, scripts: Sequence[str]) -> Raised:
-    def is_script(file: str) -> bool:
-        return any(file == script or file.endswith(f"/{script.lstrip('/')}") for script in scripts)
-
-    own = [frame for frame in block.frames if is_script(frame[0])]
+    scripts = ["/" + script.lstrip("/") for script in scripts]
+    own = [frame for frame in block.frames if any(("/" + frame[0]).endswith(script) for script in scripts)]
     own = own or [frame for frame in block.frames if not _NOT_THE_USERS.search(frame[0])]
     if not own:
         return Raised(block.kind)
     _, number, function, text = own[-1]
     return Raised(block.kind, function, text or f"line {number}")
-
-
-def _last_chain(blocks: Sequence[_Block]) -> Sequence[_Block]:
-    """The last exception, those that led to it, and the parts of each."""
-    starts = [number for number, block in enumerate(blocks) if not (block.is_part or block.follows)]
-    return blocks[starts[-1] :] if starts else ()
 
 
 def _blocks(lines: Sequence[str]) -> Iterator[_Block]:

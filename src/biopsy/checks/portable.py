@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from importlib.machinery import EXTENSION_SUFFIXES
 from pathlib import Path
 from threading import Lock
-from typing import TypeVar
+from typing import AnyStr, TypeVar
 
 from biopsy import errors
 from biopsy.checks.command import CommandCheck, ServedCheck
@@ -265,16 +265,13 @@ def _files_named(check: CommandCheck, besides: Collection[Path] = ()) -> Iterato
                 raise _cannot_send(path, "no word of the check names it as it stands there")
         elif path.is_dir():
             raise _cannot_send(path, "it is a folder")
-        elif not _is_of_the_machine(path):
+        elif path.is_file() and not _is_binary_program(path):  # each machine has interpreters of its own
             if not is_named(path, words):
                 raise _cannot_send(path, "the check names it in more than one way")
             yield path
 
 
-def _is_of_the_machine(path: Path) -> bool:
-    """Whether a path belongs to the machine: a binary program such as an interpreter, or no file at all."""
-    if not path.is_file():
-        return True
+def _is_binary_program(path: Path) -> bool:
     if not os.access(path, os.X_OK) or ".so" in path.suffixes:
         return False
     with path.open("rb") as stream:
@@ -298,24 +295,23 @@ def our_paths(task: PortableTask, root: str) -> dict[str, str]:
 
 def as_if_here(evidence: Evidence, paths: Mapping[str, str]) -> Evidence:
     """What a check has left on another machine, with our paths in it."""
-    message = renamed(evidence.verdict.message, paths)
-    output = evidence.output
-    for other in sorted(paths, key=len, reverse=True):
-        output = output.replace(os.fsencode(other), os.fsencode(paths[other]))
     return replace(
         evidence,
-        output=output,
-        verdict=replace(evidence.verdict, message=message),
+        output=renamed(evidence.output, paths),
+        verdict=replace(evidence.verdict, message=renamed(evidence.verdict.message, paths)),
         candidate=renamed(evidence.candidate, paths),
         scripts=tuple(os.path.abspath(paths[name]) if name in paths else name for name in evidence.scripts),  # noqa: PTH100 -- links stay, as in tracebacks
         remark=renamed(evidence.remark, paths),
     )
 
 
-def renamed(text: str, paths: Mapping[str, str]) -> str:
-    """A text with other paths in it."""
+def renamed(text: AnyStr, paths: Mapping[str, str]) -> AnyStr:
+    """A text, or what was printed, with other paths in it."""
     for other in sorted(paths, key=len, reverse=True):
-        text = text.replace(other, paths[other])
+        if isinstance(text, str):
+            text = text.replace(other, paths[other])
+        else:
+            text = text.replace(os.fsencode(other), os.fsencode(paths[other]))
     return text
 
 

@@ -26,7 +26,7 @@ from biopsy.model.external import files_referred_to
 from biopsy.processes import cleanup
 from biopsy.processes.cleanup import take_what_stands_at
 from biopsy.processes.watch import Stop
-from biopsy.processes.writing import cannot_write, copy_transient, write_transient
+from biopsy.processes.writing import cannot_write, copy_transient, write_whole
 
 NO_CANDIDATE = Path("{}")
 """Given as the candidate of a command that has none, this leaves a literal ``{}`` in its words as it is."""
@@ -56,7 +56,7 @@ def run_check(task: Task, stop: Stop | None = None) -> Evidence:
     if task.parts is not None:
         try:
             clear(task.candidate)
-            write_transient(task.candidate, task.parts)
+            write_whole(task.candidate, task.parts, transient=True)
         except errors.UsageError as error:
             raise errors.CheckError(error.message, next_steps=error.next_steps) from error
         except OSError as error:

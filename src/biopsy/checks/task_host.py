@@ -20,7 +20,7 @@ from biopsy.checks.portable import Content, PortableCheck, PortableTask
 from biopsy.checks.task import NO_CANDIDATE, EngineFileCheck, Prepared, Task, TaskSite, clear, run_check
 from biopsy.checks.warm import command_check
 from biopsy.checks.words import with_files
-from biopsy.processes.host_folders import ContentStore
+from biopsy.processes.own_files import ContentStore
 from biopsy.processes.reading import FileState, open_plain, state_at
 from biopsy.processes.server import as_json
 from biopsy.processes.watch import Stop

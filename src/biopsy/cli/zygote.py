@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from biopsy import errors
-from biopsy.checks.own_program import NO_SETTINGS, SETTINGS_VARIABLE
+from biopsy.checks.words import NO_SETTINGS, SETTINGS_VARIABLE
 from biopsy.cli import cold_start
 from biopsy.cli.run.options import RunOptions
 from biopsy.engines.base import Engine

@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from typing import Literal, Protocol
 
 from biopsy import errors
@@ -218,7 +219,7 @@ class Watch:
         self._into, self._unsent = unsent
         self._cause: Cause = "itself"
         self._started = time.monotonic()
-        self._end_by: float | None = None  # when the next, harder step is due, once it was told to end
+        self._end_by = 0.0  # when the next, harder step is due, once it was told to end
         self._killed = False
 
     def until(self, is_over: Callable[[], bool] = lambda: False) -> tuple[int, Cause] | None:
@@ -228,16 +229,14 @@ class Watch:
                 if self._cause == "itself" and is_over():
                     return None
                 self._wait()
-                deadline = self._deadline
-                if deadline is not None and time.monotonic() >= deadline:
+                if self._cause == "itself":
+                    cause = self._limits().reached(self._started, partial(taken_by_family, self._running.pid))
+                    if cause is not None:
+                        self._end_because(cause, at_once=cause == "memory")
+                elif time.monotonic() >= self._end_by:
                     if self._killed:
                         raise StillRunningError(self._running.pid)
-                    self._end_because(
-                        "time" if self._cause == "itself" else self._cause, at_once=self._cause != "itself"
-                    )
-                limit = self._limits().memory
-                if limit is not None and self._cause == "itself" and taken_by_family(self._running.pid) > limit:
-                    self._end_because("memory", at_once=True)
+                    self._end_because(self._cause, at_once=True)
             for descriptor in list(self._takers):
                 with suppress(BlockingIOError):
                     for _ in range(_MOST_READS_AFTER_THE_END):
@@ -266,21 +265,13 @@ class Watch:
         if stop is not None and stop.fileno() in ready:
             self._end_because("stop")
 
-    @property
-    def _deadline(self) -> float | None:
-        if self._cause != "itself":
-            return self._end_by
-        seconds = self._limits().seconds
-        return None if seconds is None else self._started + seconds
-
     def _patience(self) -> float:
-        deadline = self._deadline
-        times = [_LOOK_AT_LIMITS] if deadline is None else [max(0.0, deadline - time.monotonic())]
-        if self._limits().memory is not None and self._cause == "itself":
-            times.append(LOOK_AT_MEMORY)
-        if self._running.fileno() is None:
-            times.append(_LOOK_AT_STATUS)
-        return min(times)
+        due: float | None = max(0.0, self._end_by - time.monotonic())
+        if self._cause == "itself":
+            due = self._limits().until_due(self._started)
+            due = _LOOK_AT_LIMITS if due is None else min(due, _LOOK_AT_LIMITS)
+        assert due is not None
+        return due if self._running.fileno() is not None else min(due, _LOOK_AT_STATUS)
 
     def _end_because(self, cause: Cause, *, at_once: bool = False) -> None:
         self._cause = cause
@@ -332,10 +323,12 @@ def engine_death(engine: str, stage: errors.Stage | None, ended: Ended) -> error
     """
     printed = ended.output[-_MOST_SHOWN:].decode(errors="replace").strip()
     quoted = f"; it printed:\n{printed}" if printed else ""
+    how = f"ended with {signal_name(-ended.status) if ended.status < 0 else f'status {ended.status}'}"
     if ended.cause == "answer":
         return errors.BiopsyError(f"the process of {engine} gave an answer that is not understood{quoted}")
     if stage is None:
-        return errors.BiopsyError(f"the process of {engine} {_how(ended)}, before it looked at the model{quoted}")
+        how = "took too long to start" if ended.cause == "time" else how
+        return errors.BiopsyError(f"the process of {engine} {how}, before it looked at the model{quoted}")
     name = engine.partition(":")[0]
     if ended.cause == "time":
         return errors.EngineFailure(f"{engine} took too long to {stage}", engine=name, stage=stage, kind="Timeout")
@@ -343,10 +336,4 @@ def engine_death(engine: str, stage: errors.Stage | None, ended: Ended) -> error
         kind = signal_name(-ended.status)
         message = f"{engine} ended its process with {kind}{quoted}"
         return errors.EngineFailure(message, engine=name, stage=stage, kind=kind)
-    return errors.BiopsyError(f"the process of {engine} ended with status {ended.status} without a result{quoted}")
-
-
-def _how(ended: Ended) -> str:
-    if ended.cause == "time":
-        return "took too long to start"
-    return f"ended with {signal_name(-ended.status) if ended.status < 0 else f'status {ended.status}'}"
+    return errors.BiopsyError(f"the process of {engine} {how} without a result{quoted}")

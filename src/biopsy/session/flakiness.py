@@ -13,8 +13,8 @@ from typing import NoReturn
 
 from biopsy import errors, events
 from biopsy.checks.journal import FRESH
+from biopsy.checks.judge import interval, runs_needed
 from biopsy.checks.outcome import Judged, Outcome
-from biopsy.checks.repetition import interval, runs_needed
 from biopsy.session.oracle import Oracle, Remedy
 from biopsy.session.trial import Trial
 

@@ -8,9 +8,8 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from biopsy import errors, events
-from biopsy.checks.judge import Rules, Signature, judge, signature_of
+from biopsy.checks.judge import MeasuredRate, Rules, Signature, judge, measured_rate, signature_of
 from biopsy.checks.outcome import Evidence, Judged, Outcome
-from biopsy.checks.repetition import MeasuredRate, measured_rate
 from biopsy.comparison.mismatch import Mismatch, why_not
 
 

@@ -11,9 +11,8 @@ from contextlib import closing
 from itertools import count, islice
 from typing import Any, Generic, Protocol, TypeVar, runtime_checkable
 
-from biopsy.checks.judge import Rules, judge_any_failure
+from biopsy.checks.judge import RepeatedRun, Rules, judge_any_failure
 from biopsy.checks.outcome import Check, Evidence
-from biopsy.checks.repetition import RepeatedRun
 from biopsy.checks.task import NO_CANDIDATE, Inline, Task, run_check
 from biopsy.processes.watch import Stop
 

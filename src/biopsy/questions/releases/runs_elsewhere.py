@@ -89,7 +89,6 @@ class RunsElsewhere:
             self._listener(events.Remark(evidence.remark))
         environment = Environment(
             python=Path(told["python"]),
-            requirements=tuple(run.check.requirements(run.version)),
             added=told["added"],
             packages=told["packages"],
             interpreter=_interpreter_of(run.check),
