@@ -175,6 +175,13 @@ class CommandCheck(Check):
                 started = time.monotonic()
                 ended = process.run_marked(f"{VERDICT_VARIABLE}={folder}/", lambda: run(words, told, stop))
                 seconds = time.monotonic() - started
+                check = self._original or self
+                is_ours = isinstance(self.command, OwnCommand)  # an interpreter of another release ends a moment after
+                remark = ""
+                if ended.left and ended.cause == "itself" and not (is_ours or check._has_remarked):
+                    check._has_remarked = True
+                    left = f"left {count(ended.left, 'process', 'processes')} in the background, which ended with it"
+                    remark = f"checks     a check {left}: --keep-processes keeps them"
                 said = _verdict(verdict_of(told, ended), ended, self.command)
                 return Evidence(
                     status=ended.status,
@@ -185,7 +192,7 @@ class CommandCheck(Check):
                     out_of_memory=ended.cause == "memory",
                     candidate=str(candidate),
                     scripts=self.command.user_scripts(candidate, self.default_name),
-                    remark=self._remark_on(ended),
+                    remark=remark,
                 )
         except StillRunningError as error:
             raise errors.CheckError(f"the check (process {error.pid}) does not end, not even by SIGKILL") from error
@@ -194,16 +201,6 @@ class CommandCheck(Check):
                 f"the check could not be run: {error.strerror or error}"
                 + (f" ({error.filename})" if error.filename else ""),
             ) from error
-
-    def _remark_on(self, ended: Ended) -> str:
-        """What is to be said, once, of processes that a command of the user's has left in the background."""
-        check = self._original or self
-        is_ours = isinstance(self.command, OwnCommand)  # an interpreter of another release ends a moment after it
-        if ended.left == 0 or ended.cause != "itself" or is_ours or check._has_remarked:
-            return ""
-        check._has_remarked = True
-        left = count(ended.left, "process", "processes")
-        return f"checks     a check left {left} in the background, which ended with it: --keep-processes keeps them"
 
     def _run(self, words: list[str], told: Path, stop: Stop | None) -> Ended:
         command = [*start_words(words[0]), *words[1:]]

@@ -265,6 +265,12 @@ def _parsed(words: tuple[str, ...]) -> CommandLine:
     return _OWN.get(words[1] if len(words) > 1 else "", OwnCommand)(words)
 
 
+def is_served(words: Sequence[str]) -> bool:
+    """Whether checks of these words are made in forks of a warm process: those that are our own ``run``."""
+    command = parse(words)
+    return isinstance(command, OwnRun) and command.is_this_installation
+
+
 # Words of a check that have an interpreter of Python run a script, and nothing else.
 
 _NAME = re.compile(r"python(\d(\.\d+)?)?t?")

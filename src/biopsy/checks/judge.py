@@ -46,7 +46,8 @@ def judge(evidence: Evidence, rules: Rules, reference: Signature | None) -> Judg
     """The outcome of a check. ``reference`` is the signature of the original's failure; None while it is not known,
     when any failure is taken for the failure.
     """
-    outcome, reason = _judge(evidence, rules, reference)
+    decide = _by_rules if rules.decide_alone else _by_signature
+    outcome, reason = _without_looking(evidence, rules, reference) or decide(evidence, rules, reference)
     settings = evidence.verdict.settings
     own_process.settings_heard.update(dict.fromkeys(settings))
     if settings and outcome is Outcome.PASSES:
@@ -62,7 +63,8 @@ def judge_any_failure(evidence: Evidence, rules: Rules) -> Judged:
     return judged
 
 
-def _judge(evidence: Evidence, rules: Rules, reference: Signature | None) -> tuple[Outcome, str]:
+def _without_looking(evidence: Evidence, rules: Rules, reference: Signature | None) -> tuple[Outcome, str] | None:
+    """What is said of a check that has not come to its own end; None of one that has."""
     said = evidence.verdict
     if said.outcome == "infrastructure":
         return Outcome.INFRASTRUCTURE, said.message or "the check says that it could not be run"
@@ -77,12 +79,10 @@ def _judge(evidence: Evidence, rules: Rules, reference: Signature | None) -> tup
     if evidence.out_of_memory:
         outcome = Outcome.REPRODUCES if reference is None or reference.out_of_memory else Outcome.OTHER_FAILURE
         return outcome, "more memory than --check-memory allows"
-    if rules.decide_alone:
-        return _by_rules(evidence, rules)
-    return _by_signature(evidence, rules, reference)
+    return None
 
 
-def _by_rules(evidence: Evidence, rules: Rules) -> tuple[Outcome, str]:
+def _by_rules(evidence: Evidence, rules: Rules, _: Signature | None) -> tuple[Outcome, str]:
     status, said = evidence.status, status_text(evidence.status)
     if rules.fail_codes:
         counts = status in rules.fail_codes

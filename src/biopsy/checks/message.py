@@ -47,23 +47,8 @@ def message_of(text: str, candidate: str = "") -> Message:
     text, name = text[:_LONGEST], candidate.rpartition("/")[2]
     if name:  # the place of the model is left out: its whole path, as it was given, and its file's name
         text = re.sub(rf"(?<![\w./~+-])(?:[\w.~+-]*/)*{re.escape(name)}(?![\w-])", "{}", text)
-    head, items = _list_in(text)
-    return Message(normalised(head), tuple(dict.fromkeys(items)), _exactly(text))
-
-
-# Lists
-
-
-_OPERATORS = re.compile(
-    r"(?P<what>.*\b(?:[Oo]perations?|[Oo]perators?|[Oo]ps|[Oo]p types?))\s*:\s*(?P<names>[\w.:-]+(?:,\s*[\w.:-]+)*)"
-)
-_BULLET = re.compile(r"\s*(?:--|[-*•])\s+(?P<item>\S.*)")
-
-
-def _list_in(text: str) -> tuple[str, list[str]]:
-    """A text up to its list, and the items of that: lines that begin with a dash or a star, or names of operators."""
     head: list[str] = []
-    items: list[str] = []
+    items: list[str] = []  # of a list: lines that begin with a dash or a star, or names of operators
     for line in text.splitlines():
         bullet = _BULLET.fullmatch(line)
         told = bullet["item"] if bullet else line
@@ -75,7 +60,16 @@ def _list_in(text: str) -> tuple[str, list[str]]:
             items.append(normalised(told))
         elif not items:
             head.append(line)
-    return "\n".join(head), items
+    return Message(normalised("\n".join(head)), tuple(dict.fromkeys(items)), _exactly(text))
+
+
+# Lists
+
+
+_OPERATORS = re.compile(
+    r"(?P<what>.*\b(?:[Oo]perations?|[Oo]perators?|[Oo]ps|[Oo]p types?))\s*:\s*(?P<names>[\w.:-]+(?:,\s*[\w.:-]+)*)"
+)
+_BULLET = re.compile(r"\s*(?:--|[-*•])\s+(?P<item>\S.*)")
 
 
 # The meaning
@@ -245,6 +239,8 @@ _LONGEST_LINE = 2_000
 _COLOUR = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]|\x1b\]8;[^\x1b\x07]*(?:\x1b\\|\x07)")
 _HEADER = re.compile(r".*Traceback \(most recent call last\):\s*")
 _FRAME = re.compile(r'\s+File "(?P<file>.*)", line (?P<number>\d+)(?:, in (?P<function>.*\S))?\s*')
+_OF_SYNTAX = re.compile(r'\s+File ".*", line \d+\s*')
+"""A script that is no Python has no traceback, only the place in its file."""
 _EXCEPTION = re.compile(r"(?P<kind>[^\W\d][\w.<>]*)(?P<says>:.*)?")
 _IGNORED = re.compile(r"Exception ignored (?:in|while|on)\b.*")
 _CARETS = re.compile(r"[\s~^]*")
@@ -324,7 +320,9 @@ def _blocks(lines: Sequence[str]) -> Iterator[_Block]:
         elif _CONNECTION.fullmatch(line):
             yield from _complete(block)
             block, follows = None, True
-        elif _HEADER.fullmatch(line) or (part_begins and line.strip()) or _opens_syntax_error(block, line):
+        elif (
+            _HEADER.fullmatch(line) or (part_begins and line.strip()) or (block is None and _OF_SYNTAX.fullmatch(line))
+        ):
             yield from _complete(block)
             block = _Block(is_part=depth > 0, follows=follows)
             follows = part_begins = False
@@ -340,12 +338,6 @@ def _blocks(lines: Sequence[str]) -> Iterator[_Block]:
 def _complete(block: _Block | None) -> Iterator[_Block]:
     if block is not None and block.kind:
         yield block
-
-
-def _opens_syntax_error(block: _Block | None, line: str) -> bool:
-    """A script that is no Python has no traceback, only the place in its file."""
-    frame = _FRAME.fullmatch(line)
-    return block is None and frame is not None and frame["function"] is None
 
 
 def _read(block: _Block, line: str) -> _Block | None:

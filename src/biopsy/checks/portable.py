@@ -98,11 +98,11 @@ class TaskPacker:
         Raises UsageError for a check that no other machine could run: one that is no command, that finds the candidate
         by itself, or that reads what cannot be sent. Raises CheckError if a file cannot be read.
         """
-        with self._lock:
-            try:
+        try:
+            with self._lock:
                 return self._packed(task)
-            except OSError as error:
-                raise errors.CheckError(f"cannot read {error.filename}: {error.strerror or error}") from error
+        except OSError as error:
+            raise errors.CheckError(f"cannot read {error.filename}: {error.strerror or error}") from error
 
     def _packed(self, task: Task) -> tuple[PortableTask, dict[str, Path]]:
         check, commands, replaced = (None, (), {}) if task.check is None else _parts_of(task.check)

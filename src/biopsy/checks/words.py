@@ -11,7 +11,7 @@ import shlex
 import shutil
 import sys
 import warnings
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from itertools import pairwise
 from pathlib import Path
@@ -252,7 +252,15 @@ So is a check that is our own command: whoever runs it has added to its words wh
 def is_own_program(word: str) -> bool:
     """Whether a program is ours, typed as ``biopsy`` or as the alias, with or without a path."""
     name = Path(word).name
-    return name == NAME or (name == ALIAS and _alias_installed())
+    if name != ALIAS:
+        return name == NAME
+    from importlib.metadata import PackageNotFoundError, distribution
+
+    try:
+        distribution("polygraphy-is-biopsy")
+    except PackageNotFoundError:
+        return False
+    return True
 
 
 def is_this_installation(word: str) -> bool:
@@ -276,30 +284,12 @@ def start_words(word: str) -> list[str]:
     return [word]
 
 
-def _alias_installed() -> bool:
-    from importlib.metadata import PackageNotFoundError, distribution
-
-    try:
-        distribution("polygraphy-is-biopsy")
-    except PackageNotFoundError:
-        return False
-    return True
-
-
 # The options that every command of ours has, where they stand before its words: ``biopsy -v debug reduce``.
 
 LEVELS = {
-    "ULTRA_VERBOSE": 4,
-    "SUPER_VERBOSE": 3,
-    "EXTRA_VERBOSE": 2,
-    "VERBOSE": 1,
-    "INFO": 0,
-    "START": -1,
-    "FINISH": -2,
-    "WARNING": -3,
-    "ERROR": -4,
-    "CRITICAL": -5,
-}
+    "ULTRA_VERBOSE": 4, "SUPER_VERBOSE": 3, "EXTRA_VERBOSE": 2, "VERBOSE": 1, "INFO": 0,
+    "START": -1, "FINISH": -2, "WARNING": -3, "ERROR": -4, "CRITICAL": -5,
+}  # fmt: skip
 """The levels of ``--verbosity``, as Polygraphy names them -> how many times ``-v``, or ``-q`` if negative."""
 
 FORMATS = ("timestamp", "line-info", "no-colors")
@@ -309,7 +299,6 @@ HELP = ("-h", "--help")
 VERSION = ("-V", "--version")
 
 _SWITCH = re.compile(r"-[vqhV]+|--verbose|--quiet|--silent|--help|--version|--(verbosity|log-format|log-file)=.*", re.S)
-_WITH_VALUES = ("--verbosity", "--log-format", "--log-file")
 
 
 def split_leading(words: Sequence[str]) -> tuple[list[str], list[str]]:
@@ -318,22 +307,19 @@ def split_leading(words: Sequence[str]) -> tuple[list[str], list[str]]:
     An option that takes several values takes one in any case, and more of them as long as they are values of it: what
     comes behind is the name of a command.
     """
+    values: dict[str, Callable[[str], bool]] = {
+        "--verbosity": lambda word: word.rpartition(":")[2].upper() in LEVELS,
+        "--log-format": lambda word: word in FORMATS,
+        "--log-file": lambda word: False,
+    }
     place = 0
     while place < len(words):
-        word = words[place]
-        if word in _WITH_VALUES:
-            option, end = words[place], place + 2
-            while end < len(words) and _is_value(option, words[end]):
-                end += 1
-            place = min(end, len(words))
-        elif _SWITCH.fullmatch(word):
+        if words[place] in values:
+            option, place = words[place], place + 2
+            while place < len(words) and values[option](words[place]):
+                place += 1
+        elif _SWITCH.fullmatch(words[place]):
             place += 1
         else:
             break
     return list(words[:place]), list(words[place:])
-
-
-def _is_value(option: str, word: str) -> bool:
-    if option == "--log-format":
-        return word in FORMATS
-    return option == "--verbosity" and word.rpartition(":")[2].upper() in LEVELS

@@ -14,7 +14,7 @@ import shutil
 import stat
 import time
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -76,29 +76,26 @@ def open_locked(path: Path, patience: float, *, mode: int = PRIVATE, flags: int 
         last = time.monotonic() >= until
         try:
             descriptor = take(path, mode=mode, flags=flags, shared=shared)
+            if descriptor is not None:
+                return descriptor
+            if last:
+                raise InUseError(errno.EAGAIN, "others remove it again and again", str(path))
         except InUseError:
             if last:
                 raise
-            descriptor = None
-        if descriptor is not None:
-            return descriptor
-        if last:
-            raise InUseError(errno.EAGAIN, "others remove it again and again", str(path))
         time.sleep(_BETWEEN_TWO_LOOKS)
 
 
 def take(path: Path, *, mode: int = PRIVATE, flags: int = 0, shared: bool = False) -> int | None:
     """One attempt of ``open_locked``; None if the file was removed or renamed before we had it."""
-    descriptor = open_own(path, mode=mode, flags=flags)
-    try:
+    with ExitStack() as stack:
+        descriptor = open_own(path, mode=mode, flags=flags)
+        stack.callback(os.close, descriptor)
         lock(descriptor, shared=shared)
-        if stands_at(path, descriptor):
-            return descriptor
-    except BaseException:
-        os.close(descriptor)
-        raise
-    os.close(descriptor)
-    return None
+        if not stands_at(path, descriptor):
+            return None
+        stack.pop_all()
+        return descriptor
 
 
 def lock(descriptor: int, *, shared: bool = False) -> None:
@@ -253,17 +250,12 @@ def remove_abandoned(prefix: str, parent: Path) -> list[Path]:
     Only folders of this user are touched, and no link is followed. Where none can be locked, all stay.
     """
     gone: list[Path] = []
-    if not _CAN_LOCK:
-        return gone
     with suppress(OSError):
-        for entry in os.scandir(parent):
-            if entry.name.startswith(prefix) and entry.is_dir(follow_symlinks=False):
-                path = Path(entry.path)
-                claim = _claimed(path)
-                if claim is not None:
-                    shutil.rmtree(path, ignore_errors=True)
-                    os.close(claim)
-                    gone += [] if path.exists() else [path]
+        for path in parent.iterdir() if _CAN_LOCK else ():
+            if path.name.startswith(prefix) and (claim := _claimed(path)) is not None:
+                shutil.rmtree(path, ignore_errors=True)
+                os.close(claim)
+                gone += [] if path.exists() else [path]
     return gone
 
 

@@ -69,10 +69,8 @@ def variables(wanted: Mapping[str, str]) -> Iterator[None]:
         yield
     finally:
         for name, value in before.items():
-            if value is None:
-                del os.environ[name]
-            else:
-                os.environ[name] = value
+            del os.environ[name]
+            os.environ |= {} if value is None else {name: value}
 
 
 # Signals that ask this process to end: one KeyboardInterrupt, however often they come and wherever they arrive.
@@ -218,10 +216,9 @@ _PAGE = os.sysconf("SC_PAGE_SIZE") if hasattr(os, "sysconf") else 4096
 
 def memory() -> int:
     """Bytes that this process may have at most: the machine's, its container's, or its own limit (``ulimit -v``)."""
-    limits = [_UNKNOWN]
+    limits = [_memory_of_the_container()]
     with suppress(AttributeError, ValueError, OSError):  # not on this platform
         limits.append(os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"))
-    limits.append(_memory_of_the_container())
     with suppress(ImportError, OSError, ValueError):
         import resource
 
@@ -370,6 +367,5 @@ def warn_at_end(text: str) -> None:
 
 def taken_warnings() -> list[str]:
     """The warnings since this was called last."""
-    taken = _warnings[:]
-    _warnings.clear()
+    taken, _warnings[:] = _warnings[:], []
     return taken

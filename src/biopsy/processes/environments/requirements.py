@@ -22,7 +22,6 @@ import os
 import shutil
 import sys
 import tomllib
-from collections.abc import Mapping
 from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
@@ -183,18 +182,21 @@ def without_secrets(text: str, sources: Sources) -> str:
 
 def configured() -> Sources:
     """What this user has configured. Variables of uv come before those of pip, then the files of pip and of uv."""
-    pip, uv = dict(_of_pip_files(sys.executable, os.environ.get("PIP_CONFIG_FILE"))), _of_uv()
+    pip = dict(_of_pip_files(sys.executable, os.environ.get("PIP_CONFIG_FILE")))
+    index_of_uv, more_of_files, links_of_uv = _of_uv()
     for name, value in os.environ.items():
         if name.startswith("PIP_") and value:
             pip[name[4:].lower().replace("_", "-")] = value
-    default = _first(os.environ.get("UV_DEFAULT_INDEX"), os.environ.get("UV_INDEX_URL"), pip.get("index-url"), uv.index)
-    more_of_uv = [*_words("UV_INDEX"), *_words("UV_EXTRA_INDEX_URL"), *uv.more]
+    default = _first(
+        os.environ.get("UV_DEFAULT_INDEX"), os.environ.get("UV_INDEX_URL"), pip.get("index-url"), index_of_uv
+    )
+    more_of_uv = [*_words("UV_INDEX"), *_words("UV_EXTRA_INDEX_URL"), *more_of_files]
     more = [*more_of_uv, *pip.get("extra-index-url", "").split()]
     no_index = _is_set(os.environ.get("UV_NO_INDEX")) or _is_set(pip.get("no-index"))
     links = [*os.environ.get("UV_FIND_LINKS", "").replace(",", " ").split(), *pip.get("find-links", "").split()]
     return Sources(
         indexes=() if no_index else tuple(dict.fromkeys(map(_address, [*more, default or PYPI]))),
-        links=tuple(dict.fromkeys(map(_place, [*links, *uv.links]))),
+        links=tuple(dict.fromkeys(map(_place, [*links, *links_of_uv]))),
         constraints=tuple(dict.fromkeys(map(_place, [*_words("UV_CONSTRAINT"), *pip.get("constraint", "").split()]))),
         first_only=bool(more_of_uv),
         certificate=_first(pip.get("cert"), os.environ.get("SSL_CERT_FILE")),
@@ -250,50 +252,33 @@ def _of_pip_files(python: str, settings: str | None) -> tuple[tuple[str, str], .
 # Of uv
 
 
-@dataclass(frozen=True, kw_only=True)
-class _UvFiles:
-    index: str | None = None
-    more: tuple[str, ...] = ()
-    links: tuple[str, ...] = ()
+def _of_uv() -> tuple[str | None, list[str], list[str]]:
+    """The index that the settings of the user and of the machine name, further ones, and links.
 
-
-def _of_uv() -> _UvFiles:
-    """What the settings of the user and of the machine say; uv reads more, in the folder of a project."""
+    uv reads more, in the folder of a project.
+    """
     home = Path(os.environ.get("XDG_CONFIG_HOME") or Path("~/.config").expanduser())
     given = os.environ.get("UV_CONFIG_FILE")
     for path in [Path(given)] if given else [home / "uv" / "uv.toml", Path("/etc/uv/uv.toml")]:
-        settings = _toml(path)
-        if settings is not None:
-            pip = settings.get("pip")
-            told = {**settings, **(pip if isinstance(pip, dict) else {})}
-            named = [each for each in _list(told.get("index")) if isinstance(each, dict)]
-            usual = [each for each in named if isinstance(each.get("url"), str) and not each.get("explicit")]
-            default = next((each["url"] for each in usual if each.get("default")), told.get("index-url"))
-            more = [each["url"] for each in usual if not each.get("default")] + _texts(told.get("extra-index-url"))
-            return _UvFiles(
-                index=default if isinstance(default, str) else None,
-                more=tuple(more),
-                links=tuple(_texts(told.get("find-links"))),
-            )
-    return _UvFiles()
-
-
-def _toml(path: Path) -> Mapping[str, Any] | None:
-    try:
-        return tomllib.loads(read_plain(path, _LARGEST_SETTINGS, follow=True).decode())
-    except (OSError, ValueError, RecursionError):
-        return None
+        try:
+            settings = tomllib.loads(read_plain(path, _LARGEST_SETTINGS, follow=True).decode())
+        except (OSError, ValueError, RecursionError):
+            continue
+        pip = settings.get("pip")
+        told = {**settings, **(pip if isinstance(pip, dict) else {})}
+        named = [each for each in _list(told.get("index"), dict) if isinstance(each.get("url"), str)]
+        usual = [each for each in named if not each.get("explicit")]
+        default = next((each["url"] for each in usual if each.get("default")), told.get("index-url"))
+        more = [each["url"] for each in usual if not each.get("default")] + _list(told.get("extra-index-url"), str)
+        return default if isinstance(default, str) else None, more, _list(told.get("find-links"), str)
+    return None, [], []
 
 
 # Words
 
 
-def _list(value: object) -> list[Any]:
-    return value if isinstance(value, list) else []
-
-
-def _texts(value: object) -> list[str]:
-    return [each for each in _list(value) if isinstance(each, str)]
+def _list(value: object, kind: type) -> list[Any]:
+    return [each for each in value if isinstance(each, kind)] if isinstance(value, list) else []
 
 
 def _words(variable: str) -> list[str]:
