@@ -56,6 +56,8 @@ class BiopsyError(Exception):
     status: ClassVar[int] = 4
     quotes: ClassVar[bool] = True
     """Whether a message may hold several lines, what somebody else has printed; else a newline is part of a name."""
+    facts: ClassVar[tuple[str, ...]] = ()
+    """Attributes of it that its constructor takes besides those that all take."""
 
     def __init__(
         self, message: str, *, details: Sequence[str] = (), kept: str | None = None, next_steps: Sequence[str] = ()
@@ -131,9 +133,20 @@ class EngineFailure(BiopsyError):
     """
 
     status = 1
+    facts = ("engine", "stage", "kind")
 
-    def __init__(self, message: str, *, engine: str, stage: Stage, kind: str, next_steps: Sequence[str] = ()) -> None:
-        super().__init__(message, next_steps=next_steps)
+    def __init__(
+        self,
+        message: str,
+        *,
+        engine: str,
+        stage: Stage,
+        kind: str,
+        details: Sequence[str] = (),
+        kept: str | None = None,
+        next_steps: Sequence[str] = (),
+    ) -> None:
+        super().__init__(message, details=details, kept=kept, next_steps=next_steps)
         self.engine = engine
         self.stage = stage
         self.kind = kind
@@ -153,6 +166,8 @@ class CannotInstall(BiopsyError):
     ``kind`` is why. Of "no such release", "no wheel", "yanked", "conflict" and "import fails" the packages asked for
     are the cause, so that another release may do; the others are the machine's.
     """
+
+    facts = ("kind",)
 
     def __init__(
         self,
@@ -208,7 +223,13 @@ class Interrupted(BiopsyError):
     status = 5
 
     def __init__(
-        self, message: str, *, kept: str | None = None, next_steps: Sequence[str] = (), resume: str | None = None
+        self,
+        message: str,
+        *,
+        details: Sequence[str] = (),
+        kept: str | None = None,
+        next_steps: Sequence[str] = (),
+        resume: str | None = None,
     ) -> None:
-        super().__init__(message, kept=kept, next_steps=next_steps)
+        super().__init__(message, details=details, kept=kept, next_steps=next_steps)
         self.resume = resume

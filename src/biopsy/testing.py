@@ -30,7 +30,7 @@ from biopsy.engines.runner import Inputs, checked_feed, feeds_for
 from biopsy.model.index import index_bytes
 from biopsy.model.tensor_type import STRING, TensorType
 from biopsy.processes import supervised
-from biopsy.processes.serving import as_json, from_json
+from biopsy.processes.server import as_json, from_json
 from biopsy.processes.watch import Limits, signal_name
 from biopsy.tensors.results import Array, same_values
 

@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 
-from biopsy.checks.own_program import NAME
+from biopsy.checks.words import NAME
 from biopsy.diagnosis.context import TWO_ENGINES
 from biopsy.diagnosis.facts import (
     ComparisonSeen,

@@ -17,7 +17,7 @@ from types import ModuleType
 from typing import TYPE_CHECKING
 
 from biopsy import errors
-from biopsy.checks.own_program import HELP, VERSION, split_leading
+from biopsy.checks.words import HELP, VERSION, split_leading
 from biopsy.cli import commands
 from biopsy.cli.advice import line_with
 from biopsy.cli.arguments import absent_options, types

@@ -16,7 +16,7 @@ from pathlib import Path
 
 from biopsy import errors
 from biopsy.checks.command_line import OwnRun, parse
-from biopsy.checks.own_program import NO_SETTINGS, SETTINGS_VARIABLE
+from biopsy.checks.words import NO_SETTINGS, SETTINGS_VARIABLE
 from biopsy.cli.run.options import RunOptions
 from biopsy.engines.base import Engine
 from biopsy.processes.forks import MARK, carry_mark

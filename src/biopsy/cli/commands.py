@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from biopsy import errors
-from biopsy.checks.own_program import split_leading
+from biopsy.checks.words import split_leading
 from biopsy.text import ask_for, similar
 
 REST_OPTIONS = ("--check", "--check-inference")

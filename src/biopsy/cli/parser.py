@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from biopsy import errors
-from biopsy.checks.own_program import FORMATS, HELP, LEVELS, VERSION
+from biopsy.checks.words import FORMATS, HELP, LEVELS, VERSION
 from biopsy.cli.arguments import types
 from biopsy.cli.arguments.declared import Options, option, switch
 from biopsy.cli.arguments.limits import CommandLimits

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, TypeAlias, TypeVar
 
 from biopsy import errors
-from biopsy.checks.own_program import HELP, NO_SETTINGS, SETTINGS_VARIABLE, VERSION
+from biopsy.checks.words import HELP, NO_SETTINGS, SETTINGS_VARIABLE, VERSION
 from biopsy.cli.commands import COMMANDS, REST_OPTIONS, Command, own_command
 from biopsy.cli.parser import Parser, parser_of
 from biopsy.processes.own_files import folder_of_user, has_modes

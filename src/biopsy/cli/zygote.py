@@ -17,19 +17,19 @@ from pathlib import Path
 from typing import Any
 
 from biopsy import errors
-from biopsy.checks.own_program import NO_SETTINGS, SETTINGS_VARIABLE
+from biopsy.checks.words import NO_SETTINGS, SETTINGS_VARIABLE
 from biopsy.cli import cold_start
 from biopsy.cli.run.options import RunOptions
 from biopsy.engines.base import Engine
 from biopsy.engines.registry import created_plain
 from biopsy.processes.forks import connections_of_environment, is_parted_fork
 from biopsy.processes.reaper import VERDICT_VARIABLE
-from biopsy.processes.serving import arguments, serve_forks
+from biopsy.processes.server import serve_forks
 
 
 def main() -> int:
     """Load, and part: the fork serves checks, unless these words cannot be served, and this process waits."""
-    asked, lifeline, *words = arguments()
+    asked, lifeline, *words = sys.argv[1:]
     connections = connections_of_environment()
     options = cold_start.options_of(words)
     engines = [] if options is None else cold_start.load(options)

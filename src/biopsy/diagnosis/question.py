@@ -12,8 +12,7 @@ from typing import TypeAlias
 from biopsy import errors
 from biopsy.checks.command_line import LOAD_INPUTS, PLACEHOLDER, CommandLine, OwnRun, parse
 from biopsy.checks.judge import Rules
-from biopsy.checks.own_program import NAME
-from biopsy.checks.words import as_word
+from biopsy.checks.words import NAME, as_word
 from biopsy.engines.registry import PLAIN
 from biopsy.engines.runner import Inputs, feeds_for
 from biopsy.model.index import ModelIndex

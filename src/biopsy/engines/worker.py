@@ -19,8 +19,7 @@ from biopsy.engines.registry import create, find_class, parse_spec
 from biopsy.model.external import files_referred_to
 from biopsy.model.extract import mark_outputs
 from biopsy.model.load import read_bytes
-from biopsy.processes.server import Server, ServerEndedError
-from biopsy.processes.serving import Note, Request, Serving
+from biopsy.processes.server import Note, Request, Server, ServerEndedError, Serving
 from biopsy.processes.watch import Limits, engine_death
 from biopsy.processes.writing import write_whole
 from biopsy.tensors.results import Array, Feed, release

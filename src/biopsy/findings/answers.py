@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from biopsy.checks.repetition import RunTally, interval
+from biopsy.checks.judge import RunTally, interval
 from biopsy.engines.registry import parse_spec
 from biopsy.findings.bundle.engine_script import calls_of
 from biopsy.findings.model import MeasuredErrors, map_tree

@@ -15,6 +15,7 @@ from biopsy.checks.verdict import VerdictFile
 from biopsy.comparison.mismatch import ErrorSize, error_size, kind_of, may_be_rounding, worst_of
 from biopsy.model.nodes import random_words
 from biopsy.model.slice import identity_bytes, identity_of
+from biopsy.records import plain, record_of
 from biopsy.reduction.driver import Driver
 from biopsy.session.checked_search import Flakiness
 from biopsy.session.oracle import Oracle, Remedy
@@ -61,7 +62,7 @@ def preflight(
             raise _original_passes(driver, judged, tries, None)
     signature, verdict = signature_of(judged.evidence), judged.evidence.verdict
     if failure.reference is None:
-        oracle.memory.note(_NOTE, json.dumps(signature.as_json()))
+        oracle.memory.note(_NOTE, json.dumps(plain(signature)))
     failure.reference = signature  # also where one is remembered: that one may be forged, and wider
     oracle.check.expect(judged.evidence.seconds)
     driver.best = problem.whole
@@ -115,7 +116,7 @@ def _resumed_signature(driver: Driver) -> Signature | None:
     if noted is None:
         return None
     try:
-        return Signature.from_json(json.loads(noted))
+        return record_of(Signature, json.loads(noted))
     except (ValueError, RecursionError) as error:
         raise errors.UsageError(
             f"the journal {memory.journal_path} does not tell which failure it is about: {error}",

@@ -15,9 +15,8 @@ from typing import Protocol
 
 from biopsy import errors, events
 from biopsy.checks.journal import FRESH, OF_A_FILE
-from biopsy.checks.judge import Rules
+from biopsy.checks.judge import Rules, interval, runs_needed
 from biopsy.checks.outcome import Check, Judged, Outcome, UndoError
-from biopsy.checks.repetition import interval, runs_needed
 from biopsy.checks.task import copies
 from biopsy.model.external import resolve
 from biopsy.model.index import ModelIndex

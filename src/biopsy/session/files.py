@@ -11,9 +11,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from biopsy import errors, events
-from biopsy.checks.journal import Journal
+from biopsy.checks.journal import Journal, save_polygraphy_replay, save_replay
 from biopsy.checks.outcome import Artifacts, Evidence, Outcome, write_iteration
-from biopsy.checks.replay import save_polygraphy_replay, save_replay
 from biopsy.checks.verdict import VerdictFile
 from biopsy.model import weights_file
 from biopsy.model.external import byte_size, external_tensors
@@ -142,7 +141,7 @@ class Resume:
         journal = Journal.open(self.journal, identity, fresh=self.fresh, search=self.search)
         try:
             if self.load is not None:
-                from biopsy.checks.replay import load_replay
+                from biopsy.checks.journal import load_replay
 
                 journal.found += load_replay(self.load, journal)
         except BaseException:

@@ -16,7 +16,7 @@ from biopsy.checks.outcome import Evidence
 from biopsy.checks.portable import PortableTask, TaskPacker, as_if_here, our_paths, renamed
 from biopsy.checks.task import PreparedTask, Task
 from biopsy.checks.task_host import Answer
-from biopsy.processes.serving import from_json
+from biopsy.processes.server import from_json
 from biopsy.processes.writing import write_whole
 from biopsy.session.conditions import MachineKind, differing, this_machine, unlike_this_one
 
@@ -312,7 +312,7 @@ class OtherMachines:
             paths=our_paths(portable, answer.root),
         )
 
-    def _asked(self, task: Task | PreparedTask, held: _Held) -> tuple[Answer, PortableTask] | None:
+    def _asked(self, task: Task, held: _Held) -> tuple[Answer, PortableTask] | None:
         """What a machine answers; None if the run is stopped. Raises what was raised there."""
         portable, files = self._packer.packed(task)
         lost: list[str] = []
@@ -393,7 +393,7 @@ def _require_no_error(answer: Answer, task: PortableTask) -> None:
     raise errors.CheckError(message, kept=error.kept, next_steps=error.next_steps)
 
 
-def _lost_again_and_again(task: Task | PreparedTask, portable: PortableTask, reason: str) -> errors.CheckError:
+def _lost_again_and_again(task: Task, portable: PortableTask, reason: str) -> errors.CheckError:
     kept, of_what = None, "command"
     if portable.candidate is not None:
         path, of_what = task.candidate.with_name(f"{task.candidate.stem}.lost{task.candidate.suffix}"), "model"

@@ -17,9 +17,8 @@ from time import monotonic
 from typing import Any, Generic, Protocol, TypeVar, runtime_checkable
 
 from biopsy import events
-from biopsy.checks.judge import Rules, judge_any_failure
+from biopsy.checks.judge import RepeatedRun, Rules, judge_any_failure
 from biopsy.checks.outcome import Check, Evidence
-from biopsy.checks.repetition import RepeatedRun
 from biopsy.checks.task import NO_CANDIDATE, Inline, Task, clear, run_check
 from biopsy.comparison.mismatch import Mismatch
 from biopsy.processes import cleanup
@@ -68,7 +67,7 @@ class Threads:
     def begin(self, task: Task) -> Future[Evidence]:
         """Begin a run."""
         self._free_ended()
-        if not (self._is_ours and task.check.stoppable):
+        if not (self._is_ours and task.check is not None and task.check.stoppable):
             return self._executor.submit(run_check, task)
         stop = Stop()
         run = self._executor.submit(run_check, task, stop)

@@ -30,8 +30,7 @@ from biopsy import errors
 from biopsy.checks.portable import PortableTask
 from biopsy.checks.task_host import Answer, TaskHost
 from biopsy.processes import cleanup
-from biopsy.processes.host_folders import ContentStore, claimed_folder, remove_abandoned
-from biopsy.processes.own_files import folder_of_user
+from biopsy.processes.own_files import ContentStore, claimed_folder, folder_of_user, remove_abandoned
 from biopsy.session.conditions import MachineKind, differing, this_machine
 from biopsy.session.machines import MachineLostError, OtherMachines
 from biopsy.text import count, first_line

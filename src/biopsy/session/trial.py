@@ -14,9 +14,8 @@ from functools import cached_property
 from pathlib import Path
 
 from biopsy import errors, events
-from biopsy.checks.judge import Rules, Signature, judge, signature_of
+from biopsy.checks.judge import MeasuredRate, Rules, Signature, judge, measured_rate, signature_of
 from biopsy.checks.outcome import Check, Evidence, Judged, Outcome
-from biopsy.checks.repetition import MeasuredRate, measured_rate
 from biopsy.comparison.mismatch import Mismatch, why_not
 
 

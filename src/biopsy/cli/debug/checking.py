@@ -14,15 +14,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, TextIO
 
 from biopsy import errors
-from biopsy.checks import warming
-from biopsy.checks.command_line import OwnCommand, OwnInspect, OwnRun, parse
+from biopsy.checks.command_line import OwnCommand, OwnInspect, OwnRun, is_served, parse
 from biopsy.cli.arguments.checks import DEFAULT_CANDIDATE, RuleOptions
 from biopsy.cli.arguments.engines import PackageOptions, PinnedPackage, install
 from biopsy.cli.console import Console
 from biopsy.cli.debug import other_machines
 from biopsy.cli.parser import Parser
 from biopsy.processes.own_process import interrupted_once, processors, variables
-from biopsy.processes.warm import ServerGoneError
+from biopsy.processes.warm import ServerGoneError, Warming
 from biopsy.processes.writing import require_writable
 
 if TYPE_CHECKING:
@@ -55,9 +54,9 @@ def warmed_up(args: argparse.Namespace, console: Console) -> Iterator[None]:
     """
     args.warming = None
     with releases_installed(args, console):
-        if args.check and not args.cold_checks and not _runs_elsewhere(args) and warming.serves(args.check):
+        if args.check and not args.cold_checks and not _runs_elsewhere(args) and is_served(args.check):
             with contextlib.suppress(ServerGoneError):
-                args.warming = warming.started(args.check, _jobs(args)[0])
+                args.warming = Warming.begun(args.check, _jobs(args)[0])
         try:
             yield
         finally:

@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from biopsy import errors, events
+from biopsy.checks.judge import rate_text
 from biopsy.checks.outcome import Artifacts
-from biopsy.checks.repetition import rate_text
 from biopsy.checks.words import as_word
 from biopsy.cli.arguments import checks, groups
 from biopsy.cli.console import Console

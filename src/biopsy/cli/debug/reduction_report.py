@@ -14,8 +14,8 @@ from typing import Any
 
 from biopsy import errors, events
 from biopsy.checks.command_line import PLACEHOLDER, OwnInspect, OwnRun, parse
+from biopsy.checks.judge import rate_text
 from biopsy.checks.outcome import Check
-from biopsy.checks.repetition import rate_text
 from biopsy.checks.words import as_word, names_path, output_word
 from biopsy.cli.advice import Advice, file_of, lacking, merge_words, say_advice
 from biopsy.cli.arguments import checks

@@ -13,10 +13,9 @@ from typing import TYPE_CHECKING, Any
 from biopsy import errors, events
 from biopsy.checks.command import CommandCheck
 from biopsy.checks.command_line import parse
-from biopsy.checks.judge import Rules
+from biopsy.checks.journal import read_iterations, write_iterations
+from biopsy.checks.judge import RepeatedRun, Rules, RunTally, interval, rate_text, runs_needed
 from biopsy.checks.outcome import Artifacts, Evidence, Judged, Outcome, write_iteration
-from biopsy.checks.repetition import RepeatedRun, RunTally, interval, rate_text, runs_needed
-from biopsy.checks.replay import read_iterations, write_iterations
 from biopsy.checks.words import as_word, output_word
 from biopsy.cli.arguments import checks, types
 from biopsy.cli.console import COLUMN, Console

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from biopsy.checks.command_line import OwnRun, parse
-from biopsy.checks.repetition import interval, runs_needed
+from biopsy.checks.judge import interval, runs_needed
 from biopsy.diagnosis.context import NOT_THOROUGH, PERSON, TIME, DiagnosisStep, StepAnswer, StepContext
 from biopsy.diagnosis.facts import ChangeSeen, ChangesSeen, FailureSeen, KnownFacts, SettingsSeen, SwitchSeen
 from biopsy.diagnosis.question import feeds_of

@@ -13,7 +13,7 @@ import numpy as np
 from biopsy import errors
 from biopsy.checks.command import ARBITER
 from biopsy.checks.command_line import OwnRun, parse
-from biopsy.checks.repetition import rate_text
+from biopsy.checks.judge import rate_text
 from biopsy.comparison.compare import compare_output
 from biopsy.comparison.mismatch import Rounding
 from biopsy.comparison.tolerance import asked_of

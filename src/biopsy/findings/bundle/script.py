@@ -14,8 +14,7 @@ from pathlib import Path
 from biopsy.checks.command_line import PLACEHOLDER, CommandLine, OwnCommand, interpreter_of
 from biopsy.checks.judge import Rules, signature_of
 from biopsy.checks.outcome import Evidence
-from biopsy.checks.own_program import NAME
-from biopsy.checks.words import names_path
+from biopsy.checks.words import NAME, names_path
 from biopsy.findings.bundle import script_parts
 from biopsy.findings.bundle.literals import Literal, docstring, literal
 from biopsy.processes.reading import read_plain

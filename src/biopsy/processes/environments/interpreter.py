@@ -10,14 +10,15 @@ import re
 import shutil
 import sys
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
 from typing import Any
 
 from biopsy import errors
-from biopsy.processes.environments.sources import Sources
-from biopsy.processes.process import CannotStartError, PrintingProcess, run, undisturbed
+from biopsy.processes.environments.requirements import Sources
+from biopsy.processes.process import CannotStartError, run, undisturbed
 from biopsy.processes.watch import Ended, Limits
 from biopsy.text import printable
 
@@ -73,12 +74,10 @@ def interpreter_of(text: str | None = None) -> Interpreter:
         if tuple(map(int, text.split(".")[:2])) < _OLDEST:
             raise errors.UsageError(f"Python {text} is too old: 3.8 is the oldest that can be used")
         for path in dict.fromkeys(_candidates(text)):
-            try:
+            with suppress(errors.UsageError):  # a shim that leads nowhere
                 found = _described(path)
-            except errors.UsageError:  # a shim that leads nowhere
-                continue
-            if f"{found.version}.".startswith(f"{text}."):
-                return found
+                if f"{found.version}.".startswith(f"{text}."):
+                    return found
         raise errors.UsageError(
             f"there is no Python {text} on this machine",
             next_steps=[f"uv python install {text}", "--python /path/to/python"],
@@ -119,15 +118,14 @@ def _described(path: Path) -> Interpreter:
     if version < _OLDEST:
         raise errors.UsageError(f"{shown} is Python {facts['version']}, and 3.8 is the oldest that can be used")
     own = _own_facts()
-    other = [fact for fact in ("implementation", "machine", "libc") if facts[fact] != own.get(fact)]
-    if other or facts["implementation"] != "cpython":
+    alike = all(facts[fact] == own.get(fact) for fact in ("implementation", "machine", "libc"))
+    if not alike or facts["implementation"] != "cpython":
         raise errors.UsageError(f"{shown} is made for another machine than this Python, or is no CPython")
     from packaging import tags
 
     name = f"cp{version[0]}{version[1]}"
     plain = name + ("t" if facts["free_threaded"] else "")
-    abis = [f"{plain}d", plain] if facts["debug"] else [plain]
-    platforms = list(tags.platform_tags())
+    abis, platforms = [f"{plain}d", plain] if facts["debug"] else [plain], list(tags.platform_tags())
     taken = [*tags.cpython_tags(version[:2], abis, platforms), *tags.compatible_tags(version[:2], name, platforms)]
     return Interpreter(path=Path(facts["path"]), version=facts["version"], tags=tuple(map(str, taken)))
 
@@ -189,9 +187,8 @@ class Installer:
         return self._run([*words, "--", *requirements], lock, INSTALLING_SECONDS)
 
     def _run(self, words: Sequence[str], lock: int, seconds: float) -> Ended:
-        changes = {**undisturbed(), **self.variables}
-        process = PrintingProcess(words, environment=changes, descriptors=[lock])
-        return process.watched(lambda: Limits(seconds=seconds), kept=_KEPT_OUTPUT)
+        changes, limits = {**undisturbed(), **self.variables}, Limits(seconds=seconds)
+        return run(words, lambda: limits, environment=changes, descriptors=[lock], kept=_KEPT_OUTPUT)
 
 
 def installer_for(python: Path, sources: Sources) -> Installer:
@@ -226,11 +223,8 @@ def python_of(folder: Path) -> Path:
 
 def uv_program() -> str | None:
     """The path of uv: that of the package, which is new enough, or the one on PATH; None if there is none."""
-    try:
+    with suppress(ImportError, FileNotFoundError):  # the latter: the package without its program
         from uv import find_uv_bin
-    except ImportError:
-        return shutil.which("uv")
-    try:
+
         return find_uv_bin()
-    except FileNotFoundError:  # the package without its program
-        return shutil.which("uv")
+    return shutil.which("uv")

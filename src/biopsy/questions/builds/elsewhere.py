@@ -21,7 +21,7 @@ from biopsy.checks.command_line import OwnRun
 from biopsy.checks.task import Prepared, PreparedTask, TaskSite, require_names, require_weights_beside
 from biopsy.engines.base import ModelInput
 from biopsy.model.load import read_bytes
-from biopsy.processes.serving import as_json, from_json
+from biopsy.processes.server import as_json, from_json
 from biopsy.processes.watch import Stop
 from biopsy.questions.builds.one_build import (
     Builder,

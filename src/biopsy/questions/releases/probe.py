@@ -13,10 +13,9 @@ from functools import partial
 from pathlib import Path
 
 from biopsy import errors, events
-from biopsy.checks.judge import Rules, Signature, signature_of
+from biopsy.checks.judge import MeasuredRate, Rules, Signature, measured_rate, rate_of, signature_of
 from biopsy.checks.message import Message, Raised
 from biopsy.checks.outcome import Evidence, Judged, Outcome
-from biopsy.checks.repetition import MeasuredRate, measured_rate, rate_of
 from biopsy.model.index import index_file
 from biopsy.model.slice import identity_of
 from biopsy.processes.cleanup import temporary_folder
