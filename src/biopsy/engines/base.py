@@ -16,6 +16,7 @@ from biopsy.model.external import require_safe
 from biopsy.model.index import ModelIndex, index_bytes
 from biopsy.model.tensor_type import ValueType
 from biopsy.model.walk import require_bounded
+from biopsy.processes.reading import read_whole
 from biopsy.tensors.results import Array, Feed
 
 
@@ -447,3 +448,11 @@ def require_ending(engine: type[Engine], path: Path) -> None:
     if not engine.capabilities.can_save(path):
         named = (" and " if len(endings) == 2 else ", ").join(endings)
         raise errors.UsageError(f"{path}: {engine.name} saves and loads {named} files")
+
+
+def read_built(path: Path) -> bytes:
+    """The bytes of a file that an engine has saved. Raises UsageError."""
+    try:
+        return read_whole(path)
+    except OSError as error:
+        raise errors.UsageError(f"{path} cannot be read: {error.strerror}") from error

@@ -92,7 +92,7 @@ class Fake(Engine):
         """The version of biopsy. Raises EngineMissing without ONNX Runtime, which computes."""
         from importlib.metadata import version
 
-        from biopsy.engines.onnxrt.engine import OnnxRuntime
+        from biopsy.engines.onnxrt import OnnxRuntime
 
         OnnxRuntime.version()
         return version("biopsy")

@@ -20,10 +20,10 @@ if TYPE_CHECKING:
 GROUP = "biopsy.engines"
 
 BUILT_IN: dict[str, str] = {
-    "onnxrt": "biopsy.engines.onnxrt.engine:OnnxRuntime",
-    "reference": "biopsy.engines.reference.engine:Reference",
-    "openvino": "biopsy.engines.openvino.engine:OpenVino",
-    "trt": "biopsy.engines.trt.engine:TensorRt",
+    "onnxrt": "biopsy.engines.onnxrt:OnnxRuntime",
+    "reference": "biopsy.engines.reference:Reference",
+    "openvino": "biopsy.engines.openvino:OpenVino",
+    "trt": "biopsy.engines.trt:TensorRt",
     "recorded": "biopsy.engines.recorded:GoldenValues",
     "fake": "biopsy.engines.fake:Fake",
 }

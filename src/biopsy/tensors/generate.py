@@ -135,11 +135,7 @@ def _dims(name: str, rank: int, inputs: Mapping[str, TensorType]) -> Shape:
 
 
 def _require_fitting(name: str, tensor: TensorType, shape: tuple[int, ...]) -> None:
-    if tensor.shape is None:
-        return
-    same_rank = len(shape) == len(tensor.shape)
-    pairs = zip(tensor.shape, shape, strict=False)
-    if not same_rank or any(isinstance(dim, int) and dim != size for dim, size in pairs):
+    if not tensor.fits(shape):
         raise errors.DoesNotFit(
             f"the shape {list(shape)} given for input {name!r} does not fit the model, where it is {tensor}",
             next_steps=[_shape_option(name, tensor)],

@@ -27,9 +27,8 @@ from biopsy.questions.layers.findings import GoldenCoverage, TensorError
 from biopsy.questions.layers.question import Judge
 from biopsy.recording.reference_run import NoValues, StoredValues, ValuesInMemory
 from biopsy.recording.types import CutTypes
-from biopsy.tensors.appendable_store import AppendableStore, results_of
 from biopsy.tensors.files import read_feeds, write_feeds
-from biopsy.tensors.recording import Batch, Disagreement, Request, record, tensor_sizes
+from biopsy.tensors.recording import AppendableStore, Batch, Disagreement, Request, record, results_of, tensor_sizes
 from biopsy.tensors.results import Array, Feed, release
 from biopsy.tensors.types import dtype_named, is_text
 

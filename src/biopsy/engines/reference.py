@@ -12,7 +12,7 @@ import numpy as np
 
 from biopsy import errors
 from biopsy.engines.base import BuiltModel, Capabilities, Engine, ModelInput, Option, Session, switch
-from biopsy.engines.reference.wide import evaluator_class, single_inside, widened
+from biopsy.engines.reference_float64 import evaluator_class, single_inside, widened
 from biopsy.model import external, load, walk
 from biopsy.model.external import is_external, span_of
 from biopsy.model.index import ModelIndex, index_bytes

@@ -25,7 +25,7 @@ from biopsy.engines.base import (
     switch,
     words,
 )
-from biopsy.engines.onnxrt.facts import (
+from biopsy.engines.onnxrt_facts import (
     CPU,
     RECORD_ASSIGNMENT,
     Providers,
