@@ -354,6 +354,11 @@ class Engine(ABC):
         """How a person told it apart: the text of ``--engine``, such as ``onnxrt:optimization=none``."""
 
     @classmethod
+    def failure(cls, message: str, stage: errors.Stage, kind: str) -> errors.EngineFailure:
+        """What an engine of this class raises where a model fails."""
+        return errors.EngineFailure(message, engine=cls.name, stage=stage, kind=kind)
+
+    @classmethod
     @abstractmethod
     def version(cls) -> str:
         """The version of the engine's package. Raises EngineMissing if it cannot be imported."""

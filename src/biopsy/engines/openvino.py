@@ -106,12 +106,8 @@ class OpenVino(Engine):
             load.parse(model.data, model.path)  # raises ModelError if it is damaged: the engine is not to blame
             raise _failure(error, "load") from error
         if any(str(port.element_type.get_type_name()) == "string" for port in (*read.inputs, *read.outputs)):
-            raise errors.EngineFailure(
-                "OpenVINO ends the whole process on inputs or outputs that are strings: not tried",
-                engine=self.name,
-                stage="load",
-                kind="UnsupportedType",
-            )
+            message = "OpenVINO ends the whole process on inputs or outputs that are strings: not tried"
+            raise self.failure(message, "load", "UnsupportedType")
         return self._compiled(openvino, core, read, index)
 
     def _compiled(self, openvino: Any, core: Any, read: Any, index: ModelIndex | None) -> Session:
@@ -345,8 +341,7 @@ def _failure(error: Exception, stage: errors.Stage) -> errors.EngineFailure:
     told = [line for line in lines if line and not line.startswith(_SAYS_NOTHING)]
     named = re.search(r"\bfailed with (\w+Failure)\b", str(error))
     kind = named.group(1) if named else type(error).__name__
-    message = "\n".join(told) or kind
-    return errors.EngineFailure(message, engine=OpenVino.name, stage=stage, kind=kind)
+    return OpenVino.failure("\n".join(told) or kind, stage, kind)
 
 
 # The inputs and outputs of OpenVINO's models: which is which by name, their types, their values.

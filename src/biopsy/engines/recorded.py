@@ -6,7 +6,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import cached_property
-from importlib.metadata import version
 from pathlib import Path
 
 import numpy as np
@@ -20,6 +19,7 @@ from biopsy.model.slice import without_weights
 from biopsy.model.tensor_type import ELEM_OF_DTYPE, FLOATS, TensorType
 from biopsy.tensors import files
 from biopsy.tensors.results import Array, Feed, RunnerResult, form_of, same_values
+from biopsy.text import first_of
 
 _MOST_NAMED = 4
 
@@ -41,6 +41,8 @@ class GoldenValues(Engine):
     @classmethod
     def version(cls) -> str:
         """The version of biopsy."""
+        from importlib.metadata import version
+
         return version("biopsy")
 
     def build(self, model: ModelInput) -> Session:
@@ -52,14 +54,8 @@ class GoldenValues(Engine):
         outputs = [index.names[tensor] for tensor in index.outputs]
         missing = [name for name in outputs if not self._has(name)]
         if missing:
-            more = f" and {len(missing) - _MOST_NAMED} more" if len(missing) > _MOST_NAMED else ""
-            named = ", ".join(map(repr, missing[:_MOST_NAMED]))
-            raise errors.EngineFailure(
-                f"{self.options['file']} has no golden value of {named}{more}",
-                engine=self.name,
-                stage="load",
-                kind="NoGoldenValue",
-            )
+            message = f"{self.options['file']} has no golden value of {first_of(list(map(repr, missing)), _MOST_NAMED)}"
+            raise self.failure(message, "load", "NoGoldenValue")
         return _RecordedSession(index, outputs, self._samples)
 
     def warm_up(self) -> None:
