@@ -12,7 +12,7 @@ from onnx import helper
 
 from biopsy import events
 from biopsy.model.index import ModelIndex, index_bytes
-from biopsy.recording.reference_run import NoValues, Recording
+from biopsy.recording.reference_run import Recording, ValuesInMemory
 from biopsy.recording.types import CutTypes
 from biopsy.reduction.passes.common import PassContext
 from biopsy.reduction.passes.nodes import forms
@@ -74,7 +74,7 @@ def problem_of(
     index: ModelIndex, kind: type[Problem] = CountingProblem, samples: Sequence[Feed] = (), **options: bool
 ) -> Problem:
     recording = Recording(index, lambda: samples, Path(), events.ignore)
-    return kind(index, CountingTypes(index, NoValues()), recording, Border(**options))
+    return kind(index, CountingTypes(index, ValuesInMemory()), recording, Border(**options))
 
 
 def body(reads: str) -> onnx.GraphProto:

@@ -25,8 +25,8 @@ from biopsy.checks.outcome import Artifacts, Outcome
 from biopsy.cli.progress import EventLog
 from biopsy.processes import cleanup, reaper, writing
 from biopsy.processes.writing import require_writable, write_whole
-from biopsy.tensors.appendable_store import AppendableStore
 from biopsy.tensors.files import write_feeds
+from biopsy.tensors.recording import AppendableStore
 from faults.conftest import LOOK
 from support.command_line import BIN, Ran, typed, wait_until
 from support.models import chain, info, model, save, weight

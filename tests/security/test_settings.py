@@ -106,7 +106,7 @@ DONE = {
 TRUSTING = """
 from pathlib import Path
 from biopsy.engines.base import Option
-from biopsy.engines.reference.engine import Reference
+from biopsy.engines.reference import Reference
 
 class Trusting(Reference):
     name = "trusting"

@@ -9,7 +9,7 @@ import math
 import os
 from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
@@ -49,15 +49,12 @@ def placed(place: str, kind: type[errors.DataError] = errors.DataError) -> Itera
 
 def with_storable_arrays(container: Container) -> Container:
     """The same with every array ready to be written. Raises DataError naming iteration and tensor if one is not."""
-    runners = []
-    for runner in container.runners:
-        iterations = []
-        for number, iteration in enumerate(runner.iterations):
-            with placed(f"iteration {number}"):
-                arrays = {name: storable(name, value) for name, value in iteration.outputs.items()}
-            iterations.append(Iteration(arrays, iteration.runtime))
-        runners.append(RunnerResult(runner.runner, tuple(iterations)))
-    return Container(container.kind, tuple(runners))
+
+    def stored(number: int, iteration: Iteration) -> dict[str, Array]:
+        with placed(f"iteration {number}"):
+            return {name: storable(name, value) for name, value in iteration.outputs.items()}
+
+    return replace(container, runners=tuple(runner.with_outputs(stored) for runner in container.runners))
 
 
 # Several iterations in one flat archive of named arrays (.npz, .safetensors), whatever the tensors are called.

@@ -12,7 +12,7 @@ from typing import Any
 
 from biopsy import errors
 from biopsy.model.sources import FX_NODE
-from biopsy.tensors.appendable_store import AppendableStore, results_of
+from biopsy.tensors.recording import AppendableStore, results_of
 from biopsy.tensors.results import Array, same_values
 from biopsy.text import count
 from biopsy.torch.arrays import as_array, imported, type_in_model

@@ -232,7 +232,7 @@ def test_without_tensorrt_the_message_names_other_engines(
     def missing() -> str:
         raise errors.EngineMissing("TensorRT is not installed")
 
-    monkeypatch.setattr("biopsy.engines.trt.engine.TensorRt.version", missing)
+    monkeypatch.setattr("biopsy.engines.trt.TensorRt.version", missing)
     assert main(["inspect", "capability", str(save(chain(2), tmp_path / "m.onnx"))]) == 4
     said = capsys.readouterr().err
     assert "which means TensorRT" in said

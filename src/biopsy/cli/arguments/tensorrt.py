@@ -34,7 +34,7 @@ def _checked(setting: str) -> Callable[[str], str]:
     """A type that takes what the engine takes, so that nothing impossible is found out late, or never."""
 
     def value(text: str) -> str:
-        from biopsy.engines.trt.settings import OPTIONS
+        from biopsy.engines.trt_settings import OPTIONS
 
         name, _, part = text.partition(":") if setting == "pool" else ("", "", text)
         try:

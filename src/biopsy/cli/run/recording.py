@@ -21,8 +21,7 @@ from biopsy.model.extract import mark_outputs
 from biopsy.model.index import ModelIndex, index_bytes
 from biopsy.model.tensor_type import TensorType, ValueType
 from biopsy.processes.cleanup import temporary_folder
-from biopsy.tensors.appendable_store import AppendableStore, results_of
-from biopsy.tensors.recording import Batch, Disagreement, Request, record, tensor_sizes
+from biopsy.tensors.recording import AppendableStore, Batch, Disagreement, Request, record, results_of, tensor_sizes
 from biopsy.tensors.results import Array, Feed, RunnerResult
 from biopsy.text import count, size_text
 

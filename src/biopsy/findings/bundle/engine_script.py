@@ -11,10 +11,10 @@ from typing import Any, TypeAlias
 
 from biopsy.comparison.tolerance import Criteria, asked_of
 from biopsy.engines.base import Engine, ModelInput
-from biopsy.engines.onnxrt.engine import LEVELS
-from biopsy.engines.onnxrt.facts import Providers
+from biopsy.engines.onnxrt import LEVELS
+from biopsy.engines.onnxrt_facts import Providers
 from biopsy.engines.registry import EngineSpec, create, find_class, without_release
-from biopsy.engines.trt.settings import load, profiles_of
+from biopsy.engines.trt_settings import load, profiles_of
 from biopsy.findings.bundle.issue import ObservedFailure
 from biopsy.findings.bundle.job import RunQuestion
 from biopsy.findings.bundle.literals import Literal

@@ -15,7 +15,7 @@ from biopsy import errors, events
 from biopsy.checks.judge import Rules
 from biopsy.checks.outcome import Evidence, Judged, Outcome
 from biopsy.checks.task import NO_CANDIDATE, Task
-from biopsy.engines.onnxrt.optimizer_names import RULES
+from biopsy.engines.onnxrt_optimizers import RULES
 from biopsy.questions.builds.optimizers import Optimizers, optimizers_of, rules
 from biopsy.questions.builds.settings import (
     CheckTemplate,

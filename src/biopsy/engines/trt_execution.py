@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from biopsy import errors
-from biopsy.engines.trt.settings import ENGINE, Package, build_failure
+from biopsy.engines.trt_settings import ENGINE, Package, build_failure
 from biopsy.tensors.results import Array
 from biopsy.tensors.types import dtype_named
 

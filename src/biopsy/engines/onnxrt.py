@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import atexit
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
@@ -25,7 +25,7 @@ from biopsy.engines.base import (
     switch,
     words,
 )
-from biopsy.engines.onnxrt.facts import (
+from biopsy.engines.onnxrt_facts import (
     CPU,
     RECORD_ASSIGNMENT,
     Providers,
@@ -182,7 +182,7 @@ class OnnxRuntime(Engine):
         except Exception as error:
             if model.path is None or model.path.suffix != ".ort":
                 load.parse(model.data, model.path)  # raises ModelError if it is damaged: the engine is not to blame
-            raise self._failure(error, _stage(error)) from error
+            raise self.failure(str(error).strip(), _stage(error), type(error).__name__) from error
         require_active(session.get_providers(), providers.names)
         return session
 
@@ -228,9 +228,6 @@ class OnnxRuntime(Engine):
             options.add_session_config_entry(key, value)
         return options
 
-    def _failure(self, error: Exception, stage: errors.Stage) -> errors.EngineFailure:
-        return errors.EngineFailure(str(error).strip(), engine=self.name, stage=stage, kind=type(error).__name__)
-
 
 class OnnxRuntimeSession(BuiltModel):
     """A model that ONNX Runtime has loaded."""
@@ -242,7 +239,7 @@ class OnnxRuntimeSession(BuiltModel):
         self._session = session
         self._engine = engine
         self._model = model
-        self._profile: Sequence[Mapping[str, Any]] | None = None
+        self._profile: Mapping[str, tuple[float, str]] | None = None
         self._is_ort_file = model.path is not None and model.path.suffix == ".ort"
         inputs = {node.name: value_type_of(node.type, node.shape) for node in session.get_inputs()}
         if not self._is_ort_file:
@@ -284,7 +281,7 @@ class OnnxRuntimeSession(BuiltModel):
         if self._engine.options["profile"] and self._profile is None:
             self._profile = read_profile(Path(self._session.end_profiling()))
         index = index_bytes(self._model.data, self._model.folder)
-        return layer_records(index, optimized, self._profile or (), self._session.get_providers())
+        return layer_records(index, optimized, self._profile or {}, self._session.get_providers())
 
     def _require_model(self, wanted: str) -> None:
         if self._is_ort_file:
@@ -294,14 +291,13 @@ class OnnxRuntimeSession(BuiltModel):
         """Run once."""
         fetched = list(self._fetched) or None
         try:
+            fed = {name: structured(feed, name, kind) for name, kind in self._inputs.items()}
             if self._all_plain:
-                values = self._session.run(fetched, self._fed(feed), self._run_options)
+                values = self._session.run(fetched, fed, self._run_options)
             else:
-                fed = {name: self._to_value(name, value) for name, value in self._fed(feed).items()}
-                values = [
-                    self._from_value(value)
-                    for value in self._session.run_with_ort_values(fetched, fed, self._run_options)
-                ]
+                fed = {name: self._to_value(name, value) for name, value in fed.items()}
+                given = self._session.run_with_ort_values(fetched, fed, self._run_options)
+                values = [self._from_value(value) for value in given]
         except errors.EngineFailure:
             raise
         except UnicodeError as error:
@@ -309,13 +305,8 @@ class OnnxRuntimeSession(BuiltModel):
                 f"strings that are no UTF-8 cannot be fed to onnxruntime or read from it in Python: {error}"
             ) from error
         except Exception as error:
-            raise self._engine._failure(error, "run") from error
-        if fetched is None:
-            return {}
-        return all_flattened(self._fetched, values)
-
-    def _fed(self, feed: Feed) -> dict[str, Any]:
-        return {name: structured(feed, name, kind) for name, kind in self._inputs.items()}
+            raise self._engine.failure(str(error).strip(), "run", type(error).__name__) from error
+        return {} if fetched is None else all_flattened(self._fetched, values)
 
     def _to_value(self, name: str, array: Array) -> Any:
         declared = self._inputs[name]
@@ -340,21 +331,18 @@ class OnnxRuntimeSession(BuiltModel):
             return array
         if elem not in BYTE_WIDE_OR_MORE or value.device_name() != "cpu":
             raise self._unsupported(f"an output of type {DTYPE_OF_ELEM.get(elem, elem)} cannot be read from Python")
-        memory = self._engine.imports.module("ctypes").string_at
-        return copied(memory, value.data_ptr(), DTYPE_OF_ELEM[elem], value.shape())
+        dtype, shape = dtype_named(DTYPE_OF_ELEM[elem]), value.shape()
+        memory = self._engine.imports.module("ctypes").string_at(value.data_ptr(), math.prod(shape) * dtype.itemsize)
+        return np.frombuffer(memory, dtype=dtype).reshape(shape).copy()
 
     def _unsupported(self, message: str) -> errors.EngineFailure:
-        return errors.EngineFailure(
-            f"onnxruntime: {message}", engine=self._engine.name, stage="run", kind="UnsupportedType"
-        )
+        return self._engine.failure(f"onnxruntime: {message}", "run", "UnsupportedType")
 
 
 def _stage(error: Exception) -> errors.Stage:
-    text = str(error)
     in_model = ("InferenceError]", "during loading", "Type Error", "Invalid model", "invalid model")
-    if type(error).__name__ in {"InvalidGraph", "InvalidProtobuf", "NoModel", "NoSuchFile"}:
-        return "load"
-    return "load" if any(phrase in text for phrase in in_model) else "build"
+    is_named = type(error).__name__ in {"InvalidGraph", "InvalidProtobuf", "NoModel", "NoSuchFile"}
+    return "load" if is_named or any(phrase in str(error) for phrase in in_model) else "build"
 
 
 # The types of ONNX Runtime's values, and how they are read into NumPy.
@@ -394,13 +382,6 @@ def element_of(kind: ValueType) -> int:
     if isinstance(kind, TensorType):
         return kind.elem
     return element_of(kind.value if isinstance(kind, MapType) else kind.item)
-
-
-def copied(memory: Callable[[int, int], bytes], address: int, dtype_name: str, shape: Sequence[int]) -> Array:
-    """What stands at an address, in a type of ml_dtypes. ``memory`` gives the bytes at an address."""
-    dtype = dtype_named(dtype_name)
-    size = math.prod(shape) * dtype.itemsize
-    return np.frombuffer(memory(address, size), dtype=dtype).reshape(shape).copy()
 
 
 # A model with weights in other files, as a file beside them: older releases find weights from no other place.

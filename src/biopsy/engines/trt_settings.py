@@ -445,13 +445,8 @@ def _asked(name: str, options: Mapping[str, Any], number: int) -> ShapeRange | N
 
 
 def _require_fitting(name: str, type_: TensorType, span: ShapeRange) -> None:
-    declared = type_.shape
     for shape in (span.least, span.best, span.most):
-        fits = declared is None or (
-            len(shape) == len(declared)
-            and all(not isinstance(dim, int) or dim == size for dim, size in zip(declared, shape, strict=True))
-        )
-        if not fits:
+        if not type_.fits(shape):
             raise errors.DoesNotFit(f"the shape {list(shape)} for input {name!r} does not fit the model: it is {type_}")
     ordered = len(span.least) == len(span.best) == len(span.most) and all(
         low <= middle <= high for low, middle, high in zip(span.least, span.best, span.most, strict=True)

@@ -5,7 +5,7 @@ which layers and types.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -162,15 +162,22 @@ def _computes_in(index: ModelIndex, elem: int) -> bool:
 
 
 def layer_records(
-    index: ModelIndex, optimized: onnx.ModelProto, events: Sequence[Mapping[str, Any]], providers: Sequence[str]
+    index: ModelIndex, optimized: onnx.ModelProto, timed: Mapping[str, tuple[float, str]], providers: Sequence[str]
 ) -> list[LayerRecord]:
     """The layers of an optimized graph; ``index`` is that of the original.
 
-    ``events`` are those of a profile, empty if there is none; ``providers`` those of the session.
+    ``timed`` is what a profile says, empty if there is none; ``providers`` are those of the session.
     """
     origins = _Origins(index, optimized)
-    known = _types_of(optimized, index)
-    timed = _timed(events)
+    # Element types of the optimized graph's tensors, as far as they can be known.
+    types = infer.infer_types(load.parse(index.buffer[:], index.path))
+    known = {name: type_.elem for name, type_ in types.items()}
+    known |= {tensor.name: tensor.data_type for tensor in optimized.graph.initializer}
+    for node in optimized.graph.node:
+        if node.op_type == "Cast":
+            known[node.output[0]] = next(attribute.i for attribute in node.attribute if attribute.name == "to")
+        elif node.output[0].startswith(_CAST_PREFIX):
+            known[node.output[0]] = 1  # where it puts casts around, it computes in float32
     alone = providers[0] if len(providers) == 1 else ""
     records = []
     for node in optimized.graph.node:
@@ -190,36 +197,16 @@ def layer_records(
     return records
 
 
-def read_profile(path: Path) -> list[Mapping[str, Any]]:
-    """The events of a profile that ONNX Runtime has written."""
-    found: list[Mapping[str, Any]] = json.loads(path.read_text(encoding="utf-8"))
-    return [event for event in found if event.get("cat") == "Node"]
-
-
-def _timed(events: Iterable[Mapping[str, Any]]) -> dict[str, tuple[float, str]]:
-    """Mean microseconds and provider per name of a node."""
+def read_profile(path: Path) -> dict[str, tuple[float, str]]:
+    """Mean microseconds and provider per name of a node, from a profile that ONNX Runtime has written."""
     durations: dict[str, list[float]] = {}
     providers: dict[str, str] = {}
-    for event in events:
+    for event in json.loads(path.read_text(encoding="utf-8")):
         name, _, what = event["name"].rpartition("_kernel_")
-        if name and what == "time":
+        if event.get("cat") == "Node" and name and what == "time":
             durations.setdefault(name, []).append(event["dur"])
             providers[name] = event["args"].get("provider", "")
     return {name: (sum(each) / len(each), providers[name]) for name, each in durations.items()}
-
-
-def _types_of(optimized: onnx.ModelProto, index: ModelIndex) -> dict[str, int]:
-    """Element types of the optimized graph's tensors, as far as they can be known."""
-    graph = optimized.graph
-    original = load.parse(index.buffer[:], index.path)
-    known = {name: type_.elem for name, type_ in infer.infer_types(original).items()}
-    known |= {tensor.name: tensor.data_type for tensor in graph.initializer}
-    for node in graph.node:
-        if node.op_type == "Cast":
-            known[node.output[0]] = next(attribute.i for attribute in node.attribute if attribute.name == "to")
-        elif node.output[0].startswith(_CAST_PREFIX):
-            known[node.output[0]] = 1  # where it puts casts around, it computes in float32
-    return known
 
 
 class _Origins:

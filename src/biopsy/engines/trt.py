@@ -9,14 +9,22 @@ from typing import Any
 import numpy as np
 
 from biopsy import errors
-from biopsy.engines.base import BuiltModel, Capabilities, Engine, ModelInput, Session, indexed, require_ending
-from biopsy.engines.trt import settings as trt_settings
-from biopsy.engines.trt.execution import Execution, gpu_names, numpy_name, require_gpu
-from biopsy.engines.trt.settings import OPTIONS, Package, Settings, ShapeRange, profiles_of, unknown_names
+from biopsy.engines import trt_settings
+from biopsy.engines.base import (
+    BuiltModel,
+    Capabilities,
+    Engine,
+    ModelInput,
+    Session,
+    indexed,
+    read_built,
+    require_ending,
+)
+from biopsy.engines.trt_execution import Execution, gpu_names, numpy_name, require_gpu
+from biopsy.engines.trt_settings import OPTIONS, Package, Settings, ShapeRange, profiles_of, unknown_names
 from biopsy.model import load
 from biopsy.model.index import ModelIndex
 from biopsy.model.tensor_type import ELEM_OF_DTYPE, TensorType
-from biopsy.processes.reading import read_whole
 from biopsy.processes.writing import write_whole
 from biopsy.tensors.generate import resolve_shapes
 from biopsy.tensors.results import Array, Feed
@@ -92,10 +100,7 @@ class TensorRt(Engine):
         """An engine that was saved. Only a GPU can read it."""
         require_ending(TensorRt, path)
         package = self._package()
-        try:
-            plan = memoryview(read_whole(path))
-        except OSError as error:
-            raise errors.UsageError(f"{path} cannot be read: {error.strerror}") from error
+        plan = memoryview(read_built(path))
         require_gpu(f"{path} is an engine of TensorRT: reading it")
         engine = deserialized(package, plan)
         names = [engine.get_tensor_name(number) for number in range(engine.num_io_tensors)]

@@ -12,11 +12,11 @@ import numpy as np
 
 from biopsy import errors
 from biopsy.engines.base import BuiltModel, Capabilities, Engine, ModelInput, Option, Session, switch
-from biopsy.engines.reference.wide import evaluator_class, single_inside, widened
+from biopsy.engines.reference_float64 import evaluator_class, single_inside, widened
 from biopsy.model import external, load, walk
 from biopsy.model.external import is_external, span_of
 from biopsy.model.index import ModelIndex, index_bytes
-from biopsy.model.tensor_type import BITS, DTYPE_OF_ELEM, ELEM_OF_DTYPE, OptionalType, TensorType, ValueType
+from biopsy.model.tensor_type import BITS, DTYPE_OF_ELEM, ELEM_OF_DTYPE, OptionalType, TensorType
 from biopsy.processes.reading import open_plain
 from biopsy.tensors.results import Array, Feed
 from biopsy.tensors.types import all_flattened, structured
@@ -65,12 +65,8 @@ class Reference(Engine):
             known = set()
         if elems - known:
             types = ", ".join(DTYPE_OF_ELEM[elem] for elem in sorted(elems - known))
-            raise errors.EngineFailure(
-                f"onnx {self.version()} computes with the bits of {types}: not tried",
-                engine=self.name,
-                stage="load",
-                kind="UnsupportedType",
-            )
+            message = f"onnx {self.version()} computes with the bits of {types}: not tried"
+            raise self.failure(message, "load", "UnsupportedType")
 
     def _evaluator(self, proto: onnx.ModelProto) -> Any:
         """The evaluator of a model, which may be that of another release."""
@@ -139,25 +135,21 @@ class ReferenceSession(BuiltModel):
                 values = self._evaluator.run(None, {n: structured(feed, n, kind) for n, kind in self._inputs.items()})
         except Exception as error:
             raise _failure(error, "run") from error
-        if self._is_wide:
-            values = map(widened, values)  # an output may be a weight as it is
-        values = map(_unwrapped, values, self._types.values())
-        return all_flattened(self._types, values)
-
-
-def _unwrapped(value: Any, kind: ValueType | None) -> Any:
-    """The value of an optional: the evaluator of onnx puts it into a list where an operator has made it one."""
-    if not isinstance(kind, OptionalType) or not isinstance(value, list) or len(value) != 1:
-        return value
-    wrapped = value[0] is None or isinstance(kind.item, TensorType) or isinstance(value[0], list)
-    return value[0] if wrapped else value
+        outputs = []
+        for value, kind in zip(values, self._types.values(), strict=True):
+            # The evaluator of onnx puts an optional into a list where an operator has made it one.
+            if isinstance(kind, OptionalType) and isinstance(value, list) and len(value) == 1:
+                is_wrapped = value[0] is None or isinstance(kind.item, TensorType) or isinstance(value[0], list)
+                value = value[0] if is_wrapped else value  # noqa: PLW2901
+            outputs.append(widened(value) if self._is_wide else value)  # an output may be a weight as it is
+        return all_flattened(self._types, outputs)
 
 
 def _failure(error: Exception, stage: errors.Stage) -> errors.BiopsyError:
     if isinstance(error, UnicodeError):
         return errors.CannotCompare(f"strings that are no UTF-8 cannot be read by the evaluator of onnx: {error}")
-    message = str(error).strip() or type(error).__name__
-    return errors.EngineFailure(message, engine=Reference.name, stage=stage, kind=type(error).__name__)
+    kind = type(error).__name__
+    return Reference.failure(str(error).strip() or kind, stage, kind)
 
 
 # Scan outputs of Loop as the standard has them: stacked along a new axis.
@@ -256,13 +248,18 @@ def taken_out(model: onnx.ModelProto, folder: Path) -> dict[str, Array]:
 
     Raises ModelError if a file is missing, unsafe or too short; the model is then unchanged.
     """
+    from onnx import helper
+
     if sys.byteorder != "little":
         return {}
     found: dict[str, Array] = {}
     files: dict[Path, mmap.mmap] = {}
     for tensor in model.graph.initializer:
-        dtype = _dtype(tensor.data_type) if is_external(tensor) and tensor.name else None
-        if dtype is None or 0 in tensor.dims:
+        elem = tensor.data_type
+        if not (is_external(tensor) and tensor.name) or elem not in _ELEMS or 0 in tensor.dims:
+            continue
+        dtype = np.dtype(helper.tensor_dtype_to_np_dtype(elem))
+        if 8 * dtype.itemsize != BITS[elem]:  # its bytes are others
             continue
         span = span_of(tensor, folder)
         if span.path not in files:
@@ -282,13 +279,3 @@ def taken_out(model: onnx.ModelProto, folder: Path) -> dict[str, Array]:
         if tensor.name in found:
             del model.graph.initializer[number]
     return found
-
-
-def _dtype(elem: int) -> np.dtype[np.generic] | None:
-    """The type of the arrays that the evaluator of onnx computes with; None where their bytes are others."""
-    from onnx import helper
-
-    if elem not in _ELEMS:
-        return None
-    dtype: np.dtype[np.generic] = np.dtype(helper.tensor_dtype_to_np_dtype(elem))
-    return dtype if 8 * dtype.itemsize == BITS[elem] else None

@@ -93,7 +93,7 @@ def _widen(node: Any) -> None:
 
 def _erf(node: Any, x: Array) -> tuple[Array]:
     del node
-    return (np.vectorize(math.erf, otypes=["d"])(x) if x.size else x,)
+    return (np.vectorize(math.erf, otypes=["d"])(x),)
 
 
 def _celu(node: Any, x: Array) -> tuple[Array]:
@@ -101,20 +101,20 @@ def _celu(node: Any, x: Array) -> tuple[Array]:
 
 
 def _layer_normalization(node: Any, x: Array, scale: Array, bias: Array | None = None) -> tuple[Array, ...]:
-    axes = _axes_from(node, x)
+    return _normalized(x, node.axis, node.epsilon, scale, bias)
+
+
+def _normalized(x: Array, axis: int, epsilon: float, scale: Array, shift: Array | None) -> tuple[Array, Array, Array]:
+    """The layer normalization over the axes from ``axis`` on, the mean, and the inverse of the deviation."""
+    axes = tuple(range(axis % x.ndim, x.ndim))
     mean = x.mean(axis=axes, keepdims=True)
-    inverse = 1 / np.sqrt(np.square(x - mean).mean(axis=axes, keepdims=True) + node.epsilon)
+    inverse = 1 / np.sqrt(np.square(x - mean).mean(axis=axes, keepdims=True) + epsilon)
     result = (x - mean) * inverse * scale
-    return (result if bias is None else result + bias, mean, inverse)
+    return (result if shift is None else result + shift, mean, inverse)
 
 
 def _rms_normalization(node: Any, x: Array, scale: Array) -> tuple[Array]:
-    root = np.sqrt(np.square(x).mean(axis=_axes_from(node, x), keepdims=True) + node.epsilon)
-    return (x / root * scale,)
-
-
-def _axes_from(node: Any, x: Array) -> tuple[int, ...]:
-    return tuple(range(node.axis % x.ndim, x.ndim))
+    return simplified_layer_normalization(x, scale, node.axis, node.epsilon)[:1]
 
 
 def _bit_cast(node: Any, x: Array) -> tuple[Array]:
@@ -233,11 +233,7 @@ def scatter(data: Array, indices: Array, updates: Array, axis: int = 0, **_: Any
 def gelu(x: Array, bias: Array | None = None, **_: Any) -> tuple[Array]:
     """Give x * Phi(x), Phi being the normal distribution's; by erfc, which is exact where Phi is almost 0."""
     x = x if bias is None else x + bias
-    return (0.5 * x * _erfc(-x / math.sqrt(2)),)
-
-
-def _erfc(x: Array) -> Array:
-    return np.vectorize(math.erfc, otypes=["d"])(x) if x.size else x
+    return (0.5 * x * np.vectorize(math.erfc, otypes=["d"])(-x / math.sqrt(2)),)
 
 
 def fast_gelu(x: Array, bias: Array | None = None, **_: Any) -> tuple[Array]:
@@ -320,10 +316,7 @@ def skip_layer_normalization(
 ) -> tuple[Array, ...]:
     """Layer normalization over the last axis of x + skip + bias; that sum is the fourth output."""
     total = x + skip if bias is None else x + skip + bias
-    mean = total.mean(axis=-1, keepdims=True)
-    inverse = 1 / np.sqrt(np.square(total - mean).mean(axis=-1, keepdims=True) + epsilon)
-    result = (total - mean) * inverse * scale
-    return (result if shift is None else result + shift, mean, inverse, total)
+    return (*_normalized(total, -1, epsilon, scale, shift), total)
 
 
 def skip_simplified_layer_normalization(
