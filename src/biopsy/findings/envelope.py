@@ -16,11 +16,9 @@ from biopsy.comparison.metrics import NotFinite
 from biopsy.comparison.noise import NoiseReport
 from biopsy.comparison.runs import RunComparison
 from biopsy.engines.base import Engine
+from biopsy.findings.page.reading import VERSION
 from biopsy.findings.report import Tree, bounded
 from biopsy.records import plain
-
-VERSION = 2
-"""Of the schema: it grows when a key changes its meaning or goes, not when one is added."""
 
 
 @dataclass(frozen=True, kw_only=True)
