@@ -14,14 +14,13 @@ from biopsy.diagnosis.facts import (
     TransformationSeen,
 )
 from biopsy.diagnosis.question import Effort
-from biopsy.diagnosis.verdict import verdict_of
-from biopsy.diagnosis.workarounds import next_lines
+from biopsy.diagnosis.verdict import next_lines, verdict_of
 from biopsy.findings.verdict import Verdict
 from biopsy.records import plain, record_of
 from support.diagnoses import facts, question, settings, switch
 
 BROKE = ReleaseChangeSeen(
-    text="1.21.0 broke it, 1.20.1 is right", broke=True, right="1.20.1", engine="onnxrt:release=1.20.1", verified=True
+    text="1.21.0 broke it, 1.20.1 is right", right="1.20.1", engine="onnxrt:release=1.20.1", verified=True
 )
 OFF = switch("Fusion")
 SETTING = ChangeSeen(kind="setting", text="disabled_optimizers=Fusion", engine=OFF.engine, latency="1.02 times as long")
@@ -73,7 +72,7 @@ def test_a_question_about_releases_that_was_stopped_is_open_once() -> None:
 
 
 def test_what_a_setting_costs_is_told_with_it_and_a_changed_model_has_its_line() -> None:
-    found = of(with_further(changes=ChangesSeen(best=(SETTING, MARK), tried=9)))
+    found = of(with_further(changes=ChangesSeen(best=(SETTING, MARK))))
     first, second = found.workarounds
     assert first.text == "Fusion off: the model passes; it takes 1.02 times as long."
     assert second.text == "Its result marked: diagnosis/workaround.onnx, the model with that, is right, 1 node changed."
@@ -82,7 +81,7 @@ def test_what_a_setting_costs_is_told_with_it_and_a_changed_model_has_its_line()
 
 def test_a_setting_that_is_wrong_on_other_inputs_is_told_as_that() -> None:
     rejected = ((OFF.engine, "output 'y': differs on a fresh input"),)
-    found = of(with_further(changes=ChangesSeen(rejected=rejected, tried=1)))
+    found = of(with_further(changes=ChangesSeen(rejected=rejected)))
     assert found.workarounds[0].text == (
         "Fusion off: the model passes; but it is not shown to be right on other inputs: output 'y': differs on a fresh "
         "input."
@@ -107,7 +106,7 @@ def test_a_model_that_passes_and_that_a_tool_breaks_does_not_pass() -> None:
 
 
 def test_what_the_optimizer_makes_of_the_piece_is_evidence() -> None:
-    made = TransformationSeen(tool="onnxruntime", sentence="-", breaks=True, of_piece=True, nodes_after=("Fused 'f'",))
+    made = TransformationSeen(tool="onnxruntime", sentence="-", breaks=True, of_piece=True, operators="Fused")
     found = of(with_further(transformation=made))
     assert found.certainty is not None
     assert "The optimizer turns the piece into Fused, which is wrong with no optimizer, too." in found.certainty

@@ -8,7 +8,7 @@ from biopsy.cli.arguments.groups import InputOptions
 from biopsy.cli.parser import parser_of
 from biopsy.diagnosis.facts import ComparisonSeen, KnownFacts
 from biopsy.diagnosis.question import Samples
-from biopsy.diagnosis.workarounds import next_lines
+from biopsy.diagnosis.verdict import next_lines
 from biopsy.engines.runner import Inputs
 from support.diagnoses import question
 

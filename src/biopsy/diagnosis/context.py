@@ -6,13 +6,13 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self
 
 from biopsy import errors, events
-from biopsy.checks.command import CommandCheck, last_words
+from biopsy.checks.command import CommandCheck
 from biopsy.checks.command_line import OwnRun, parse
 from biopsy.checks.outcome import Judged, Outcome
 from biopsy.checks.warm import command_check
@@ -60,6 +60,22 @@ class DiagnosisStep:
     warm: bool = False
 
 
+def asked(
+    name: str, question: str, not_asked: Callable[[KnownFacts, StepContext], str | None], **more: Any
+) -> Callable[[Callable[[KnownFacts, StepContext], StepAnswer]], DiagnosisStep]:
+    """A decorator that makes a step of the function that answers its question."""
+
+    def step_of(answer: Callable[[KnownFacts, StepContext], StepAnswer]) -> DiagnosisStep:
+        return DiagnosisStep(name=name, question=question, not_asked=not_asked, answer=answer, **more)
+
+    return step_of
+
+
+def first_reason(reasons: Mapping[str, object]) -> str | None:
+    """The first of the reasons not to ask a question that holds."""
+    return next((reason for reason, holds in reasons.items() if holds), None)
+
+
 CANDIDATE = "candidate.onnx"
 """The name of the file in which candidates stand."""
 
@@ -71,14 +87,9 @@ class TimeUpError(Exception):
     """The time that a step or the whole diagnosis may take is over."""
 
 
-def was_asked_for(stop: BaseException) -> bool:
+def was_asked_for(stop: BaseException | None) -> bool:
     """Whether a person, or a signal, is what ended long work, and not its limit."""
-    cause: BaseException | None = stop
-    while cause is not None:
-        if isinstance(cause, KeyboardInterrupt):
-            return True
-        cause = cause.__cause__
-    return False
+    return stop is not None and (isinstance(stop, KeyboardInterrupt) or was_asked_for(stop.__cause__))
 
 
 @contextlib.contextmanager
@@ -92,27 +103,14 @@ def limit_as_time_up() -> Iterator[None]:
         raise TimeUpError from stop
 
 
-@dataclass(frozen=True, kw_only=True)
-class CheckRun:
-    """One run of a check: its outcome, and what it printed last, as lines."""
+def fails(run: Judged) -> bool:
+    """Whether a check failed."""
+    return run.outcome in (Outcome.REPRODUCES, Outcome.OTHER_FAILURE)
 
-    judged: Judged
-    tail: str
 
-    @property
-    def fails(self) -> bool:
-        """Whether the check failed."""
-        return self.judged.outcome in (Outcome.REPRODUCES, Outcome.OTHER_FAILURE)
-
-    @property
-    def passes(self) -> bool:
-        """Whether the check passed."""
-        return self.judged.outcome is Outcome.PASSES
-
-    @property
-    def timed_out(self) -> bool:
-        """Whether it was ended because its own time was over."""
-        return self.judged.evidence.timed_out
+def passes(run: Judged) -> bool:
+    """Whether a check passed."""
+    return run.outcome is Outcome.PASSES
 
 
 class StepContext:
@@ -190,7 +188,7 @@ class StepContext:
         with limit_as_time_up(), contextlib.closing(made) as check:
             yield check
 
-    def run(self, words: Words, model: Path, *, description: str = "", share: float = 1.0) -> CheckRun:
+    def run(self, words: Words, model: Path, *, description: str = "", share: float = 1.0) -> Judged:
         """Run a check once, for at most a ``share`` of the step's time.
 
         Raises CheckError if it could not be run, TimeUpError if the time of the step was over before, or while it ran.
@@ -203,7 +201,7 @@ class StepContext:
             check.command = command
         return self.run_check(check, model, description=description, share=share)
 
-    def run_check(self, check: CommandCheck, model: Path, *, description: str = "", share: float = 1.0) -> CheckRun:
+    def run_check(self, check: CommandCheck, model: Path, *, description: str = "", share: float = 1.0) -> Judged:
         """The same for a check that is made already."""
         if self.seconds_left == 0:
             raise TimeUpError
@@ -217,7 +215,7 @@ class StepContext:
             raise TimeUpError
         if judged.outcome is Outcome.INFRASTRUCTURE:
             raise cannot_run(judged, line)
-        return CheckRun(judged=judged, tail=last_words(judged.evidence.output).strip("\n"))
+        return judged
 
 
 # Why a question could not be asked: what a verdict must then leave open.

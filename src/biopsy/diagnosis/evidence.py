@@ -22,12 +22,9 @@ from biopsy.checks.words import as_word
 from biopsy.diagnosis.context import CANDIDATE, DiagnosisStep
 from biopsy.diagnosis.facts import KnownFacts, StepReport
 from biopsy.diagnosis.question import DiagnosisQuestion, require_no_place
-from biopsy.diagnosis.steps.changes import CHANGES, SETTINGS
-from biopsy.diagnosis.steps.failing import FAILING
-from biopsy.diagnosis.steps.layers import LAYERS, MASKED, PRECISION
-from biopsy.diagnosis.steps.origin import RELEASES, TRANSFORMATION
-from biopsy.diagnosis.steps.piece import KNOWN, PIECE, SMALLEST_PIECE, VARIATION
-from biopsy.diagnosis.steps.rounding import ROUNDING, STEADINESS
+from biopsy.diagnosis.steps import causes, parts
+from biopsy.diagnosis.steps.failing import failing
+from biopsy.diagnosis.steps.rounding import rounding, steadiness
 from biopsy.processes.own_files import key_path, user_key
 from biopsy.processes.reading import digest_of, read_plain
 from biopsy.processes.writing import make_folders_of, remove_empty, write_whole
@@ -156,7 +153,7 @@ def identity_of(question: DiagnosisQuestion, check: Check) -> dict[str, str]:
         "input-symbols": sorted(samples.inputs.symbols.items()),
     }
     search = SearchOptions(rules=question.judging.rules, candidate=question.folder / CANDIDATE)
-    written = [question.folder / name for name in (STATE, PIECE)]
+    written = [question.folder / name for name in (STATE, parts.PIECE)]
     return dict(
         JournalIdentity(index=question.index, check=check, search=search, options=options, written=written).entries()
     )
@@ -280,18 +277,18 @@ def _seal(key: bytes | None, content: Mapping[str, Any]) -> str:
 # The questions of a diagnosis in their order. Each one decides by what is known whether it is asked.
 
 PLAN: tuple[DiagnosisStep, ...] = (
-    FAILING,
-    MASKED,
-    ROUNDING,
-    STEADINESS,
-    SMALLEST_PIECE,
-    KNOWN,
-    LAYERS,
-    SETTINGS,
-    PRECISION,
-    TRANSFORMATION,
-    VARIATION,
-    CHANGES,
-    RELEASES,
+    failing,
+    parts.masked_error,
+    rounding,
+    steadiness,
+    parts.smallest_piece,
+    parts.known_bug,
+    parts.wrong_layers,
+    causes.settings,
+    parts.high_precision,
+    causes.transformation,
+    parts.may_vary,
+    causes.changes,
+    causes.releases,
 )
-"""A further question is a step in a file of its own, and its place here."""
+"""A further question is a step in ``steps``, and its place here."""

@@ -158,13 +158,11 @@ class SteadinessSeen:
 
 @dataclass(frozen=True, kw_only=True)
 class PieceSearch:
-    """What the search for the piece took, and what else it met.
+    """How the search for the piece ended, and what else it met.
 
     ``stopped`` is the limit that ended it, so that a smaller part may exist; None if no single node can go.
     """
 
-    checks: int
-    seconds: float
     stopped: str | None = None
     other_failures: tuple[tuple[str, int], ...] = ()
 
@@ -173,8 +171,8 @@ class PieceSearch:
 class PieceFound:
     """The smallest part that still fails, as a reduction has left it.
 
-    ``kept`` are numbers of nodes of the original. ``masked``: every inner tensor is an output of it. ``places`` are the
-    lines of their author's code that its nodes come from, in words, as far as an exporter says.
+    ``kept`` are numbers of nodes of the original. ``places`` are the lines of their author's code that its nodes come
+    from, in words, as far as an exporter says.
     """
 
     path: str
@@ -186,7 +184,6 @@ class PieceFound:
     signature: str
     search: PieceSearch
     error_after: str = ""
-    masked: bool = False
     places: tuple[str, ...] = ()
 
     @property
@@ -208,7 +205,6 @@ class LayersSeen:
     together: tuple[tuple[str, ...], ...] = ()
     hides: bool | None = None
     suspect: str = ""
-    masked: bool = False
     of_piece: bool = True
     layers: int = 0
     complete: bool = True
@@ -233,16 +229,11 @@ class SwitchSeen:
 
 @dataclass(frozen=True, kw_only=True)
 class SettingsSeen:
-    """The settings of ``engine`` that were tried, with what each did, and the switches.
+    """How many settings were tried, and the switches. ``complete``: no other one of that length is left."""
 
-    ``complete``: no other switch of the same length is left.
-    """
-
-    engine: str
-    tried: tuple[tuple[str, str, str], ...] = ()
+    tried: int = 0
     switches: tuple[SwitchSeen, ...] = ()
     complete: bool = True
-    checks: int = 0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -260,45 +251,32 @@ class PrecisionSeen:
 
 
 @dataclass(frozen=True, kw_only=True)
-class VariationSeen:
-    """What may vary in the piece, in a sentence. ``kept`` says why nothing was varied; ``complete``: all was tried."""
-
-    sentence: str
-    kept: str = ""
-    complete: bool = True
-
-
-@dataclass(frozen=True, kw_only=True)
 class KnownFailureSeen:
     """What the piece looks like, in a sentence without its beginning. ``reference`` is the known bug, "" for none.
 
     ``issue`` is the address of its report, "" if it has none or is not of the catalogue that comes with biopsy.
-    ``evidence`` says what agrees with it, and what does not. ``is_sure``: the pattern, the engine, the way in which it
-    fails and the release are all those that are known.
+    ``evidence`` says what agrees with it, and what does not.
     """
 
     sentence: str
     reference: str = ""
     issue: str = ""
     evidence: str = ""
-    is_sure: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
 class TransformationSeen:
     """What a ``tool`` makes of the model, or of the piece (``of_piece``), in a ``sentence``.
 
-    ``breaks``: that is wrong, in an engine that runs the original rightly. ``nodes`` become those of ``nodes_after``;
-    they are the smallest part that the tool breaks. ``engine_doubted``: another engine runs both alike.
+    ``breaks``: that is wrong, in an engine that runs the original rightly. ``operators`` are those of what becomes of
+    the smallest part that it breaks, in words. ``engine_doubted``: another engine runs both alike.
     """
 
     tool: str
     sentence: str
     breaks: bool
     of_piece: bool = False
-    nodes: tuple[str, ...] = ()
-    nodes_after: tuple[str, ...] = ()
-    passes: tuple[str, ...] = ()
+    operators: str = ""
     engine_doubted: bool = False
 
 
@@ -310,7 +288,6 @@ class ReleaseChangeSeen:
     """
 
     text: str
-    broke: bool
     right: str
     engine: str
     verified: bool = False
@@ -320,14 +297,12 @@ class ReleaseChangeSeen:
 class ReleasesSeen:
     """Which release of the engine's ``package`` broke the model, or mended it, in a sentence: ``text``.
 
-    ``tried`` is how many were asked. ``doubt`` is what makes the answer worth less. ``complete``: it was searched to
-    the end.
+    ``doubt`` is what makes the answer worth less. ``complete``: it was searched to the end.
     """
 
     package: str
     text: str
     changes: tuple[ReleaseChangeSeen, ...] = ()
-    tried: int = 0
     doubt: str = ""
     complete: bool = True
 
@@ -348,7 +323,6 @@ class ChangeSeen:
     kind: str
     text: str
     engine: str
-    environment: tuple[tuple[str, str], ...] = ()
     nodes: int = 0
     latency: str = ""
     path: str | None = None
@@ -358,14 +332,12 @@ class ChangeSeen:
 class ChangesSeen:
     """The best changes that make the whole model right, the best one first, and why others of settings do not.
 
-    ``rejected`` are engines with settings that pass the check and are not right, with the reason. ``tried`` is how
-    many changes were. ``doubt`` says whose word it is that they are right, if only one engine says so.
+    ``rejected`` are engines with settings that pass the check and are not right, with the reason. ``doubt`` says whose
+    word it is that they are right, if only one engine says so.
     """
 
     best: tuple[ChangeSeen, ...] = ()
     rejected: tuple[tuple[str, str], ...] = ()
-    tried: int = 0
-    complete: bool = True
     doubt: str = ""
 
 
@@ -380,7 +352,10 @@ class FurtherFacts:
 
 @dataclass(frozen=True, kw_only=True)
 class KnownFacts:
-    """All that is known so far; None where a question has no answer."""
+    """All that is known so far; None where a question has no answer.
+
+    ``variation`` is what may vary in the piece, in a sentence; "" where nothing was varied.
+    """
 
     compared: ComparisonSeen | None = None
     failure: FailureSeen | None = None
@@ -392,13 +367,24 @@ class KnownFacts:
     layers: LayersSeen | None = None
     settings: SettingsSeen | None = None
     precision: PrecisionSeen | None = None
-    variation: VariationSeen | None = None
+    variation: str | None = None
     further: FurtherFacts = field(default_factory=FurtherFacts)
 
     @property
     def versions(self) -> dict[str, str]:
         """The version of each engine that was run, by its spec."""
         return dict(self.compared.engines) if self.compared is not None else {}
+
+    @property
+    def failed(self) -> FailureSeen:
+        """How the model fails, where it is known to."""
+        assert self.failure is not None
+        return self.failure
+
+    @property
+    def is_masked(self) -> bool:
+        """Whether the outputs do not show the failure."""
+        return self.failure is not None and self.failure.masked
 
     @property
     def fault(self) -> str | None:

@@ -125,12 +125,32 @@ def require_no_place(paths: Iterable[Path], next_step: str) -> None:
                 raise errors.UsageError(told, next_steps=[next_step])
 
 
+def path_of(name: str | None) -> Path | None:
+    """A path of a record, if it has one."""
+    return None if name is None else Path(name)
+
+
+def feeds_in(files: Iterable[Path]) -> Sequence[Feed]:
+    """The samples in files of inputs. Raises DataError."""
+    return [feed for file in files for feed in read_feeds(file)]
+
+
 def with_inputs(words: Words, inputs: Path | None) -> Words:
     """The words of a check with a file of inputs in place of those that it loads, if it is a ``biopsy run``."""
     command = parse(words)
     if inputs is None or not isinstance(command, OwnRun):
         return words
     return command.with_inputs(inputs).words
+
+
+_TOLERANCES = (
+    "--atol", "--abs-tol", "--absolute-tolerance", "--rtol", "--rel-tol", "--relative-tolerance",
+)  # fmt: skip
+
+
+def with_limits(command: OwnRun, limits: Words) -> Words:
+    """The words of a run with other tolerances than it has."""
+    return command.without_option(_TOLERANCES).with_options(*limits).words
 
 
 def without_weights_folder(words: Words) -> Words:
@@ -198,8 +218,7 @@ def settled(index: ModelIndex, inputs: Inputs, folder: Path, files: Sequence[Pat
 
 def feeds_of(index: ModelIndex, samples: Samples) -> Sequence[Feed]:
     """The samples themselves: those of the files, else random ones. Raises DataError."""
-    given = [feed for path in samples.files for feed in read_feeds(path)]
-    return given or feeds_for(wanted_by(index), samples.inputs).feeds
+    return feeds_in(samples.files) or feeds_for(wanted_by(index), samples.inputs).feeds
 
 
 def require_sizes(index: ModelIndex, inputs: Inputs) -> None:
@@ -210,12 +229,10 @@ def require_sizes(index: ModelIndex, inputs: Inputs) -> None:
     if not guessed:
         return
     shown = [f"{name!r} is {open_ones[name]}" for name in guessed]
+    dims = {name: list(enumerate(open_ones[name].shape or ())) for name in guessed}
     example = {
-        name: [
-            dim if isinstance(dim, int) else _EXAMPLE if place else 1
-            for place, dim in enumerate(open_ones[name].shape or ())
-        ]
-        for name in guessed
+        name: [dim if isinstance(dim, int) else _EXAMPLE if place else 1 for place, dim in of_name]
+        for name, of_name in dims.items()
     }
     raise errors.UsageError(
         f"the model leaves sizes of its inputs open, and none were given: {'; '.join(shown)}",
@@ -229,15 +246,12 @@ def require_sizes(index: ModelIndex, inputs: Inputs) -> None:
 
 def written(path: Path, feeds: Sequence[Feed]) -> Path:
     """Write feeds to ``path`` plus the ending of the first file format that can hold them. Raises DataError."""
-    for ending in _ENDINGS:
-        whole = path.with_name(f"{path.name}{ending}")
-        try:
-            write_feeds(whole, feeds)
-        except errors.DataError:
-            if ending == _ENDINGS[-1]:
-                raise
-        else:
-            break
+    whole = path.with_name(f"{path.name}{_ENDINGS[0]}")
+    try:
+        write_feeds(whole, feeds)
+    except errors.DataError:
+        whole = path.with_name(f"{path.name}{_ENDINGS[1]}")
+        write_feeds(whole, feeds)
     return whole
 
 

@@ -3,17 +3,31 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 
+from biopsy.checks.command_line import OwnRun, parse
+from biopsy.checks.words import as_word
 from biopsy.diagnosis.context import UNABLE
-from biopsy.diagnosis.facts import FailureSeen, KnownFacts, SettingsSeen, StepReport
-from biopsy.diagnosis.question import DiagnosisQuestion, fixed_and_tiny
-from biopsy.diagnosis.steps.origin import RELEASES, operators_of
-from biopsy.diagnosis.steps.piece import joined
-from biopsy.diagnosis.workarounds import workarounds_of
+from biopsy.diagnosis.facts import FailureSeen, KnownFacts, SettingsSeen, StepReport, SwitchSeen
+from biopsy.diagnosis.question import (
+    DiagnosisQuestion,
+    Words,
+    fixed_and_tiny,
+    path_of,
+    shape_words,
+    with_engine,
+    with_engine_place,
+    with_inputs,
+    with_limits,
+    without_weights_folder,
+)
+from biopsy.diagnosis.steps.causes import releases as release_step
+from biopsy.diagnosis.steps.causes import why_not_varied
+from biopsy.diagnosis.steps.parts import joined
 from biopsy.engines import registry
-from biopsy.engines.registry import parse_spec
-from biopsy.findings.verdict import Verdict
-from biopsy.text import count, first_line, first_of, series
+from biopsy.engines.registry import find_class, parse_spec
+from biopsy.findings.verdict import Verdict, Workaround
+from biopsy.text import can_be_typed, count, first_line, first_of, line_of, series
 
 _MOST_NODES = 8
 _MOST_PLACES = 2
@@ -215,7 +229,7 @@ def _causes(facts: KnownFacts, failure: FailureSeen) -> Iterator[str]:
 
 def _switched(settings: SettingsSeen, facts: KnownFacts) -> Iterator[str]:
     if not settings.switches:
-        yield f"None of the {len(settings.tried)} settings that were tried switches it off."
+        yield f"None of the {settings.tried} settings that were tried switches it off."
     mending = facts.mending_switches
     if mending and not (sole_optimizer(facts) and len(mending) == 1):
         yield f"It goes away {', or '.join(switch.text for switch in mending)}."
@@ -251,8 +265,8 @@ def _certainty_of_causes(facts: KnownFacts) -> Iterator[str]:
     """What is evidence of the causes that were found, and what makes them doubtful."""
     tool, releases = facts.further.transformation, facts.further.releases
     changes, settings = facts.further.changes, facts.settings
-    if tool is not None and tool.breaks and tool.of_piece and tool.nodes_after:
-        yield f"The optimizer turns the piece into {operators_of(tool)}, which is wrong with no optimizer, too."
+    if tool is not None and tool.breaks and tool.of_piece and tool.operators:
+        yield f"The optimizer turns the piece into {tool.operators}, which is wrong with no optimizer, too."
     if tool is not None and tool.breaks and tool.engine_doubted:
         yield f"In the reference evaluator, what {tool.tool} makes is right: the engine may be wrong about it."
     if releases is not None and releases.complete:
@@ -280,7 +294,9 @@ def _left_open(facts: KnownFacts, steps: Sequence[StepReport]) -> Iterator[str]:
         yield from (f"{sentence(text)}." for text in facts.compared.not_compared)
     is_precision = facts.precision is not None and bool(facts.precision.high)
     is_of_engine = facts.fault_before is None and not facts.is_rounding and not is_precision
-    is_open = facts.further.releases is None and not any(step.name == RELEASES.name and step.seconds for step in steps)
+    is_open = facts.further.releases is None and not any(
+        step.name == release_step.name and step.seconds for step in steps
+    )
     if facts.failure is not None and facts.failure.suspect is not None and is_of_engine and is_open:
         yield f"Other releases of {title_of(facts.failure.suspect)} were not tried."
 
@@ -301,3 +317,158 @@ def full_title(spec: str, version: str) -> str:
     settings = parse_spec(spec).text.partition(":")[2]
     named = " ".join(filter(None, (title_of(spec), version)))
     return f"{named} ({settings})" if settings else named
+
+
+# What avoids a failure: only what was tried and passed, each with the line that shows it; and what to type next.
+
+_MOST_NAMED = 5
+
+
+def workarounds_of(facts: KnownFacts, question: DiagnosisQuestion) -> Iterator[Workaround]:
+    """Those that were tried on the original and passed."""
+    failure, precision = facts.failure, facts.precision
+    if failure is None:
+        return
+    yield from _of_rounding(facts, question)
+    if failure.passes_with:
+        words = with_inputs(failure.check, path_of(failure.passing_inputs))
+        text = f"With inputs of {' '.join(failure.passes_with)} it does not fail."
+        yield Workaround(text=text, line=_line(words, question.model))
+    for switch in facts.mending_switches:
+        yield _of_switch(switch, facts, question)
+    yield from _of_changes(facts, question)
+    if precision is not None and precision.passes and precision.high and precision.output is not None:
+        path = Path(precision.output)
+        text = f"{as_word(path)}, the model with {first_of(precision.high, _MOST_NAMED)} in float32, passes."
+        yield Workaround(text=text, line=_line(without_weights_folder(failure.check), path))
+    # An engine cannot load, build or run the model, or dies of it, and not only now and then.
+    is_refused = failure.said.stage != "compare" and not facts.is_flaky
+    if failure.trusted is not None and question.check is None and is_refused:
+        words = question.original_words([failure.trusted])
+        yield Workaround(text=f"Another engine: {failure.trusted} runs it.", line=_line(words, question.model))
+
+
+def _of_rounding(facts: KnownFacts, question: DiagnosisQuestion) -> Iterator[Workaround]:
+    rounding, failure = facts.rounding, facts.failure
+    if rounding is None or failure is None or not rounding.is_rounding:
+        return
+    if rounding.passes_noise and failure.suspect is not None:
+        words = (*question.without_limits.original_words([failure.suspect]), "--compare-with", "noise")
+        yield Workaround(text="A check that allows what rounding explains passes.", line=_line(words, question.model))
+    if rounding.passing_limits:
+        command = parse(failure.check)
+        assert isinstance(command, OwnRun)
+        words = with_limits(command, rounding.passing_limits)
+        yield Workaround(text=f"With {' '.join(rounding.passing_limits)} it passes.", line=_line(words, question.model))
+
+
+def _of_switch(switch: SwitchSeen, facts: KnownFacts, question: DiagnosisQuestion) -> Workaround:
+    """A switch, with what a closer look has said: how much slower the model is with it, or that it is not right."""
+    exact = ", and errs no more than by rounding" if switch.right_by_float64 else ""
+    more, changes = "", facts.further.changes
+    if changes is not None:
+        rejected = dict(changes.rejected).get(switch.engine)
+        same = [each for each in changes.best if each.engine == switch.engine and each.kind == "setting"]
+        if rejected is not None:
+            more = f"; but it is not shown to be right on other inputs: {rejected}"
+        elif same and same[0].latency:
+            more = f"; it takes {same[0].latency}"
+    what = f"{series(switch.optimizers)} off" if switch.optimizers else switch.text.removeprefix("with ")
+    assigned = [f"{name}={value}" for name, value in switch.environment if can_be_typed(value)]
+    prefix = f"{line_of(['env', *assigned])} " if assigned else ""
+    line = _line(_with_engine(switch.engine, facts, question), question.model)
+    return Workaround(text=f"{what}: the model passes{exact}{more}.", line=f"{prefix}{line}")
+
+
+def _with_engine(engine: str, facts: KnownFacts, question: DiagnosisQuestion) -> Words:
+    """The words of the check with another engine in the place of the one that fails; none if they have no place."""
+    failure = facts.failure
+    assert failure is not None and failure.suspect is not None
+    template = question.template or with_engine_place(failure.check, failure.suspect) or ()
+    return with_engine(template, engine)
+
+
+def _of_changes(facts: KnownFacts, question: DiagnosisQuestion) -> Iterator[Workaround]:
+    """The best changes of the model, and the last release that the original was asked with.
+
+    Changes of settings are told with what has found them.
+    """
+    failure, changes, releases = facts.failure, facts.further.changes, facts.further.releases
+    assert failure is not None
+    for change in changes.best if changes is not None else ():
+        if change.kind == "setting":
+            continue
+        cost = f", {count(change.nodes, 'node')} changed" if change.nodes else ""
+        cost += f"; it takes {change.latency}" if change.latency else ""
+        text = f"{change.text[:1].upper()}{change.text[1:]}"
+        if change.path is None:
+            yield Workaround(text=f"{text}: the model is right{cost}.")
+            continue
+        path = Path(change.path)
+        line = _line(without_weights_folder(failure.check), path)
+        yield Workaround(text=f"{text}: {as_word(path)}, the model with that, is right{cost}.", line=line)
+    if releases is not None and not releases.doubt and releases.changes and releases.changes[-1].verified:
+        last = releases.changes[-1]
+        line = _line(_with_engine(last.engine, facts, question), question.model)
+        yield Workaround(text=f"{releases.package} {last.right}: the model passes.", line=line)
+
+
+def _line(words: Words, model: Path) -> str:
+    """A line to paste: the words of a check on a model."""
+    return line_of([as_word(model) if word == "{}" else word for word in words])
+
+
+def next_lines(facts: KnownFacts, question: DiagnosisQuestion) -> Iterator[tuple[str, str]]:
+    """What to do next: a line to paste, and why."""
+    failure, piece = facts.failure, facts.piece
+    if failure is None:
+        has_passed = facts.compared is not None and bool(facts.compared.rows)
+        if has_passed and question.samples.made_up and question.engines and question.check is None:
+            inputs = question.samples.inputs
+            engines = [word for engine in question.engines for word in ("--engine", engine)]
+            ranges = {name: f"[{least!r},{greatest!r}]" for name, (least, greatest) in inputs.val_range.items()}
+            making = {
+                "--input-shapes": shape_words(inputs.shapes),
+                "--input-symbols": [f"{name}={size}" for name, size in inputs.symbols.items()],
+                "--val-range": [f"{name}:{ends}" if name else ends for name, ends in ranges.items()],
+            }
+            words = ["biopsy", "diagnose", as_word(question.model), *engines, "--seed", str(inputs.seed + 1)]
+            words += [
+                "--iterations",
+                "8",
+                *(word for option, said in making.items() if said for word in (option, *said)),
+            ]
+            yield line_of([*words, *question.judging.limits]), "other random inputs"
+        return
+    if piece is not None:
+        path = Path(piece.path)
+        check = without_weights_folder(failure.check)
+        repeated = with_inputs(check, path_of(piece.inputs))
+        if not failure.masked:
+            yield _line(repeated, path), "the failure, in the piece"
+        yield line_of(["biopsy", "inspect", "model", as_word(path), "--mode=full"]), "what the piece computes"
+        yield from _deeper(facts, question, repeated)
+    elif facts.fault_before is not None and facts.fault_before.kind == "refused":
+        yield line_of(["biopsy", "check", "lint", as_word(question.model)]), "what is wrong with the model"
+
+
+def _deeper(facts: KnownFacts, question: DiagnosisQuestion, of_piece: Words) -> Iterator[tuple[str, str]]:
+    """What takes minutes, and was not asked: which release it was, and which change of the model avoids it."""
+    failure, piece = facts.failure, facts.piece
+    if question.effort.thorough or why_not_varied(facts, question) or failure is None or piece is None:
+        return
+    assert failure.suspect is not None
+    spec = parse_spec(failure.suspect)
+    packages = find_class(spec.name).distributions
+    engine, check = [], failure.check
+    if question.template is not None:
+        engine, check, of_piece = ["--engine", failure.suspect], question.template, question.template
+    elif not isinstance(parse(check), OwnRun):
+        return
+    path = as_word(Path(piece.path))
+    if packages:
+        words = ["biopsy", "debug", "version", path, "--package", packages[0], *engine, "--check", *of_piece]
+        yield line_of(words), f"which release of {packages[0]} broke it (installs releases)"
+    weights = [] if question.weights_folder is None else ["--external-data-dir", as_word(question.weights_folder)]
+    words = ["biopsy", "debug", "workaround", as_word(question.model), "--piece", path, *weights, *engine, "--check"]
+    yield line_of([*words, *check]), "which change of the model avoids it, and what that costs"

@@ -60,9 +60,8 @@ def execute(args: argparse.Namespace, console: Console) -> int:
     """Diagnose the model; returns 0 if it does not fail, 1 if it does, and raises what ends with another status."""
     with ExitStack() as held:
         from biopsy.cli.diagnose.question import question_of
-        from biopsy.diagnosis.diagnose import diagnose
-        from biopsy.diagnosis.report_tree import diagnosis_sections
-        from biopsy.diagnosis.workarounds import next_lines
+        from biopsy.diagnosis.diagnose import diagnose, diagnosis_sections
+        from biopsy.diagnosis.verdict import next_lines
 
         bundling.require_target(args)
         require_file(args.model)

@@ -125,7 +125,7 @@ def pack(
         reports=bundling.reports_of(report, console),
         found=EarlierFindings(
             verdict=diagnosis.verdict.text,
-            variation="" if variation is None or variation.kept else variation.sentence,
+            variation=variation or "",
             known=f"{known.reference}: {known.evidence}" if known is not None and known.reference else "",
             how_often="" if steadiness is None else steadiness.how_often,
             workarounds=tuple((each.text, each.line or "") for each in diagnosis.verdict.workarounds),
