@@ -9,7 +9,6 @@ from biopsy.diagnosis.facts import (
     KnownFacts,
     LayersSeen,
     PieceFound,
-    PieceSearch,
     RoundingSeen,
     SettingsSeen,
     SteadinessSeen,
@@ -45,7 +44,7 @@ def piece(*nodes: str, stopped: str | None = None) -> PieceFound:
         kept=tuple(range(len(nodes))),
         nodes_before=10,
         signature="compare · mismatch",
-        search=PieceSearch(stopped=stopped),
+        stopped=stopped,
     )
 
 

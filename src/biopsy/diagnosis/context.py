@@ -42,7 +42,7 @@ class StepAnswer:
 
 @dataclass(frozen=True, kw_only=True)
 class DiagnosisStep:
-    """A question, the reason not to ask it (None: it is asked), and what answers it.
+    """A question, the reasons not to ask it, each with whether it holds, and what answers it.
 
     ``evidence`` is the key of the report that holds the evidence. ``answer`` raises TimeUpError, and BiopsyError where
     the question cannot be answered. ``files`` are what it leaves in the folder of the evidence, if it has an answer.
@@ -52,28 +52,21 @@ class DiagnosisStep:
 
     name: str
     question: str
-    not_asked: Callable[[KnownFacts, StepContext], str | None]
+    unless: Callable[[KnownFacts, StepContext], Mapping[str, object]]
     answer: Callable[[KnownFacts, StepContext], StepAnswer]
     evidence: str | None = None
     files: tuple[str, ...] = ()
     share: float = 1.0
     warm: bool = False
 
+    def not_asked(self, facts: KnownFacts, context: StepContext) -> str | None:
+        """The first reason not to ask it that holds; None: it is asked."""
+        return next((reason for reason, holds in self.unless(facts, context).items() if holds), None)
 
-def asked(
-    name: str, question: str, not_asked: Callable[[KnownFacts, StepContext], str | None], **more: Any
-) -> Callable[[Callable[[KnownFacts, StepContext], StepAnswer]], DiagnosisStep]:
+
+def asked(name: str, question: str, **more: Any) -> Callable[[Callable[..., StepAnswer]], DiagnosisStep]:
     """A decorator that makes a step of the function that answers its question."""
-
-    def step_of(answer: Callable[[KnownFacts, StepContext], StepAnswer]) -> DiagnosisStep:
-        return DiagnosisStep(name=name, question=question, not_asked=not_asked, answer=answer, **more)
-
-    return step_of
-
-
-def first_reason(reasons: Mapping[str, object]) -> str | None:
-    """The first of the reasons not to ask a question that holds."""
-    return next((reason for reason, holds in reasons.items() if holds), None)
+    return lambda answer: DiagnosisStep(name=name, question=question, answer=answer, **more)
 
 
 CANDIDATE = "candidate.onnx"

@@ -182,7 +182,7 @@ def diagnosis_sections(diagnosis: Diagnosis, question: DiagnosisQuestion, folder
     if facts.failure is not None:
         sections["whole"] = map_tree(question.index, [number for number in numbers if number is not None], measured)
     if piece is not None:
-        others = piece.search.other_failures
+        others = piece.other_failures
         sections["other_failures"] = [{"reason": reason, "times": times, "model": None} for reason, times in others]
     if piece is not None and small is not None:
         tensor_errors = _errors_of_tensors(examined or {}) if of_piece else {}

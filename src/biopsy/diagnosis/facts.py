@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
@@ -157,22 +158,12 @@ class SteadinessSeen:
 
 
 @dataclass(frozen=True, kw_only=True)
-class PieceSearch:
-    """How the search for the piece ended, and what else it met.
-
-    ``stopped`` is the limit that ended it, so that a smaller part may exist; None if no single node can go.
-    """
-
-    stopped: str | None = None
-    other_failures: tuple[tuple[str, int], ...] = ()
-
-
-@dataclass(frozen=True, kw_only=True)
 class PieceFound:
     """The smallest part that still fails, as a reduction has left it.
 
-    ``kept`` are numbers of nodes of the original. ``places`` are the lines of their author's code that its nodes come
-    from, in words, as far as an exporter says.
+    ``kept`` are numbers of nodes of the original. ``stopped`` is the limit that ended the search, so that a smaller
+    part may exist; None if no single node can go. ``other_failures`` were met on the way, each so many times.
+    ``places`` are the lines of their author's code that its nodes come from, in words, as far as an exporter says.
     """
 
     path: str
@@ -182,14 +173,20 @@ class PieceFound:
     kept: tuple[int, ...]
     nodes_before: int
     signature: str
-    search: PieceSearch
+    stopped: str | None = None
+    other_failures: tuple[tuple[str, int], ...] = ()
     error_after: str = ""
     places: tuple[str, ...] = ()
 
     @property
     def is_one_minimal(self) -> bool:
         """Whether no single node of it can go."""
-        return self.search.stopped is None
+        return self.stopped is None
+
+    def joined(self, names: Sequence[str]) -> str:
+        """Its nodes, by these names, in one line: with arrows where they are a chain."""
+        is_chain = all(sources == ((place - 1,) if place else ()) for place, sources in enumerate(self.reads))
+        return (" -> " if is_chain else ", ").join(names)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -376,10 +373,20 @@ class KnownFacts:
         return dict(self.compared.engines) if self.compared is not None else {}
 
     @property
+    def agreeing(self) -> tuple[str, ...]:
+        """The first engines that agree, the trusted one first; none if nothing was compared."""
+        return self.compared.rows[0] if self.compared is not None and self.compared.rows else ()
+
+    @property
     def failed(self) -> FailureSeen:
         """How the model fails, where it is known to."""
         assert self.failure is not None
         return self.failure
+
+    @property
+    def suspect(self) -> str | None:
+        """The engine that fails, if that is known."""
+        return None if self.failure is None else self.failure.suspect
 
     @property
     def is_masked(self) -> bool:

@@ -162,9 +162,10 @@ def _reduced(
         say_result(console, result, line, advice, variation)
         if options.bundle is not None:
             from biopsy.findings.bundle.job import EarlierFindings
+            from biopsy.findings.verdict import Note
 
             written = report.as_bytes(status, partial(told, options.bundle))
-            sentence = "" if variation is None else variation.sentence
+            notes = [] if variation is None else [Note(label="may vary", text=variation.sentence)]
             packing = bundling.Packing(
                 target=options.bundle,
                 original=options.model,
@@ -175,7 +176,7 @@ def _reduced(
                 inputs=result.inputs,
                 words=words,
                 reports={} if words is not None else bundling.reports_of(written, console),  # of the whole original
-                found=EarlierFindings(variation=sentence, how_often=progress.history.how_often),
+                found=EarlierFindings(notes=notes, how_often=progress.history.how_often),
             )
             bundling.pack(packing, console)
         return progress.ended(status, result.nodes)

@@ -24,7 +24,6 @@ from biopsy.diagnosis.context import (
     StepContext,
     TimeUpError,
     asked,
-    first_reason,
     passes,
 )
 from biopsy.diagnosis.facts import (
@@ -67,24 +66,20 @@ from biopsy.text import count, first_of
 # Where a check says which engine it runs, for questions that are asked with other settings or releases of it.
 
 
-def why_not_varied(facts: KnownFacts, question: DiagnosisQuestion, what: str = "") -> str | None:
-    """Why it is not asked which ``what`` of the engine is at fault, such as a setting; None if it is."""
-    failure = facts.failure
-    if failure is None:
-        return "nothing fails"
-    return first_reason(
-        {
-            "no engine is at fault": facts.fault not in (None, "refused"),
-            f"it is rounding: no {what} is at fault": facts.is_rounding,
-            "a failure that the outputs do not show": failure.masked,
-            UNKNOWN_ENGINE: failure.suspect is None,
-            NO_PLACE: _placed(facts, question) is None,
-        }
-    )
+def reasons_against(facts: KnownFacts, question: DiagnosisQuestion, what: str = "") -> dict[str, object]:
+    """Reasons not to ask which ``what`` of the engine is at fault, such as a setting, each with whether it holds."""
+    return {
+        "nothing fails": facts.failure is None,
+        "no engine is at fault": facts.fault not in (None, "refused"),
+        f"it is rounding: no {what} is at fault": facts.is_rounding,
+        "a failure that the outputs do not show": facts.is_masked,
+        UNKNOWN_ENGINE: facts.suspect is None,
+        NO_PLACE: facts.suspect is not None and _placed(facts, question) is None,
+    }
 
 
 def template_of(facts: KnownFacts, question: DiagnosisQuestion, *, of_piece: bool = False) -> CheckTemplate:
-    """The check of the original, or of the piece, with a place for the engine, where ``why_not_varied`` is None."""
+    """The check of the original, or of the piece, with a place for the engine, where ``reasons_against`` has none."""
     template = _placed(facts, question, of_piece=of_piece)
     assert template is not None
     return template
@@ -112,14 +107,10 @@ _RUNS = 3
 _CONFIDENCE = 0.99
 
 
-def _settings_not_asked(facts: KnownFacts, context: StepContext) -> str | None:
-    return why_not_varied(facts, context.question, "setting")
-
-
 @asked(
     "setting",
     "which setting or optimizer switches it off?",
-    _settings_not_asked,
+    unless=lambda facts, context: reasons_against(facts, context.question, "setting"),
     evidence="settings",
     files=(SETTINGS_REPORT,),
     share=0.7,
@@ -201,18 +192,14 @@ _MOST_INSIDE = 512 << 20
 """Bytes of weights that are written into the model; more stand in a file beside it."""
 
 
-def _changes_not_asked(facts: KnownFacts, context: StepContext) -> str | None:
-    reasons = {
-        "no engine can tell what is right": facts.fault_before is not None,
-        NOT_THOROUGH: not context.question.effort.thorough,
-    }
-    return why_not_varied(facts, context.question, "workaround") or first_reason(reasons)
-
-
 @asked(
     "workaround",
     "which change makes the whole model right, and what does it cost?",
-    _changes_not_asked,
+    unless=lambda facts, context: {
+        **reasons_against(facts, context.question, "workaround"),
+        "no engine can tell what is right": facts.fault_before is not None,
+        NOT_THOROUGH: not context.question.effort.thorough,
+    },
     evidence="workaround",
     files=(CHANGES_REPORT, PATCHED),
 )
@@ -288,28 +275,23 @@ TRANSFORMATION_REPORT = "transformation.json"
 """What was found, as ``debug transform`` has it, in the folder of the evidence."""
 
 _TRANSFORMED = "transformed.onnx"
+_NO_OPTIMIZER = "no optimizer that writes a model is known to be the cause"
 _SHARE_OF_REDUCTION = 0.6
 _MOST_SHOWN = 4
 
 
-def _transformation_not_asked(facts: KnownFacts, context: StepContext) -> str | None:
-    is_asked = context.question.tool is not None or _optimizer(facts) is not None
-    return None if is_asked else "no optimizer that writes a model is known to be the cause"
-
-
 def _optimizer(facts: KnownFacts) -> EngineSpec | None:
     """ONNX Runtime as it fails, if switching some of its optimizers off mends the piece of it."""
-    failure, settings = facts.failure, facts.settings
-    if failure is None or failure.suspect is None or settings is None or facts.piece is None or failure.masked:
+    if facts.suspect is None or facts.settings is None or facts.piece is None or facts.is_masked:
         return None
-    spec, is_cause = parse_spec(failure.suspect), any(switch.optimizers for switch in settings.switches)
-    return spec if spec.name == "onnxrt" and is_cause and failure.said.stage == "compare" else None
+    spec, is_cause = parse_spec(facts.suspect), any(switch.optimizers for switch in facts.settings.switches)
+    return spec if spec.name == "onnxrt" and is_cause and facts.failed.said.stage == "compare" else None
 
 
 @asked(
     "transform",
     "what does the optimizer, or the tool, make of it?",
-    _transformation_not_asked,
+    unless=lambda facts, context: {_NO_OPTIMIZER: context.question.tool is None and _optimizer(facts) is None},
     evidence="transformation",
     files=(TRANSFORMATION_REPORT, _TRANSFORMED),
     share=0.6,
@@ -385,16 +367,14 @@ RELEASES_REPORT = "releases.json"
 """What each release answered, as ``debug version`` has it, in the folder of the evidence."""
 
 
-def _releases_not_asked(facts: KnownFacts, context: StepContext) -> str | None:
-    effort = context.question.effort
-    why = why_not_varied(facts, context.question, "release")
-    return why or first_reason({NOT_THOROUGH: not effort.thorough, NO_DOWNLOAD: not effort.downloads})
-
-
 @asked(
     "release",
     "which release of the engine broke it, or mended it?",
-    _releases_not_asked,
+    unless=lambda facts, context: {
+        **reasons_against(facts, context.question, "release"),
+        NOT_THOROUGH: not context.question.effort.thorough,
+        NO_DOWNLOAD: not context.question.effort.downloads,
+    },
     evidence="releases",
     files=(RELEASES_REPORT,),
 )

@@ -231,7 +231,7 @@ def failure_of(run: Judged, check: Words, *, trusted: str | None, suspect: str |
     )
 
 
-@asked("fails", "does it fail?", lambda facts, context: None, evidence="run", files=(REPORT,), warm=True)
+@asked("fails", "does it fail?", unless=lambda facts, context: {}, evidence="run", files=(REPORT,), warm=True)
 def failing(facts: KnownFacts, context: StepContext) -> StepAnswer:
     """The first question, which is always asked."""
     look = _Look(context=context)

@@ -21,7 +21,6 @@ from biopsy.diagnosis.context import (
     StepContext,
     TimeUpError,
     asked,
-    first_reason,
 )
 from biopsy.diagnosis.facts import (
     FailureReport,
@@ -30,7 +29,6 @@ from biopsy.diagnosis.facts import (
     KnownFailureSeen,
     LayersSeen,
     PieceFound,
-    PieceSearch,
     PrecisionSeen,
 )
 from biopsy.diagnosis.question import feeds_in, path_of, with_inputs, without_weights_folder
@@ -73,21 +71,15 @@ def _search_options(context: StepContext, budget: Budget, resume: Resume | None 
     return options if resume is None else replace(options, resume=resume)
 
 
-def _piece_not_asked(facts: KnownFacts, context: StepContext) -> str | None:
-    return first_reason(
-        {
-            "nothing fails": facts.failure is None,
-            "no engine is at fault, but the size of the inputs": facts.fault == "input",
-            "the model is random: no comparison of its values says anything": facts.fault == "random",
-            "it is rounding: no part of the model is at fault": facts.is_rounding,
-        }
-    )
-
-
 @asked(
     "piece",
     "which is the smallest part that still fails?",
-    _piece_not_asked,
+    unless=lambda facts, context: {
+        "nothing fails": facts.failure is None,
+        "no engine is at fault, but the size of the inputs": facts.fault == "input",
+        "the model is random: no comparison of its values says anything": facts.fault == "random",
+        "it is rounding: no part of the model is at fault": facts.is_rounding,
+    },
     evidence="search",
     files=(PIECE, inputs_file(Path(PIECE)).name, SEARCH_REPORT),
     share=0.6,  # something must be left for what is asked about the piece
@@ -123,7 +115,8 @@ def smallest_piece(facts: KnownFacts, context: StepContext) -> StepAnswer:
         kept=reduction.kept,
         nodes_before=reduction.nodes_before,
         signature=reduction.signature,
-        search=PieceSearch(stopped=reduction.stopped, other_failures=tuple(reduction.other_failures.items())),
+        stopped=reduction.stopped,
+        other_failures=tuple(reduction.other_failures.items()),
         error_after="" if reduction.error_after is None else error_text(reduction.error_after),
         places=tuple(dict.fromkeys(str(source) for source in reduction.sources if source is not None)),
     )
@@ -132,15 +125,10 @@ def smallest_piece(facts: KnownFacts, context: StepContext) -> StepAnswer:
             rounding = judged_in_piece(rounding, failure, context, piece)
         failure = accused(failure, rounding)
     more = f" and {len(piece.nodes) - _MOST_SHOWN} more" if len(piece.nodes) > _MOST_SHOWN else ""
-    ended = "" if piece.is_one_minimal else f" · stopped by {piece.search.stopped}: a smaller one may exist"
-    line = f"{len(piece.nodes)} of {count(piece.nodes_before, 'node')}: {joined(piece)[0]}{more}{ended}"
+    ended = "" if piece.is_one_minimal else f" · stopped by {piece.stopped}: a smaller one may exist"
+    shown = piece.joined(piece.nodes[:_MOST_SHOWN])
+    line = f"{len(piece.nodes)} of {count(piece.nodes_before, 'node')}: {shown}{more}{ended}"
     return StepAnswer(replace(facts, piece=piece, rounding=rounding, failure=failure), line)
-
-
-def joined(piece: PieceFound) -> tuple[str, bool]:
-    """The first nodes of a piece in one line, with arrows where they are a chain; and whether they are."""
-    is_chain = all(sources == ((place - 1,) if place else ()) for place, sources in enumerate(piece.reads))
-    return (" -> " if is_chain else ", ").join(piece.nodes[:_MOST_SHOWN]), is_chain
 
 
 # Which known bugs the piece looks like: a look-up that takes milliseconds and runs nothing.
@@ -151,12 +139,13 @@ KNOWN_REPORT = "known.json"
 _NOT_SHOWN = "a failure that the outputs do not show"
 
 
-def _known_not_asked(facts: KnownFacts, context: StepContext) -> str | None:
-    return first_reason({NO_PIECE: facts.piece is None, _NOT_SHOWN: facts.is_masked})
-
-
 @asked(
-    "known", "which known bugs does it look like?", _known_not_asked, evidence="known", files=(KNOWN_REPORT,), warm=True
+    "known",
+    "which known bugs does it look like?",
+    unless=lambda facts, context: {NO_PIECE: facts.piece is None, _NOT_SHOWN: facts.is_masked},
+    evidence="known",
+    files=(KNOWN_REPORT,),
+    warm=True,
 )
 def known_bug(facts: KnownFacts, context: StepContext) -> StepAnswer:
     """What others have reported of such a piece."""
@@ -191,29 +180,23 @@ _SHARE = 0.5
 _MOST_LAYERS_SHOWN = 3
 
 
-def _layers_not_asked(facts: KnownFacts, context: StepContext) -> str | None:
-    failure, piece = facts.failure, facts.piece
-    if failure is None:
-        return "no layer is known to be wrong"
-    return first_reason(
-        {
-            "known already": failure.masked and piece is None,
-            "no engine is at fault": facts.fault not in (None, "refused"),
-            "it is rounding: no layer is at fault": facts.is_rounding,
-            TWO_ENGINES: failure.suspect is None or failure.trusted is None,
-            "the piece is one node": piece is not None and len(piece.nodes) == 1,
-        }
-    ) or _no_inner_tensors(failure.trusted or "")
-
-
-def _no_inner_tensors(engine: str) -> str | None:
-    return None if create(engine).capabilities.marks_any_tensor else f"{engine} gives no inner tensors"
+def _no_inner_tensors(engine: str | None) -> dict[str, object]:
+    is_known = engine is None or create(engine).capabilities.marks_any_tensor
+    return {f"{engine} gives no inner tensors": not is_known}
 
 
 @asked(
     "layer",
     "is it one node, or several together?",
-    _layers_not_asked,
+    unless=lambda facts, context: {
+        "no layer is known to be wrong": facts.failure is None,
+        "known already": facts.is_masked and facts.piece is None,
+        "no engine is at fault": facts.fault not in (None, "refused"),
+        "it is rounding: no layer is at fault": facts.is_rounding,
+        TWO_ENGINES: facts.suspect is None or facts.failed.trusted is None,
+        "the piece is one node": facts.piece is not None and len(facts.piece.nodes) == 1,
+        **_no_inner_tensors(facts.failure and facts.failure.trusted),
+    },
     evidence="layers",
     files=(LAYERS_REPORT,),
     share=_SHARE,
@@ -228,28 +211,22 @@ def wrong_layers(facts: KnownFacts, context: StepContext) -> StepAnswer:
     return StepAnswer(replace(facts, layers=seen), _line_of_layers(seen))
 
 
-def _masked_not_asked(facts: KnownFacts, context: StepContext) -> str | None:
-    rows = facts.compared.rows if facts.compared is not None else ()
-    reasons = {
-        "its outputs are wrong": facts.failure is not None,
-        "the check decides, and it passes": context.question.check is not None,
-        "nothing was compared": not rows,
-    }
-    return first_reason(reasons) or _no_inner_tensors(rows[0][0])
-
-
 @asked(
     "masked",
     "is an inner tensor wrong although the outputs are right?",
-    _masked_not_asked,
+    unless=lambda facts, context: {
+        "its outputs are wrong": facts.failure is not None,
+        "the check decides, and it passes": context.question.check is not None,
+        "nothing was compared": not facts.agreeing,
+        **_no_inner_tensors(facts.agreeing[0] if facts.agreeing else None),
+    },
     evidence="layers",
     files=(MASKED_REPORT,),
     share=_SHARE,
 )
 def masked_error(facts: KnownFacts, context: StepContext) -> StepAnswer:
     """What float64 does not call more than rounding is no error here: nothing else has failed."""
-    assert facts.compared is not None
-    trusted, suspect = facts.compared.rows[0][0], facts.compared.rows[0][-1]
+    trusted, suspect = facts.agreeing[0], facts.agreeing[-1]
     findings = _examined(context, context.question.model, None, (trusted, suspect), MASKED_REPORT)
     seen = _layers_seen(findings, suspect, of_piece=False, sure=True)
     if not findings.is_masked or not (seen.alone or seen.together):
@@ -332,29 +309,22 @@ MIXED = "mixed.onnx"
 PRECISION_REPORT = "precision.json"
 """The model with some layers high, and the report of ``debug precision``, in the folder of the evidence."""
 
+_OF_NUMBERS = ("mismatch", "not-finite-mismatch")
 _MOST_HIGH_SHOWN = 5
-
-
-def _precision_not_asked(facts: KnownFacts, context: StepContext) -> str | None:
-    failure = facts.failure
-    if failure is None:
-        return "nothing fails"
-    return first_reason(
-        {
-            "no engine is at fault": facts.fault is not None,
-            "it is rounding": facts.is_rounding,
-            "not a question of numbers": failure.masked or failure.said.kind not in ("mismatch", "not-finite-mismatch"),
-            "no layer of the model is known to be in a low precision": low_precision(context.question.index) is None,
-            "a setting mends it": facts.mending_switches,
-            UNKNOWN_COMPARISON: not isinstance(parse(failure.check), OwnRun),
-        }
-    )
 
 
 @asked(
     "precision",
     "do layers in a higher precision mend it?",
-    _precision_not_asked,
+    unless=lambda facts, context: {
+        "nothing fails": facts.failure is None,
+        "no engine is at fault": facts.fault is not None,
+        "it is rounding": facts.is_rounding,
+        "not a question of numbers": facts.failure and facts.failure.said.kind not in _OF_NUMBERS,
+        "no layer of the model is known to be in a low precision": low_precision(context.question.index) is None,
+        "a setting mends it": facts.mending_switches,
+        UNKNOWN_COMPARISON: facts.failure and not isinstance(parse(facts.failure.check), OwnRun),
+    },
     evidence="precision",
     files=(MIXED, PRECISION_REPORT),
 )
@@ -401,21 +371,15 @@ _LONGEST_LINE = 150
 _MOST_FIXED_SHOWN = 3
 
 
-def _variation_not_asked(facts: KnownFacts, context: StepContext) -> str | None:
-    return first_reason(
-        {
-            NO_PIECE: facts.piece is None,
-            "it fails now and then: each question would take many runs": facts.is_flaky,
-            _NOT_SHOWN: facts.is_masked,
-            f"the piece has more than {_MOST_NODES} nodes": facts.piece and len(facts.piece.nodes) > _MOST_NODES,
-        }
-    )
-
-
 @asked(
     "may vary",
     "what may vary, and it still fails?",
-    _variation_not_asked,
+    unless=lambda facts, context: {
+        NO_PIECE: facts.piece is None,
+        "it fails now and then: each question would take many runs": facts.is_flaky,
+        _NOT_SHOWN: facts.is_masked,
+        f"the piece has more than {_MOST_NODES} nodes": facts.piece and len(facts.piece.nodes) > _MOST_NODES,
+    },
     evidence="variation",
     files=(VARIATION_REPORT,),
     share=0.7,

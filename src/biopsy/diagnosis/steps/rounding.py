@@ -25,11 +25,18 @@ from biopsy.diagnosis.context import (
     TimeUpError,
     asked,
     fails,
-    first_reason,
     passes,
 )
 from biopsy.diagnosis.facts import FailureSeen, KnownFacts, PieceFound, RoundingSeen, SteadinessSeen
-from biopsy.diagnosis.question import Words, path_of, with_inputs, with_limits, with_other_seed, written
+from biopsy.diagnosis.question import (
+    DiagnosisQuestion,
+    Words,
+    path_of,
+    with_inputs,
+    with_limits,
+    with_other_seed,
+    written,
+)
 from biopsy.model.index import ModelIndex
 from biopsy.questions.precision.formats import BFLOAT16, FLOAT16
 from biopsy.tensors.files import read_feeds, read_results
@@ -55,21 +62,25 @@ _SHARE = 0.3
 """Of the time that is left: the evaluator that computes in float64 may take long."""
 
 
-def _rounding_not_asked(facts: KnownFacts, context: StepContext) -> str | None:
+def _is_of_numbers(facts: KnownFacts, question: DiagnosisQuestion) -> bool:
     failure = facts.failure
-    if failure is None:
-        return "nothing fails"
-    is_wide = context.question.check is None and low_precision(context.question.index) is None  # nothing may overflow
-    return first_reason(
-        {
-            "the model is random": facts.fault == "random",
-            "not a question of numbers": not failure.is_of_values and not (failure.is_of_not_finite and is_wide),
-            UNKNOWN_COMPARISON: not isinstance(parse(failure.check), OwnRun),
-        }
-    )
+    is_wide = question.check is None and low_precision(question.index) is None  # nothing may overflow
+    return failure is not None and (failure.is_of_values or (failure.is_of_not_finite and is_wide))
 
 
-@asked("rounding", "is it rounding?", _rounding_not_asked, evidence="failure", share=_SHARE, warm=True)
+@asked(
+    "rounding",
+    "is it rounding?",
+    unless=lambda facts, context: {
+        "nothing fails": facts.failure is None,
+        "the model is random": facts.fault == "random",
+        "not a question of numbers": not _is_of_numbers(facts, context.question),
+        UNKNOWN_COMPARISON: facts.failure and not isinstance(parse(facts.failure.check), OwnRun),
+    },
+    evidence="failure",
+    share=_SHARE,
+    warm=True,
+)
 def rounding(facts: KnownFacts, context: StepContext) -> StepAnswer:
     """Only float64 may say so."""
     failure, question = facts.failed, context.question
@@ -196,17 +207,18 @@ _RUNS_OF_ONE = 5
 """How often an engine is compared with itself if its failure is flaky."""
 
 
-def _steadiness_not_asked(facts: KnownFacts, context: StepContext) -> str | None:
-    return first_reason(
-        {
-            "nothing fails": facts.failure is None,
-            "the outputs do not show it": facts.is_masked,
-            "the model is random": facts.fault == "random",
-        }
-    )
-
-
-@asked("steady", "is it steady?", _steadiness_not_asked, evidence="failure", share=_SHARE, warm=True)
+@asked(
+    "steady",
+    "is it steady?",
+    unless=lambda facts, context: {
+        "nothing fails": facts.failure is None,
+        "the outputs do not show it": facts.is_masked,
+        "the model is random": facts.fault == "random",
+    },
+    evidence="failure",
+    share=_SHARE,
+    warm=True,
+)
 def steadiness(facts: KnownFacts, context: StepContext) -> StepAnswer:
     """A flaky failure is told as one."""
     failure, model = facts.failed, context.question.model

@@ -124,7 +124,7 @@ def usual_words() -> Collection[str]:
     words = {*PUBLIC_DOMAINS, *(name.lower() for name in TensorProto.DataType.keys())}  # noqa: SIM118 -- no dictionary
     for schema in defs.get_all_schemas_with_history():
         words |= {schema.name, schema.domain, *schema.attributes}
-    told = {"literals.py", "issue.py"}
+    told = {"script.py", "issue.py"}
     bundle = resources.files(script_parts.__name__.rpartition(".")[0])
     files = [*resources.files(script_parts).iterdir(), *(file for file in bundle.iterdir() if file.name in told)]
     for file in files:

@@ -7,7 +7,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import chain, groupby, islice
+from itertools import chain, groupby
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Literal, TypeAlias
@@ -18,8 +18,9 @@ from biopsy.comparison.runs import compare_runs
 from biopsy.engines.base import Engine
 from biopsy.engines.registry import title_of
 from biopsy.findings.bundle.job import BundleJob, EarlierFindings, Observation, RunQuestion
-from biopsy.findings.bundle.literals import docstring
 from biopsy.findings.bundle.reproduction import Reproduction
+from biopsy.findings.bundle.script import docstring
+from biopsy.findings.document import Block, Bullets, Facts, Listing, Passage
 from biopsy.model.describe import describe
 from biopsy.tensors.files import read_results
 from biopsy.tensors.results import Array, RunnerResult
@@ -55,99 +56,114 @@ class IssueFacts:
 
 def issue_text(facts: IssueFacts) -> str:
     """The text, in Markdown."""
-    engine, done = facts.failure.engine, facts.reproduction
+    engine, ended = facts.failure.engine, facts.reproduction
     parts = [f"# {_prose(facts.failure.title)}"]
-    if done.standing == "not":
+    if ended.standing == "not":
         parts.append(
-            f"**NOT REPRODUCED: `reproduce.py` ended with status {done.status} where it was tried, and not with 1. "
+            f"**NOT REPRODUCED: `reproduce.py` ended with status {ended.status} where it was tried, and not with 1. "
             "This text describes what biopsy saw; do not send it as it is.**"
         )
-    elif done.standing == "with biopsy":
+    elif ended.standing == "with biopsy":
         parts.append(
             "**`reproduce.py` needs more than the engine: it was seen to fail only where biopsy is installed.**"
         )
-    for heading, content in FORMS.get("" if engine is None else engine.name, FORMS[""]):
-        lines = [content] if isinstance(content, str) else list(content(facts))
-        if lines:
-            parts += [f"## {heading}", *lines]
+    for heading, blocks in FORMS.get("" if engine is None else engine.name, FORMS[""]):
+        lines = [blocks] if isinstance(blocks, str) else [_markdown(each, facts.found.links) for each in blocks(facts)]
+        parts += [f"## {heading}", *lines] if lines else []
     return "\n\n".join(parts) + "\n"
 
 
-def _description(facts: IssueFacts) -> Iterator[str]:
+# What belongs under the headings, as blocks: a name of a stranger stands there as ``repr`` writes it.
+
+_NOTES = {
+    "found": "{}",
+    "may vary": "What may vary, as far as it was tried: {}",
+    "known": "How it compares with a known failure: {}",
+    "workaround": "A workaround that was tried: {}",
+}
+"""How notes of earlier findings are told, by their labels."""
+
+
+def _notes(facts: IssueFacts, *labels: str) -> Iterator[Block]:
+    for note in (note for note in facts.found.notes if note.label in labels):
+        yield Passage(text=_NOTES[note.label].format(note.text))
+        if note.line:
+            yield Listing(lines=[printable(note.line)])
+
+
+def _description(facts: IssueFacts) -> Iterator[Block]:
     failure = facts.failure
-    if facts.found.verdict:
-        yield _prose(facts.found.verdict, facts.found.links)
+    yield from _notes(facts, "found")
     if failure.message:
-        yield _fenced(failure.message)
+        yield Listing(lines=failure.message.splitlines())
     if failure.against:
-        yield f"The expected values are those of {_inline(failure.against)}."
-    yield f"`reproduce.py` prints (exit status {facts.reproduction.status}):"
-    yield _fenced(shortened(facts.reproduction.output.strip(), _MOST_OF_OUTPUT))
-    excluded = "\n".join(f"- {_prose(text)}" for text in facts.excluded)
+        yield Passage(text=f"The expected values are those of {failure.against!r}.")
+    yield Passage(text=f"'reproduce.py' prints (exit status {facts.reproduction.status}):")
+    yield from _log(facts)
     if facts.settings:
-        yield f"The check was run with options that a settings file gave: {_inline(facts.settings)}"
-    if facts.found.variation:
-        yield f"What may vary, as far as it was tried: {_prose(facts.found.variation)}"
-    if facts.found.known:
-        yield f"How it compares with a known failure: {_prose(facts.found.known, facts.found.links)}"
-    for text, line in facts.found.workarounds:
-        yield f"A workaround that was tried: {_prose(text)}"
-        if line:
-            yield _fenced(printable(line))
-    yield f"What was excluded:\n\n{excluded}" if excluded else "Nothing else was excluded yet."
+        yield Passage(text=f"The check was run with options that a settings file gave: {facts.settings!r}")
+    yield from _notes(facts, "may vary", "known", "workaround")
+    yield Passage(text="What was excluded:" if facts.excluded else "Nothing else was excluded yet.")
+    if facts.excluded:
+        yield Bullets(items=facts.excluded)
 
 
-def _steps(facts: IssueFacts) -> Iterator[str]:
-    names = "\n".join(f"- {_inline(name)}, {size_text(size)}" for name, size in facts.sizes.items())
-    yield f"Unpack the attached files and run `python reproduce.py`:\n\n{names}"
-    yield "The model (`model.onnx`):"
-    yield _fenced(shortened(facts.model, _MOST_OF_MODEL))
+def _steps(facts: IssueFacts) -> Iterator[Block]:
+    yield Passage(text="Unpack the attached files and run 'python reproduce.py':")
+    yield Bullets(items=[f"{name!r}, {size_text(size)}" for name, size in facts.sizes.items()])
+    yield Passage(text="The model ('model.onnx'):")
+    yield Listing(lines=shortened(facts.model, _MOST_OF_MODEL).splitlines())
     if facts.places:
         more = len(facts.places) - _MOST_PLACES
-        lines = [*facts.places[:_MOST_PLACES], *([f"and {more} more"] if more > 0 else [])]
-        yield "Its nodes come from these lines of code, by the notes of its exporter:"
-        yield _fenced("\n".join(map(printable, lines)))
+        yield Passage(text="Its nodes come from these lines of code, by the notes of its exporter:")
+        yield Listing(lines=[*map(printable, facts.places[:_MOST_PLACES]), *([f"and {more} more"] if more > 0 else [])])
     if len(facts.script) <= _MOST_OF_SCRIPT:
-        yield "`reproduce.py`:"
-        yield _fenced(facts.script.strip(), "python")
+        yield Passage(text="'reproduce.py':")
+        yield Listing(lines=facts.script.strip().splitlines(), language="python")
     if facts.remarks:
-        yield "\n".join(f"- {_prose(text)}" for text in facts.remarks)
+        yield Bullets(items=facts.remarks)
 
 
-def _log(facts: IssueFacts) -> Iterator[str]:
-    yield _fenced(shortened(facts.reproduction.output.strip(), _MOST_OF_OUTPUT))
+def _log(facts: IssueFacts) -> Iterator[Block]:
+    yield Listing(lines=shortened(facts.reproduction.output.strip(), _MOST_OF_OUTPUT).splitlines())
 
 
-def _environment(facts: IssueFacts) -> Iterator[str]:
+def _environment(facts: IssueFacts) -> Iterator[Block]:
     versions = facts.versions
-    told = {
-        **versions["packages"],
-        "Python": versions["python"],
-        "operating system": versions["os"],
-        "processor": versions["cpu"],
-        "its features": ", ".join(versions["cpu_features"]),
-        "graphics card": versions["gpu"] or "",
-        "its driver": versions["driver"] or "",
-    }
-    yield "\n".join(f"- {_prose(str(name))}: {_inline(str(value))}" for name, value in told.items() if value)
+    names = {"Python": "python", "operating system": "os", "processor": "cpu", "graphics card": "gpu"}
+    known = {**versions["packages"], **{name: versions[key] for name, key in names.items()}}
+    known |= {"its features": ", ".join(versions["cpu_features"]), "its driver": versions["driver"]}
+    yield Facts(rows=[(str(name), str(value)) for name, value in known.items() if value])
 
 
-def _version(facts: IssueFacts) -> Iterator[str]:
-    engine = facts.failure.engine
-    found = (str(each["version"]) for each in facts.versions["engines"]
-             if engine is not None and each["name"] == engine.name and each["version"])  # fmt: skip
-    yield from map(_inline, islice(found, 1))
+def _version(facts: IssueFacts) -> Iterator[Block]:
+    name = facts.failure.engine and facts.failure.engine.name
+    versions = [str(each["version"]) for each in facts.versions["engines"] if each["name"] == name and each["version"]]
+    yield from (Passage(text=repr(version)) for version in versions[:1])
 
 
-def _device(facts: IssueFacts) -> Iterator[str]:
-    engine = facts.failure.engine
-    options: Mapping[str, Any] = {} if engine is None else engine.options
+def _device(facts: IssueFacts) -> Iterator[Block]:
+    options: Mapping[str, Any] = {} if facts.failure.engine is None else facts.failure.engine.options
     wanted = options.get("providers") or options.get("device") or "CPU"
-    yield _inline(wanted if isinstance(wanted, str) else ", ".join(wanted))
+    yield Passage(text=repr(wanted if isinstance(wanted, str) else ", ".join(wanted)))
 
 
-def _operating_system(facts: IssueFacts) -> Iterator[str]:
-    yield _inline(str(facts.versions["os"]))
+def _operating_system(facts: IssueFacts) -> Iterator[Block]:
+    yield Passage(text=repr(str(facts.versions["os"])))
+
+
+# Blocks as Markdown, in which no text of a stranger means anything.
+
+
+def _markdown(block: Block, links: Mapping[str, str]) -> str:
+    if isinstance(block, Listing):
+        return _fenced(block)
+    if isinstance(block, Bullets):
+        return "\n".join(f"- {_prose(str(item))}" for item in block.items)
+    if isinstance(block, Facts):
+        return "\n".join(f"- {_prose(term)}: {_inline(str(value))}" for term, value in block.rows)
+    assert isinstance(block, Passage)
+    return _prose(block.text, links)
 
 
 def _prose(text: str, links: Mapping[str, str] = MappingProxyType({})) -> str:
@@ -198,12 +214,12 @@ def _inline(text: str) -> str:
     return f"{ticks}{pad}{plain}{pad}{ticks}"
 
 
-def _fenced(text: str, language: str = "text") -> str:
+def _fenced(block: Listing) -> str:
     """Lines of a stranger's as code."""
-    lines = [printable(line) for line in text.splitlines()]
+    lines = [printable(line) for line in block.lines]
     longest = max((len(run) for line in lines for run in re.findall("`+", line)), default=0)
     fence = "`" * max(3, longest + 1)
-    return "\n".join([f"{fence}{language}", *lines, fence])
+    return "\n".join([f"{fence}{block.language}", *lines, fence])
 
 
 def model_text(path: Path) -> str:
@@ -220,7 +236,7 @@ def model_text(path: Path) -> str:
 
 # The forms in which trackers of engines want to be told of a bug: headings, and what belongs under each.
 
-FORMS: Mapping[str, Sequence[tuple[str, str | Callable[[IssueFacts], Iterator[str]]]]] = {
+FORMS: Mapping[str, Sequence[tuple[str, str | Callable[[IssueFacts], Iterator[Block]]]]] = {
     "onnxrt": (
         ("Describe the issue", _description),
         ("To reproduce", _steps),

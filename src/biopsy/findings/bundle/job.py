@@ -17,6 +17,7 @@ from biopsy.checks.judge import Rules
 from biopsy.checks.outcome import Evidence, Outcome
 from biopsy.comparison.tolerance import MetricLimits, Stats, Tolerances
 from biopsy.engines.base import Engine
+from biopsy.findings.verdict import Note
 from biopsy.model.extract import OutputChoice
 from biopsy.session.judging import FailureJudge
 from biopsy.tensors.files import read_feeds, read_results
@@ -45,19 +46,16 @@ class RunQuestion:
 class EarlierFindings:
     """What a command has found of a failure before it packs it, in words; "" where nobody has asked.
 
-    ``title``: what fails, in a line, where its own run alone would accuse an engine that is right. ``verdict``: what
-    fails and why. ``variation``: what of the model may vary. ``known``: how it compares with the
-    known bug that it looks like. ``how_often``: in how many runs a flaky failure shows; "" if it is not known to be
-    flaky. ``workarounds``: what was tried and passed, each with a line to paste, "" where there is none. ``links``:
-    references in these words that are ours, of bugs in the catalogue that comes with biopsy, each with its address.
+    ``title``: what fails, in a line, where its own run alone would accuse an engine that is right. ``notes`` have the
+    labels ``found`` (what fails and why), ``may vary`` (of the model), ``known`` (how it compares with the known bug
+    that it looks like) and ``workaround`` (what was tried and passed). ``how_often``: in how many runs a flaky failure
+    shows; "" if it is not known to be flaky. ``links``: references in these words that are ours, of bugs in the
+    catalogue that comes with biopsy, each with its address.
     """
 
     title: str = ""
-    verdict: str = ""
-    variation: str = ""
-    known: str = ""
+    notes: Sequence[Note] = ()
     how_often: str = ""
-    workarounds: tuple[tuple[str, str], ...] = ()
     links: Mapping[str, str] = field(default_factory=dict)
 
 

@@ -26,7 +26,7 @@ from biopsy.findings.bundle.issue import (
 from biopsy.findings.bundle.job import BundleJob, Observation, observe, packed_words, unloaded_words
 from biopsy.findings.bundle.packing import publish, require_target, write_archive
 from biopsy.findings.bundle.reproduction import Standing, reproduce
-from biopsy.findings.bundle.script import CommandScript, CopiedFiles, copied_files
+from biopsy.findings.bundle.script import CopiedFiles, command_script, copied_files
 from biopsy.findings.report import versions_tree
 from biopsy.model.extract import choose_outputs
 from biopsy.model.index import ModelIndex, index_bytes
@@ -230,9 +230,7 @@ def _write_contents(
         if job.run is not None:
             golden = bool(expected) and bool(job.run.golden)
             words = list(packed_words(words, inputs=bool(inputs), expected=golden).words)
-        script = CommandScript(
-            title=failure.title, words=words, evidence=observation.evidence, rules=job.rules, seconds=seconds, why=why
-        ).script()
+        script = command_script(failure.title, words, observation.evidence, job.rules, seconds, why)
     for name, data in copied.contents.items():
         write_whole(folder / name, [data])
     write_whole(folder / "reproduce.py", [script.text().encode()])
