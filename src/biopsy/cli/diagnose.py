@@ -170,7 +170,7 @@ def execute(args: argparse.Namespace, console: Console) -> int:
         from biopsy.diagnosis.diagnose import diagnose, diagnosis_sections
         from biopsy.diagnosis.verdict import next_lines
 
-        bundling.require_target(args)
+        bundling.require_possible(options.bundle)
         require_file(options.model)
         if options.events is not None:
             require_writable(options.events)
@@ -278,7 +278,7 @@ def _pack(bundle: Path, question: DiagnosisQuestion, diagnosis: Diagnosis, repor
     Raises CheckError if the script of the bundle does not show it.
     """
     from biopsy.diagnosis.question import path_of, without_weights_folder
-    from biopsy.findings.bundle.job import EarlierFindings
+    from biopsy.findings.bundle.job import BundleJob, EarlierFindings
 
     facts, verdict = diagnosis.facts, diagnosis.verdict
     failure, piece, known, links = facts.failure, facts.piece, facts.known, dict[str, str]()
@@ -295,18 +295,17 @@ def _pack(bundle: Path, question: DiagnosisQuestion, diagnosis: Diagnosis, repor
         notes.append(Note(label="known", text=f"{known.reference}: {known.evidence}"))
         links = {known.reference: known.issue} if known.issue else {}
     words = list(without_weights_folder(failure.check))
-    packing = bundling.Packing(
+    model = question.model if piece is None else Path(piece.path)
+    often = "" if facts.steadiness is None else facts.steadiness.how_often
+    job = BundleJob(
         target=bundle,
         original=question.model,
-        model=question.model if piece is None else Path(piece.path),
+        model=model,
+        folder=(question.weights_folder if piece is None else None) or model.parent,
         check=CommandCheck(words, "{}"),
         rules=question.judging.rules,
-        own_run=checking.own_run(words),
         inputs=None if piece is None else path_of(piece.inputs),
-        folder=question.weights_folder if piece is None else None,
         reports=bundling.reports_of(report, console),
-        found=EarlierFindings(
-            notes=notes, how_often="" if facts.steadiness is None else facts.steadiness.how_often, links=links
-        ),
+        found=EarlierFindings(notes=notes, how_often=often, links=links),
     )
-    bundling.pack(packing, console)
+    bundling.pack(job, checking.own_run(words), console)

@@ -98,20 +98,16 @@ class ReportFile:
 
     def as_bytes(self, status: int, sections: Sections) -> bytes:
         """The report of a command that ends with this status, as it stands in a file."""
-        from biopsy.findings.envelope import CommandRun, as_json, report_tree
+        from biopsy.findings.report import as_json, report_tree
         from biopsy.records import plain
 
-        ended = CommandRun(
-            command=self.command,
-            line=self.line,
-            status=status,
-            began=self.began,
-            seconds=time.monotonic() - self.started,
-        )
         told = {**sections(), "remarks": [vars(one) for one in self.console.remarks]}
         if self.console.basis.text and told.get("verdict"):
             told["verdict"] = {**plain(told["verdict"]), "settings": self.console.basis.text}
-        return as_json(report_tree(ended, told))
+        seconds = time.monotonic() - self.started
+        return as_json(
+            report_tree(self.command, self.line, status=status, began=self.began, seconds=seconds, sections=told)
+        )
 
     @contextlib.contextmanager
     def also_of_errors(self, sections: Sections = dict) -> Iterator[None]:

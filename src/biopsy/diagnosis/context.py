@@ -18,7 +18,7 @@ from biopsy.checks.outcome import Judged, Outcome
 from biopsy.checks.warm import command_check
 from biopsy.diagnosis.facts import KnownFacts
 from biopsy.diagnosis.question import DiagnosisQuestion, Words
-from biopsy.findings.envelope import as_json
+from biopsy.findings.report import as_json
 from biopsy.processes.writing import write_whole
 from biopsy.records import plain
 from biopsy.session.judging import CheckRuns, cannot_run

@@ -185,7 +185,11 @@ def diagnosis_sections(diagnosis: Diagnosis, question: DiagnosisQuestion, folder
         others = piece.other_failures
         sections["other_failures"] = [{"reason": reason, "times": times, "model": None} for reason, times in others]
     if piece is not None and small is not None:
-        tensor_errors = _errors_of_tensors(examined or {}) if of_piece else {}
+        # The error of each tensor in the whole piece, by its name; of an output with no tensor marked.
+        told = examined or {} if of_piece else {}
+        of_layers = [layer.get("propagated") or layer.get("introduced") for layer in told.get("layers", ())]
+        measured_errors = [error for error in (*of_layers, *told.get("outputs", ())) if error is not None]
+        tensor_errors = {error["tensor"]: error for error in measured_errors}
         sections["piece"] = {
             **file_tree(Path(piece.path), path_of(piece.inputs), folder),
             "failure": {"signature": piece.signature, "reason": piece.error_after or piece.signature},
@@ -199,24 +203,9 @@ def _failure(failure: FailureSeen, rounding: RoundingSeen | None) -> Tree:
     if rounding is not None and rounding.verdicts:
         worst = next((verdict for verdict in ("bug", "unknown") if verdict in rounding.verdicts), "rounding")
         judged = {"verdict": worst, "times": rounding.times, "reason": rounding.reason}
-    said = plain(failure.said)
-    return {
-        "signature": said.pop("signature"),
-        "reason": failure.error or failure.said.signature,
-        **said,
-        "rounding": judged,
-        "status": failure.status,
-        "output": failure.output,
-        "trusted": failure.trusted,
-        "suspect": failure.suspect,
-        "check": list(failure.check),
-    }
-
-
-def _errors_of_tensors(examined: Tree) -> dict[str, Tree]:
-    """The error of each tensor in the whole piece, by its name; of an output with no tensor marked."""
-    of_layers = (layer.get("propagated") or layer.get("introduced") for layer in examined.get("layers", ()))
-    return {error["tensor"]: error for error in (*of_layers, *examined.get("outputs", ())) if error is not None}
+    said, keys = plain(failure.said), ("status", "output", "trusted", "suspect", "check")
+    head = {"signature": said.pop("signature"), "reason": failure.error or failure.said.signature}
+    return {**head, **said, "rounding": judged, **{key: getattr(failure, key) for key in keys}}
 
 
 def _measured(examined: Tree, numbers: Sequence[int | None]) -> MeasuredErrors:

@@ -162,13 +162,10 @@ def without_weights_folder(words: Words) -> Words:
 def with_engine_place(words: Words, engine: str) -> Words | None:
     """The words with ``{engine}`` where they name an engine, the last one of that spec; None if they do not name it."""
     command: CommandLine = parse(words)
-    if not isinstance(command, OwnRun):
-        return None
-    places = command.engine_places
-    for number in reversed(range(len(places))):
-        first, count = places[number]
-        named = command.words[first + count - 1].removeprefix("--engine=").removeprefix("--")
-        if named == engine:
+    for number, (first, size) in reversed(
+        list(enumerate(command.engine_places if isinstance(command, OwnRun) else ()))
+    ):
+        if command.words[first + size - 1].removeprefix("--engine=").removeprefix("--") == engine:
             return command.with_engine(number, ENGINE_PLACE)
     return None
 
@@ -207,13 +204,10 @@ def settled(index: ModelIndex, inputs: Inputs, folder: Path, files: Sequence[Pat
     """
     wanted = wanted_by(index)
     require_sizes(index, inputs)
-    if not wanted:
-        return Samples(inputs=inputs, made_up=False)
-    drawn = feeds_for(wanted, inputs)
-    if files and not drawn.made_up:
-        return Samples(inputs=inputs, files=tuple(files), made_up=False)
-    path = written(folder / "inputs", drawn.feeds)
-    return Samples(inputs=inputs, files=(path,), made_up=inputs.given is None)
+    drawn = feeds_for(wanted, inputs) if wanted else None
+    if drawn is None or (files and not drawn.made_up):
+        return Samples(inputs=inputs, files=() if drawn is None else tuple(files), made_up=False)
+    return Samples(inputs=inputs, files=(written(folder / "inputs", drawn.feeds),), made_up=inputs.given is None)
 
 
 def feeds_of(index: ModelIndex, samples: Samples) -> Sequence[Feed]:
@@ -266,11 +260,8 @@ def with_other_seed(index: ModelIndex, samples: Samples, seed: int, folder: Path
 def shapes_of(index: ModelIndex, samples: Samples) -> dict[str, tuple[int, ...]]:
     """The shapes of the first sample, of those inputs that the model takes."""
     wanted = wanted_by(index)
-    shapes: dict[str, tuple[int, ...]] = {}
-    for path in samples.files:
-        feed: Feed = read_feeds(path)[0]
-        shapes.update({name: form_of(feed, name).shape for name in feed if name in wanted})
-    return shapes
+    feeds = [read_feeds(path)[0] for path in samples.files]
+    return {name: form_of(feed, name).shape for feed in feeds for name in feed if name in wanted}
 
 
 def shape_words(shapes: Mapping[str, Sequence[int | None]]) -> tuple[str, ...]:
@@ -286,24 +277,24 @@ def larger(index: ModelIndex, samples: Samples, folder: Path) -> Iterator[tuple[
     None if no open dimension but the first, the batch, is tiny.
     """
     shapes = shapes_of(index, samples)
+
+    def grown(name: str, size: int) -> tuple[int, ...]:
+        kind, shape = index.declared_type(name), shapes[name]
+        if not isinstance(kind, TensorType) or kind.shape is None or len(kind.shape) != len(shape):
+            return shape
+        dims = enumerate(zip(kind.shape, shape, strict=True))
+        return tuple(size if place and not isinstance(dim, int) and n <= _TINY else n for place, (dim, n) in dims)
+
     for size in _USUAL:
-        grown = {}
-        for name, shape in shapes.items():
-            kind = index.declared_type(name)
-            grown[name] = shape
-            if isinstance(kind, TensorType) and kind.shape is not None and len(kind.shape) == len(shape):
-                grown[name] = tuple(
-                    size if place and not isinstance(dim, int) and now <= _TINY else now
-                    for place, (dim, now) in enumerate(zip(kind.shape, shape, strict=True))
-                )
-        if grown == shapes:
+        larger_shapes = {name: grown(name, size) for name in shapes}
+        if larger_shapes == shapes:
             return
         try:
-            drawn = feeds_for(wanted_by(index), replace(samples.inputs, given=None, shapes=grown, symbols={}))
+            drawn = feeds_for(wanted_by(index), replace(samples.inputs, given=None, shapes=larger_shapes, symbols={}))
             path = written(folder / f"inputs_of_size_{size}", drawn.feeds)
         except errors.BiopsyError:
             continue  # sizes that contradict each other, or too much memory: nothing is learnt from them
-        yield shape_words(grown), path
+        yield shape_words(larger_shapes), path
 
 
 def of_same_size(index: ModelIndex, samples: Samples, folder: Path) -> Path:

@@ -176,22 +176,21 @@ def _prose(text: str, links: Mapping[str, str] = MappingProxyType({})) -> str:
     ours = text if strange is None else text[: text.rfind(" ", 0, strange) + 1]
     if ours.startswith(" "):
         return _inline(text)
-    made: list[str] = []
+    parts: list[str] = []
     for is_plain, pieces in groupby(filter(None, _PIECES.split(ours)), _is_plain):
         words = "".join(pieces)
         name = words.rstrip(",.:;")
-        if is_plain and not (not made and _BLOCK.match(words)):
-            made.append(words)
+        if is_plain and (parts or not _BLOCK.match(words)):
+            parts.append(words)
         elif name in links:
-            made.append(f"[{name}]({links[name]}){words[len(name) :]}")
+            parts.append(f"[{name}]({links[name]}){words[len(name) :]}")
         else:
-            made.append(_inline(words[1:-1] if len(words) > 2 and _QUOTED.fullmatch(words) else words))
-    return "".join([*made, *([] if ours == text else [_inline(text[len(ours) :])])])
+            parts.append(_inline(words[1:-1] if len(words) > 2 and _QUOTED.fullmatch(words) else words))
+    return "".join(parts) + ("" if ours == text else _inline(text[len(ours) :]))
 
 
 def _is_plain(piece: str) -> bool:
-    is_name = _QUOTED.fullmatch(piece) is not None
-    return not is_name and _PLAIN.fullmatch(piece) is not None and _LIVE.search(piece) is None
+    return not _QUOTED.fullmatch(piece) and bool(_PLAIN.fullmatch(piece)) and not _LIVE.search(piece)
 
 
 _QUOTED = re.compile(r"""(?<!\w)(?:'(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*")(?!\w)""")
@@ -281,8 +280,8 @@ class ObservedFailure:
     """How the model of a bundle failed.
 
     ``engine`` is whose fault it is, None where only a command tells. ``stage``, ``name`` (the name of an exception, of
-    a signal) and ``message`` are as the check reported. ``actual`` and ``expected`` are values of each sample that
-    differ, by output; empty where nothing was compared, or for a function of the user's.
+    a signal) and ``message`` are as the check reported. ``expected`` are values of each sample by output; empty where
+    nothing was compared, or for a function of the user's.
     """
 
     kind: Kind
@@ -291,44 +290,40 @@ class ObservedFailure:
     stage: str = ""
     name: str = ""
     message: str = ""
-    actual: Sequence[Mapping[str, Array]] = ()
     expected: Sequence[Mapping[str, Array]] = ()
     against: str = ""
 
 
 def failure_of(job: BundleJob, observation: Observation) -> ObservedFailure:
     """The failure that was observed, under the title that was found for it before, if one was."""
-    failure = _observed(job, observation)
-    return replace(failure, title=_line(job.found.title or failure.title))
-
-
-def _observed(job: BundleJob, observation: Observation) -> ObservedFailure:
     evidence, said = observation.evidence, observation.evidence.verdict
+    engines = () if job.run is None else job.run.engines
     if job.run is None:
         words = str(signature_of(evidence).words)
-        return ObservedFailure(kind="command", title=f"The check fails: {observation.reason}", message=words)
-    engines = job.run.engines
-    if evidence.timed_out:
+        failure = ObservedFailure(kind="command", title=f"The check fails: {observation.reason}", message=words)
+    elif evidence.timed_out:
         engine = engines[0] if len(engines) == 1 else None
         title = f"{_name(engine)} does not end"
-        return ObservedFailure(kind="timeout", title=title, engine=engine, name="no end in time")
-    if said.stage == "compare":
-        return _of_values(job.run, observation)
-    # The engine that failed is named in the verdict, and not among those that gave outputs.
-    named = [engine for engine in engines if said.message.startswith(f"{engine.label} ")]
-    left = [engine for place, engine in enumerate(engines) if place not in observation.results]
-    failing = next((engine for engine in (*named, *left) if said.engine in ("", engine.name)), None)
-    is_crash = said.kind.startswith("SIG") or evidence.status < 0
-    name = said.kind or status_text(evidence.status).removeprefix("signal ")
-    does = {"load": "loads", "build": "builds"}.get(said.stage, "runs")
-    return ObservedFailure(
-        kind="crash" if is_crash else "engine failure",
-        title=f"{_name(failing)} {'crashes' if is_crash else 'fails'} when it {does} the model: {name}",
-        engine=failing,
-        stage=said.stage,
-        name=name,
-        message="" if is_crash else _line(first_line(said.message)),
-    )
+        failure = ObservedFailure(kind="timeout", title=title, engine=engine, name="no end in time")
+    elif said.stage == "compare":
+        failure = _of_values(job.run, observation)
+    else:
+        # The engine that failed is named in the verdict, and not among those that gave outputs.
+        named = [engine for engine in engines if said.message.startswith(f"{engine.label} ")]
+        left = [engine for place, engine in enumerate(engines) if place not in observation.results]
+        failing = next((engine for engine in (*named, *left) if said.engine in ("", engine.name)), None)
+        is_crash = said.kind.startswith("SIG") or evidence.status < 0
+        name = said.kind or status_text(evidence.status).removeprefix("signal ")
+        does = {"load": "loads", "build": "builds"}.get(said.stage, "runs")
+        failure = ObservedFailure(
+            kind="crash" if is_crash else "engine failure",
+            title=f"{_name(failing)} {'crashes' if is_crash else 'fails'} when it {does} the model: {name}",
+            engine=failing,
+            stage=said.stage,
+            name=name,
+            message="" if is_crash else _line(first_line(said.message)),
+        )
+    return replace(failure, title=_line(job.found.title or failure.title))
 
 
 def _line(text: str) -> str:
@@ -343,28 +338,27 @@ def _name(engine: Engine | None) -> str:
 
 def _of_values(question: RunQuestion, observation: Observation) -> ObservedFailure:
     """Outputs that differ, with what the engine was compared with: the first engine, then golden values."""
-    said, engines = observation.evidence.verdict, question.engines
+    said, engines, results = observation.evidence.verdict, question.engines, observation.results
     place = next((at for at, engine in enumerate(engines) if engine.label == said.engine), None)
     names = ", ".join(map(repr, said.outputs[:3]))
+    engine = engines[place or 0]
     if said.kind == "not-finite":
-        engine = engines[place or 0]
         title = f"{_name(engine)} gives NaN or infinity for {names}"
         return ObservedFailure(kind="non-finite", title=title, engine=engine, stage="compare", name=said.kind)
-    actual = None if place is None else observation.results.get(place)
-    if place is None or actual is None:
+    actual = None if place is None else results.get(place)
+    if actual is None:
         return ObservedFailure(kind="command", title=f"Outputs differ: {said.kind}")
-    engine = engines[place]
     title = f"{_name(engine)} computes {names or 'an output'} wrongly"
     failure = ObservedFailure(kind="comparison", title=title, engine=engine, stage="compare", name=said.kind)
-    first = observation.results.get(0)
+    first = [(engines[0].label, results[0])] if place and 0 in results else []
     golden = (("golden values", result) for path in question.golden for result in read_results(path))
-    for against, expected in chain([(engines[0].label, first)] if place > 0 and first is not None else [], golden):
+    for against, expected in chain(first, golden):
         if question.beyond or not _same(question, actual, expected):
-            pairs = list(zip(actual.iterations, expected.iterations, strict=False))
+            pairs = zip(actual.iterations, expected.iterations, strict=False)
             kept = [  # of what may be every tensor of a whole model, what the model of the bundle gives
                 {name: other.outputs[name] for name in one.outputs if name in other.outputs} for one, other in pairs
             ]
-            return replace(failure, actual=[dict(one.outputs) for one, _ in pairs], expected=kept, against=against)
+            return replace(failure, expected=kept, against=against)
     return failure
 
 
