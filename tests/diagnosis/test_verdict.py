@@ -172,7 +172,7 @@ def test_inputs_of_a_size_that_no_engine_can_do_with_are_at_fault() -> None:
     broken = dataclasses.replace(
         failure("Fail", "run"), passes_with=fault.passes_with, passing_inputs="diagnosis/inputs_of_size_64.npz"
     )
-    found = of(KnownFacts(failure=broken, fault_before=fault))
+    found = of(KnownFacts(failure=dataclasses.replace(broken, fault=fault)))
     assert found.kind == "input"
     assert "onnxrt and openvino fail with x:[1,3,1,1], and none of them with x:[1,3,64,64]" in found.text
     assert "--load-inputs diagnosis/inputs_of_size_64.npz" in (found.workarounds[0].line or "")
@@ -182,7 +182,7 @@ def test_a_model_that_every_engine_refuses_is_not_called_the_bug_of_one() -> Non
     fault = FaultBeforeEngines(kind="refused", every=("onnxrt", "reference"), text="every engine fails")
     refused = failure("Fail", "build")
     refused = dataclasses.replace(refused, said=dataclasses.replace(refused.said, message="no Op registered for Foo"))
-    found = of(KnownFacts(failure=refused, fault_before=fault, piece=piece("Foo 'f'")))
+    found = of(KnownFacts(failure=dataclasses.replace(refused, fault=fault), piece=piece("Foo 'f'")))
     assert found.kind == "refused"
     assert found.text.endswith("ONNX Runtime says: no Op registered for Foo")
     assert "either none of them supports it, or the model or its inputs are wrong" in found.text

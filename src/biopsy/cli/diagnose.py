@@ -15,7 +15,7 @@ from biopsy import errors, events
 from biopsy.checks.command import CommandCheck
 from biopsy.cli import advice
 from biopsy.cli.arguments import checks, comparing, engines, groups, types
-from biopsy.cli.arguments.declared import Options, option, switch
+from biopsy.cli.arguments.declared import option, switch
 from biopsy.cli.arguments.tensorrt import TensorrtOptions
 from biopsy.cli.console import COLUMN, Console
 from biopsy.cli.debug import bundling, checking
@@ -50,9 +50,22 @@ exit status: 0 the model does not fail; 1 it fails, and why is said as far as it
 before it was known whether the model fails: the same command goes on"""
 
 
-class MoreQuestions(Options):
-    """What else is asked."""
+class DiagnoseOptions(
+    groups.ModelOption,
+    engines.EngineOptions,
+    groups.InputOptions,
+    comparing.JudgeOptions,
+    checks.CheckOption,
+    checks.RuleOptions,
+    checks.BudgetOptions,
+    checks.FreshOption,
+    ReportOption,
+    checks.EventsOption,
+    groups.WeightsFolderOption,
+):
+    """All options of ``diagnose``."""
 
+    bundle: Path | None = None
     thorough: bool = switch(
         "--thorough",
         meaning="also ask what takes minutes, within --max-time: which change makes the whole model right, and which "
@@ -69,11 +82,6 @@ class MoreQuestions(Options):
         metavar="TOOL",
         meaning="a tool that the model goes through, as for 'debug transform': also ask whether it breaks the model",
     )
-
-
-class FolderOption(Options):
-    """Where the evidence stands."""
-
     dir: Path | None = option(
         "--dir",
         type=types.FOLDER_WRITTEN,
@@ -81,33 +89,7 @@ class FolderOption(Options):
         meaning="the folder that keeps what was found; a diagnosis that was stopped goes on there (default: "
         "MODEL_diagnosis; MODEL_diagnosis-2, and so on, if that was not written by a diagnosis of yours)",
     )
-
-
-class JsonOption(Options):
-    """Whether the report is printed."""
-
     json: bool = switch("--json", meaning="print the report as JSON on stdout, and nothing else")
-
-
-class DiagnoseOptions(
-    groups.ModelOption,
-    engines.EngineOptions,
-    groups.InputOptions,
-    comparing.JudgeOptions,
-    checks.CheckOption,
-    checks.RuleOptions,
-    checks.BudgetOptions,
-    MoreQuestions,
-    FolderOption,
-    checks.FreshOption,
-    ReportOption,
-    JsonOption,
-    checks.EventsOption,
-    groups.WeightsFolderOption,
-):
-    """All options of ``diagnose``."""
-
-    bundle: Path | None = None
 
     @property
     def folder(self) -> Path:
@@ -143,13 +125,13 @@ def configure(parser: argparse.ArgumentParser) -> None:
         max_time=f"stop after this time (90s, 10m, 2h), and say what is known by then (default: {_DEFAULT_TIME})",
         jobs="run N checks at once; the result is the same for any N (default: one per processor)",
     )
-    MoreQuestions.add(parser.add_argument_group("more questions"))
+    DiagnoseOptions.add(parser.add_argument_group("more questions"), only=["thorough", "downloads", "by"])
     group = parser.add_argument_group("evidence and report")
-    FolderOption.add(group)
+    DiagnoseOptions.add(group, only=["dir"])
     checks.FreshOption.add(group, fresh="begin anew instead of going on with a diagnosis that was stopped")
     ReportOption.add(group)
     bundling.add(group, "the piece")
-    JsonOption.add(group)
+    DiagnoseOptions.add(group, only=["json"])
     checks.EventsOption.add(group)
     groups.WeightsFolderOption.add(parser)
     TensorrtOptions.add_tensorrt(parser)
@@ -285,15 +267,12 @@ def _pack(bundle: Path, question: DiagnosisQuestion, diagnosis: Diagnosis, repor
     if failure is None:
         console.warn(f"{bundle} is not written: no failure was found that could be packed")
         return
-    notes = [
-        Note(label="found", text=verdict.text),
-        *(note for note in notes_of(verdict) if note.label == "workaround"),
-    ]
-    if facts.variation:
-        notes.append(Note(label="may vary", text=facts.variation))
+    notes = [Note(label="found", text=verdict.text)]
+    notes += [Note(label="may vary", text=facts.variation)] if facts.variation else []
     if known is not None and known.reference:
         notes.append(Note(label="known", text=f"{known.reference}: {known.evidence}"))
         links = {known.reference: known.issue} if known.issue else {}
+    notes += [note for note in notes_of(verdict) if note.label == "workaround"]
     words = list(without_weights_folder(failure.check))
     model = question.model if piece is None else Path(piece.path)
     often = "" if facts.steadiness is None else facts.steadiness.how_often

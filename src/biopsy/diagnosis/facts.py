@@ -40,39 +40,6 @@ class FailureReport:
 
 
 @dataclass(frozen=True, kw_only=True)
-class FailureSeen:
-    """How the model fails ``check``, whose words hold ``{}`` for a model.
-
-    ``trusted`` and ``suspect`` are specs of engines; None where nobody knows. ``error`` is the worst error in words,
-    ``output`` the end of what the check printed. ``passes_with`` are shapes of inputs with which it does not fail,
-    ``passing_inputs`` is the file of them. ``masked``: the outputs are right, an inner tensor is wrong.
-    """
-
-    check: tuple[str, ...]
-    said: FailureReport
-    status: int = 1
-    output: str = ""
-    error: str = ""
-    tolerance_ratio: float | None = None
-    trusted: str | None = None
-    suspect: str | None = None
-    seconds: float = 0.0
-    passes_with: tuple[str, ...] = ()
-    passing_inputs: str | None = None
-    masked: bool = False
-
-    @property
-    def is_of_values(self) -> bool:
-        """Whether values differ, and not shapes, types or whether there are any: what rounding may explain."""
-        return self.said.stage == "compare" and self.said.kind == "mismatch"
-
-    @property
-    def is_of_not_finite(self) -> bool:
-        """Whether only one of two engines gives NaN or infinity: no rounding, but float64 may say which is wrong."""
-        return self.said.stage == "compare" and self.said.kind == "not-finite-mismatch" and self.trusted is not None
-
-
-@dataclass(frozen=True, kw_only=True)
 class FaultBeforeEngines:
     """A failure that is no engine's: ``every`` engine has it.
 
@@ -86,6 +53,40 @@ class FaultBeforeEngines:
     text: str
     shapes: tuple[str, ...] = ()
     passes_with: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class FailureSeen:
+    """How the model fails ``check``, whose words hold ``{}`` for a model.
+
+    ``trusted`` and ``suspect`` are specs of engines; None where nobody knows. ``error`` is the worst error in words,
+    ``output`` the end of what the check printed. ``passes_with`` are shapes of inputs with which it does not fail,
+    ``passing_inputs`` is the file of them. ``masked``: the outputs are right, an inner tensor is wrong. ``fault``
+    is the one that is no engine's, if there is one.
+    """
+
+    check: tuple[str, ...]
+    said: FailureReport
+    status: int = 1
+    output: str = ""
+    error: str = ""
+    tolerance_ratio: float | None = None
+    trusted: str | None = None
+    suspect: str | None = None
+    passes_with: tuple[str, ...] = ()
+    passing_inputs: str | None = None
+    masked: bool = False
+    fault: FaultBeforeEngines | None = None
+
+    @property
+    def is_of_values(self) -> bool:
+        """Whether values differ, and not shapes, types or whether there are any: what rounding may explain."""
+        return self.said.stage == "compare" and self.said.kind == "mismatch"
+
+    @property
+    def is_of_not_finite(self) -> bool:
+        """Whether only one of two engines gives NaN or infinity: no rounding, but float64 may say which is wrong."""
+        return self.said.stage == "compare" and self.said.kind == "not-finite-mismatch" and self.trusted is not None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -356,7 +357,6 @@ class KnownFacts:
 
     compared: ComparisonSeen | None = None
     failure: FailureSeen | None = None
-    fault_before: FaultBeforeEngines | None = None
     rounding: RoundingSeen | None = None
     steadiness: SteadinessSeen | None = None
     piece: PieceFound | None = None
@@ -396,7 +396,7 @@ class KnownFacts:
     @property
     def fault(self) -> str | None:
         """The kind of the fault that is no engine's, if there is one."""
-        return None if self.fault_before is None else self.fault_before.kind
+        return None if self.failure is None or self.failure.fault is None else self.failure.fault.kind
 
     @property
     def is_rounding(self) -> bool:

@@ -75,7 +75,8 @@ def _without_failure(facts: KnownFacts, question: DiagnosisQuestion) -> tuple[st
 
 
 def _of_failure(facts: KnownFacts, question: DiagnosisQuestion) -> tuple[str, str]:
-    failure, fault, precision, steadiness = facts.failed, facts.fault_before, facts.precision, facts.steadiness
+    failure, precision, steadiness = facts.failed, facts.precision, facts.steadiness
+    fault = failure.fault
     message = first_line(failure.said.message)[:_LONGEST_MESSAGE]
     says = f" {title_of(failure.suspect)} says: {message}" if message and failure.suspect else ""
     piece = "" if facts.piece is None else f" The smallest part that shows it: {_where(facts)}."
@@ -266,7 +267,7 @@ def _left_open(facts: KnownFacts, steps: Sequence[StepReport]) -> Iterator[str]:
     if facts.compared is not None:
         yield from (f"{sentence(text)}." for text in facts.compared.not_compared)
     is_precision = facts.precision is not None and bool(facts.precision.high)
-    is_of_engine = facts.fault_before is None and not facts.is_rounding and not is_precision
+    is_of_engine = facts.fault is None and not facts.is_rounding and not is_precision
     was_asked = any(step.name == release_step.name and step.seconds for step in steps)
     if facts.suspect is not None and is_of_engine and facts.further.releases is None and not was_asked:
         yield f"Other releases of {title_of(facts.suspect)} were not tried."

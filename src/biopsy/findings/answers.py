@@ -157,9 +157,7 @@ def difference_tree(difference: Difference) -> Tree:
         "more_builds": difference.more,
         "groups": [
             {
-                "choices": [
-                    {"where": choice.where, "kind": choice.kind, "value": choice.value} for choice in group.choices
-                ],
+                "choices": [choice._asdict() for choice in group.choices],
                 "bad": group.table.bad,
                 "good": group.table.good,
                 "chance": group.chance,

@@ -129,8 +129,8 @@ class Location:
             # Folders of the author's are nobody else's business.
             first = places[0] if places and places[0].file else None
             where = "" if first is None else f" {Path(first.file or '').name}:{first.line}: {first.code}."
-            found = Note(label="found", text=f"{accusation.text}{where}")
-            earlier = EarlierFindings(title=_title(accusation, places), notes=[found])
+            note = Note(label="found", text=f"{accusation.text}{where}")
+            earlier = EarlierFindings(title=_title(accusation, places), notes=[note])
             bundle = self._answer("bundle", lambda: self._packed(failing, part, earlier))
             piece = replace(piece, bundle=bundle)
         return Located(accusation=accusation, places=places, values=values, piece=piece)
@@ -215,8 +215,7 @@ class Location:
             run=RunQuestion(
                 engines=[create(failing.engine)],
                 outputs=OutputChoice(),
-                tolerances=failing.asked.tolerances,
-                stats=failing.asked.stats,
+                judge=Judge(failing.asked.tolerances, failing.asked.stats),
                 golden=[failing.golden],
             ),
             inputs=part.inputs,

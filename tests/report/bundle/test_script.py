@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from biopsy.failures.compare import compare_output, compare_tensors
+from biopsy.comparison.compare import compare_output, compare_tensors
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays

@@ -97,14 +97,12 @@ def question_of(own: RunOptions) -> RunQuestion:
     """What a check asks that is ``biopsy run``. Raises UsageError for options that are wrong."""
     from biopsy.engines.registry import create
     from biopsy.findings.bundle.job import RunQuestion
+    from biopsy.questions.layers.question import Judge
 
-    tolerances, stats, limits = own.limits()
     return RunQuestion(
         engines=[create(spec) for spec in own.specs_to_run()],
         outputs=own.choice(),
-        tolerances=tolerances,
-        stats=stats,
-        limits=limits,
+        judge=Judge(*own.limits()),
         golden=own.load_outputs or (),
         build_only=own.build_only,
         beyond=next((f"the option {option}" for option in own.given(_JUDGED_BEYOND)), ""),

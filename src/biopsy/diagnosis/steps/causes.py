@@ -197,7 +197,7 @@ _MOST_INSIDE = 512 << 20
     "which change makes the whole model right, and what does it cost?",
     unless=lambda facts, context: {
         **reasons_against(facts, context.question, "workaround"),
-        "no engine can tell what is right": facts.fault_before is not None,
+        "no engine can tell what is right": facts.fault is not None,
         NOT_THOROUGH: not context.question.effort.thorough,
     },
     evidence="workaround",

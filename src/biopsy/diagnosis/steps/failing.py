@@ -6,7 +6,7 @@ import json
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any
 
 from biopsy import errors
 from biopsy.checks.command_line import OwnRun, parse
@@ -55,11 +55,6 @@ _REPORT_OPTION = "--report"
 _MOST_OUTPUT = 2000
 """Characters of the end of an output that are kept."""
 
-_Failure: TypeAlias = tuple[FailureSeen | None, FaultBeforeEngines | None]
-"""How the model fails, None if it does not; and the fault that is no engine's, if there is one."""
-
-_NONE: _Failure = (None, None)
-
 
 @dataclass(kw_only=True)
 class _Look:
@@ -71,32 +66,33 @@ class _Look:
     passed: list[str] = field(default_factory=list)
     not_compared: list[str] = field(default_factory=list)
 
-    def failure(self) -> _Failure:
-        """How the model fails: by the check of the user, by a comparison of engines, by NaN, or in one of many runs."""
+    def failure(self) -> FailureSeen | None:
+        """How the model fails: by the check of the user, a comparison of engines, NaN, or in one of many runs."""
         question = self.context.question
         if question.check is not None:
-            return self._by_check(question.check), None
+            return self._by_check(question.check)
         for engines in question.rivals:
             share = 1.0 if engines == question.rivals[0] else _SHARE_OF_ANOTHER
             run = self._run(engines, description=f"{' against '.join(engines)}", share=share)
             if run.evidence.timed_out:
                 self.not_compared.append(f"{engines[0]} gave no answer in {run.evidence.seconds:.0f} s")
             elif fails(run):
-                failure, fault = self._blamed(engines, run)
+                failure = self._blamed(engines, run)
                 if failure is not None:
-                    return failure, fault
+                    return failure
             elif passes(run):
                 self.rows.append(engines)
                 self.passed.append(f"{' and '.join(engines)} agree")
-        failure, fault = self._not_finite()
+        failure = self._not_finite()
         if failure is not None:
-            return failure, fault
+            return failure
         engines = next(iter(self.rows), question.engines)
         for number in self._further_runs(1, "{0} of {0} runs pass"):
             run = self._run(engines, description=f"run {number}")
             if fails(run):
-                return self._blamed(engines, run)[0], None
-        return _NONE
+                failure = self._blamed(engines, run)
+                return failure and replace(failure, fault=None)
+        return None
 
     def _run(self, engines: Sequence[str], *more: str, description: str, share: float = 1.0) -> Judged:
         """Run the original in engines. Raises CheckError if nothing can be said of it."""
@@ -140,7 +136,7 @@ class _Look:
                 return failure_of(run, check, trusted=trusted, suspect=suspect)
         return None
 
-    def _blamed(self, engines: Sequence[str], run: Judged) -> _Failure:
+    def _blamed(self, engines: Sequence[str], run: Judged) -> FailureSeen | None:
         """Whose failure a run of engines is; nothing if only an engine fails that nobody asked about."""
         said, words_of = run.evidence.verdict, self.context.question.original_words
         if said.stage != "compare":
@@ -151,9 +147,9 @@ class _Look:
             fewer = self._run(pair, description=f"only {' against '.join(pair)}")
             if fails(fewer):
                 run, words = fewer, words_of(pair)
-        return failure_of(run, words, trusted=pair[0] if len(pair) > 1 else None, suspect=suspect), None
+        return failure_of(run, words, trusted=pair[0] if len(pair) > 1 else None, suspect=suspect)
 
-    def _refused(self, engines: Sequence[str], run: Judged) -> _Failure:
+    def _refused(self, engines: Sequence[str], run: Judged) -> FailureSeen | None:
         """Which engine cannot load, build or run the model: each is asked alone.
 
         If each of them does, the failure is flaky, or they do not go together: it is that of the engine that the run
@@ -167,23 +163,23 @@ class _Look:
         failing = [engine for engine, each in alone.items() if fails(each)]
         if not failing and named in engines and named not in question.engines:
             self.not_compared.append(f"{named} failed once, and not when it was asked again: {run.reason}")
-            return _NONE
+            return None
         if not failing:
             suspect = named if named in question.engines else None
-            return failure_of(run, question.original_words(engines), trusted=None, suspect=suspect), None
+            return failure_of(run, question.original_words(engines), trusted=None, suspect=suspect)
         own = [engine for engine in question.engines if engine in failing]
         if not own:  # an engine that was only to be compared with
             self.not_compared += [f"{engine} cannot say: {alone[engine].reason}" for engine in failing]
-            return _NONE
+            return None
         suspect = next((engine for engine in own if engine != engines[0]), own[0])
         trusted = next((engine for engine, each in alone.items() if not fails(each)), None)
         failure = failure_of(alone[suspect], question.original_words([suspect]), trusted=trusted, suspect=suspect)
         if trusted is not None or len(_names(failing)) < 2:
-            return failure, None
+            return failure
         text = f"every engine that was tried fails on the model: {', '.join(failing)}"
-        return failure, FaultBeforeEngines(kind="refused", every=tuple(failing), text=text)
+        return replace(failure, fault=FaultBeforeEngines(kind="refused", every=tuple(failing), text=text))
 
-    def _not_finite(self) -> _Failure:
+    def _not_finite(self) -> FailureSeen | None:
         """NaN, which no comparison sees, in an output of the engines that agree: the model or its inputs make it."""
         question = self.context.question
         engines = tuple(dict.fromkeys(engine for row in self.rows for engine in row)) or question.engines
@@ -196,15 +192,15 @@ class _Look:
             return self._blamed(engines, run)
         if not names:
             self.passed.append("outputs hold infinity, but no NaN" if fails(run) else "no output holds NaN")
-            return _NONE
+            return None
         suspect = question.engines[-1]
         words = question.original_words([suspect], "--validate")
         failure = failure_of(run, words, trusted=None, suspect=suspect)
         if _names(labels) != _names(engines):
-            return failure, None
+            return failure
         gives = "all give" if len(labels) > 1 else "gives"
         text = f"{' and '.join(labels)} {gives} NaN in {', '.join(map(repr, names))}"
-        return failure, FaultBeforeEngines(kind="not-finite", every=labels, text=text)
+        return replace(failure, fault=FaultBeforeEngines(kind="not-finite", every=labels, text=text))
 
 
 def _names(engines: Iterable[str]) -> set[str]:
@@ -227,7 +223,6 @@ def failure_of(run: Judged, check: Words, *, trusted: str | None, suspect: str |
         tolerance_ratio=None if size is None else size.worst.times_tolerance,
         trusted=trusted,
         suspect=suspect,
-        seconds=evidence.seconds,
     )
 
 
@@ -235,29 +230,27 @@ def failure_of(run: Judged, check: Words, *, trusted: str | None, suspect: str |
 def failing(facts: KnownFacts, context: StepContext) -> StepAnswer:
     """The first question, which is always asked."""
     look = _Look(context=context)
-    failure, fault = look.failure()
+    failure = look.failure()
     random = random_words(context.question.index)
     if failure is not None and failure.said.stage == "compare" and random is not None:
-        fault = FaultBeforeEngines(kind="random", every=(), text=random)
+        failure = replace(failure, fault=FaultBeforeEngines(kind="random", every=(), text=random))
     elif failure is not None and context.question.check is None:
-        failure, fault = _with_larger_inputs(context, failure, fault)
+        failure = _with_larger_inputs(context, failure)
     lists = {key: tuple(getattr(look, key)) for key in ("rows", "passed", "not_compared")}
     compared = ComparisonSeen(engines=tuple(look.engines.items()), **lists)
-    known = replace(facts, compared=compared, failure=failure, fault_before=fault)
+    known = replace(facts, compared=compared, failure=failure)
     if failure is None:
         return StepAnswer(known, f"no · {' · '.join([*compared.passed, *compared.not_compared])}")
     error = f" · {failure.error}" if failure.error else ""
-    return StepAnswer(known, f"{failure.said.signature}{error}" if fault is None else fault.text)
+    return StepAnswer(known, f"{failure.said.signature}{error}" if failure.fault is None else failure.fault.text)
 
 
-def _with_larger_inputs(
-    context: StepContext, failure: FailureSeen, fault: FaultBeforeEngines | None
-) -> tuple[FailureSeen, FaultBeforeEngines | None]:
+def _with_larger_inputs(context: StepContext, failure: FailureSeen) -> FailureSeen:
     """The failure, with shapes of inputs that do not fail; the inputs' fault if no engine can do with these.
 
     Larger inputs have other values too: it is their size only if other values of the same size fail as well.
     """
-    question = context.question
+    question, fault = context.question, failure.fault
 
     def passes_alone(engine: str, inputs: Path) -> bool:
         words = question.original_words([engine], "--validate", files=[inputs])
@@ -278,11 +271,12 @@ def _with_larger_inputs(
         if not passes(context.run(words, question.model, description=f"with larger inputs: {' '.join(shapes)}")):
             continue
         if not fails_with_other_values():
-            return failure, fault
+            return failure
         failure = replace(failure, passes_with=shapes, passing_inputs=str(path))
         if fault is None or not all(passes_alone(engine, path) for engine in fault.every):
-            return failure, fault
+            return failure
         now = shape_words(shapes_of(question.index, question.samples))
         text = f"{fault.text}, with {' '.join(now)}; none does with {' '.join(shapes)}"
-        return failure, replace(fault, kind="input", text=text, shapes=now, passes_with=shapes)
-    return failure, fault
+        fault = replace(fault, kind="input", text=text, shapes=now, passes_with=shapes)
+        return replace(failure, fault=fault)
+    return failure

@@ -222,9 +222,9 @@ _RUNS_OF_ONE = 5
 def steadiness(facts: KnownFacts, context: StepContext) -> StepAnswer:
     """A flaky failure is told as one."""
     failure, model = facts.failed, context.question.model
-    failed, runs = 1, 1  # the run that is known
+    failed, runs, time_before = 1, 1, context.seconds_left  # the run that is known
     while runs <= (_RUNS if failed == runs else _RUNS_IF_FLAKY - 1):
-        if runs >= 3 and failure.seconds * 4 > context.seconds_left:
+        if runs >= 3 and 4 * (time_before - context.seconds_left) / (runs - 1) > context.seconds_left:
             break  # a slow check: the time is needed for other questions
         failed += fails(context.run(failure.check, model, description=f"run {runs + 1}"))
         runs += 1

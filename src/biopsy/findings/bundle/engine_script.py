@@ -103,11 +103,12 @@ class EngineScript:
             self.question,
             {name: each for sample in self.failure.expected for name, each in sample.items()},
         )
+        judge = question.judge
         if question.beyond:
             raise OnlyBiopsyError(question.beyond)
         if not values:
             raise OnlyBiopsyError("a comparison of outputs that are missing")
-        criteria = {name: asked_of(name, question.tolerances, question.stats, question.limits) for name in values}
+        criteria = {name: asked_of(name, judge.tolerances, judge.stats, judge.limits) for name in values}
         limits = {name: _limits(name, criteria[name], value) for name, value in values.items()}
         is_plain = all(set(asked) == {"atol", "rtol"} for asked in limits.values())
         work = [

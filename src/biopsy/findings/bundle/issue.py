@@ -22,6 +22,7 @@ from biopsy.findings.bundle.reproduction import Reproduction
 from biopsy.findings.bundle.script import docstring
 from biopsy.findings.document import Block, Bullets, Facts, Listing, Passage
 from biopsy.model.describe import describe
+from biopsy.questions.layers.question import Judge
 from biopsy.tensors.files import read_results
 from biopsy.tensors.results import Array, RunnerResult
 from biopsy.text import first_line, printable, shortened, size_text
@@ -353,7 +354,7 @@ def _of_values(question: RunQuestion, observation: Observation) -> ObservedFailu
     first = [(engines[0].label, results[0])] if place and 0 in results else []
     golden = (("golden values", result) for path in question.golden for result in read_results(path))
     for against, expected in chain(first, golden):
-        if question.beyond or not _same(question, actual, expected):
+        if question.beyond or not _same(question.judge, actual, expected):
             pairs = zip(actual.iterations, expected.iterations, strict=False)
             kept = [  # of what may be every tensor of a whole model, what the model of the bundle gives
                 {name: other.outputs[name] for name in one.outputs if name in other.outputs} for one, other in pairs
@@ -362,10 +363,9 @@ def _of_values(question: RunQuestion, observation: Observation) -> ObservedFailu
     return failure
 
 
-def _same(question: RunQuestion, actual: RunnerResult, expected: RunnerResult) -> bool:
+def _same(judge: Judge, actual: RunnerResult, expected: RunnerResult) -> bool:
     try:
-        limits = question.tolerances, question.stats
-        return compare_runs(actual, expected, *limits, limits=question.limits, detail="brief").passed
+        return compare_runs(actual, expected, judge.tolerances, judge.stats, limits=judge.limits, detail="brief").passed
     except errors.CannotCompare:
         return True
 
