@@ -76,7 +76,11 @@ def page_of(report: Mapping[str, Any]) -> str:
 
     tree = Branch(report)
     first = top(tree)
-    shown = list(_sections_of(tree))
+    parts = [(*entry, tree if entry[1] is None else tree.part(entry[1])) for entry in _SECTIONS]
+    made = [
+        Section(name=name, title=title, blocks=[*of(part)]) for name, _, title, of, part in parts if part is not None
+    ]
+    shown = [section for section in made if section.blocks]
     title = " · ".join(text for text in (first.headline.text, first.model, "biopsy") if text)
     # No HTML parser finds an end or a comment in the script's data: it has no angle brackets and no ampersands.
     marks = json.dumps(_marks(shown), separators=(",", ":"), allow_nan=False, ensure_ascii=False)
@@ -102,13 +106,6 @@ def page_of(report: Mapping[str, Any]) -> str:
         policy="; ".join(f"{name} {value}" for name, value in allowed.items()),
         **{name: Markup(text) for name, text in unescaped.items()},  # noqa: S704 -- our own files, and JSON
     )
-
-
-def _sections_of(report: Branch) -> Iterator[Section]:
-    for name, key, title, blocks_of in _SECTIONS:
-        part = report if key is None else report.part(key)
-        if part is not None and (blocks := list(blocks_of(part))):
-            yield Section(name=name, title=title, blocks=blocks)
 
 
 def _environment() -> Environment:

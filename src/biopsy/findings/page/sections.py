@@ -5,7 +5,7 @@ settings, releases, workarounds and the other questions, what was repeated, and 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from biopsy.findings.document import AnsweredQuestion, Block, Bullets, Cell, Columns, Facts, Grid, Listing, Passage
 from biopsy.findings.page.reading import Branch
@@ -108,22 +108,22 @@ def top(report: Branch) -> Top:
     )
     notes = [*notes_of(verdict, [(each.text("line"), each.text("why")) for each in report.parts("next")[:20]])]
     notes += [Note(label="repeat", line=report.text("line"))] if "line" in report else []
+    too_long = "(too long to be shown: it is in the file of the report)"
+    notes = [
+        replace(note, line=None, text=f"{note.text or 'a command line'} {too_long}")
+        if len(note.line or "") > _LONGEST_LINE
+        else note
+        for note in notes
+    ]
     return Top(
         headline=Cell(text=label, tone=tone, sign=sign),
         text=verdict.text,
         settings=said.loose("settings"),
         figures=_figures(report, model),
-        notes=[_shown_note(note) for note in notes],
+        notes=notes,
         command=cut(report.text("command"), 100),
         model=cut(model.text("path"), 300),
     )
-
-
-def _shown_note(note: Note) -> Note:
-    if note.line is None or len(note.line) <= _LONGEST_LINE:
-        return note
-    text = f"{note.text or 'a command line'} (too long to be shown: it is in the file of the report)"
-    return Note(label=note.label, text=text)
 
 
 def _figures(report: Branch, model: Branch) -> list[tuple[str, str]]:
@@ -397,19 +397,19 @@ def builds(part: Branch) -> Iterator[Block]:
         "more builds needed": difference.text("more_builds"),
     }
     yield from facts(known)
+
+    def choices(group: Branch) -> Cell:
+        words = (listed(map(each.text, ("where", "kind", "value")), " ") for each in group.parts("choices")[:10])
+        return code(listed(words, "; "))
+
     if groups := difference.parts("groups"):
         columns: dict[str, Column] = {
-            "choices that go together": _choices,
+            "choices that go together": choices,
             "bad builds": "bad",
             "good builds": "good",
             "chance, for all tests": number_of("adjusted"),
         }
         yield table("What bad builds have in common", groups, columns)
-
-
-def _choices(group: Branch) -> Cell:
-    choices = group.parts("choices")[:10]
-    return code(listed((listed(map(each.text, ("where", "kind", "value")), " ") for each in choices), "; "))
 
 
 # What it was found with: the model, and everything that ran it.
