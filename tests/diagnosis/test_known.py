@@ -8,7 +8,7 @@ import pytest
 
 from biopsy import errors, events
 from biopsy.diagnosis.context import NO_PIECE, StepAnswer, StepContext
-from biopsy.diagnosis.facts import ComparisonSeen, KnownFacts
+from biopsy.diagnosis.facts import EngineComparison, KnownFacts
 from biopsy.diagnosis.steps import parts as known
 from biopsy.questions.known_failures import catalogue
 from support.diagnoses import facts, failure, piece, question
@@ -20,7 +20,7 @@ def answered(folder: Path, model: Path, release: str = "1.32.0", kind: str = "Fa
     seen = facts(
         failure=failure(kind, "build"),
         piece=replace(piece("Relu", "Clip"), path=str(model)),
-        compared=ComparisonSeen(engines=(("onnxrt", release),)),
+        compared=EngineComparison(engines=(("onnxrt", release),)),
     )
     with StepContext(question(folder), events.ignore) as context:
         assert known.known_bug.not_asked(seen, context) is None

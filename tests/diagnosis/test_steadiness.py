@@ -9,7 +9,7 @@ import pytest
 from biopsy import events
 from biopsy.checks.outcome import Evidence, Judged, Outcome
 from biopsy.diagnosis.context import StepContext
-from biopsy.diagnosis.facts import KnownFacts, SteadinessSeen
+from biopsy.diagnosis.facts import KnownFacts, Steadiness
 from biopsy.diagnosis.question import Words
 from biopsy.diagnosis.steps.rounding import steadiness
 from support.diagnoses import SUSPECT, TRUSTED, failure, question
@@ -29,7 +29,7 @@ class Answers(StepContext):
         return Judged(outcome, "", Evidence(status=0))
 
 
-def seen(told: str, **of_itself: str) -> SteadinessSeen:
+def seen(told: str, **of_itself: str) -> Steadiness:
     """``F`` is a run that fails; the first one is known to."""
     by_engine = {"suspect": SUSPECT, "trusted": TRUSTED}
     context = Answers(

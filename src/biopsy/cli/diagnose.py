@@ -21,13 +21,13 @@ from biopsy.cli.console import COLUMN, Console
 from biopsy.cli.debug import bundling, checking
 from biopsy.cli.progress import Progress, shows
 from biopsy.cli.report import ReportOption
-from biopsy.diagnosis.facts import Diagnosis
 from biopsy.findings.verdict import Note, notes_of
 from biopsy.model.load import require_file
 from biopsy.processes.writing import require_writable
 from biopsy.text import count
 
 if TYPE_CHECKING:
+    from biopsy.diagnosis.facts import Diagnosis
     from biopsy.diagnosis.question import DiagnosisQuestion
 
 _DEFAULT_TIME = "10m"

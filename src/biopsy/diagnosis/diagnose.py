@@ -13,7 +13,7 @@ from biopsy import errors, events
 from biopsy.checks.command import CommandCheck
 from biopsy.diagnosis.context import CANDIDATE, PERSON, TIME, DiagnosisStep, StepContext, TimeUpError, was_asked_for
 from biopsy.diagnosis.evidence import PLAN, EvidenceFile, KnownSteps, identity_of
-from biopsy.diagnosis.facts import Diagnosis, FailureSeen, KnownFacts, Outcome, RoundingSeen, StepReport
+from biopsy.diagnosis.facts import Diagnosis, KnownFacts, ModelFailure, Outcome, RoundingFacts, StepReport
 from biopsy.diagnosis.question import DiagnosisQuestion, path_of, require_no_place
 from biopsy.diagnosis.steps import causes, parts
 from biopsy.diagnosis.steps.failing import run_of, tree_of
@@ -198,7 +198,7 @@ def diagnosis_sections(diagnosis: Diagnosis, question: DiagnosisQuestion, folder
     return {key: plain(section) for key, section in sections.items()}
 
 
-def _failure(failure: FailureSeen, rounding: RoundingSeen | None) -> Tree:
+def _failure(failure: ModelFailure, rounding: RoundingFacts | None) -> Tree:
     judged = None
     if rounding is not None and rounding.verdicts:
         worst = next((verdict for verdict in ("bug", "unknown") if verdict in rounding.verdicts), "rounding")

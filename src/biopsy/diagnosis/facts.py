@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 from biopsy.findings.verdict import Verdict
+from biopsy.questions.builds.flags import Switch
 from biopsy.text import html_table, printable
 
 Outcome = Literal["done", "skipped", "stopped", "failed"]
@@ -56,7 +57,7 @@ class FaultBeforeEngines:
 
 
 @dataclass(frozen=True, kw_only=True)
-class FailureSeen:
+class ModelFailure:
     """How the model fails ``check``, whose words hold ``{}`` for a model.
 
     ``trusted`` and ``suspect`` are specs of engines; None where nobody knows. ``error`` is the worst error in words,
@@ -90,7 +91,7 @@ class FailureSeen:
 
 
 @dataclass(frozen=True, kw_only=True)
-class ComparisonSeen:
+class EngineComparison:
     """Engines that were run on the original: the label of each with its version, and what was said of them.
 
     ``rows`` are engines that agree; in words, that and more is ``passed``.
@@ -103,7 +104,7 @@ class ComparisonSeen:
 
 
 @dataclass(frozen=True, kw_only=True)
-class RoundingSeen:
+class RoundingFacts:
     """What float64 says of the difference, for each set of inputs that fails: ``rounding``, ``bug`` or ``unknown``.
 
     There are no ``verdicts`` where the difference is no question of rounding: NaN or infinity.
@@ -139,7 +140,7 @@ class RoundingSeen:
 
 
 @dataclass(frozen=True, kw_only=True)
-class SteadinessSeen:
+class Steadiness:
     """In how many runs the model fails, and how the engine contradicts itself, in words, where it does."""
 
     failed: int
@@ -159,7 +160,7 @@ class SteadinessSeen:
 
 
 @dataclass(frozen=True, kw_only=True)
-class PieceFound:
+class FailingPiece:
     """The smallest part that still fails, as a reduction has left it.
 
     ``kept`` are numbers of nodes of the original. ``stopped`` is the limit that ended the search, so that a smaller
@@ -191,7 +192,7 @@ class PieceFound:
 
 
 @dataclass(frozen=True, kw_only=True)
-class LayersSeen:
+class LayerFacts:
     """What isolated layers and groups of them say, of the piece or of the whole model.
 
     ``alone`` are layers that are wrong, or fail, by themselves, ``together`` groups that do although each of their
@@ -209,33 +210,29 @@ class LayersSeen:
 
 
 @dataclass(frozen=True, kw_only=True)
-class SwitchSeen:
-    """A smallest change of settings with which the check passes. ``engine`` is the spec with it.
+class MendingSwitch(Switch):
+    """A switch that was tried on the original. ``engine`` is the spec with it.
 
-    ``verified``: fresh processes pass with it, and fail without. ``mends_original``: the original passes with it, too;
-    ``right_by_float64``: and errs no more than by rounding, as ``--compare-with noise`` has it.
+    ``mends_original``: the original passes with it, too; ``right_by_float64``: and errs no more than by rounding, as
+    ``--compare-with noise`` has it.
     """
 
-    text: str
     engine: str
-    environment: tuple[tuple[str, str], ...] = ()
-    optimizers: tuple[str, ...] = ()
-    verified: bool = False
     mends_original: bool = False
     right_by_float64: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
-class SettingsSeen:
+class SettingFacts:
     """How many settings were tried, and the switches. ``complete``: no other one of that length is left."""
 
     tried: int = 0
-    switches: tuple[SwitchSeen, ...] = ()
+    switches: tuple[MendingSwitch, ...] = ()
     complete: bool = True
 
 
 @dataclass(frozen=True, kw_only=True)
-class PrecisionSeen:
+class PrecisionFacts:
     """Which layers must be in float32 so that the check ``passes``, of a model whose ``low`` precision is fp16 or bf16.
 
     ``high`` are these, of so many ``layers``; ``output`` is the model with them, which was checked.
@@ -249,7 +246,7 @@ class PrecisionSeen:
 
 
 @dataclass(frozen=True, kw_only=True)
-class KnownFailureSeen:
+class KnownBug:
     """What the piece looks like, in a sentence without its beginning. ``reference`` is the known bug, "" for none.
 
     ``issue`` is the address of its report, "" if it has none or is not of the catalogue that comes with biopsy.
@@ -263,7 +260,7 @@ class KnownFailureSeen:
 
 
 @dataclass(frozen=True, kw_only=True)
-class TransformationSeen:
+class TransformationFacts:
     """What a ``tool`` makes of the model, or of the piece (``of_piece``), in a ``sentence``.
 
     ``breaks``: that is wrong, in an engine that runs the original rightly. ``operators`` are those of what becomes of
@@ -279,7 +276,7 @@ class TransformationSeen:
 
 
 @dataclass(frozen=True, kw_only=True)
-class ReleaseChangeSeen:
+class ReleaseChange:
     """Two releases between which the answer changes, in words; ``right`` is the one without the failure.
 
     ``engine`` is the spec that runs it. ``verified``: the original, asked once more, says the same of both.
@@ -292,7 +289,7 @@ class ReleaseChangeSeen:
 
 
 @dataclass(frozen=True, kw_only=True)
-class ReleasesSeen:
+class ReleaseFacts:
     """Which release of the engine's ``package`` broke the model, or mended it, in a sentence: ``text``.
 
     ``doubt`` is what makes the answer worth less. ``complete``: it was searched to the end.
@@ -300,7 +297,7 @@ class ReleasesSeen:
 
     package: str
     text: str
-    changes: tuple[ReleaseChangeSeen, ...] = ()
+    changes: tuple[ReleaseChange, ...] = ()
     doubt: str = ""
     complete: bool = True
 
@@ -311,7 +308,7 @@ class ReleasesSeen:
 
 
 @dataclass(frozen=True, kw_only=True)
-class ChangeSeen:
+class RightChange:
     """A change with which the whole model is right, verified: a setting, or another model.
 
     ``engine`` is the spec with it, ``nodes`` how many nodes of the original are changed. ``latency`` is how many times
@@ -327,14 +324,14 @@ class ChangeSeen:
 
 
 @dataclass(frozen=True, kw_only=True)
-class ChangesSeen:
+class ChangeFacts:
     """The best changes that make the whole model right, the best one first, and why others of settings do not.
 
     ``rejected`` are engines with settings that pass the check and are not right, with the reason. ``doubt`` says whose
     word it is that they are right, if only one engine says so.
     """
 
-    best: tuple[ChangeSeen, ...] = ()
+    best: tuple[RightChange, ...] = ()
     rejected: tuple[tuple[str, str], ...] = ()
     doubt: str = ""
 
@@ -343,9 +340,9 @@ class ChangesSeen:
 class FurtherFacts:
     """What is asked last; None where a question has no answer."""
 
-    transformation: TransformationSeen | None = None
-    changes: ChangesSeen | None = None
-    releases: ReleasesSeen | None = None
+    transformation: TransformationFacts | None = None
+    changes: ChangeFacts | None = None
+    releases: ReleaseFacts | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -355,15 +352,15 @@ class KnownFacts:
     ``variation`` is what may vary in the piece, in a sentence; "" where nothing was varied.
     """
 
-    compared: ComparisonSeen | None = None
-    failure: FailureSeen | None = None
-    rounding: RoundingSeen | None = None
-    steadiness: SteadinessSeen | None = None
-    piece: PieceFound | None = None
-    known: KnownFailureSeen | None = None
-    layers: LayersSeen | None = None
-    settings: SettingsSeen | None = None
-    precision: PrecisionSeen | None = None
+    compared: EngineComparison | None = None
+    failure: ModelFailure | None = None
+    rounding: RoundingFacts | None = None
+    steadiness: Steadiness | None = None
+    piece: FailingPiece | None = None
+    known: KnownBug | None = None
+    layers: LayerFacts | None = None
+    settings: SettingFacts | None = None
+    precision: PrecisionFacts | None = None
     variation: str | None = None
     further: FurtherFacts = field(default_factory=FurtherFacts)
 
@@ -378,7 +375,7 @@ class KnownFacts:
         return self.compared.rows[0] if self.compared is not None and self.compared.rows else ()
 
     @property
-    def failed(self) -> FailureSeen:
+    def failed(self) -> ModelFailure:
         """How the model fails, where it is known to."""
         assert self.failure is not None
         return self.failure
@@ -409,7 +406,7 @@ class KnownFacts:
         return self.steadiness is not None and self.steadiness.is_flaky
 
     @property
-    def mending_switches(self) -> tuple[SwitchSeen, ...]:
+    def mending_switches(self) -> tuple[MendingSwitch, ...]:
         """The changes of settings with which the original passes."""
         switches = self.settings.switches if self.settings is not None else ()
         return tuple(switch for switch in switches if switch.mends_original)

@@ -8,7 +8,7 @@ from pathlib import Path
 from biopsy.checks.command_line import OwnRun, parse
 from biopsy.checks.words import as_word
 from biopsy.diagnosis.context import UNABLE
-from biopsy.diagnosis.facts import FailureSeen, KnownFacts, StepReport, SwitchSeen
+from biopsy.diagnosis.facts import KnownFacts, MendingSwitch, ModelFailure, StepReport
 from biopsy.diagnosis.question import (
     DiagnosisQuestion,
     Words,
@@ -163,7 +163,7 @@ def _suspect(facts: KnownFacts) -> str:
     return "the check" if suspect is None else full_title(suspect, facts.versions.get(suspect, ""))
 
 
-def _trusted(failure: FailureSeen) -> str:
+def _trusted(failure: ModelFailure) -> str:
     return "what is expected" if failure.trusted is None else full_title(failure.trusted, "")
 
 
@@ -325,7 +325,7 @@ def workarounds_of(facts: KnownFacts, question: DiagnosisQuestion) -> Iterator[W
         yield Workaround(text=f"Another engine: {failure.trusted} runs it.", line=line)
 
 
-def _of_switch(switch: SwitchSeen, facts: KnownFacts, question: DiagnosisQuestion) -> Workaround:
+def _of_switch(switch: MendingSwitch, facts: KnownFacts, question: DiagnosisQuestion) -> Workaround:
     """A switch, with what a closer look has said: how much slower the model is with it, or that it is not right."""
     exact = ", and errs no more than by rounding" if switch.right_by_float64 else ""
     more, changes = "", facts.further.changes
@@ -337,7 +337,7 @@ def _of_switch(switch: SwitchSeen, facts: KnownFacts, question: DiagnosisQuestio
         elif latencies and latencies[0]:
             more = f"; it takes {latencies[0]}"
     what = f"{series(switch.optimizers)} off" if switch.optimizers else switch.text.removeprefix("with ")
-    assigned = [f"{name}={value}" for name, value in switch.environment if can_be_typed(value)]
+    assigned = [f"{name}={value}" for name, value in switch.change.environment.items() if can_be_typed(value)]
     prefix = f"{line_of(['env', *assigned])} " if assigned else ""
     line = f"{prefix}{_line(_with_engine(switch.engine, facts, question), question.model)}"
     return Workaround(text=f"{what}: the model passes{exact}{more}.", line=line)

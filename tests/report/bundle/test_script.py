@@ -6,11 +6,11 @@ from typing import Any
 
 import numpy as np
 import pytest
-from biopsy.comparison.compare import compare_output, compare_tensors
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 
+from biopsy.comparison.compare import compare_output, compare_tensors
 from biopsy.comparison.tolerance import Criteria, Limit, Metric, Stat, Tolerance
 from biopsy.findings.bundle import engine_script
 from biopsy.findings.bundle.issue import regression_test

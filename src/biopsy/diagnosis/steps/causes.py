@@ -27,14 +27,14 @@ from biopsy.diagnosis.context import (
     passes,
 )
 from biopsy.diagnosis.facts import (
-    ChangeSeen,
-    ChangesSeen,
+    ChangeFacts,
     KnownFacts,
-    ReleaseChangeSeen,
-    ReleasesSeen,
-    SettingsSeen,
-    SwitchSeen,
-    TransformationSeen,
+    MendingSwitch,
+    ReleaseChange,
+    ReleaseFacts,
+    RightChange,
+    SettingFacts,
+    TransformationFacts,
 )
 from biopsy.diagnosis.question import (
     DiagnosisQuestion,
@@ -128,7 +128,7 @@ def settings(facts: KnownFacts, context: StepContext) -> StepAnswer:
     return StepAnswer(replace(facts, settings=seen), line)
 
 
-def _with_switches(facts: KnownFacts, context: StepContext, *, of_piece: bool) -> SettingsSeen:
+def _with_switches(facts: KnownFacts, context: StepContext, *, of_piece: bool) -> SettingFacts:
     """What ``debug flags`` finds of a model, each switch tried on the original."""
     question, template = context.question, template_of(facts, context.question, of_piece=of_piece)
     model, weights = question.model, question.weights_folder
@@ -137,14 +137,14 @@ def _with_switches(facts: KnownFacts, context: StepContext, *, of_piece: bool) -
     with contextlib.closing(varied_check(template, str(context.candidate))) as varied:
         flags = find_switches(varied, model, question.judging.rules, context.bounded, weights)
     context.keep(SETTINGS_REPORT, settings_tree(flags, template.spec.text, create(template.spec).version()))
-    return SettingsSeen(
+    return SettingFacts(
         tried=len(flags.tried),
         switches=tuple(_tried(switch, facts, context) for switch in flags.switches[:_MOST_SWITCHES]),
         complete=flags.complete and len(flags.switches) <= _MOST_SWITCHES,
     )
 
 
-def _tried(switch: Switch, facts: KnownFacts, context: StepContext) -> SwitchSeen:
+def _tried(switch: Switch, facts: KnownFacts, context: StepContext) -> MendingSwitch:
     """A switch, tried on the original in fresh processes, and held against float64 where values are compared.
 
     Of a flaky failure so many runs must pass that all of them do by luck in less than one case in a hundred.
@@ -157,15 +157,8 @@ def _tried(switch: Switch, facts: KnownFacts, context: StepContext) -> SwitchSee
     exact = False
     if failure.is_of_values and context.question.check is None:
         exact = _passes(switch.change, CheckTemplate(noise_words(changed, context), template.spec), context, 1)
-    return SwitchSeen(
-        text=switch.text,
-        engine=changed,
-        environment=tuple(switch.change.environment.items()),
-        optimizers=switch.optimizers,
-        verified=switch.verified,
-        mends_original=mends or (exact and changed == failure.trusted),
-        right_by_float64=exact,
-    )
+    mends = mends or (exact and changed == failure.trusted)
+    return MendingSwitch(**vars(switch), engine=changed, mends_original=mends, right_by_float64=exact)
 
 
 def _passes(change: SettingChange, template: CheckTemplate, context: StepContext, runs: int) -> bool:
@@ -208,20 +201,14 @@ def changes(facts: KnownFacts, context: StepContext) -> StepAnswer:
     question = context.question
     if question.effort.downloads:
         context.begin_step(_SHARE_BEFORE_RELEASES)
-    switches: dict[str, tuple[str, SettingChange]] = {}
-    before = parse_spec(facts.failed.suspect or "").settings
-    for switch in facts.mending_switches:
-        now = parse_spec(switch.engine).settings
-        changed = {name: value or "" for name, value in now.items() if name not in before or before[name] != value}
-        change = SettingChange(changed, dict(switch.environment))
-        switches[change.text] = switch.engine, change
-    known = [change for _, change in switches.values()]
+    engines = {switch.change.text: switch.engine for switch in facts.mending_switches}
+    known = [switch.change for switch in facts.mending_switches]
     result = find_workarounds(_workaround_question(facts, context), context.listener, known)
     context.keep(CHANGES_REPORT, workarounds_tree(result, question.index))
     rejected = {each.text: each.reason for each in result.tried if each.kind == "setting" and not each.right}
-    seen = ChangesSeen(
+    seen = ChangeFacts(
         best=tuple(
-            ChangeSeen(
+            RightChange(
                 kind=change.kind,
                 text=change.text,
                 engine=change.engine,
@@ -231,7 +218,7 @@ def changes(facts: KnownFacts, context: StepContext) -> StepAnswer:
             )
             for change in result.best
         ),
-        rejected=tuple((switches[text][0], reason) for text, reason in rejected.items() if text in switches),
+        rejected=tuple((engines[text], reason) for text, reason in rejected.items() if text in engines),
         doubt="" if result.trust.confirmed_by else f"what is right is what {result.trust.reference} gives",
     )
     best = "; ".join(each.text for each in seen.best)
@@ -302,11 +289,11 @@ def transformation(facts: KnownFacts, context: StepContext) -> StepAnswer:
     try:
         findings = find_transformation(question, context.bounded)
     except errors.OriginalPasses as error:
-        seen = TransformationSeen(tool=question.tool.text, sentence=error.message, breaks=False)
+        seen = TransformationFacts(tool=question.tool.text, sentence=error.message, breaks=False)
         return StepAnswer(facts.also(transformation=seen), f"no: {error.message}")
     context.keep(TRANSFORMATION_REPORT, findings.as_json())
     nodes, made = findings.piece.nodes, [node.partition(" ")[0] for node in findings.piece.made]
-    seen = TransformationSeen(
+    seen = TransformationFacts(
         tool=f"{findings.tool} {findings.release}".strip(),
         sentence=findings.sentence,
         breaks=True,
@@ -402,11 +389,11 @@ def releases(facts: KnownFacts, context: StepContext) -> StepAnswer:
     findings = search.found
     context.keep(RELEASES_REPORT, findings.as_json())
     borders = [(border, border.before if border.broke else border.after) for border in findings.borders]
-    seen = ReleasesSeen(
+    seen = ReleaseFacts(
         package=findings.package,
         text=findings.text,
         changes=tuple(
-            ReleaseChangeSeen(
+            ReleaseChange(
                 text=border.text,
                 right=right.version,
                 engine=template.changed(SettingChange({RELEASE: right.version})).text,

@@ -14,7 +14,7 @@ from biopsy.checks.judge import signature_of
 from biopsy.checks.outcome import Judged, Outcome
 from biopsy.comparison.mismatch import error_size, error_text
 from biopsy.diagnosis.context import StepAnswer, StepContext, asked, fails, passes
-from biopsy.diagnosis.facts import ComparisonSeen, FailureReport, FailureSeen, FaultBeforeEngines, KnownFacts
+from biopsy.diagnosis.facts import EngineComparison, FailureReport, FaultBeforeEngines, KnownFacts, ModelFailure
 from biopsy.diagnosis.question import Words, larger, of_same_size, shape_words, shapes_of, with_inputs
 from biopsy.engines.registry import PLAIN, parse_spec
 from biopsy.model.nodes import random_words
@@ -66,7 +66,7 @@ class _Look:
     passed: list[str] = field(default_factory=list)
     not_compared: list[str] = field(default_factory=list)
 
-    def failure(self) -> FailureSeen | None:
+    def failure(self) -> ModelFailure | None:
         """How the model fails: by the check of the user, a comparison of engines, NaN, or in one of many runs."""
         question = self.context.question
         if question.check is not None:
@@ -122,7 +122,7 @@ class _Look:
             done = number
         self.passed.append(text.format(done))
 
-    def _by_check(self, check: Words) -> FailureSeen | None:
+    def _by_check(self, check: Words) -> ModelFailure | None:
         """The failure of a check of the user's; one that is ``biopsy run`` also writes its report."""
         command, engines, words = parse(check), self.context.question.engines, check
         if isinstance(command, OwnRun) and _REPORT_OPTION not in command.words:
@@ -136,7 +136,7 @@ class _Look:
                 return failure_of(run, check, trusted=trusted, suspect=suspect)
         return None
 
-    def _blamed(self, engines: Sequence[str], run: Judged) -> FailureSeen | None:
+    def _blamed(self, engines: Sequence[str], run: Judged) -> ModelFailure | None:
         """Whose failure a run of engines is; nothing if only an engine fails that nobody asked about."""
         said, words_of = run.evidence.verdict, self.context.question.original_words
         if said.stage != "compare":
@@ -149,7 +149,7 @@ class _Look:
                 run, words = fewer, words_of(pair)
         return failure_of(run, words, trusted=pair[0] if len(pair) > 1 else None, suspect=suspect)
 
-    def _refused(self, engines: Sequence[str], run: Judged) -> FailureSeen | None:
+    def _refused(self, engines: Sequence[str], run: Judged) -> ModelFailure | None:
         """Which engine cannot load, build or run the model: each is asked alone.
 
         If each of them does, the failure is flaky, or they do not go together: it is that of the engine that the run
@@ -179,7 +179,7 @@ class _Look:
         text = f"every engine that was tried fails on the model: {', '.join(failing)}"
         return replace(failure, fault=FaultBeforeEngines(kind="refused", every=tuple(failing), text=text))
 
-    def _not_finite(self) -> FailureSeen | None:
+    def _not_finite(self) -> ModelFailure | None:
         """NaN, which no comparison sees, in an output of the engines that agree: the model or its inputs make it."""
         question = self.context.question
         engines = tuple(dict.fromkeys(engine for row in self.rows for engine in row)) or question.engines
@@ -207,11 +207,11 @@ def _names(engines: Iterable[str]) -> set[str]:
     return {parse_spec(engine).name for engine in engines}
 
 
-def failure_of(run: Judged, check: Words, *, trusted: str | None, suspect: str | None) -> FailureSeen:
+def failure_of(run: Judged, check: Words, *, trusted: str | None, suspect: str | None) -> ModelFailure:
     """The record of a run that fails."""
     evidence, said = run.evidence, run.evidence.verdict
     size = error_size(said.mismatches, said.rounding)
-    return FailureSeen(
+    return ModelFailure(
         check=check,
         said=FailureReport(
             signature=str(signature_of(evidence)) if run.outcome is Outcome.REPRODUCES else run.reason,
@@ -237,7 +237,7 @@ def failing(facts: KnownFacts, context: StepContext) -> StepAnswer:
     elif failure is not None and context.question.check is None:
         failure = _with_larger_inputs(context, failure)
     lists = {key: tuple(getattr(look, key)) for key in ("rows", "passed", "not_compared")}
-    compared = ComparisonSeen(engines=tuple(look.engines.items()), **lists)
+    compared = EngineComparison(engines=tuple(look.engines.items()), **lists)
     known = replace(facts, compared=compared, failure=failure)
     if failure is None:
         return StepAnswer(known, f"no · {' · '.join([*compared.passed, *compared.not_compared])}")
@@ -245,7 +245,7 @@ def failing(facts: KnownFacts, context: StepContext) -> StepAnswer:
     return StepAnswer(known, f"{failure.said.signature}{error}" if failure.fault is None else failure.fault.text)
 
 
-def _with_larger_inputs(context: StepContext, failure: FailureSeen) -> FailureSeen:
+def _with_larger_inputs(context: StepContext, failure: ModelFailure) -> ModelFailure:
     """The failure, with shapes of inputs that do not fail; the inputs' fault if no engine can do with these.
 
     Larger inputs have other values too: it is their size only if other values of the same size fail as well.

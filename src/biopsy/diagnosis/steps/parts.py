@@ -23,13 +23,13 @@ from biopsy.diagnosis.context import (
     asked,
 )
 from biopsy.diagnosis.facts import (
+    FailingPiece,
     FailureReport,
-    FailureSeen,
+    KnownBug,
     KnownFacts,
-    KnownFailureSeen,
-    LayersSeen,
-    PieceFound,
-    PrecisionSeen,
+    LayerFacts,
+    ModelFailure,
+    PrecisionFacts,
 )
 from biopsy.diagnosis.question import feeds_in, path_of, with_inputs, without_weights_folder
 from biopsy.diagnosis.steps.rounding import accused, judged_in_piece, low_precision
@@ -107,7 +107,7 @@ def smallest_piece(facts: KnownFacts, context: StepContext) -> StepAnswer:
     with context.check_for_search(words, jobs) as check:
         reduction = run_job(question.index, check, job, events.both(history, context.listener))
     context.keep(SEARCH_REPORT, search_tree(reduction, history, job.mode))
-    piece = PieceFound(
+    piece = FailingPiece(
         path=str(reduction.output),
         inputs=None if reduction.inputs is None else str(reduction.inputs),
         nodes=reduction.nodes,
@@ -159,7 +159,7 @@ def known_bug(facts: KnownFacts, context: StepContext) -> StepAnswer:
     except Exception as error:  # whatever a strange piece does to a look-up, the diagnosis goes on
         raise errors.BiopsyError(f"the piece could not be looked up: {error}") from error
     context.keep(KNOWN_REPORT, lookup.as_json())
-    known, best = KnownFailureSeen(sentence=lookup.sentence), lookup.best
+    known, best = KnownBug(sentence=lookup.sentence), lookup.best
     if best is not None:
         issue = best.failure.issue if best.failure.origin == ORIGIN else ""
         evidence = "; ".join(best.agreement(lookup.seen))
@@ -231,7 +231,7 @@ def masked_error(facts: KnownFacts, context: StepContext) -> StepAnswer:
     seen = _layers_seen(findings, suspect, of_piece=False, sure=True)
     if not findings.is_masked or not (seen.alone or seen.together):
         return StepAnswer(replace(facts, layers=seen), _line_of_layers(seen))
-    failure = FailureSeen(
+    failure = ModelFailure(
         check=context.question.original_words((trusted, suspect)),
         said=FailureReport(signature="an inner tensor is wrong", engine=suspect, stage="compare", kind="masked"),
         status=0,
@@ -273,7 +273,7 @@ def _examined(
     return findings
 
 
-def _layers_seen(findings: LayerFindings, suspect: str, *, of_piece: bool, sure: bool = False) -> LayersSeen:
+def _layers_seen(findings: LayerFindings, suspect: str, *, of_piece: bool, sure: bool = False) -> LayerFacts:
     """What counts of the findings; ``sure``: only what float64 says is more than rounding."""
 
     def counts(part: LayerFinding | LayerGroup) -> bool:
@@ -282,7 +282,7 @@ def _layers_seen(findings: LayerFindings, suspect: str, *, of_piece: bool, sure:
         return part.rounding_ratio > DEFAULT_RATIO
 
     together = [group for group in findings.groups if counts(group)]
-    return LayersSeen(
+    return LayerFacts(
         alone=tuple(layer.node.label for layer in findings.layers if layer.is_suspect and counts(layer)),
         together=tuple(group.labels for group in together),
         hides=together[0].hides if together else None,
@@ -293,7 +293,7 @@ def _layers_seen(findings: LayerFindings, suspect: str, *, of_piece: bool, sure:
     )
 
 
-def _line_of_layers(seen: LayersSeen) -> str:
+def _line_of_layers(seen: LayerFacts) -> str:
     ended = "" if seen.complete else " · not examined to the end"
     if seen.alone:
         return f"wrong by itself: {first_of(seen.alone, _MOST_LAYERS_SHOWN)}{ended}"
@@ -349,10 +349,10 @@ def high_precision(facts: KnownFacts, context: StepContext) -> StepAnswer:
                 context.listener,
             )
     except errors.HighPrecisionFails:
-        seen, line = PrecisionSeen(low=low, passes=False), "no: it fails with every layer in float32 too"
+        seen, line = PrecisionFacts(low=low, passes=False), "no: it fails with every layer in float32 too"
     else:
         high = tuple(layer.label for layer in result.high)
-        seen = PrecisionSeen(low=low, passes=True, high=high, layers=result.layers, output=str(result.output))
+        seen = PrecisionFacts(low=low, passes=True, high=high, layers=result.layers, output=str(result.output))
         line = f"it passes when all layers are cast to {low} explicitly: no layer needs more"
         if high:
             line = f"it passes with {first_of(high, _MOST_HIGH_SHOWN)} in float32, of {result.layers} layers"

@@ -27,7 +27,7 @@ from biopsy.diagnosis.context import (
     fails,
     passes,
 )
-from biopsy.diagnosis.facts import FailureSeen, KnownFacts, PieceFound, RoundingSeen, SteadinessSeen
+from biopsy.diagnosis.facts import FailingPiece, KnownFacts, ModelFailure, RoundingFacts, Steadiness
 from biopsy.diagnosis.question import (
     DiagnosisQuestion,
     Words,
@@ -85,7 +85,7 @@ def rounding(facts: KnownFacts, context: StepContext) -> StepAnswer:
     """Only float64 may say so."""
     failure, question = facts.failed, context.question
     if failure.is_of_not_finite:
-        seen = _with_who_is_wrong(RoundingSeen(verdicts=()), failure, context)
+        seen = _with_who_is_wrong(RoundingFacts(verdicts=()), failure, context)
         return StepAnswer(replace(facts, rounding=seen, failure=accused(failure, seen)), _line(seen))
     # The inputs of the check, and other random ones of that shape; as many as there is time for, one at least.
     others = (with_other_seed(question.index, question.samples, seed, question.folder) for seed in _MORE_SEEDS)
@@ -103,7 +103,7 @@ def rounding(facts: KnownFacts, context: StepContext) -> StepAnswer:
     verdicts = [run.evidence.verdict.rounding or no_answer for run in runs if fails(run)]
     if not verdicts:
         raise errors.CheckError("it did not fail when it was asked for: see whether it is steady")
-    seen = RoundingSeen(
+    seen = RoundingFacts(
         inputs=len(runs),
         verdicts=tuple(verdict.verdict for verdict in verdicts),
         times=max((verdict.times for verdict in verdicts if verdict.times is not None), default=None),
@@ -118,12 +118,14 @@ def rounding(facts: KnownFacts, context: StepContext) -> StepAnswer:
     return StepAnswer(replace(facts, rounding=seen, failure=failure), _line(seen))
 
 
-def _with_who_is_wrong(seen: RoundingSeen, failure: FailureSeen, context: StepContext) -> RoundingSeen:
+def _with_who_is_wrong(seen: RoundingFacts, failure: ModelFailure, context: StepContext) -> RoundingFacts:
     """The record with what float64 says of each engine by itself: that they differ does not tell which is wrong."""
     return _judged(seen, failure, context, lambda engine: noise_words(engine, context), context.question.model)
 
 
-def judged_in_piece(seen: RoundingSeen, failure: FailureSeen, context: StepContext, piece: PieceFound) -> RoundingSeen:
+def judged_in_piece(
+    seen: RoundingFacts, failure: ModelFailure, context: StepContext, piece: FailingPiece
+) -> RoundingFacts:
     """The record with what float64 says of each engine in the piece: behind many layers, rounding alone may be great.
 
     Where it calls no engine wrong there, the record stays as it was.
@@ -139,8 +141,8 @@ def judged_in_piece(seen: RoundingSeen, failure: FailureSeen, context: StepConte
 
 
 def _judged(
-    seen: RoundingSeen, failure: FailureSeen, context: StepContext, words_of: Callable[[str], Words], model: Path
-) -> RoundingSeen:
+    seen: RoundingFacts, failure: ModelFailure, context: StepContext, words_of: Callable[[str], Words], model: Path
+) -> RoundingFacts:
     """The record with the engines that err by more than rounding; without any where a check of the user's decides."""
     wrong: list[str] = []
     right: list[str] = []
@@ -151,14 +153,14 @@ def _judged(
     return replace(seen, wrong=tuple(wrong), right=tuple(right))
 
 
-def accused(failure: FailureSeen, seen: RoundingSeen) -> FailureSeen:
+def accused(failure: ModelFailure, seen: RoundingFacts) -> ModelFailure:
     """The failure as that of the engine that is wrong, where only the trusted one is."""
     if failure.trusted is None or not seen.blames(failure.trusted, failure.suspect):
         return failure
     return replace(failure, suspect=failure.trusted, trusted=failure.suspect)
 
 
-def _line(seen: RoundingSeen) -> str:
+def _line(seen: RoundingFacts) -> str:
     times = "" if seen.times is None else f" · {seen.times:.3g} times the error of plain float32"
     inputs = f" · {len(seen.verdicts)} of {seen.inputs} sets of inputs fail" if seen.inputs > 1 else ""
     inputs += f" · wrong: {', '.join(seen.wrong)}" if seen.wrong else ""
@@ -173,8 +175,8 @@ def _line(seen: RoundingSeen) -> str:
 
 
 def _with_what_passes(
-    seen: RoundingSeen, failure: FailureSeen, files: Sequence[Path | None], context: StepContext
-) -> RoundingSeen:
+    seen: RoundingFacts, failure: ModelFailure, files: Sequence[Path | None], context: StepContext
+) -> RoundingFacts:
     """The record with the tolerances that pass, and whether a comparison that allows rounding does."""
     command, model = parse(failure.check), context.question.model
     assert isinstance(command, OwnRun)
@@ -229,7 +231,7 @@ def steadiness(facts: KnownFacts, context: StepContext) -> StepAnswer:
         failed += fails(context.run(failure.check, model, description=f"run {runs + 1}"))
         runs += 1
     compares = failure.said.stage == "compare" and context.question.check is None
-    seen = SteadinessSeen(
+    seen = Steadiness(
         failed=failed,
         runs=runs,
         itself=_against_itself(failure, context, _RUNS_OF_ONE if failed < runs else 1) if compares else "",
@@ -242,7 +244,7 @@ def steadiness(facts: KnownFacts, context: StepContext) -> StepAnswer:
     return StepAnswer(replace(facts, steadiness=seen, failure=failure), line)
 
 
-def _against_itself(failure: FailureSeen, context: StepContext, runs: int) -> str:
+def _against_itself(failure: ModelFailure, context: StepContext, runs: int) -> str:
     """That an engine differs from itself in some of so many runs, in words; "" if it does not."""
     question = context.question
     for engine in dict.fromkeys(filter(None, (failure.suspect, failure.trusted))):
@@ -253,7 +255,7 @@ def _against_itself(failure: FailureSeen, context: StepContext, runs: int) -> st
     return ""
 
 
-def _rows(failure: FailureSeen, context: StepContext) -> str:
+def _rows(failure: ModelFailure, context: StepContext) -> str:
     """That an engine gives different answers for equal rows, where the trusted one gives equal ones; "" if not."""
     question, command = context.question, parse(failure.check)
     if failure.trusted is None or failure.suspect is None or not isinstance(command, OwnRun) or not command.input_files:
