@@ -5,7 +5,6 @@ import dataclasses
 from biopsy.diagnosis.facts import (
     ChangeFacts,
     EngineComparison,
-    FurtherFacts,
     KnownFacts,
     ReleaseChange,
     ReleaseFacts,
@@ -40,7 +39,7 @@ def of(seen: KnownFacts, *steps: StepReport) -> Verdict:
 
 
 def with_further(**known: object) -> KnownFacts:
-    return facts(settings=settings(OFF), further=FurtherFacts(**known))  # type: ignore[arg-type]
+    return facts(settings=settings(OFF), **known)
 
 
 def test_a_release_that_broke_it_is_named_and_the_one_before_it_is_a_workaround() -> None:
@@ -98,13 +97,13 @@ def test_whose_word_workarounds_rest_on_is_told() -> None:
 
 def test_a_model_that_passes_and_that_a_tool_breaks_does_not_pass() -> None:
     compared = EngineComparison(rows=(("onnxrt", "reference"),), passed=("they agree",))
-    found = of(KnownFacts(compared=compared, further=FurtherFacts(transformation=BY_TOOL)))
+    found = of(KnownFacts(compared=compared, transformation=BY_TOOL))
     assert found.kind == "fails"
     assert found.text.startswith(
         "slim 1.0 breaks the model (output 'y'). Before that, the model does not fail: they agree"
     )
     right = dataclasses.replace(BY_TOOL, sentence="what slim makes of it is right", breaks=False)
-    assert of(KnownFacts(compared=compared, further=FurtherFacts(transformation=right))).kind == "passes"
+    assert of(KnownFacts(compared=compared, transformation=right)).kind == "passes"
 
 
 def test_what_the_optimizer_makes_of_the_piece_is_evidence() -> None:

@@ -268,7 +268,7 @@ def _pack(bundle: Path, question: DiagnosisQuestion, diagnosis: Diagnosis, repor
         console.warn(f"{bundle} is not written: no failure was found that could be packed")
         return
     notes = [Note(label="found", text=verdict.text)]
-    notes += [Note(label="may vary", text=facts.variation)] if facts.variation else []
+    notes += [Note(label="may vary", text=piece.variation)] if piece is not None and piece.variation else []
     if known is not None and known.reference:
         notes.append(Note(label="known", text=f"{known.reference}: {known.evidence}"))
         links = {known.reference: known.issue} if known.issue else {}

@@ -142,7 +142,7 @@ class _PlanRun:
 
 def diagnosis_sections(diagnosis: Diagnosis, question: DiagnosisQuestion, folder: Path) -> dict[str, Any]:
     """The sections of a diagnosis (docs/reference/report.md); paths are written as seen from ``folder``."""
-    facts, further, piece = diagnosis.facts, diagnosis.facts.further, diagnosis.facts.piece
+    facts, piece = diagnosis.facts, diagnosis.facts.piece
     small, numbers = None, list[int | None]()
     if piece is not None:
         with contextlib.suppress(errors.BiopsyError):  # somebody may have removed or changed it since
@@ -157,7 +157,7 @@ def diagnosis_sections(diagnosis: Diagnosis, question: DiagnosisQuestion, folder
     is_of_whole = (facts.failure is None or facts.is_masked) and not of_piece
     examined = kept(parts.MASKED_REPORT if is_of_whole else parts.LAYERS_REPORT, facts.layers)
     measured = _measured(examined or {}, numbers if of_piece else range(len(question.index.nodes)))
-    is_broken = further.transformation is not None and further.transformation.breaks
+    is_broken = facts.transformation is not None and facts.transformation.breaks
     sections = {
         "verdict": diagnosis.verdict,
         "model": model_tree(question.index, question.model),
@@ -170,11 +170,11 @@ def diagnosis_sections(diagnosis: Diagnosis, question: DiagnosisQuestion, folder
         "run": run_of(question.folder) or None,
         "layers": examined,
         "settings": kept(causes.SETTINGS_REPORT, facts.settings),
-        "transformation": kept(causes.TRANSFORMATION_REPORT, further.transformation) if is_broken else None,
-        "workaround": kept(causes.CHANGES_REPORT, further.changes),
-        "releases": kept(causes.RELEASES_REPORT, further.releases),
+        "transformation": kept(causes.TRANSFORMATION_REPORT, facts.transformation) if is_broken else None,
+        "workaround": kept(causes.CHANGES_REPORT, facts.changes),
+        "releases": kept(causes.RELEASES_REPORT, facts.releases),
         "precision": kept(parts.PRECISION_REPORT, facts.precision),
-        "variation": kept(parts.VARIATION_REPORT, facts.variation),
+        "variation": kept(parts.VARIATION_REPORT, piece and piece.variation),
         "known": kept(parts.KNOWN_REPORT, facts.known),
         "other_failures": None,
         "next": [{"line": text, "why": why} for text, why in next_lines(facts, question)],

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
-from typing import Any, Literal
+from dataclasses import dataclass
+from typing import Literal
 
 from biopsy.findings.verdict import Verdict
 from biopsy.questions.builds.flags import Switch
@@ -166,6 +166,7 @@ class FailingPiece:
     ``kept`` are numbers of nodes of the original. ``stopped`` is the limit that ended the search, so that a smaller
     part may exist; None if no single node can go. ``other_failures`` were met on the way, each so many times.
     ``places`` are the lines of their author's code that its nodes come from, in words, as far as an exporter says.
+    ``variation`` is what may vary in it, in a sentence; "" where nothing was varied, None where that was not asked.
     """
 
     path: str
@@ -179,6 +180,7 @@ class FailingPiece:
     other_failures: tuple[tuple[str, int], ...] = ()
     error_after: str = ""
     places: tuple[str, ...] = ()
+    variation: str | None = None
 
     @property
     def is_one_minimal(self) -> bool:
@@ -337,20 +339,8 @@ class ChangeFacts:
 
 
 @dataclass(frozen=True, kw_only=True)
-class FurtherFacts:
-    """What is asked last; None where a question has no answer."""
-
-    transformation: TransformationFacts | None = None
-    changes: ChangeFacts | None = None
-    releases: ReleaseFacts | None = None
-
-
-@dataclass(frozen=True, kw_only=True)
 class KnownFacts:
-    """All that is known so far; None where a question has no answer.
-
-    ``variation`` is what may vary in the piece, in a sentence; "" where nothing was varied.
-    """
+    """All that is known so far; None where a question has no answer."""
 
     compared: EngineComparison | None = None
     failure: ModelFailure | None = None
@@ -361,8 +351,9 @@ class KnownFacts:
     layers: LayerFacts | None = None
     settings: SettingFacts | None = None
     precision: PrecisionFacts | None = None
-    variation: str | None = None
-    further: FurtherFacts = field(default_factory=FurtherFacts)
+    transformation: TransformationFacts | None = None
+    changes: ChangeFacts | None = None
+    releases: ReleaseFacts | None = None
 
     @property
     def versions(self) -> dict[str, str]:
@@ -410,10 +401,6 @@ class KnownFacts:
         """The changes of settings with which the original passes."""
         switches = self.settings.switches if self.settings is not None else ()
         return tuple(switch for switch in switches if switch.mends_original)
-
-    def also(self, **answers: Any) -> KnownFacts:
-        """The same with answers to what is asked last."""
-        return replace(self, further=replace(self.further, **answers))
 
 
 @dataclass(frozen=True, kw_only=True)

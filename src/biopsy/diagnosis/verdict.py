@@ -55,7 +55,7 @@ def verdict_of(facts: KnownFacts, steps: Sequence[StepReport], question: Diagnos
 
 
 def _without_failure(facts: KnownFacts, question: DiagnosisQuestion) -> tuple[str, str]:
-    compared, layers, tool, samples = facts.compared, facts.layers, facts.further.transformation, question.samples
+    compared, layers, tool, samples = facts.compared, facts.layers, facts.transformation, question.samples
     if compared is None:
         return "unknown", "Whether the model fails is not known: the first question has no answer yet."
     if question.check is None and not compared.rows:
@@ -199,7 +199,8 @@ def _circumstances(facts: KnownFacts) -> Iterator[str]:
 
 def _causes(facts: KnownFacts) -> Iterator[str]:
     """What switches the failure off, which bug it looks like, and which tool or release it comes from."""
-    settings, known, further, mending = facts.settings, facts.known, facts.further, facts.mending_switches
+    settings, known, tool, releases = facts.settings, facts.known, facts.transformation, facts.releases
+    mending = facts.mending_switches
     if settings is not None and settings.tried and not settings.switches:
         yield f"None of the {settings.tried} settings that were tried switches it off."
     if mending and not _sole_optimizer(facts):
@@ -211,11 +212,10 @@ def _causes(facts: KnownFacts) -> Iterator[str]:
         yield f"With larger inputs, {' '.join(facts.failed.passes_with)}, it does not fail."
     if known is not None and known.reference:
         yield f"It {known.sentence}."
-    if further.transformation is not None and not further.transformation.of_piece:
-        text = further.transformation.sentence
-        yield text if further.transformation.breaks else f"{sentence(text).rstrip('.')}."
-    if further.releases is not None and further.releases.is_sure:
-        yield f"{further.releases.text}."
+    if tool is not None and not tool.of_piece:
+        yield tool.sentence if tool.breaks else f"{sentence(tool.sentence).rstrip('.')}."
+    if releases is not None and releases.is_sure:
+        yield f"{releases.text}."
 
 
 def _sole_optimizer(facts: KnownFacts) -> str | None:
@@ -243,7 +243,7 @@ def _certainty(facts: KnownFacts) -> Iterator[str]:
 
 def _certainty_of_causes(facts: KnownFacts) -> Iterator[str]:
     """What is evidence of the causes that were found, and what makes them doubtful."""
-    tool, releases, changes = facts.further.transformation, facts.further.releases, facts.further.changes
+    tool, releases, changes = facts.transformation, facts.releases, facts.changes
     if tool is not None and tool.of_piece and tool.operators:
         yield f"The optimizer turns the piece into {tool.operators}, which is wrong with no optimizer, too."
     if tool is not None and tool.engine_doubted:
@@ -269,7 +269,7 @@ def _left_open(facts: KnownFacts, steps: Sequence[StepReport]) -> Iterator[str]:
     is_precision = facts.precision is not None and bool(facts.precision.high)
     is_of_engine = facts.fault is None and not facts.is_rounding and not is_precision
     was_asked = any(step.name == release_step.name and step.seconds for step in steps)
-    if facts.suspect is not None and is_of_engine and facts.further.releases is None and not was_asked:
+    if facts.suspect is not None and is_of_engine and facts.releases is None and not was_asked:
         yield f"Other releases of {title_of(facts.suspect)} were not tried."
 
 
@@ -328,7 +328,7 @@ def workarounds_of(facts: KnownFacts, question: DiagnosisQuestion) -> Iterator[W
 def _of_switch(switch: MendingSwitch, facts: KnownFacts, question: DiagnosisQuestion) -> Workaround:
     """A switch, with what a closer look has said: how much slower the model is with it, or that it is not right."""
     exact = ", and errs no more than by rounding" if switch.right_by_float64 else ""
-    more, changes = "", facts.further.changes
+    more, changes = "", facts.changes
     if changes is not None:
         rejected = dict(changes.rejected).get(switch.engine)
         latencies = [each.latency for each in changes.best if (each.engine, each.kind) == (switch.engine, "setting")]
@@ -354,7 +354,7 @@ def _of_changes(facts: KnownFacts, question: DiagnosisQuestion) -> Iterator[Work
 
     Changes of settings are told with what has found them.
     """
-    changes, releases = facts.further.changes, facts.further.releases
+    changes, releases = facts.changes, facts.releases
     for change in changes.best if changes is not None else ():
         if change.kind != "setting":
             cost = f", {count(change.nodes, 'node')} changed" if change.nodes else ""

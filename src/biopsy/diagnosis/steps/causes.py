@@ -226,7 +226,7 @@ def changes(facts: KnownFacts, context: StepContext) -> StepAnswer:
     if not best:
         line = f"no change makes the model right ({len(result.tried)} tried)"
     ended = PERSON if result.interrupted else TIME if result.stopped is not None else None
-    return StepAnswer(facts.also(changes=seen), line, ended)
+    return StepAnswer(replace(facts, changes=seen), line, ended)
 
 
 def _workaround_question(facts: KnownFacts, context: StepContext) -> WorkaroundQuestion:
@@ -290,7 +290,7 @@ def transformation(facts: KnownFacts, context: StepContext) -> StepAnswer:
         findings = find_transformation(question, context.bounded)
     except errors.OriginalPasses as error:
         seen = TransformationFacts(tool=question.tool.text, sentence=error.message, breaks=False)
-        return StepAnswer(facts.also(transformation=seen), f"no: {error.message}")
+        return StepAnswer(replace(facts, transformation=seen), f"no: {error.message}")
     context.keep(TRANSFORMATION_REPORT, findings.as_json())
     nodes, made = findings.piece.nodes, [node.partition(" ")[0] for node in findings.piece.made]
     seen = TransformationFacts(
@@ -304,7 +304,7 @@ def transformation(facts: KnownFacts, context: StepContext) -> StepAnswer:
     line = seen.sentence
     if seen.of_piece and made:
         line = f"the optimizer turns {count(len(nodes), 'node')} into {seen.operators}"
-    return StepAnswer(facts.also(transformation=seen), line)
+    return StepAnswer(replace(facts, transformation=seen), line)
 
 
 def _of_optimizer(facts: KnownFacts, context: StepContext) -> TransformationQuestion:
@@ -404,4 +404,4 @@ def releases(facts: KnownFacts, context: StepContext) -> StepAnswer:
         doubt=findings.doubt,
         complete=ended is None,
     )
-    return StepAnswer(facts.also(releases=seen), findings.text, ended)
+    return StepAnswer(replace(facts, releases=seen), findings.text, ended)

@@ -409,4 +409,5 @@ def may_vary(facts: KnownFacts, context: StepContext) -> StepAnswer:
         rest = f" · {count(more, 'condition')} more in {VARIATION_REPORT}" if more else ""
         rest += f" · {count(free, 'feature')} may be anything" if free else ""
         line = f"fails only with: {'; '.join(named)}{rest}"
-    return StepAnswer(replace(facts, variation="" if variation.kept else variation.sentence), line)
+    piece = replace(piece, variation="" if variation.kept else variation.sentence)
+    return StepAnswer(replace(facts, piece=piece), line)
