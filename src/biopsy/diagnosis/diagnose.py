@@ -185,17 +185,19 @@ def diagnosis_sections(diagnosis: Diagnosis, question: DiagnosisQuestion, folder
         others = piece.other_failures
         sections["other_failures"] = [{"reason": reason, "times": times, "model": None} for reason, times in others]
     if piece is not None and small is not None:
-        # The error of each tensor in the whole piece, by its name; of an output with no tensor marked.
-        told = examined or {} if of_piece else {}
-        of_layers = [layer.get("propagated") or layer.get("introduced") for layer in told.get("layers", ())]
-        measured_errors = [error for error in (*of_layers, *told.get("outputs", ())) if error is not None]
-        tensor_errors = {error["tensor"]: error for error in measured_errors}
         sections["piece"] = {
             **file_tree(Path(piece.path), path_of(piece.inputs), folder),
             "failure": {"signature": piece.signature, "reason": piece.error_after or piece.signature},
-            **graph_tree(small, original=question.index, kept=piece.kept, tensor_errors=tensor_errors),
+            **graph_tree(small, original=question.index, kept=piece.kept, tensor_errors=_errors_in(examined, of_piece)),
         }
     return {key: plain(section) for key, section in sections.items()}
+
+
+def _errors_in(examined: Tree | None, of_piece: bool) -> dict[str, Tree]:
+    """The error of each tensor in the whole piece, by its name; of an output with no tensor marked."""
+    known = examined or {} if of_piece else {}
+    of_layers = (layer.get("propagated") or layer.get("introduced") for layer in known.get("layers", ()))
+    return {error["tensor"]: error for error in (*of_layers, *known.get("outputs", ())) if error is not None}
 
 
 def _failure(failure: ModelFailure, rounding: RoundingFacts | None) -> Tree:

@@ -94,10 +94,6 @@ def make_bundle(job: BundleJob) -> Bundle:
         seconds = round(evidence.seconds if evidence.timed_out else _TIMES * evidence.seconds, 1)
         seconds = seconds if evidence.timed_out else max(_LEAST_SECONDS, seconds)
         script, copied, needs_biopsy = _script(job, observation, failure, folder, index, seconds)
-        texts = {**copied.contents, "reproduce.py": script.text().encode()}
-        texts["test_regression.py"] = regression_test(failure.title, script.modules).encode()
-        for name, data in texts.items():
-            write_whole(folder / name, [data])
         names = ["model.onnx", "model.onnx.data", "inputs.npz", "expected.npz", "reproduce.py", "test_regression.py"]
         members = [folder / name for name in (*names, *copied.contents) if (folder / name).exists()]
         write_archive(tried, members)
@@ -112,7 +108,7 @@ def make_bundle(job: BundleJob) -> Bundle:
             failure=failure,
             reproduction=reproduction,
             model=model_text(model),
-            script=texts["reproduce.py"].decode(),
+            script=script.text(),
             versions=versions_tree([] if job.run is None else [engine.label for engine in job.run.engines]),
             excluded=list(exclusions(observation, failure, reproduction, job.found.how_often)),
             found=job.found,
@@ -198,12 +194,12 @@ def _script(
 ) -> tuple[Script, CopiedFiles, str]:
     """The script, files of the check that it needs, and what it cannot ask without biopsy; "" if it can ask all.
 
-    Values are written to ``folder``; what runs longer than ``seconds`` never ends.
+    They are written to ``folder``, with values and a test; what runs longer than ``seconds`` never ends.
     """
     inputs = _written(folder / "inputs.npz", observation.feeds)
     expected = _written(folder / "expected.npz", failure.expected)
     command: CommandLine = job.check.command
-    why = f"what 'biopsy {command.arguments[0]}' tells" if isinstance(command, OwnCommand) else ""
+    script, copied, why = None, CopiedFiles(), ""
     if job.run is not None:
         try:
             script = EngineScript(
@@ -211,14 +207,20 @@ def _script(
             ).script()
         except OnlyBiopsyError as error:
             command, why = unloaded_words(job), str(error)
-        else:
-            return script, CopiedFiles(), ""
-    copied = copied_files(command, job.check.default_name)
-    words = copied.words_of(command, job.check.default_name)
-    if job.run is not None:
-        golden = bool(expected) and bool(job.run.golden)
-        words = list(packed_words(words, inputs=bool(inputs), expected=golden).words)
-    return command_script(failure.title, words, observation.evidence, job.rules, seconds, why), copied, why
+    elif isinstance(command, OwnCommand):
+        why = f"what 'biopsy {command.arguments[0]}' tells"
+    if script is None:
+        copied = copied_files(command, job.check.default_name)
+        words = copied.words_of(command, job.check.default_name)
+        if job.run is not None:
+            golden = bool(expected) and bool(job.run.golden)
+            words = list(packed_words(words, inputs=bool(inputs), expected=golden).words)
+        script = command_script(failure.title, words, observation.evidence, job.rules, seconds, why)
+    texts = {**copied.contents, "reproduce.py": script.text().encode()}
+    texts["test_regression.py"] = regression_test(failure.title, script.modules).encode()
+    for name, data in texts.items():
+        write_whole(folder / name, [data])
+    return script, copied, why
 
 
 def _written(path: Path, samples: Sequence[Feed]) -> list[dict[str, str]]:
