@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from base64 import b64encode
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from hashlib import sha256
 from itertools import chain
 from pathlib import Path
@@ -141,12 +141,11 @@ def _marks(sections: Sequence[Section]) -> dict[str, dict[str, Any]]:
     def text(lines: Sequence[str]) -> str:
         return cut("\n".join(printable(line) for line in lines), _LONGEST)
 
-    def flat(blocks: Sequence[Block]) -> Iterator[Block]:
-        for block in blocks:
-            yield from chain.from_iterable(block.columns) if isinstance(block, Columns) else [block]
-
     marks: dict[str, dict[str, Any]] = {}
-    for block in (block for section in sections for block in flat(section.blocks)):
+    outer = [each for section in sections for each in section.blocks]
+    for block in (
+        each for shown in outer for each in (chain(*shown.columns) if isinstance(shown, Columns) else [shown])
+    ):
         if isinstance(block, Drawing):
             marks[block.name] = {
                 "x": [mark.x for mark in block.marks],

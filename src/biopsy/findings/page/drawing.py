@@ -147,49 +147,34 @@ class Axis:
         share = (here - low) / (high - low) if high > low else 0.0
         return round(self.begin + share * (self.end - self.begin), 1)
 
-    def ticks(self, most: int = 6) -> list[float]:
-        """Round values within the scale."""
-        return _powers(self.low, self.high, most) if self.logarithmic else _steps(self.low, self.high, most)
+    def ticks(self) -> list[float]:
+        """Round values within the scale, about five of them."""
+        low, high = self.low, self.high
+        if not self.logarithmic:
+            power = 10.0 ** math.floor(math.log10((high - low) / 5)) if high > low else 1.0
+            step = next(factor * power for factor in (1, 2, 5, 10) if factor * power * 5 >= high - low)
+            first, last = math.ceil(low / step - 1e-9), math.floor(high / step + 1e-9)
+            return [number * step for number in range(first, last + 1)] if high > low else [low]
+        first, last = math.ceil(math.log10(low) - 1e-9), math.floor(math.log10(high) + 1e-9)
+        powers = [10.0**power for power in range(first, last + 1, max(1, math.ceil((last - first + 1) / 5)))]
+        if len(powers) >= 3 or high / low > 100:
+            return powers
+        fine = [factor * 10.0**power for power in range(first - 1, last + 1) for factor in (1, 2, 5)]
+        return [value for value in fine if low <= value <= high]
 
 
-def _powers(low: float, high: float, most: int) -> list[float]:
-    first, last = math.ceil(math.log10(low) - 1e-9), math.floor(math.log10(high) + 1e-9)
-    step = max(1, math.ceil((last - first + 1) / most))
-    powers = [10.0**power for power in range(first, last + 1, step)]
-    if len(powers) >= 3 or high / low > 100:
-        return powers
-    fine = [factor * 10.0**power for power in range(first - 1, last + 1) for factor in (1, 2, 5)]
-    return [value for value in fine if low <= value <= high]
-
-
-def _steps(low: float, high: float, most: int) -> list[float]:
-    if not high > low:
-        return [low]
-    rough = (high - low) / most
-    power = 10.0 ** math.floor(math.log10(rough))
-    step = next(factor * power for factor in (1, 2, 5, 10) if factor * power >= rough)
-    first = math.ceil(low / step - 1e-9)
-    return [number * step for number in range(first, math.floor(high / step + 1e-9) + 1)]
-
-
-def frame(
-    across: Axis,
-    up: Axis,
-    names: tuple[str, str],
-    ticks: tuple[Sequence[float], Sequence[float]],
-    left: float | None = None,
-) -> tuple[list[Trace], list[Words]]:
+def frame(across: Axis, up: Axis, names: tuple[str, str], left: float | None = None) -> tuple[list[Trace], list[Words]]:
     """Grid lines and the words at both axes. ``names``: what the axis below and the one at the left are.
 
     ``left`` is the pixel of the axis at the left, if that is not where the one below begins.
     """
     left, bottom, right, top = across.begin if left is None else left, up.begin, across.end, up.end
-    lines = "".join(f"M{left} {up.at(value)}H{right}" for value in ticks[1])
-    lines += "".join(f"M{across.at(value)} {bottom}v4" for value in ticks[0])
-    words = [Words(x=left - 6, y=up.at(value), text=figure(value), anchor="end") for value in ticks[1]]
+    lines = "".join(f"M{left} {up.at(value)}H{right}" for value in up.ticks())
+    lines += "".join(f"M{across.at(value)} {bottom}v4" for value in across.ticks())
+    words = [Words(x=left - 6, y=up.at(value), text=figure(value), anchor="end") for value in up.ticks()]
     words += [
         Words(x=across.at(value), y=bottom + 8, text=figure(value), style="below", anchor="middle")
-        for value in ticks[0]
+        for value in across.ticks()
     ]
     words.append(Words(x=right, y=bottom + 46, text=names[0], style="axis", anchor="end"))
     words.append(Words(x=4, y=top - 14, text=names[1], style="axis"))

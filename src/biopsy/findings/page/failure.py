@@ -176,7 +176,7 @@ def _histogram(place: int, title: str, output: Branch, differences: Branch) -> D
     across = Axis(low=bars[0][0], high=bars[-1][1], begin=140.0, end=606.0, logarithmic=True)
     most = max([*(n for *_, n in bars), zero, 2])
     up = Axis(low=0.5, high=most * 1.3, begin=264.0, end=44.0, logarithmic=True)
-    traces, words = frame(across, up, ("|actual - expected|", "elements"), (across.ticks(5), up.ticks(5)), _LEFT)
+    traces, words = frame(across, up, ("|actual - expected|", "elements"), _LEFT)
     words.append(Words(x=88, y=up.begin + 8, text="0", style="below", anchor="middle"))
     allowed = (output.part("tolerances") or Branch({})).number("atol")
     limit = None if allowed is None or not 0 < allowed < math.inf else across.at(allowed)

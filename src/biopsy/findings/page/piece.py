@@ -270,22 +270,17 @@ def layered(count: int, edges: Sequence[tuple[int, int]]) -> Layout:
 
 def _components(count: int, edges: Sequence[tuple[int, int]]) -> list[tuple[list[int], list[int]]]:
     """The connected parts of a graph: items in ascending order, and the numbers of the edges among them."""
-    root = list(range(count))
-
-    def root_of(item: int) -> int:
-        while root[item] != item:
-            root[item] = root[root[item]]
-            item = root[item]
-        return item
-
+    part = list(range(count))
     for source, target in edges:
-        root[root_of(source)] = root_of(target)
-    members: dict[int, tuple[list[int], list[int]]] = {}
-    for item in range(count):
-        members.setdefault(root_of(item), ([], []))[0].append(item)
-    for number, (source, _) in enumerate(edges):
-        members[root_of(source)][1].append(number)
-    return list(members.values())
+        joined, into = part[source], part[target]
+        part = [into if each == joined else each for each in part]
+    return [
+        (
+            [item for item in range(count) if part[item] == each],
+            [number for number, (source, _) in enumerate(edges) if part[source] == each],
+        )
+        for each in dict.fromkeys(part)
+    ]
 
 
 def _connected(count: int, edges: Sequence[tuple[int, int]]) -> Layout:

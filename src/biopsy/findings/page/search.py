@@ -101,7 +101,7 @@ def _plot(unit: str, title: str, checks: Sequence[Branch], places: Sequence[floa
     across = Axis(low=min(*places, 0.0), high=max(*places, 1e-3), begin=_ACROSS[0], end=_ACROSS[1])
     most = max([*sizes, *(left for left in lefts if left is not None), 2])
     up = Axis(low=1.0, high=most * 1.15, begin=_UP[0], end=_UP[1], logarithmic=True)
-    grid, words = frame(across, up, (unit, "nodes"), (across.ticks(5), up.ticks(5)))
+    grid, words = frame(across, up, (unit, "nodes"))
     known = ((place, left) for place, left in zip(places, lefts, strict=True) if left is not None)
     corners = [(across.at(place), up.at(max(left, 1))) for place, left in known]
     smallest = "".join(f"H{x}V{y}" if at else f"M{x} {y}" for at, (x, y) in enumerate(corners)) or "M0 0"
