@@ -182,11 +182,6 @@ class FailingPiece:
     places: tuple[str, ...] = ()
     variation: str | None = None
 
-    @property
-    def is_one_minimal(self) -> bool:
-        """Whether no single node of it can go."""
-        return self.stopped is None
-
     def joined(self, names: Sequence[str]) -> str:
         """Its nodes, by these names, in one line: with arrows where they are a chain."""
         is_chain = all(sources == ((place - 1,) if place else ()) for place, sources in enumerate(self.reads))

@@ -170,7 +170,7 @@ def _trusted(failure: ModelFailure) -> str:
 def _where(facts: KnownFacts) -> str:
     piece, layers = facts.piece, facts.layers
     if piece is not None:
-        if len(piece.nodes) == 1 and piece.is_one_minimal:
+        if len(piece.nodes) == 1 and piece.stopped is None:
             return f"one node, {piece.nodes[0]}"
         operators = [node.partition(" ")[0] for node in piece.nodes]
         return piece.joined(operators) if len(operators) <= _MOST_NODES else f"{len(operators)} nodes (piece.onnx)"
@@ -237,7 +237,7 @@ def _certainty(facts: KnownFacts) -> Iterator[str]:
     elif rounding is not None and rounding.verdicts and not rounding.is_rounding:
         yield f"Whether it is rounding is not known: {rounding.reason or 'float64 gave no answer'}."
     if piece is not None:
-        how = "no single node of it can go" if piece.is_one_minimal else "a smaller one may exist"
+        how = "no single node of it can go" if piece.stopped is None else "a smaller one may exist"
         yield f"The piece was checked again as it was written, in a process of its own; {how}."
 
 

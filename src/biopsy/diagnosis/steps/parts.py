@@ -125,7 +125,7 @@ def smallest_piece(facts: KnownFacts, context: StepContext) -> StepAnswer:
             rounding = judged_in_piece(rounding, failure, context, piece)
         failure = accused(failure, rounding)
     more = f" and {len(piece.nodes) - _MOST_SHOWN} more" if len(piece.nodes) > _MOST_SHOWN else ""
-    ended = "" if piece.is_one_minimal else f" · stopped by {piece.stopped}: a smaller one may exist"
+    ended = "" if piece.stopped is None else f" · stopped by {piece.stopped}: a smaller one may exist"
     shown = piece.joined(piece.nodes[:_MOST_SHOWN])
     line = f"{len(piece.nodes)} of {count(piece.nodes_before, 'node')}: {shown}{more}{ended}"
     return StepAnswer(replace(facts, piece=piece, rounding=rounding, failure=failure), line)

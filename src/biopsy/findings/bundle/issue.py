@@ -158,7 +158,10 @@ def _operating_system(facts: IssueFacts) -> Iterator[Block]:
 
 def _markdown(block: Block, links: Mapping[str, str]) -> str:
     if isinstance(block, Listing):
-        return _fenced(block)
+        lines = [printable(line) for line in block.lines]
+        longest = max((len(run) for line in lines for run in re.findall("`+", line)), default=0)
+        fence = "`" * max(3, longest + 1)
+        return "\n".join([f"{fence}{block.language}", *lines, fence])
     if isinstance(block, Bullets):
         return "\n".join(f"- {_prose(str(item))}" for item in block.items)
     if isinstance(block, Facts):
@@ -212,14 +215,6 @@ def _inline(text: str) -> str:
     ticks = "`" * (max((len(run) for run in re.findall("`+", plain)), default=0) + 1)
     pad = " " if not plain.strip(" ") or plain[0] in "` " or plain[-1] in "` " else ""
     return f"{ticks}{pad}{plain}{pad}{ticks}"
-
-
-def _fenced(block: Listing) -> str:
-    """Lines of a stranger's as code."""
-    lines = [printable(line) for line in block.lines]
-    longest = max((len(run) for line in lines for run in re.findall("`+", line)), default=0)
-    fence = "`" * max(3, longest + 1)
-    return "\n".join([f"{fence}{block.language}", *lines, fence])
 
 
 def model_text(path: Path) -> str:
