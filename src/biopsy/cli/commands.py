@@ -50,7 +50,7 @@ COMMANDS: tuple[Command, ...] = (
         may_crash=True,
         says_when_it_looks=True,
     ),
-    Command(("diagnose",), "biopsy.cli.diagnose.command", "find out why a model fails, and what avoids it"),
+    Command(("diagnose",), "biopsy.cli.diagnose", "find out why a model fails, and what avoids it"),
     Command(("torch",), "biopsy.cli.torch", "find the line of a PyTorch module that its ONNX model is wrong for"),
     Command(("debug", "reduce"), "biopsy.cli.debug.reduce", "find the smallest part of a model that still fails"),
     Command(("debug", "precision"), "biopsy.cli.debug.precision", "find the layers that need high precision"),

@@ -91,7 +91,7 @@ def execute(args: argparse.Namespace, console: Console) -> int:
     from biopsy.torch.loading import surroundings
 
     with surroundings(is_stdout_ours=args.json):
-        from biopsy.cli.diagnose.command import DiagnosisProgress
+        from biopsy.cli.diagnose import DiagnosisProgress
         from biopsy.torch.diagnosing import diagnose, require_folder
         from biopsy.torch.exporting import dynamic_shapes_of
         from biopsy.torch.loading import named_call

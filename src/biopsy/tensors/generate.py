@@ -72,7 +72,8 @@ def resolve_shapes(
     override, or that ``symbols`` names, that size; else 1. Raises DoesNotFit if an override contradicts the model, or
     if an input's rank is unknown and nobody said it.
     """
-    sizes: dict[object, int] = {**symbols, **symbols_bound(inputs, shapes)}
+    sizes: dict[object, int] = dict(symbols.items())
+    sizes.update(symbols_bound(inputs, shapes))
     resolved = {}
     for name, tensor in inputs.items():
         if name not in shapes and tensor.shape is None:

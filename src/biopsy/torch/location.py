@@ -21,6 +21,7 @@ from biopsy.engines.registry import EngineSpec, create
 from biopsy.engines.worker import Worker
 from biopsy.findings.bundle.job import BundleJob, EarlierFindings, RunQuestion
 from biopsy.findings.bundle.make import make_bundle
+from biopsy.findings.verdict import Note
 from biopsy.model.extract import OutputChoice
 from biopsy.model.index import ModelIndex, index_file
 from biopsy.model.sources import NodeSource, noted_source, source_of_stack
@@ -129,7 +130,8 @@ class Location:
             # Folders of the author's are nobody else's business.
             first = places[0] if places and places[0].file else None
             where = "" if first is None else f" {Path(first.file or '').name}:{first.line}: {first.code}."
-            earlier = EarlierFindings(title=_title(accusation, places), verdict=f"{accusation.text}{where}")
+            note = Note(label="found", text=f"{accusation.text}{where}")
+            earlier = EarlierFindings(title=_title(accusation, places), notes=[note])
             bundle = self._answer("bundle", lambda: self._packed(failing, part, earlier))
             piece = replace(piece, bundle=bundle)
         return Located(accusation=accusation, places=places, values=values, piece=piece)
@@ -214,8 +216,7 @@ class Location:
             run=RunQuestion(
                 engines=[create(failing.engine)],
                 outputs=OutputChoice(),
-                tolerances=failing.asked.tolerances,
-                stats=failing.asked.stats,
+                judge=Judge(failing.asked.tolerances, failing.asked.stats),
                 golden=[failing.golden],
             ),
             inputs=part.inputs,

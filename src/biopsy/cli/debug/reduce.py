@@ -415,7 +415,7 @@ def derived_files(args: argparse.Namespace) -> types.Derived:
 
 def execute(args: argparse.Namespace, console: Console) -> int:
     """Reduce the model; returns 0, or 5 if a limit ended the search; raises what ends with another status."""
-    bundling.require_possible(args)
+    bundling.require_possible(args.bundle, has_check=args.check is not None)
     with other_machines.machines_of(args, console, _NOT_ELSEWHERE) as machines:
         return _execute(args, console, machines)
 
@@ -488,24 +488,24 @@ def _reduced(
         line = resume_line(options.words, REST_OPTIONS, (result.stopped or "").split()[:1])
         say_result(console, result, line, advice, variation)
         if options.bundle is not None:
-            from biopsy.findings.bundle.job import EarlierFindings
+            from biopsy.findings.bundle.job import BundleJob, EarlierFindings
+            from biopsy.findings.verdict import Note
 
             assert options.check is not None
             written = report.as_bytes(status, partial(told, options.bundle))
-            sentence = "" if variation is None else variation.sentence
-            packing = bundling.Packing(
+            notes = [] if variation is None else [Note(label="may vary", text=variation.sentence)]
+            job = BundleJob(
                 target=options.bundle,
                 original=options.model,
                 model=result.output,
+                folder=result.output.parent,
                 check=CommandCheck(options.check, str(options.candidate), options.check_timeout, options.check_memory),
                 rules=options.rules(),
-                own_run=own_run,
                 inputs=result.inputs,
-                words=words,
                 reports={} if words is not None else bundling.reports_of(written, console),  # of the whole original
-                found=EarlierFindings(variation=sentence, how_often=progress.history.how_often),
+                found=EarlierFindings(notes=notes, how_often=progress.history.how_often),
             )
-            bundling.pack(packing, console)
+            bundling.pack(job, own_run, console, words)
         return progress.ended(status, result.nodes)
 
 

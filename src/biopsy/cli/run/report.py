@@ -121,7 +121,7 @@ _STATUS = {"passes": 0, "fails": 1, "unknown": errors.CannotCompare.status}
 
 def sections(options: RunOptions, found: Findings) -> dict[str, Any]:
     """What a report tells of a run."""
-    from biopsy.findings.envelope import EngineRun, run_section
+    from biopsy.findings.answers import EngineRun, run_section
     from biopsy.findings.model import model_tree_of
     from biopsy.findings.report import versions_tree
     from biopsy.findings.verdict import Verdict
