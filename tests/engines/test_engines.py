@@ -56,6 +56,7 @@ def test_the_contract_that_authors_of_plug_ins_can_test_holds(engine: str, tmp_p
     code = """
 import sys
 from pathlib import Path
+from biopsy.testing import check_engine
 check_engine(sys.argv[1], [Path(file).read_bytes() for file in sys.argv[2:]])
 """
     subprocess.run([sys.executable, "-c", code, engine, *files], check=True)
