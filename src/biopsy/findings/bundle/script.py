@@ -20,6 +20,7 @@ from biopsy.checks.outcome import Evidence
 from biopsy.checks.own_program import NAME
 from biopsy.checks.words import names_path
 from biopsy.findings.bundle import script_parts
+from biopsy.findings.bundle.script_parts.failures import TIMEOUT
 from biopsy.processes.reading import read_plain
 from biopsy.text import printable
 
@@ -153,8 +154,6 @@ OWN_MEMBERS = frozenset(
 )
 """Names of what a bundle holds besides files of the check."""
 
-_TIMEOUT = -1000  # as in script_parts/failures.py
-
 
 @dataclass(frozen=True, kw_only=True)
 class CopiedFiles:
@@ -233,7 +232,7 @@ def command_script(
         signature = signature_of(evidence)
         said = {"stage": signature.stage, "kind": signature.kind}
         constants["FAILURE"] = {
-            "status": _TIMEOUT if evidence.timed_out else evidence.status,
+            "status": TIMEOUT if evidence.timed_out else evidence.status,
             "raised": signature.raised[-1].kind.rpartition(".")[2] if signature.raised else "",
             "verdict": {key: value for key, value in said.items() if value},
         }
