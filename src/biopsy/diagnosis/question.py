@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TypeAlias
 
 from biopsy import errors
-from biopsy.checks.command_line import LOAD_INPUTS, PLACEHOLDER, CommandLine, OwnRun, parse
+from biopsy.checks.command_line import LOAD_INPUTS, PLACEHOLDER, OwnRun, parse
 from biopsy.checks.judge import Rules
 from biopsy.checks.own_program import NAME
 from biopsy.checks.words import as_word
@@ -161,12 +161,11 @@ def without_weights_folder(words: Words) -> Words:
 
 def with_engine_place(words: Words, engine: str) -> Words | None:
     """The words with ``{engine}`` where they name an engine, the last one of that spec; None if they do not name it."""
-    command: CommandLine = parse(words)
-    for number, (first, size) in reversed(
-        list(enumerate(command.engine_places if isinstance(command, OwnRun) else ()))
-    ):
-        if command.words[first + size - 1].removeprefix("--engine=").removeprefix("--") == engine:
-            return command.with_engine(number, ENGINE_PLACE)
+    command = parse(words)
+    if isinstance(command, OwnRun):
+        for number, (first, size) in reversed(list(enumerate(command.engine_places))):
+            if command.words[first + size - 1].removeprefix("--engine=").removeprefix("--") == engine:
+                return command.with_engine(number, ENGINE_PLACE)
     return None
 
 
