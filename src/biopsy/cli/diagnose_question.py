@@ -13,7 +13,7 @@ from biopsy.cli.arguments import checks, comparing
 from biopsy.cli.arguments.engines import default_engine
 from biopsy.cli.console import Console
 from biopsy.cli.debug import checking
-from biopsy.cli.diagnose import DiagnoseOptions
+from biopsy.cli.diagnose_options import DiagnoseOptions
 from biopsy.cli.run.options import RunOptions
 from biopsy.diagnosis.evidence import held_folder
 from biopsy.diagnosis.question import (

@@ -38,6 +38,7 @@ _LOCK = f".{STATE}.lock"
 _MOST_BYTES = 64 << 20
 _VERSION = 1
 _FRESH = "--fresh    begins anew"
+_FORM = "2"  # of its facts and steps; what has another one is begun anew
 _MOST_NAMED = 3
 
 
@@ -139,9 +140,8 @@ def identity_of(question: DiagnosisQuestion, check: Check) -> dict[str, str]:
     }
     search = SearchOptions(rules=question.judging.rules, candidate=question.folder / CANDIDATE)
     written = [question.folder / name for name in (STATE, parts.PIECE)]
-    return dict(
-        JournalIdentity(index=question.index, check=check, search=search, options=options, written=written).entries()
-    )
+    identity = JournalIdentity(index=question.index, check=check, search=search, options=options, written=written)
+    return {**dict(identity.entries()), "form of diagnosis.json": _FORM}
 
 
 class EvidenceFile:

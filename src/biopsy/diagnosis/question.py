@@ -161,11 +161,10 @@ def without_weights_folder(words: Words) -> Words:
 def with_engine_place(words: Words, engine: str) -> Words | None:
     """The words with ``{engine}`` where they name an engine, the last one of that spec; None if they do not name it."""
     command = parse(words)
-    if not isinstance(command, OwnRun):
-        return None
-    for number, (first, size) in reversed(list(enumerate(command.engine_places))):
-        if command.words[first + size - 1].removeprefix("--engine=").removeprefix("--") == engine:
-            return command.with_engine(number, ENGINE_PLACE)
+    if isinstance(command, OwnRun):
+        for number, (first, size) in reversed(list(enumerate(command.engine_places))):
+            if command.words[first + size - 1].removeprefix("--engine=").removeprefix("--") == engine:
+                return command.with_engine(number, ENGINE_PLACE)
     return None
 
 

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 
-class Block:
+class DocumentBlock:
     """A part of a section."""
 
     @property
@@ -28,14 +28,14 @@ class Cell:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Facts(Block):
+class Facts(DocumentBlock):
     """Terms and what they are."""
 
     rows: Sequence[tuple[str, Cell | str]]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Grid(Block):
+class Grid(DocumentBlock):
     """Rows below a head. ``folded``: shown when a person asks for it; ``left`` rows are not shown."""
 
     caption: str
@@ -52,7 +52,7 @@ class Grid(Block):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Passage(Block):
+class Passage(DocumentBlock):
     """A paragraph."""
 
     text: str
@@ -60,7 +60,7 @@ class Passage(Block):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Listing(Block):
+class Listing(DocumentBlock):
     """Lines as a program has printed them, or as it is to read them; ``language`` is theirs."""
 
     lines: Sequence[str]
@@ -69,7 +69,7 @@ class Listing(Block):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Bullets(Block):
+class Bullets(DocumentBlock):
     """A list of sentences."""
 
     items: Sequence[Cell | str]
@@ -77,14 +77,14 @@ class Bullets(Block):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Columns(Block):
+class Columns(DocumentBlock):
     """Blocks beside each other where there is room; those of one column stand below each other."""
 
-    columns: Sequence[Sequence[Block]]
+    columns: Sequence[Sequence[DocumentBlock]]
 
 
 @dataclass(frozen=True, kw_only=True)
-class AnsweredQuestion(Block):
+class AnsweredQuestion(DocumentBlock):
     """A question that was asked, and its answer; ``evidence`` is the key of the report that it rests on."""
 
     name: str
@@ -100,4 +100,4 @@ class Section:
 
     name: str
     title: str
-    blocks: Sequence[Block]
+    blocks: Sequence[DocumentBlock]

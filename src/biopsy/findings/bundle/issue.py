@@ -20,7 +20,7 @@ from biopsy.engines.registry import title_of
 from biopsy.findings.bundle.job import BundleJob, EarlierFindings, Observation, RunQuestion
 from biopsy.findings.bundle.reproduction import Reproduction
 from biopsy.findings.bundle.script import docstring
-from biopsy.findings.document import Block, Bullets, Facts, Listing, Passage
+from biopsy.findings.document import Bullets, DocumentBlock, Facts, Listing, Passage
 from biopsy.model.describe import describe
 from biopsy.questions.layers.question import Judge
 from biopsy.tensors.files import read_results
@@ -85,14 +85,14 @@ _NOTES = {
 """How notes of earlier findings are told, by their labels."""
 
 
-def _notes(facts: IssueFacts, *labels: str) -> Iterator[Block]:
+def _notes(facts: IssueFacts, *labels: str) -> Iterator[DocumentBlock]:
     for note in (note for note in facts.found.notes if note.label in labels):
         yield Passage(text=_NOTES[note.label].format(note.text))
         if note.line:
             yield Listing(lines=[printable(note.line)])
 
 
-def _description(facts: IssueFacts) -> Iterator[Block]:
+def _description(facts: IssueFacts) -> Iterator[DocumentBlock]:
     failure = facts.failure
     yield from _notes(facts, "found")
     if failure.message:
@@ -109,7 +109,7 @@ def _description(facts: IssueFacts) -> Iterator[Block]:
         yield Bullets(items=facts.excluded)
 
 
-def _steps(facts: IssueFacts) -> Iterator[Block]:
+def _steps(facts: IssueFacts) -> Iterator[DocumentBlock]:
     yield Passage(text="Unpack the attached files and run 'python reproduce.py':")
     yield Bullets(items=[f"{name!r}, {size_text(size)}" for name, size in facts.sizes.items()])
     yield Passage(text="The model ('model.onnx'):")
@@ -125,11 +125,11 @@ def _steps(facts: IssueFacts) -> Iterator[Block]:
         yield Bullets(items=facts.remarks)
 
 
-def _log(facts: IssueFacts) -> Iterator[Block]:
+def _log(facts: IssueFacts) -> Iterator[DocumentBlock]:
     yield Listing(lines=shortened(facts.reproduction.output.strip(), _MOST_OF_OUTPUT).splitlines())
 
 
-def _environment(facts: IssueFacts) -> Iterator[Block]:
+def _environment(facts: IssueFacts) -> Iterator[DocumentBlock]:
     versions = facts.versions
     names = {"Python": "python", "operating system": "os", "processor": "cpu", "graphics card": "gpu"}
     known = {**versions["packages"], **{name: versions[key] for name, key in names.items()}}
@@ -137,26 +137,26 @@ def _environment(facts: IssueFacts) -> Iterator[Block]:
     yield Facts(rows=[(str(name), str(value)) for name, value in known.items() if value])
 
 
-def _version(facts: IssueFacts) -> Iterator[Block]:
+def _version(facts: IssueFacts) -> Iterator[DocumentBlock]:
     name = facts.failure.engine and facts.failure.engine.name
     versions = [str(each["version"]) for each in facts.versions["engines"] if each["name"] == name and each["version"]]
     yield from (Passage(text=repr(version)) for version in versions[:1])
 
 
-def _device(facts: IssueFacts) -> Iterator[Block]:
+def _device(facts: IssueFacts) -> Iterator[DocumentBlock]:
     options: Mapping[str, Any] = {} if facts.failure.engine is None else facts.failure.engine.options
     wanted = options.get("providers") or options.get("device") or "CPU"
     yield Passage(text=repr(wanted if isinstance(wanted, str) else ", ".join(wanted)))
 
 
-def _operating_system(facts: IssueFacts) -> Iterator[Block]:
+def _operating_system(facts: IssueFacts) -> Iterator[DocumentBlock]:
     yield Passage(text=repr(str(facts.versions["os"])))
 
 
 # Blocks as Markdown, in which no text of a stranger means anything.
 
 
-def _markdown(block: Block, links: Mapping[str, str]) -> str:
+def _markdown(block: DocumentBlock, links: Mapping[str, str]) -> str:
     if isinstance(block, Listing):
         lines = [printable(line) for line in block.lines]
         longest = max((len(run) for line in lines for run in re.findall("`+", line)), default=0)
@@ -231,7 +231,7 @@ def model_text(path: Path) -> str:
 
 # The forms in which trackers of engines want to be told of a bug: headings, and what belongs under each.
 
-FORMS: Mapping[str, Sequence[tuple[str, str | Callable[[IssueFacts], Iterator[Block]]]]] = {
+FORMS: Mapping[str, Sequence[tuple[str, str | Callable[[IssueFacts], Iterator[DocumentBlock]]]]] = {
     "onnxrt": (
         ("Describe the issue", _description),
         ("To reproduce", _steps),

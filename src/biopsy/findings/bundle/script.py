@@ -19,6 +19,7 @@ from biopsy.checks.judge import Rules, signature_of
 from biopsy.checks.outcome import Evidence
 from biopsy.checks.words import NAME, names_path
 from biopsy.findings.bundle import script_parts
+from biopsy.findings.bundle.script_parts.failures import TIMEOUT
 from biopsy.processes.reading import read_plain
 from biopsy.text import printable
 
@@ -152,8 +153,6 @@ OWN_MEMBERS = frozenset(
 )
 """Names of what a bundle holds besides files of the check."""
 
-_TIMEOUT = -1000  # as in script_parts/failures.py
-
 
 @dataclass(frozen=True, kw_only=True)
 class CopiedFiles:
@@ -232,7 +231,7 @@ def command_script(
         signature = signature_of(evidence)
         said = {"stage": signature.stage, "kind": signature.kind}
         constants["FAILURE"] = {
-            "status": _TIMEOUT if evidence.timed_out else evidence.status,
+            "status": TIMEOUT if evidence.timed_out else evidence.status,
             "raised": signature.raised[-1].kind.rpartition(".")[2] if signature.raised else "",
             "verdict": {key: value for key, value in said.items() if value},
         }

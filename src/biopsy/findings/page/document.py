@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from biopsy import errors
-from biopsy.findings.document import Block, Columns, Section
+from biopsy.findings.document import Columns, DocumentBlock, Section
 from biopsy.findings.page import failure, model_map, sections
 from biopsy.findings.page.drawing import Drawing, Graph
 from biopsy.findings.page.piece import piece_blocks
@@ -33,7 +33,7 @@ _TEMPLATES = Path(__file__).parent / "templates"
 _LONGEST = 2000
 """Characters of any text of a page; only command lines, half of which would be others, are never cut."""
 
-_SECTIONS: Sequence[tuple[str, str | None, str, Callable[[Branch], Iterable[Block]]]] = (
+_SECTIONS: Sequence[tuple[str, str | None, str, Callable[[Branch], Iterable[DocumentBlock]]]] = (
     ("torch", "torch", "Lines of the module", sections.module),
     ("steps", None, "What was asked", sections.steps),
     ("piece", "piece", "The failing piece", piece_blocks),

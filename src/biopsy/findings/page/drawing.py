@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from biopsy.findings.document import Block
+from biopsy.findings.document import DocumentBlock
 from biopsy.findings.page.wording import figure
 
 
@@ -69,7 +69,7 @@ class Pointing:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Drawing(Block):
+class Drawing(DocumentBlock):
     """A plot or a map. ``name`` is unique within the page; a ``wide`` one scrolls on a small screen."""
 
     name: str
@@ -118,7 +118,7 @@ class DrawnEdge:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Graph(Block):
+class Graph(DocumentBlock):
     """The piece as boxes and edges."""
 
     title: str

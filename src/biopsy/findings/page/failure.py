@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 
-from biopsy.findings.document import Block, Bullets, Cell, Columns, Grid, Listing, Passage
+from biopsy.findings.document import Bullets, Cell, Columns, DocumentBlock, Grid, Listing, Passage
 from biopsy.findings.page.drawing import Axis, Drawing, Mark, Pointing, Sign, Trace, Words, frame
 from biopsy.findings.page.reading import Branch
 from biopsy.findings.page.sections import outcome_cell
@@ -32,7 +32,7 @@ _MOST_OUTPUTS = 200
 _MOST_LINES = 60
 
 
-def failing(failure: Branch) -> Iterator[Block]:
+def failing(failure: Branch) -> Iterator[DocumentBlock]:
     """How it fails: what the check reported, and how the outputs differ."""
     known = {key: failure.text(key) for key in ("reason", "engine", "stage", "kind", "signature")}
     if known["signature"] == known["reason"]:
@@ -65,7 +65,7 @@ def _share(part: float | None, total: float | None) -> str:
     return "" if part is None else figure(part) + ("" if total is None else f" of {figure(total)}")
 
 
-def ran(run: Branch) -> Iterator[Block]:
+def ran(run: Branch) -> Iterator[DocumentBlock]:
     """The engines that ran, the outputs that were compared, and what noise and values that are not finite say."""
     if engines := run.parts("engines")[:50]:
         columns: dict[str, Column] = {
@@ -143,7 +143,7 @@ _LEFT = 66.0
 """Where the histogram's axis at the left stands: the bar of equal elements is between it and the axis below."""
 
 
-def _differences(run: Branch) -> Iterator[Block]:
+def _differences(run: Branch) -> Iterator[DocumentBlock]:
     """Plots and tables of each output that has its differences told."""
     outputs = [
         (comparison.text("actual") or "?", len(comparison.parts("iterations")), iteration.whole("number"), output, part)

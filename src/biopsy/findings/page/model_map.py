@@ -8,7 +8,7 @@ import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from biopsy.findings.document import Block, Bullets, Cell, Facts, Grid, Passage
+from biopsy.findings.document import Bullets, Cell, DocumentBlock, Facts, Grid, Passage
 from biopsy.findings.page.drawing import Drawing, Mark, Pointing, Sign, Trace
 from biopsy.findings.page.reading import Branch, DamagedReport
 from biopsy.findings.page.sections import outcome_cell
@@ -31,7 +31,7 @@ _NAMES = 400_000
 """Characters of all names together, so that the page stays small."""
 
 
-def map_blocks(whole: Branch) -> Iterator[Block]:
+def map_blocks(whole: Branch) -> Iterator[DocumentBlock]:
     """The whole model as a map."""
     nodes = _nodes(whole)
     if not nodes:
@@ -221,7 +221,7 @@ def _is_wrong(ratio: float | None) -> bool:
 # Which layers are wrong, one by one and together.
 
 
-def layers_blocks(part: Branch) -> Iterator[Block]:
+def layers_blocks(part: Branch) -> Iterator[DocumentBlock]:
     """Which layers are wrong."""
     yield Facts(rows=_layer_facts(part))
     grouped = [each.wholes("nodes") for each in part.parts("groups")]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from biopsy.findings.document import Block, Bullets, Cell, Columns, Grid, Passage
+from biopsy.findings.document import Bullets, Cell, Columns, DocumentBlock, Grid, Passage
 from biopsy.findings.page.drawing import Box, DrawnEdge, Graph, Sign
 from biopsy.findings.page.model_map import Bead, ribbon
 from biopsy.findings.page.reading import Branch
@@ -39,10 +39,10 @@ _MOST_BESIDE = 12
 """Nodes of a piece that leaves room for the facts beside it."""
 
 
-def piece_blocks(piece: Branch) -> Iterator[Block]:
+def piece_blocks(piece: Branch) -> Iterator[DocumentBlock]:
     """The smallest part that still fails."""
     nodes, tensors = piece.parts("nodes"), piece.parts_by_name("tensors")
-    drawn: list[Block] = []
+    drawn: list[DocumentBlock] = []
     if len(nodes) > MOST_BOXES or sum(len(node.texts("inputs")) for node in nodes) > _MOST_EDGES:
         yield Passage(text=f"The piece has {len(nodes)} nodes: each is a dot, read from left to right.")
         writer = {name: place for place, node in enumerate(nodes) for name in node.texts("outputs") if name}
@@ -61,7 +61,7 @@ def piece_blocks(piece: Branch) -> Iterator[Block]:
     for node in nodes:
         operators.setdefault(source_text(node), []).append(cut(node.text("op_type") or "?", 40))
     lines = [f"{', '.join(dict.fromkeys(ops))}: {where}" for where, ops in operators.items() if where]
-    beside: list[Block] = [*_facts(piece)]
+    beside: list[DocumentBlock] = [*_facts(piece)]
     beside += (
         [Bullets(caption="Where it comes from", items=[code(line) for line in lines[:MOST_SHOWN]])] if lines else []
     )
@@ -81,7 +81,7 @@ def piece_blocks(piece: Branch) -> Iterator[Block]:
         yield table("The nodes as a table", nodes, columns, most=MOST_BOXES, folded_above=0, more=left)
 
 
-def _facts(piece: Branch) -> list[Block]:
+def _facts(piece: Branch) -> list[DocumentBlock]:
     size, failure = piece.whole("bytes"), piece.part("failure") or Branch({})
     known = {
         "file": piece.text("path"),

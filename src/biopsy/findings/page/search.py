@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from itertools import groupby
 
-from biopsy.findings.document import Block, Cell, Columns
+from biopsy.findings.document import Cell, Columns, DocumentBlock
 from biopsy.findings.page.drawing import Axis, Drawing, Mark, Pointing, Sign, Trace, Words, frame
 from biopsy.findings.page.reading import Branch
 from biopsy.findings.page.wording import Column, cut, duration, facts, listed, number_of, table
@@ -29,7 +29,7 @@ _SHAPES = {
 _UNKNOWN = ("unknown", "M{x} {y}m-3 0h6", "anything else")
 
 
-def course(search: Branch) -> Iterator[Block]:
+def course(search: Branch) -> Iterator[DocumentBlock]:
     """The section on the search."""
     checks, passes = search.parts("checks"), search.parts("passes")
     if shown := _thinned([check for check in checks if check.whole("nodes") is not None]):

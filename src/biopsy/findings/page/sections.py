@@ -7,7 +7,17 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from biopsy.findings.document import AnsweredQuestion, Block, Bullets, Cell, Columns, Facts, Grid, Listing, Passage
+from biopsy.findings.document import (
+    AnsweredQuestion,
+    Bullets,
+    Cell,
+    Columns,
+    DocumentBlock,
+    Facts,
+    Grid,
+    Listing,
+    Passage,
+)
 from biopsy.findings.page.reading import Branch
 from biopsy.findings.page.wording import (
     MOST_ROWS,
@@ -160,7 +170,7 @@ def _ratios(report: Branch) -> Iterator[float | None]:
 # Questions and answers.
 
 
-def steps(report: Branch) -> Iterator[Block]:
+def steps(report: Branch) -> Iterator[DocumentBlock]:
     """The questions that ``diagnose`` asked."""
     for step in report.parts("steps")[:50]:
         checks, seconds = step.whole("checks"), step.number("seconds")
@@ -175,7 +185,7 @@ def steps(report: Branch) -> Iterator[Block]:
         )
 
 
-def module(part: Branch) -> Iterator[Block]:
+def module(part: Branch) -> Iterator[DocumentBlock]:
     """Where in a PyTorch module it goes wrong: the lines of its author, how far it is off, and what was kept."""
     places = part.parts("places")
     for place in places[:20]:
@@ -197,7 +207,7 @@ def module(part: Branch) -> Iterator[Block]:
     yield from (Passage(text=cut(each, 500), tone="unsure") for each in part.texts("remarks")[:20])
 
 
-def settings(part: Branch) -> Iterator[Block]:
+def settings(part: Branch) -> Iterator[DocumentBlock]:
     """Which settings and optimizers were tried, and which switch the failure off."""
     engine, tried, items = cut(part.text("engine"), 60), part.parts("tried"), list[Cell | str]()
     of_engine = f" of {engine}" if engine else ""
@@ -219,7 +229,7 @@ def settings(part: Branch) -> Iterator[Block]:
         yield table("What was tried", tried, columns, folded_above=12)
 
 
-def transformation(part: Branch) -> Iterator[Block]:
+def transformation(part: Branch) -> Iterator[DocumentBlock]:
     """Both models of the piece, before a tool and after it, and the passes that do it."""
     piece, passes = part.part("piece"), part.part("passes") or Branch({})
     without = passes.text("command") or passes.text("python")
@@ -231,7 +241,7 @@ def transformation(part: Branch) -> Iterator[Block]:
         yield Columns(columns=[[Listing(caption=caption, lines=lines)] for caption, lines in sides])
 
 
-def releases(part: Branch) -> Iterator[Block]:
+def releases(part: Branch) -> Iterator[DocumentBlock]:
     """Which release of a package broke the model, or mended it, and what each answered."""
     items: list[Cell | str] = []
     for border in part.parts("borders")[:50]:
@@ -254,7 +264,7 @@ def releases(part: Branch) -> Iterator[Block]:
         yield table("What was asked", tried, columns, folded_above=20)
 
 
-def precision(part: Branch) -> Iterator[Block]:
+def precision(part: Branch) -> Iterator[DocumentBlock]:
     """Which layers must stay in high precision."""
     low, high, form, total = part.text("low"), part.text("high"), part.text("form"), part.whole("layers")
     chosen = part.parts("high_layers")
@@ -277,7 +287,7 @@ def _source(node: Branch) -> Cell:
     return code(source_text(node))
 
 
-def variation(part: Branch) -> Iterator[Block]:
+def variation(part: Branch) -> Iterator[DocumentBlock]:
     """What may be anything while it still fails, and what must be as it is."""
     if sentence := part.text("sentence"):
         yield Passage(text=_sentence(cut(sentence, 1000)), tone="strong")
@@ -296,7 +306,7 @@ def variation(part: Branch) -> Iterator[Block]:
         yield Passage(text="The search for what may vary was not finished.")
 
 
-def known(part: Branch) -> Iterator[Block]:
+def known(part: Branch) -> Iterator[DocumentBlock]:
     """Which known bugs the piece looks like."""
     sentence, matches = part.text("sentence"), part.parts("matches")[:5]
     if sentence and sentence not in [match.text("sentence") for match in matches]:
@@ -311,7 +321,7 @@ def known(part: Branch) -> Iterator[Block]:
         yield Listing(caption=caption, lines=[cut(line, 300) for line in lines])
 
 
-def workaround(part: Branch) -> Iterator[Block]:
+def workaround(part: Branch) -> Iterator[DocumentBlock]:
     """What makes the model right: the best changes, the cheapest first, their differences, all that was tried."""
     best, tried, other = part.parts("best"), part.parts("tried"), part.text("confirmed_by")
     agrees = f", as {cut(other, 80)} does" if other else "; no engine of another package confirms that"
@@ -353,14 +363,14 @@ def _latency(entry: Branch) -> str:
     return "" if after is None else f"{after:.3g} ms"
 
 
-def others(report: Branch) -> Iterator[Block]:
+def others(report: Branch) -> Iterator[DocumentBlock]:
     """Other failures met on the way."""
     if failures := report.parts("other_failures"):
         model: Column = lambda entry: code(entry.text("model") or "not kept")  # noqa: E731
         yield table("They are failures too", failures, {"reason": "reason", "times": "times", "model": model})
 
 
-def remarks(report: Branch) -> Iterator[Block]:
+def remarks(report: Branch) -> Iterator[DocumentBlock]:
     """What the command had to say on the way."""
     for each in report.parts("remarks")[:MOST_ROWS]:
         sign = "⚠ " if each.flag("warning") else ""
@@ -372,7 +382,7 @@ def remarks(report: Branch) -> Iterator[Block]:
 # What was repeated: runs of a command, and builds of a model.
 
 
-def runs(part: Branch) -> Iterator[Block]:
+def runs(part: Branch) -> Iterator[DocumentBlock]:
     """How often a command failed, and how."""
     known = {"command": " ".join(part.texts("command"))}
     known |= {name: part.text(name) for name in ("iterations", "passed", "failed")}
@@ -385,7 +395,7 @@ def runs(part: Branch) -> Iterator[Block]:
         yield plain_table("How it failed", ["reason", "times", "first"], failures)
 
 
-def builds(part: Branch) -> Iterator[Block]:
+def builds(part: Branch) -> Iterator[DocumentBlock]:
     """How many builds are bad, and which choices of the engine go with them."""
     difference, outcomes = part.part("difference") or Branch({}), part.texts_by_name("outcomes")
     known = {
@@ -415,7 +425,7 @@ def builds(part: Branch) -> Iterator[Block]:
 # What it was found with: the model, and everything that ran it.
 
 
-def surroundings(report: Branch) -> Iterator[Block]:
+def surroundings(report: Branch) -> Iterator[DocumentBlock]:
     """The model and versions."""
     model, versions = report.part("model"), report.part("versions")
     sides: list[list[Facts]] = []
