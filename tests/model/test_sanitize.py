@@ -469,18 +469,17 @@ def test_with_very_many_inputs_of_nodes_folding_infers_no_shapes_and_says_so(mon
 
 
 def test_no_other_pass_begins_once_the_time_is_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    optimizer, ir = folding._load_onnxscript()
-    passes = 0
+    from onnxscript import optimizer
 
-    class Slow:
-        @staticmethod
-        def fold_constants(*args: object, **options: Any) -> object:
-            nonlocal passes
-            passes += 1
-            result = optimizer.fold_constants(*args, **options)
-            options["should_fold"].__self__._until = 0.0
-            return result
+    fold, passes = optimizer.fold_constants, 0
 
-    monkeypatch.setattr(folding, "_load_onnxscript", lambda: (Slow, ir))
+    def slow(*args: Any, **options: Any) -> object:
+        nonlocal passes
+        passes += 1
+        result = fold(*args, **options)
+        options["should_fold"].__self__._until = 0.0
+        return result
+
+    monkeypatch.setattr(optimizer, "fold_constants", slow)
     assert folding.fold_constants(joining_one_constant(2), Path()).startswith("constants may be left: ")
     assert passes == 1

@@ -76,7 +76,7 @@ derived_files = FromTorchOptions.reading(FromTorchOptions.derived)
 def execute(options: FromTorchOptions, console: Console) -> int:
     """Export the module, record its values, and say how many tensors have one."""
     from biopsy.torch import exporting
-    from biopsy.torch.loading import named_call, surroundings
+    from biopsy.torch.calls import named_call, surroundings
     from biopsy.torch.recording import record, require_safetensors
 
     with surroundings():
