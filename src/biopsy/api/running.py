@@ -92,9 +92,11 @@ def run(
     specs = [engines] if isinstance(engines, str) else list(engines or ())
     if not specs or not all(isinstance(spec, str) for spec in specs):
         raise errors.UsageError(f"engines={engines!r}: they are specs, such as 'onnxrt', and one at least")
-    given = model_input(model, folder)
+    path = Path(model) if isinstance(model, str | PathLike) else None
+    data = _serialized(model) if path is None else read_bytes(path)
+    given = ModelInput(data, _weights_folder(model, folder), path)
     if outputs is not None:
-        given = ModelInput(mark_outputs(given.data, outputs), given.folder)
+        given = ModelInput(mark_outputs(data, outputs), given.folder)
     wanted = inputs_of(inputs, iterations, seed, val_range, shapes)
     feeds: Sequence[Feed] | None = None
     results = []
@@ -164,13 +166,6 @@ def _weights_folder(model: Model, folder: Folder) -> Path:
     if folder is not None:
         return Path(folder)
     return Path(model).parent if isinstance(model, str | PathLike) else Path()
-
-
-def model_input(model: Model, folder: Folder) -> ModelInput:
-    """The model as engines take it. Raises UsageError or ModelError if there is none."""
-    path = Path(model) if isinstance(model, str | PathLike) else None
-    data = _serialized(model) if path is None else read_bytes(path)
-    return ModelInput(data, _weights_folder(model, folder), path)
 
 
 def index_of(model: Model, folder: Folder = None) -> ModelIndex:
@@ -344,13 +339,13 @@ def require_arrays(argument: str, feed: Feed) -> None:
             )
 
 
-def fed(inputs: Mapping[str, ValueType | None], wanted: Inputs, stacklevel: int = 3) -> Sequence[Feed]:
+def fed(inputs: Mapping[str, ValueType | None], wanted: Inputs) -> Sequence[Feed]:
     """The feeds that a model takes, with a warning for inputs that are cast."""
     given = feeds_for(inputs, wanted).feeds
     feeds = [checked_feed(feed, inputs, number) for number, feed in enumerate(given)]
     changes = casts(given, feeds)
     if changes:
-        warnings.warn(casts_told(changes), UserWarning, stacklevel=stacklevel)
+        warnings.warn(casts_told(changes), UserWarning, stacklevel=3)
     return feeds
 
 

@@ -16,10 +16,15 @@ from biopsy.cli.arguments.declared import option, switch
 from biopsy.cli.arguments.groups import FACTORY, ModuleOptions
 from biopsy.cli.console import COLUMN, Console
 from biopsy.cli.debug.checking import ended_politely
+from biopsy.cli.diagnose.command import DiagnosisProgress
 from biopsy.cli.report import ReportOption
+from biopsy.findings.report import versions_tree
+from biopsy.findings.verdict import Verdict
 from biopsy.processes.writing import require_writable
 from biopsy.text import first_of, line_of
-from biopsy.torch.facts import TorchDiagnosis
+from biopsy.torch.calls import named_call, surroundings
+from biopsy.torch.exporting import dynamic_shapes_of
+from biopsy.torch.facts import GOLDEN, TorchDiagnosis
 
 _DEFAULT_SUSPECT = "onnxrt"
 _TOLERANCE = "1e-5"
@@ -98,10 +103,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 @TorchOptions.reading
 def execute(options: TorchOptions, console: Console) -> int:
     """Diagnose the module; returns 0 if nothing fails, 1 if something does, 4 if not even that is known."""
-    from biopsy.cli.diagnose.command import DiagnosisProgress
-    from biopsy.torch.calls import named_call, surroundings
     from biopsy.torch.diagnosing import diagnose, require_folder
-    from biopsy.torch.exporting import dynamic_shapes_of
 
     with surroundings(is_stdout_ours=options.json):
         if options.events is not None:
@@ -154,9 +156,6 @@ def _say(console: Console, word: str, found: TorchDiagnosis) -> None:
 
 def _sections(found: TorchDiagnosis) -> Mapping[str, Any]:
     """What a report tells."""
-    from biopsy.findings.report import versions_tree
-    from biopsy.findings.verdict import Verdict
-
     tree = found.as_json()
     return {
         "verdict": Verdict(kind=found.verdict.blame, text=found.verdict.text, certainty=found.verdict.reason or None),
@@ -188,8 +187,6 @@ def _facts(found: TorchDiagnosis) -> Iterator[tuple[str, str]]:
 
 def next_lines(found: TorchDiagnosis) -> Sequence[Advice]:
     """What to type next, each line as it is."""
-    from biopsy.torch.location import GOLDEN
-
     if found.piece is None or found.piece.path is None or found.folder is None:
         return []
     lines = [Advice(line_of(["biopsy", "inspect", "model", as_word(found.piece.path), "--mode=full"]), "what is left")]

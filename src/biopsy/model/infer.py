@@ -50,10 +50,8 @@ def infer_value_infos(model_bytes_without_weights: bytes) -> dict[str, bytes]:
     except DecodeError:
         return {}
     graph = onnx_native.inferred(model).model.graph
-    from onnx import helper
-
     found = {
-        weight.name: helper.make_tensor_value_info(weight.name, weight.data_type, list(weight.dims))
+        weight.name: onnx.helper.make_tensor_value_info(weight.name, weight.data_type, list(weight.dims))
         for weight in graph.initializer
     }
     for infos in (graph.value_info, graph.output, graph.input):
@@ -87,7 +85,6 @@ def without_weights(model: onnx.ModelProto) -> onnx.ModelProto:
     on the way. The copy is valid for inference only.
     """
     import onnx
-    from onnx import helper
 
     light = onnx.ModelProto(ir_version=max(model.ir_version, 4), producer_name=model.producer_name)
     light.opset_import.extend(model.opset_import)
@@ -106,7 +103,7 @@ def without_weights(model: onnx.ModelProto) -> onnx.ModelProto:
         if _is_small(weight):
             graph.initializer.append(weight)
         elif weight.name not in inputs:
-            graph.input.append(helper.make_tensor_value_info(weight.name, weight.data_type, list(weight.dims)))
+            graph.input.append(onnx.helper.make_tensor_value_info(weight.name, weight.data_type, list(weight.dims)))
     return light
 
 

@@ -24,19 +24,12 @@ Run = Callable[[bytes], Mapping[str, TensorType]]
 """Runs a serialized model once, with any inputs; returns the types of its outputs by name."""
 
 
-@dataclass(frozen=True)
-class Frozen:
-    """What ``freeze_inputs`` fixed: sizes of symbolic dimensions; ``conflicts`` are symbols given two sizes."""
-
-    sizes: Mapping[str, int]
-    conflicts: tuple[str, ...]
-
-
-def freeze_inputs(model: onnx.ModelProto, shapes: Mapping[str, Shape]) -> Frozen:
+def freeze_inputs(model: onnx.ModelProto, shapes: Mapping[str, Shape]) -> tuple[str, ...]:
     """Give inputs other shapes; a symbolic dimension that gets a size has it wherever the symbol stands.
 
-    A symbol that is given two sizes is only fixed where it was asked for. If a dimension that had a size gets another
-    one, declared shapes behind it are wrong: they are forgotten, element types stay (see ``refresh_shapes``).
+    If a dimension that had a size gets another one, declared shapes behind it are wrong: they are forgotten, element
+    types stay (see ``refresh_shapes``). Returns the symbols that are given two sizes: each is only fixed where it was
+    asked for.
 
     Raises UsageError for a name that is no input, or is no tensor.
     """
@@ -57,13 +50,12 @@ def freeze_inputs(model: onnx.ModelProto, shapes: Mapping[str, Shape]) -> Frozen
         resized |= declared.shape is not None and not has_rank
         ranked_anew |= not has_rank
         inputs[name].ParseFromString(parts.value_info(name, TensorType(declared.elem, shape)))
-    conflicts = tuple(sorted(symbol for symbol, sizes in found.items() if len(sizes) > 1))
     sizes = {symbol: next(iter(values)) for symbol, values in found.items() if len(values) == 1}
     for info in every_info(model):
         _substitute(info.type, sizes)
     if resized:
         _forget_shapes(model, keep_ranks=not ranked_anew)
-    return Frozen(sizes, conflicts)
+    return tuple(sorted(found.keys() - sizes.keys()))
 
 
 def every_info(model: onnx.ModelProto) -> Iterator[onnx.ValueInfoProto]:

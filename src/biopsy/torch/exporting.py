@@ -150,18 +150,18 @@ def captured(module: Any, state: ModuleState, given: Arguments, dynamic_shapes: 
     Raises CannotCaptureError with what the first of the two says.
     """
     export, config = imported("torch.export"), imported("torch.fx.experimental._config")
+
+    def as_dimension(size: Any) -> Any:
+        """An open size as ``torch.export`` takes it: the exporter to ONNX also takes a name for it."""
+        return export.Dim.DYNAMIC if isinstance(size, str) else size
+
+    shapes = imported("torch.utils._pytree").tree_map(as_dimension, dynamic_shapes)
     first: Exception | None = None
     for strict in (False, True):
         fresh = given.copied()
         try:
             with _quiet(), persons_code(), config.patch(backed_size_oblivious=True):
-                return export.export(
-                    module,
-                    fresh.args,
-                    dict(fresh.kwargs),
-                    dynamic_shapes=_without_names(dynamic_shapes),
-                    strict=strict,
-                )
+                return export.export(module, fresh.args, dict(fresh.kwargs), dynamic_shapes=shapes, strict=strict)
         except Exception as error:
             first = first or error
         finally:
@@ -192,17 +192,6 @@ def translated(program: Any, given: Arguments, dynamic_shapes: Any, **options: A
         while (cause := chain[-1].__cause__) is not None:
             chain.append(cause)
         raise CannotTranslateError([said(one) for one in (chain[1:] or chain)]) from error
-
-
-def _without_names(dynamic_shapes: Any) -> Any:
-    """Shapes as ``torch.export`` takes them: the exporter to ONNX also takes a name for a dimension that is open."""
-    if isinstance(dynamic_shapes, str):
-        return imported("torch.export").Dim.DYNAMIC
-    if isinstance(dynamic_shapes, dict):
-        return {key: _without_names(value) for key, value in dynamic_shapes.items()}
-    if isinstance(dynamic_shapes, list | tuple):
-        return type(dynamic_shapes)(map(_without_names, dynamic_shapes))
-    return dynamic_shapes
 
 
 @contextmanager

@@ -20,6 +20,10 @@ ExporterPart: TypeAlias = Literal["decomposition", "translation", "optimizer"]
 """What of the exporter: operators of the program made of others, their translation, or onnxscript's optimizer."""
 
 
+GOLDEN = "golden.safetensors"
+"""The file of golden values in the folder of a diagnosis."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class ModuleLine:
     """Where in the module's code something comes from. None, or nothing, where nobody wrote that down.

@@ -36,12 +36,10 @@ from biopsy.tensors.results import same_values
 from biopsy.text import count, first_of
 from biopsy.torch.calls import Arguments
 from biopsy.torch.evaluation import Accusation, OnnxModel, Steps, difference
-from biopsy.torch.facts import GoldenCount, ModuleLine, SmallestPiece
+from biopsy.torch.facts import GOLDEN, GoldenCount, ModuleLine, SmallestPiece
 from biopsy.torch.recording import TorchRecording, record
 
 _Found = TypeVar("_Found")
-
-GOLDEN = "golden.safetensors"
 
 LOCATING = {
     "golden": "which tensors has the program a value of?",

@@ -166,7 +166,7 @@ def _change(model: onnx.ModelProto, options: SanitizeOptions, console: Console) 
     if options.toposort:
         sanitize.sort_nodes(model)
     shapes = parse_symbolic_shapes(options.override_input_shapes, "--override-input-shapes")
-    for symbol in sanitize.freeze_inputs(model, shapes).conflicts:
+    for symbol in sanitize.freeze_inputs(model, shapes):
         console.warn(f"the dimension {symbol!r} was given two sizes: it is fixed in the inputs named, and only there")
     types_of = options.types_in_run(options.folder, console)
 
