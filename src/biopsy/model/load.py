@@ -115,7 +115,7 @@ _TEXTS = (
      " the link 'Raw')"),
     (r"(?i)<\?xml|<net\b", "it is XML, such as a model of OpenVINO", "take the ONNX model that it was made from"),
     (r"[{\[](?=\s*([\"\]}{\[]|-?\d))(?=.*\"ir_?[vV]ersion\")", "it is an ONNX model as JSON",
-     line_of(["python", "-P", "-c", _AS_JSON]).replace("{", "{{").replace("}", "}}") + " {file}"),
+     "{reader} {file}"),
     (r"[{\[]\s*([\"\]}{\[]|-?\d)", "it is JSON", f"{_DATA}    if it holds inputs or outputs"),
 )  # fmt: skip
 """The same of text."""
@@ -130,7 +130,8 @@ def refused(path: Path | None, start: bytes, why: str) -> errors.ModelError:
     if path is None or found is None:
         return errors.ModelError(f"the model {path if path is not None else 'in memory'} {why}")
     what, step = found
-    steps = [step.format(file=line_of([str(path)]))] if step else []
+    reader = line_of(["python", "-P", "-c", _AS_JSON])
+    steps = [step.format(file=line_of([str(path)]), reader=reader)] if step else []
     return errors.ModelError(f"the file {path} is no ONNX model: {what}", next_steps=steps)
 
 
