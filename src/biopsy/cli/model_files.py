@@ -19,6 +19,7 @@ from biopsy.cli.arguments.declared import Options, option, switch
 from biopsy.cli.arguments.groups import FallbackInputs, ModelOption, WeightsFileOptions, WeightsFolderOption
 from biopsy.cli.arguments.types import Derived, written_over
 from biopsy.cli.console import Console
+from biopsy.engines.runner import Inputs, casts, casts_told, checked_feed, feeds_for
 from biopsy.model import external, index, load, weights_file
 from biopsy.model.known_names import require_known
 from biopsy.model.tensor_type import TensorType, ValueType
@@ -31,8 +32,6 @@ from biopsy.tensors.results import Feed
 
 if TYPE_CHECKING:
     import onnx
-
-    from biopsy.engines.runner import Inputs
 
 
 class ResultOptions(WeightsFileOptions):
@@ -210,8 +209,6 @@ class FallbackOptions(InferenceOptions, FallbackInputs):
 
         @cache
         def inputs() -> Inputs:
-            from biopsy.engines.runner import Inputs
-
             given = self.given_feeds()
             return Inputs(
                 given=None if given is None else given[:1],
@@ -221,8 +218,6 @@ class FallbackOptions(InferenceOptions, FallbackInputs):
             )
 
         def feed(wanted: Mapping[str, ValueType | None]) -> Feed:
-            from biopsy.engines.runner import casts, casts_told, checked_feed, feeds_for
-
             require_known("--model-input-shapes", "input", shapes, wanted)
             feeds = feeds_for(wanted, inputs()).feeds
             if not feeds:

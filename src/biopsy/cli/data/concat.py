@@ -7,6 +7,7 @@ import argparse
 from biopsy import errors
 from biopsy.cli.console import Console
 from biopsy.cli.data.to_input import JoinOptions
+from biopsy.tensors.files import concatenated, feeds_of, read_container, require_writable, write_feeds, write_results
 from biopsy.text import count
 
 EPILOG = """\
@@ -28,15 +29,6 @@ def configure(parser: argparse.ArgumentParser) -> None:
 @JoinOptions.reading
 def execute(options: JoinOptions, console: Console) -> int:
     """Join the files and say what the result holds."""
-    from biopsy.tensors.files import (
-        concatenated,
-        feeds_of,
-        read_container,
-        require_writable,
-        write_feeds,
-        write_results,
-    )
-
     output = options.output
     require_writable(output)
     containers = {path: read_container(path) for path in options.paths}

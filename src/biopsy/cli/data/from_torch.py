@@ -15,6 +15,9 @@ from biopsy.cli.arguments.types import Derived
 from biopsy.cli.console import Console
 from biopsy.processes.writing import require_writable
 from biopsy.text import count, line_of
+from biopsy.torch import exporting
+from biopsy.torch.calls import named_call, surroundings
+from biopsy.torch.recording import record, require_safetensors
 
 EPILOG = f"""\
 {FACTORY}
@@ -75,10 +78,6 @@ derived_files = FromTorchOptions.reading(FromTorchOptions.derived)
 @FromTorchOptions.reading
 def execute(options: FromTorchOptions, console: Console) -> int:
     """Export the module, record its values, and say how many tensors have one."""
-    from biopsy.torch import exporting
-    from biopsy.torch.loading import named_call, surroundings
-    from biopsy.torch.recording import record, require_safetensors
-
     with surroundings():
         shapes = comparing.parse_symbolic_shapes(options.dynamic_shapes, "--dynamic-shapes")
         usual, output = options.usual_model, options.output

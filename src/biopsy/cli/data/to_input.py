@@ -9,6 +9,7 @@ from pathlib import Path
 from biopsy.cli.arguments import types
 from biopsy.cli.arguments.declared import Options, option
 from biopsy.cli.console import Console
+from biopsy.tensors.files import feeds_of, merge_feeds, read_container, require_writable, write_feeds
 from biopsy.text import count
 
 EPILOG = """\
@@ -39,8 +40,6 @@ def configure(parser: argparse.ArgumentParser) -> None:
 @JoinOptions.reading
 def execute(options: JoinOptions, console: Console) -> int:
     """Merge the files and say what the result holds."""
-    from biopsy.tensors.files import feeds_of, merge_feeds, read_container, require_writable, write_feeds
-
     require_writable(options.output)
     files = []
     for path in options.paths:

@@ -10,9 +10,9 @@ from biopsy import errors
 from biopsy.cli.arguments.declared import option
 from biopsy.cli.console import Console
 from biopsy.cli.model_files import ChangeOptions, InferenceOptions
-from biopsy.model import insertion, sanitize
-from biopsy.model.insertion import AttributeValue, NewNode
+from biopsy.model import sanitize
 from biopsy.model.load import parse
+from biopsy.model.sanitize import AttributeValue, NewNode
 from biopsy.model.walk import schema_of
 from biopsy.text import count, printable
 
@@ -82,7 +82,7 @@ def execute(options: NodeOptions, console: Console) -> int:
     data = options.read()
     model = parse(data, options.model)
     before = sanitize.count_operators(model)
-    insertion.insert(model, node, infers=not options.no_shape_inference)
+    sanitize.insert(model, node, infers=not options.no_shape_inference)
     if not options.no_shape_inference:
         sanitize.refresh_shapes(model)
     opset = next((used.version for used in model.opset_import if used.domain in {"", "ai.onnx"}), None)
@@ -134,13 +134,12 @@ def parse_attribute(word: str) -> tuple[str, AttributeValue]:
     items = [_scalar(item.strip()) for item in text[1:-1].split(",")] if text[1:-1].strip() else []
     if not items:
         raise _wrong(word, "a list without items has no type")
-    if any(isinstance(item, str) for item in items):
-        if not all(isinstance(item, str) for item in items):
-            raise _wrong(word, "a list holds texts or numbers, not both")
-        return name, [str(item) for item in items]
-    if all(isinstance(item, int) for item in items):
-        return name, [int(item) for item in items]
-    return name, [float(item) for item in items]
+    texts = [item for item in items if isinstance(item, str)]
+    numbers = [item for item in items if not isinstance(item, str)]
+    if texts and numbers:
+        raise _wrong(word, "a list holds texts or numbers, not both")
+    whole = [number for number in numbers if isinstance(number, int)]
+    return name, texts or (whole if len(whole) == len(numbers) else [float(number) for number in numbers])
 
 
 def _scalar(text: str) -> int | float | str:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from biopsy.cli.arguments import groups, types
 from biopsy.cli.arguments.comparing import by_name, parse_symbolic_shapes
-from biopsy.cli.arguments.declared import option, switch
+from biopsy.cli.arguments.declared import Options, option, switch
 from biopsy.cli.console import Console
 from biopsy.cli.model_files import ChangeOptions, FallbackOptions
 from biopsy.model import folding, sanitize
@@ -31,18 +31,9 @@ examples:
 _LARGEST_SIZE = (1 << 31) - 1
 
 
-class SanitizeOptions(ChangeOptions, FallbackOptions):
-    """All options of ``surgeon sanitize``."""
+class ChosenOutputs(Options):
+    """What the model returns, and bounds of sizes."""
 
-    override_input_shapes: Sequence[str] | None = option(
-        "--override-input-shapes",
-        "--override-inputs",
-        nargs="+",
-        metavar="NAME:SHAPE",
-        meaning="fix the shapes of inputs; a symbolic dimension gets its size everywhere",
-    )
-    cleanup: bool = switch("--cleanup", meaning="remove unused nodes, weights and functions")
-    toposort: bool = switch("--toposort", meaning="sort the nodes so that each comes after its inputs")
     onnx_outputs: Sequence[str] | None = option(
         "--outputs",
         "--onnx-outputs",
@@ -67,6 +58,16 @@ class SanitizeOptions(ChangeOptions, FallbackOptions):
         meaning="bound the sizes that the model computes from values, by a Min behind them, for engines that plan "
         "memory before; all sizes, or the tensor NAME; with --fold-constants, those that are left after it",
     )
+
+    def choice(self) -> OutputChoice:
+        """The outputs that the model is to have."""
+        names = groups.all_or(self.onnx_outputs)
+        return OutputChoice(names=names, without=self.exclude_outputs, operators=self.outputs_by_type)
+
+
+class FoldingOptions(Options):
+    """How constants are folded, if at all."""
+
     fold_constants: bool = switch(
         "--fold-constants",
         meaning="compute what does not depend on the inputs, and remove what that leaves unused "
@@ -95,22 +96,29 @@ class SanitizeOptions(ChangeOptions, FallbackOptions):
         " (default: results up to 262144 elements, of weights up to 8192)",
     )
 
-    def folding(self) -> folding.Folding:
-        """How constants are folded."""
+    def folding(self, *, infers: bool, ignores_weights: bool) -> folding.Folding:
+        """How constants are folded: whether shapes may be inferred on the way, and weights be missing."""
         return folding.Folding(
             shapes=not self.no_fold_shapes,
-            infers=not (self.no_per_pass_shape_inference or self.no_shape_inference),
+            infers=infers and not self.no_per_pass_shape_inference,
             threshold=self.fold_size_threshold,
-            ignores_weights=self.ignore_external_data,
+            ignores_weights=ignores_weights,
             **({} if self.num_passes is None else {"passes": self.num_passes}),
         )
 
 
-_OF_OUTPUTS = ("onnx_outputs", "outputs_by_type", "exclude_outputs", "set_unbounded_dds_upper_bound")
-_OF_INFERENCE = ("no_shape_inference", "force_fallback_shape_inference", "no_onnxruntime_shape_inference")
-_OF_FOLDING = (
-    "num_passes", "partitioning", "no_fold_shapes", "no_per_pass_shape_inference", "fold_size_threshold",
-)  # fmt: skip
+class SanitizeOptions(ChangeOptions, FallbackOptions, ChosenOutputs, FoldingOptions):
+    """All options of ``surgeon sanitize``."""
+
+    override_input_shapes: Sequence[str] | None = option(
+        "--override-input-shapes",
+        "--override-inputs",
+        nargs="+",
+        metavar="NAME:SHAPE",
+        meaning="fix the shapes of inputs; a symbolic dimension gets its size everywhere",
+    )
+    cleanup: bool = switch("--cleanup", meaning="remove unused nodes, weights and functions")
+    toposort: bool = switch("--toposort", meaning="sort the nodes so that each comes after its inputs")
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -118,11 +126,12 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.epilog = EXAMPLES
     SanitizeOptions.add_groups(parser, "surgeon sanitize")
     SanitizeOptions.add(parser, only=("override_input_shapes", "cleanup", "toposort"))
-    SanitizeOptions.add(parser.add_argument_group("outputs"), only=_OF_OUTPUTS)
+    ChosenOutputs.add(parser.add_argument_group("outputs"))
     group = parser.add_argument_group("shape inference")
-    SanitizeOptions.add(group, only=_OF_INFERENCE)
+    ways = ("no_shape_inference", "force_fallback_shape_inference", "no_onnxruntime_shape_inference")
+    SanitizeOptions.add(group, only=ways)
     SanitizeOptions.add_inputs(group)
-    SanitizeOptions.add(parser.add_argument_group("constants"), only=("fold_constants", *_OF_FOLDING))
+    FoldingOptions.add(parser.add_argument_group("constants"))
 
 
 derived_files = SanitizeOptions.reading(SanitizeOptions.derived)
@@ -132,12 +141,10 @@ derived_files = SanitizeOptions.reading(SanitizeOptions.derived)
 def execute(options: SanitizeOptions, console: Console) -> int:
     """Do what was asked in a fixed order, write, and tell what changed."""
     options.warn_of_idle_options(console, runs=options.force_fallback_shape_inference)
-    for option_ in () if options.fold_constants else options.given(_OF_FOLDING):
+    for option_ in () if options.fold_constants else options.given(FoldingOptions.declared):
         console.warn(f"{option_} has no effect without --fold-constants")
     data = options.read()
-    choice = OutputChoice(
-        names=groups.all_or(options.onnx_outputs), without=options.exclude_outputs, operators=options.outputs_by_type
-    )
+    choice = options.choice()
     model = parse(data if choice.changes_nothing else choose_outputs(data, choice), options.model)
     before = sanitize.count_operators(model)
     _change(model, options, console)
@@ -159,7 +166,7 @@ def _change(model: onnx.ModelProto, options: SanitizeOptions, console: Console) 
     if options.toposort:
         sanitize.sort_nodes(model)
     shapes = parse_symbolic_shapes(options.override_input_shapes, "--override-input-shapes")
-    for symbol in sanitize.freeze_inputs(model, shapes).conflicts:
+    for symbol in sanitize.freeze_inputs(model, shapes):
         console.warn(f"the dimension {symbol!r} was given two sizes: it is fixed in the inputs named, and only there")
     types_of = options.types_in_run(options.folder, console)
 
@@ -171,7 +178,9 @@ def _change(model: onnx.ModelProto, options: SanitizeOptions, console: Console) 
 
     infer()
     if options.fold_constants:
-        left_out = folding.fold_constants(model, options.folder, options.folding())
+        infers, ignores_weights = not options.no_shape_inference, options.ignore_external_data
+        how = options.folding(infers=infers, ignores_weights=ignores_weights)
+        left_out = folding.fold_constants(model, options.folder, how)
         if left_out:
             console.warn(left_out)
         infer()
