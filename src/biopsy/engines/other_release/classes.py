@@ -22,7 +22,7 @@ from biopsy.engines.base import RELEASE_SETTINGS, Engine, Imports
 from biopsy.engines.other_release.remote import RemoteInterpreter, RunnerFork, RunnerProcess
 from biopsy.engines.other_release.wire import GoneError
 from biopsy.processes import own_process
-from biopsy.processes.environments.requirements import normalized
+from biopsy.processes.environments.interpreter import normalized
 from biopsy.processes.reaper import VERDICT_VARIABLE
 from biopsy.processes.watch import signal_name
 
