@@ -251,17 +251,6 @@ def last_words(output: bytes) -> str:
 _LONGEST_FIRST_LINE = 256  # bytes, as much as Linux reads of it
 
 
-def _is_nowhere(word: str) -> bool:
-    """Whether no folder of the PATH is seen to have a program of this name.
-
-    One folder there that may not be searched is what the system then tells of, as of a file without permission.
-    """
-    if "/" in word:
-        return False
-    folders = os.environ.get("PATH", os.defpath).split(os.pathsep)
-    return not any(os.path.isfile(os.path.join(folder, word)) for folder in folders)  # noqa: PTH113, PTH118 -- any word
-
-
 def _script(word: str) -> tuple[Path, str] | None:
     """The text file that a word has run, and the interpreter that its first line names, "" if that is no ``#!`` line.
 
@@ -308,6 +297,10 @@ def cannot_start(words: Sequence[str], error: Exception, given: Sequence[str]) -
     """Why the system could not start ``words``, made of what the user has ``given`` as the check."""
     steps = []
     path, interpreter = _script(words[0]) or (None, "")
+    # One folder of the PATH that may not be searched is what the system tells of, as of a file without permission.
+    folders = os.environ.get("PATH", os.defpath).split(os.pathsep)
+    places = [os.path.join(folder, words[0]) for folder in folders]  # noqa: PTH118 -- any word
+    is_nowhere = "/" not in words[0] and not any(map(os.path.isfile, places))
     wants_interpreter = isinstance(error, PermissionError) or getattr(error, "errno", None) == errno.ENOEXEC
     if path is not None and not interpreter and wants_interpreter:
         reason = f"'{printable(words[0])}' has no #! line, so no program can read it"
@@ -317,7 +310,7 @@ def cannot_start(words: Sequence[str], error: Exception, given: Sequence[str]) -
         reason = f"the first line of '{printable(words[0])}' names '{printable(interpreter)}', which is not there{ends}"
         if ends:
             steps = [line_of(["sed", "-i", r"s/\r$//", as_word(path)]) + "    takes them away"]
-    elif isinstance(error, FileNotFoundError) or (isinstance(error, OSError) and _is_nowhere(words[0])):
+    elif isinstance(error, FileNotFoundError) or (isinstance(error, OSError) and is_nowhere):
         reason, steps = _no_program(words[0], given)
     elif isinstance(error, PermissionError):
         reason = f"'{printable(words[0])}' may not be executed"

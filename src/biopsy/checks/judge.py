@@ -373,17 +373,13 @@ class RunTally:
             return False
         found = Kind(judged.reason, signature_of(judged.evidence), run.number)
         for place, known in enumerate(self.kinds):
-            if self._same(known, found):
+            # The reason tells more than the signature where regular expressions or codes decide.
+            is_alike = self._match == "any" or known.reason == found.reason
+            if is_alike and same_failure(known.signature, found.signature, self._match):
                 self.kinds[place] = replace(known, times=known.times + 1)
                 return False
         self.kinds.append(found)
         return True
-
-    def _same(self, one: Kind, other: Kind) -> bool:
-        """The reason tells more than the signature where regular expressions or codes decide."""
-        if self._match != "any" and one.reason != other.reason:
-            return False
-        return same_failure(one.signature, other.signature, self._match)
 
     @property
     def runs(self) -> int:

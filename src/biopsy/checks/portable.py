@@ -119,10 +119,8 @@ class TaskPacker:
         besides = {*made, *replaced}
         named = [path for each in commands for path in _files_named(each, besides) if path not in models]
         files = {self._place(path): path for path in [*replaced.values(), *models]}
-        for command in commands:
-            files |= self._files(command, named)
-        for path in models:
-            files |= self._weights_of(path)
+        for part in [*(self._files(each, named) for each in commands), *map(self._weights_of, models)]:
+            files |= part
         model = None if task.parts is None else b"".join(task.parts)
         for candidate in [] if is_prepared else candidates:
             if model is not None:
@@ -133,9 +131,15 @@ class TaskPacker:
                 files |= {self._place(candidate): candidate}
             else:
                 model = candidate.read_bytes()
+        if check is not None:  # with the variables of this process that it may look at
+            names = {name for each in commands for path in named for name in self._sent_along(path, each).names}
+            found = variables_of([word for each in commands for word in each.words], names)
+            check = replace(check, environment=tuple({**dict(found), **dict(check.environment)}.items()))
+            if check.builder is not None:
+                check = replace(check, builder=replace(check.builder, environment=found))
         placed = dict.fromkeys([*named, *replaced, *replaced.values(), *models, *made, *candidates])
         portable = PortableTask(
-            check=None if check is None else self._with_variables(check, commands, named),
+            check=check,
             candidate=next(map(self._place, candidates), None),
             model=model,
             places=tuple((str(path), self._place(path)) for path in placed),
@@ -175,15 +179,6 @@ class TaskPacker:
         read = [path, *along.beside.values(), *along.here.values()]
         self._along[path] = {each: state_at(each) for each in read}, along
         return along
-
-    def _with_variables(
-        self, told: PortableCheck, commands: Sequence[CommandCheck], named: Sequence[Path]
-    ) -> PortableCheck:
-        """A check with the variables of this process that it may look at."""
-        names = {name for check in commands for path in named for name in self._sent_along(path, check).names}
-        found = variables_of([word for check in commands for word in check.words], names)
-        ours = replace(told, environment=tuple({**dict(found), **dict(told.environment)}.items()))
-        return ours if told.builder is None else replace(ours, builder=replace(told.builder, environment=found))
 
     def _place(self, path: Path) -> str:
         return f"{self._number(path.parent)}/{path.name}"
@@ -265,17 +260,14 @@ def _files_named(check: CommandCheck, besides: Collection[Path] = ()) -> Iterato
                 raise _cannot_send(path, "no word of the check names it as it stands there")
         elif path.is_dir():
             raise _cannot_send(path, "it is a folder")
-        elif path.is_file() and not _is_binary_program(path):  # each machine has interpreters of its own
+        elif path.is_file():
+            is_program = os.access(path, os.X_OK) and ".so" not in path.suffixes
+            with path.open("rb") as stream:
+                if is_program and stream.read(len(_BINARY)) == _BINARY:
+                    continue  # each machine has interpreters of its own
             if not is_named(path, words):
                 raise _cannot_send(path, "the check names it in more than one way")
             yield path
-
-
-def _is_binary_program(path: Path) -> bool:
-    if not os.access(path, os.X_OK) or ".so" in path.suffixes:
-        return False
-    with path.open("rb") as stream:
-        return stream.read(len(_BINARY)) == _BINARY
 
 
 def _cannot_send(path: Path, why: str) -> errors.UsageError:

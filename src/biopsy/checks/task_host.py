@@ -73,8 +73,13 @@ class TaskHost:
         with self._stop_of(number) as stop:
             try:
                 answer = self._answer(task, received, stop)
-            except (errors.BiopsyError, OSError) as error:
-                answer = Answer(root=str(self._folder), error=as_json(_as_check_error(error)))
+            except (errors.BiopsyError, OSError) as error:  # whatever it is, it says nothing of the model
+                told = error
+                if isinstance(error, OSError):
+                    told = errors.CheckError(f"the check could not be run: {error.strerror or error}")
+                elif not isinstance(error, errors.CheckError):
+                    told = errors.CheckError(error.message, kept=error.kept, next_steps=error.next_steps)
+                answer = Answer(root=str(self._folder), error=as_json(told))
         with self._lock:
             is_stopped = number <= self._unwanted
         return replace(answer, received=self._store.received - before, is_stopped=is_stopped)
@@ -182,15 +187,6 @@ class TaskHost:
         check.timeout, check.memory = told.timeout, told.memory
         replaced = {paths[path]: paths[other] for path, other in told.replaced}
         return check.with_files(replaced) if replaced else check
-
-
-def _as_check_error(error: errors.BiopsyError | OSError) -> errors.BiopsyError:
-    """What is raised here says nothing of the model, whatever it is."""
-    if isinstance(error, errors.CheckError):
-        return error
-    if isinstance(error, errors.BiopsyError):
-        return errors.CheckError(error.message, kept=error.kept, next_steps=error.next_steps)
-    return errors.CheckError(f"the check could not be run: {error.strerror or error}")
 
 
 def _with(check: PortableCheck, made: Prepared) -> PortableCheck:

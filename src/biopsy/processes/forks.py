@@ -213,7 +213,11 @@ class ForkLoop:
                 try:
                     request = self._attend(client)
                 except (OSError, ValueError):
-                    self._part_with(client)
+                    self._clients.remove(client)
+                    client.connection.close()
+                    if client.fork:
+                        end_group(client.fork)
+                        client.reaped(0)
                 else:
                     if request is not None:
                         return request
@@ -265,13 +269,6 @@ class ForkLoop:
         answer = {"pid": client.fork, "generation": generation}
         client.connection.sendall(json.dumps(answer).encode() + b"\n")
         return None
-
-    def _part_with(self, client: _Client) -> None:
-        self._clients.remove(client)
-        client.connection.close()
-        if client.fork:
-            end_group(client.fork)
-            client.reaped(0)
 
 
 class _Client:

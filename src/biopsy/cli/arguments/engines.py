@@ -228,7 +228,7 @@ class PackageOptions(_ReleaseOption, SurroundingOptions):
         """The releases. Raises UsageError for what is none, or for a package that is asked for twice."""
         releases = []
         for text in self.packages:
-            from biopsy.processes.environments.requirements import normalized
+            from biopsy.processes.environments.interpreter import normalized
 
             pinned = _PINNED.fullmatch(text.strip())
             if pinned is None:

@@ -23,20 +23,18 @@ from biopsy.processes.environments.interpreter import (
     INSTALLING_SECONDS,
     Installer,
     Interpreter,
-    installer_for,
-    interpreter_of,
-    python_of,
-)
-from biopsy.processes.environments.releases import available
-from biopsy.processes.environments.requirements import (
     Sources,
     WantedPackage,
     configured,
+    installer_for,
+    interpreter_of,
     names,
     origin_in_variables,
     parsed,
+    python_of,
     without_secrets,
 )
+from biopsy.processes.environments.releases import available
 from biopsy.processes.own_files import InUseError
 from biopsy.processes.process import CannotStartError, run, undisturbed
 from biopsy.processes.watch import Ended, Limits, signal_name

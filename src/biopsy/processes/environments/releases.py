@@ -20,11 +20,12 @@ from packaging.utils import InvalidWheelFilename, parse_wheel_filename
 from packaging.version import Version
 
 from biopsy import errors
-from biopsy.processes.environments.interpreter import Interpreter, interpreter_of
-from biopsy.processes.environments.requirements import (
+from biopsy.processes.environments.interpreter import (
+    Interpreter,
     Sources,
     WantedPackage,
     configured,
+    interpreter_of,
     normalized,
     pinned,
     shown,

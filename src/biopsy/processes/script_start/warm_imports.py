@@ -65,7 +65,9 @@ class WarmImports:
         self._state = state
         self._bare = bare
         self._forks = forks
-        self._places = tuple(os.path.join(place, "") for place in _places_of_libraries())
+        libraries = [os.path.dirname(os.__file__), *site.getsitepackages()]
+        libraries += [site.getusersitepackages()] if site.ENABLE_USER_SITE else []
+        self._places = tuple(os.path.join(place, "") for place in libraries)
         self._deeds = Deeds(self._places)
         self._environment = dict(os.environ)
         self._notes = 0
@@ -114,8 +116,15 @@ class WarmImports:
         """Import what the last fork has noted."""
         if self._note is None:
             return
-        noted = _read_note(*self._note)
-        self._note = None
+        (reading, writing), self._note, said = self._note, None, b""
+        os.close(writing)
+        try:
+            while data := os.read(reading, _LONGEST_NOTE):
+                said += data
+        except BlockingIOError:
+            pass  # something that it started has not ended yet
+        os.close(reading)
+        noted = json.loads(said) if said.endswith(b"\n") else {"libraries": [], "own": []}  # it did not come to that
         self._state["ready"] = True
         names = [name for name in noted["libraries"] if name not in sys.modules]
         if names:
@@ -127,21 +136,17 @@ class WarmImports:
         self._import_all([(name, ()) for name in names])
 
     def _import_all(self, names: list[tuple[str, tuple[str, ...]]]) -> None:
-        if names:
-            self._import_each(names)
-            gc.collect()
-            gc.freeze()  # what is loaded now is shared with the forks, and not copied by their collector's marks
-
-    def _import_each(self, names: list[tuple[str, tuple[str, ...]]]) -> None:
         before = self._surroundings()
         for name, parts in names:
             top = name.partition(".")[0]
-            if top in self._state["left"]:
-                continue
-            try:
-                self._import(name, parts, before)
-            except UnfitError:
-                self._begin_anew(without=top)
+            if top not in self._state["left"]:
+                try:
+                    self._import(name, parts, before)
+                except UnfitError:
+                    self._begin_anew(without=top)
+        if names:
+            gc.collect()
+            gc.freeze()  # what is loaded now is shared with the forks, and not copied by their collector's marks
 
     def _import(self, name: str, parts: tuple[str, ...], before: object) -> None:
         known = set(sys.modules)
@@ -193,7 +198,9 @@ class WarmImports:
     def _surroundings(self) -> tuple[object, ...]:
         """What a module had better not change when it is imported."""
         with open("/proc/self/status", encoding="utf-8") as status:
-            inherited = [_without_signals_of_libc(line) for line in status if line.startswith(_INHERITED)]
+            lines = [line.partition(":") for line in status if line.startswith(_INHERITED)]
+        # Without the signals that the first thread of a process has the C library catch.
+        inherited = [(name, int(bits, 16) & ~_SIGNALS_OF_LIBC) for name, _, bits in lines]
         with open("/proc/self/limits", encoding="utf-8") as limits:
             limited = limits.read()
         hooks = (sys.excepthook, sys.displayhook, sys.stdin, sys.stdout, sys.stderr, sys.gettrace(), sys.getprofile())
@@ -271,17 +278,14 @@ def _leave_note_at_exit(into: int, is_of_library: Callable[[str], bool]) -> None
     atexit.register(leave_note)  # before any other: so it is called last
 
 
-def _places_of_libraries() -> Iterator[str]:
-    """The folders of the standard library and of site-packages."""
-    yield os.path.dirname(os.__file__)
-    yield from site.getsitepackages()
-    if site.ENABLE_USER_SITE:
-        yield site.getusersitepackages()
-
-
 def _leading_imports(script: str, is_found: Callable[[str], bool]) -> Iterator[tuple[str, tuple[str, ...]]]:
     """The imports that a script begins with, up to the first that is not of a library or may do anything else."""
-    for statement in _statements(script):
+    try:
+        with open(script, "rb") as source:
+            tree = compile(source.read(), script, "exec", _ONLY_SYNTAX, dont_inherit=True)
+    except (OSError, SyntaxError, ValueError, RecursionError, MemoryError):
+        return  # it cannot be read, which each fork will tell
+    for statement in tree.body:
         kind = type(statement).__name__
         if kind == "Import":
             found = [(alias.name, ()) for alias in statement.names]
@@ -297,16 +301,6 @@ def _leading_imports(script: str, is_found: Callable[[str], bool]) -> Iterator[t
             yield name, () if "*" in parts else parts
 
 
-def _statements(script: str) -> list[Any]:
-    """The statements of a script; none if it cannot be read: that is told by each fork."""
-    try:
-        with open(script, "rb") as source:
-            tree = compile(source.read(), script, "exec", _ONLY_SYNTAX, dont_inherit=True)
-    except (OSError, SyntaxError, ValueError, RecursionError, MemoryError):
-        return []
-    return list(tree.body)
-
-
 def _is_beside_script(top: str) -> bool:
     """Whether the folder of the script, which is looked into first, has a module of this name."""
     folder = os.path.dirname(os.path.realpath(sys.argv[0]))
@@ -317,30 +311,11 @@ def _is_beside_script(top: str) -> bool:
     return True
 
 
-def _read_note(reading: int, writing: int) -> dict[str, list[str]]:
-    """What a fork has noted; nothing if it did not come to that."""
-    os.close(writing)
-    said = b""
-    try:
-        while data := os.read(reading, _LONGEST_NOTE):
-            said += data
-    except BlockingIOError:
-        pass  # something that it started has not ended yet
-    os.close(reading)
-    return json.loads(said) if said.endswith(b"\n") else {"libraries": [], "own": []}
-
-
 def _says_anything(printed: int) -> bool:
     for stream in (sys.stdout, sys.stderr):
         if stream is not None:
             stream.flush()
     return bool(select.select([printed], [], [], 0)[0])
-
-
-def _without_signals_of_libc(line: str) -> str:
-    """A set of signals, without those that the first thread of a process has the C library catch."""
-    name, _, bits = line.partition(":")
-    return f"{name}: {int(bits, 16) & ~_SIGNALS_OF_LIBC:x}"
 
 
 def _forget_what_was_said(printed: int) -> None:
@@ -353,12 +328,10 @@ def _open_files() -> list[tuple[str, str]]:
     found = []
     for descriptor in sorted(os.listdir("/proc/self/fd")):
         try:
-            link = os.readlink("/proc/self/fd/" + descriptor)
+            found.append((descriptor, os.readlink("/proc/self/fd/" + descriptor)))
         except OSError:
-            continue  # it was the listing itself
-        if link not in _PLAIN_FILES:
-            found.append((descriptor, link))
-    return found
+            pass  # it was the listing itself
+    return [(descriptor, link) for descriptor, link in found if link not in _PLAIN_FILES]
 
 
 # Hears what a module does when it is imported that a look at the process afterwards does not tell.
