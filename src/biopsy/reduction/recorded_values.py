@@ -150,29 +150,32 @@ class Vouching:
 
     def found(self, best: Candidate | None) -> None:
         """Remember a candidate that reproduces, as one to go back to if it rests on nothing doubtful."""
-        if best is not None and not self._is_doubtful(best):
+        if best is not None and not self.is_doubtful(best):
             self._ground = best
-
-    @property
-    def is_open(self) -> bool:
-        """Whether the best so far may turn out to be no result."""
-        return self._is_doubtful(self._driver.best)
 
     def holds(self) -> bool:
         """Whether the best so far may be believed; if not, it is given up, and the search must be run again.
 
         Then nothing is used any more that nobody vouches for. It may cost checks.
         """
-        best = self._driver.best
-        if best is None or not self._is_doubtful(best):
+        best, problem = self._driver.best, self._driver.problem
+        if best is None or not self.is_doubtful(best):
             return True
-        believed, fed = self._is_believed(best)
-        if believed:
+        fed = True  # whether the answer is about the values that it is fed, too
+        if self._has_golden:
+            is_believed = self._passes_what_it_is_fed(best) or self._passes_what_was_recorded(best) is True
+        else:
+            passes = self._passes_what_was_recorded(best)
+            is_believed = bool(passes)
+            if passes is None:  # what is fed has other values in each sample, and then no constant tells anything
+                is_believed = not problem.doubtful(best, fed=False) or self._context.may_change_values
+                fed = False
+        if is_believed:
             self._believed = best
             return True
-        self.go_back()
-        self._driver.problem.freeze_vouched_only()
-        self._driver.problem.feeds_vouched_only |= fed and self._feeds
+        self._driver.go_back(self._ground)
+        problem.freeze_vouched_only()
+        problem.feeds_vouched_only |= fed and self._feeds
         self._driver.listener(
             events.Remark(
                 "values     recorded values may contradict those that the check compares with: searching again without"
@@ -180,32 +183,18 @@ class Vouching:
         )
         return False
 
-    def settle(self) -> None:
+    def settle(self, *, may_ask: bool) -> None:
         """Give up a best result that is not to be believed, if a limit ended the search before that was asked.
 
-        Where a person is the check, nothing more is asked: a doubtful result is given up.
+        Where nothing more may be asked, a doubtful result is given up.
         """
-        if self._driver.oracle.check.automatic:
+        if may_ask:
             self.holds()
-        elif self.is_open:
-            self.go_back()
+        elif self.is_doubtful(self._driver.best):
+            self._driver.go_back(self._ground)
 
-    def go_back(self) -> None:
-        """Have the last result that rests on nothing doubtful as the best."""
-        self._driver.go_back(self._ground)
-
-    def _is_believed(self, best: Candidate) -> tuple[bool, bool]:
-        """Whether a candidate may be believed, and whether the answer is about the values that it is fed, too."""
-        if self._has_golden:
-            return self._passes_what_it_is_fed(best) or self._passes_what_was_recorded(best) is True, True
-        passes = self._passes_what_was_recorded(best)
-        if passes is not None:
-            return passes, True
-        # What is fed has other values in each sample, and then no constant tells anything.
-        is_frozen = self._driver.problem.doubtful(best, fed=False)
-        return not is_frozen or self._context.may_change_values, False
-
-    def _is_doubtful(self, best: Candidate | None) -> bool:
+    def is_doubtful(self, best: Candidate | None) -> bool:
+        """Whether a best candidate may turn out to be no result."""
         if best is None or best == self._believed or self._is_settled or self._context.are_values_free:
             return False
         problem = self._driver.problem

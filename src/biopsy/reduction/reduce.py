@@ -377,7 +377,7 @@ class ReductionTask:
             driver.oracle.beside.settle()  # a limit may have ended the search before
         except SearchInDoubtError as doubt:
             driver.begin_anew(doubt.remedy)
-        self._vouching.settle()
+        self._vouching.settle(may_ask=driver.oracle.check.automatic)
         self._write_model(driver.best_parts(), target.output, target.external)
         if target.min_good is not None:
             assert driver.best is not None
@@ -392,8 +392,7 @@ class ReductionTask:
     def rescue(self) -> str | None:
         """Write the smallest model so far, unless it is the original; returns what to tell of it."""
         driver, target = self._driver, self._job.target
-        if self._vouching.is_open:
-            self._vouching.go_back()
+        self._vouching.settle(may_ask=False)
         if not driver.is_smaller or not driver.oracle.beside.is_settled:
             return None
         try:
@@ -518,7 +517,7 @@ class ReductionTask:
             index = driver.problem.index
             in_place = index.path is not None and target.output.resolve() == index.path.resolve()
             # The best so far is on disk, in case that there is no room later; not where that costs copying weights.
-            if not (index.has_external_data or in_place or self._vouching.is_open):
+            if not (index.has_external_data or in_place or self._vouching.is_doubtful(driver.best)):
                 with contextlib.suppress(errors.UsageError):  # the last one is written all the same, and tells
                     self._write_model(driver.best_parts(), target.output, target.external)
         return smaller

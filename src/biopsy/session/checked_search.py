@@ -277,8 +277,9 @@ def prepared(index: ModelIndex, check: Check, options: SearchOptions, listener: 
     tell_of_machines(options.parallelism.executor, listener)
     may_move = check.names_candidate and not options.files.artifacts.files
     place = workspace(index, options.candidate, may_move=may_move)
-    if place.remark is not None:
-        listener(events.Remark(place.remark))
+    moved = place.claim.remark("reduction")
+    if moved is not None:
+        listener(events.Remark(moved))
     try:
         with as_private_as(sources(index)), locked(options.files.read):
             yield place

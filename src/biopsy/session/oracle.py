@@ -396,10 +396,17 @@ class Beside:
 
     def _take(self, question: _Question) -> None:
         """Wait for an answer and heed it. Raises BudgetSpentError if there is no time left; the question stays open."""
-        assert question.run is not None
+        oracle, trial, run = self.oracle, question.trial, question.run
+        assert run is not None
         answer: Judged | errors.CheckError
         try:
-            answer = self._answer(question.trial, question.run)
+            evidence = oracle.pool.wait(run, oracle.budget.seconds_left)
+            if evidence is None:
+                raise oracle.budget.time_is_up()
+            oracle.tally.beside += 1
+            answer = oracle.judged(run, evidence)
+            if trial.stage.is_remembered:
+                oracle.memory.add(trial, answer)
         except errors.CheckChanged:
             raise
         except errors.CheckError as error:
@@ -407,18 +414,7 @@ class Beside:
         self._open.remove(question)
         remedy = question.heed(answer)
         if remedy is not None:  # nobody wants the other answers any more
-            runs = [one.run for one in self._open if one.run is not None]
+            runs = [other.run for other in self._open if other.run is not None]
             self._open.clear()
-            self.oracle.pool.abandon(runs)
+            oracle.pool.abandon(runs)
             raise SearchInDoubtError(remedy)
-
-    def _answer(self, trial: Trial, run: PendingRun) -> Judged:
-        oracle = self.oracle
-        evidence = oracle.pool.wait(run, oracle.budget.seconds_left)
-        if evidence is None:
-            raise oracle.budget.time_is_up()
-        oracle.tally.beside += 1
-        judged = oracle.judged(run, evidence)
-        if trial.stage.is_remembered:
-            oracle.memory.add(trial, judged)
-        return judged

@@ -222,8 +222,16 @@ class RayWorkers(OtherMachines):
         self._files = _SentFiles()
         try:
             self._runtime_env = _environment(runtime_env or {})
-            room, nodes = self._room()
-            kinds = _kinds_of(nodes, self._runtime_env)
+            there = {node["NodeID"]: node["Resources"] for node in imported().nodes() if node["Alive"]}
+            places = {node: self._resources.places(has) for node, has in there.items()}
+            room = sum(places.values())
+            if room < 1:
+                raise errors.UsageError(
+                    f"no machine of the Ray cluster has what a check is to have for itself: {self._resources}",
+                    details=[f"  the most that any of them has: {self._resources.most(there.values())}"],
+                    next_steps=["--resources CPU=1    for less", "ray status    shows what the machines have"],
+                )
+            kinds = _kinds_of([node for node, number in places.items() if number], self._runtime_env)
             if require_uniform:
                 _require_uniform(kinds)
             super().__init__(self._actor, room, kinds)
@@ -254,19 +262,6 @@ class RayWorkers(OtherMachines):
             atexit.unregister(imported().shutdown)  # it would wait for the head until Ray ends this process
         elif self._ends_ray:
             imported().shutdown()
-
-    def _room(self) -> tuple[int, list[str]]:
-        """How many checks have room, and the machines that have room for one."""
-        there = {node["NodeID"]: node["Resources"] for node in imported().nodes() if node["Alive"]}
-        places = {node: self._resources.places(has) for node, has in there.items()}
-        room = sum(places.values())
-        if room < 1:
-            raise errors.UsageError(
-                f"no machine of the Ray cluster has what a check is to have for itself: {self._resources}",
-                details=[f"  the most that any of them has: {self._resources.most(there.values())}"],
-                next_steps=["--resources CPU=1    for less", "ray status    shows what the machines have"],
-            )
-        return room, [node for node, number in places.items() if number]
 
     def _actor(self) -> _RayMachine:
         ray = imported()
@@ -440,27 +435,23 @@ class _RayMachine:
 
     def run(self, task: PortableTask, files: Mapping[str, Path]) -> Answer:
         """Do a task and wait for its end. Raises MachineLostError if the actor or its machine dies."""
+        ray = imported()
         try:
             parts = {digest: self._files.parts(digest, path) for digest, path in files.items()}
             with _told():
-                return self._answer(self._actor.run_with.remote(parts, self._number, task))
+                running = self._actor.run_with.remote(parts, self._number, task)
+                while not ray.wait([running], timeout=_LOOK)[0]:
+                    with self._lock:
+                        is_late = self._stopped is not None and monotonic() > self._stopped + _GRACE
+                    self._pulse.require()
+                    if is_late:
+                        ray.kill(self._actor)
+                answer: Answer = ray.get(running)
+                return answer
         finally:
             with self._lock:
                 self._number += 1
                 self._stopped = None
-
-    def _answer(self, running: Any) -> Answer:
-        ray = imported()
-        while True:
-            ready, _ = ray.wait([running], timeout=_LOOK)
-            if ready:
-                answer: Answer = ray.get(running)
-                return answer
-            with self._lock:
-                is_late = self._stopped is not None and monotonic() > self._stopped + _GRACE
-            self._pulse.require()
-            if is_late:
-                ray.kill(self._actor)
 
     def stop(self) -> None:
         """End the task that runs, or the next one if none runs."""

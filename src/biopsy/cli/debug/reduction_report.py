@@ -23,7 +23,7 @@ from biopsy.cli.arguments.comparing import JudgeOptions
 from biopsy.cli.arguments.groups import MAKING
 from biopsy.cli.console import Console
 from biopsy.cli.debug import checking
-from biopsy.cli.debug.reduce import ReduceOptions
+from biopsy.cli.debug.reduce_options import ReduceOptions
 from biopsy.cli.progress import Progress, say_output, say_places, shows, time_left
 from biopsy.cli.run.options import RunOptions
 from biopsy.comparison.mismatch import error_text
@@ -144,7 +144,8 @@ def explained(
 ) -> Variation | None:
     """What may vary in the result; None if that is not wanted, or cannot be found out, which is told.
 
-    ``begin`` gives the check. Raises Interrupted if it is stopped.
+    ``begin`` gives the check; one that is ``biopsy run`` feeds the result what is recorded beside it. Raises
+    Interrupted if it is stopped.
     """
     if not options.explains:
         return None
@@ -153,7 +154,25 @@ def explained(
         return None
     with checking.ended_politely(), contextlib.closing(begin()) as check:
         try:
-            job = _variation_job(options, own_run, result, jobs)
+            inputs = None if own_run is None else own_run.inputs()
+            if inputs is not None and result.inputs is not None:
+                inputs = replace(inputs, given=read_feeds(result.inputs))
+            search = SearchOptions(
+                rules=options.rules(),
+                candidate=options.candidate,
+                files=IterationFiles(info=options.iter_info),
+                parallelism=Parallelism(jobs=jobs),
+                budget=Budget(checks=options.explain_checks or USUAL_CHECKS, seconds=USUAL_SECONDS),
+                repeating=options.repeating(),
+                resume=replace(options.resume(options.explanation_journal, "explanation"), load=None, save=None),
+            )
+            job = VariationJob(
+                search=search,
+                inputs=inputs,
+                values_free=result.values_free,
+                reference=result.failure,
+                allow_vacuous_check=options.allow_vacuous_check,
+            )
             return vary(index_file(result.output), check, job, events.without(events.ModelRead, listener))
         except errors.Interrupted as stop:
             kept = ", and ".join(filter(None, [f"{result.output}, which fails in the same way", stop.kept]))
@@ -161,28 +180,6 @@ def explained(
         except errors.BiopsyError as error:  # the result of the reduction stands, and is told
             listener(events.Remark(f"may vary   not known: {error.summary}", warning=True))
             return None
-
-
-def _variation_job(options: ReduceOptions, own_run: RunOptions | None, result: Reduction, jobs: int) -> VariationJob:
-    """The questions about a result; a check that is ``biopsy run`` feeds it what is recorded beside it."""
-    inputs = None if own_run is None else own_run.inputs()
-    if inputs is not None and result.inputs is not None:
-        inputs = replace(inputs, given=read_feeds(result.inputs))
-    return VariationJob(
-        search=SearchOptions(
-            rules=options.rules(),
-            candidate=options.candidate,
-            files=IterationFiles(info=options.iter_info),
-            parallelism=Parallelism(jobs=jobs),
-            budget=Budget(checks=options.explain_checks or USUAL_CHECKS, seconds=USUAL_SECONDS),
-            repeating=options.repeating(),
-            resume=replace(options.resume(options.explanation_journal, "explanation"), load=None, save=None),
-        ),
-        inputs=inputs,
-        values_free=result.values_free,
-        reference=result.failure,
-        allow_vacuous_check=options.allow_vacuous_check,
-    )
 
 
 _MOST_NODES_SHOWN = 24

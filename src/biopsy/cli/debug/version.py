@@ -19,7 +19,7 @@ from biopsy.cli.arguments import checks, engines, groups, types
 from biopsy.cli.commands import COMMANDS
 from biopsy.cli.console import Console
 from biopsy.cli.debug import checking, other_machines, reduce
-from biopsy.cli.debug.reduce import ReduceOptions
+from biopsy.cli.debug.reduce_options import ReduceOptions
 from biopsy.cli.parser import parser_of
 from biopsy.cli.progress import CheckProgress, shows
 from biopsy.cli.report import ReportOption, report_file

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from itertools import product
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
@@ -293,26 +292,17 @@ _LISTS = frozenset({6, 7})
 _MOST = 1 << 31
 """More than this is no size: Slice writes "to the end" with the largest number there is."""
 
+Resize: TypeAlias = Callable[[int], int]
+"""What becomes of a size."""
+
 SIZE_ATTRIBUTES = frozenset({"shape", "split", "value_ints", "output_shape", "sizes", "group", "hidden_size"})
 """Attributes whose values are sizes."""
 
 
-@dataclass(frozen=True)
-class Resizing:
-    """One number that stands for a size, wherever it stands, becomes another; its multiples too, if asked."""
-
-    before: int
-    after: int
-    multiples: bool = False
-
-    def __call__(self, size: int) -> int:
-        """What becomes of a size."""
-        if size == self.before or (self.multiples and size > 0 and size % self.before == 0):
-            return size // self.before * self.after
-        return size
-
-    def __str__(self) -> str:
-        return f"size {self.after} in place of {self.before}{' and of its multiples' if self.multiples else ''}"
+def _resized(before: int, after: int, multiples: bool, size: int) -> int:
+    """What becomes of a size where one size becomes another, and its multiples too, if asked."""
+    is_meant = size == before or (multiples and size > 0 and size % before == 0)
+    return size // before * after if is_meant else size
 
 
 def sizes(model: onnx.ModelProto) -> ChangeSearch:
@@ -326,12 +316,12 @@ def sizes(model: onnx.ModelProto) -> ChangeSearch:
             continue
         changes: list[Change] = []
         for multiples, after in product((False, True), dict.fromkeys((1, 2, size // 2))):
-            resizing = Resizing(size, after, multiples)
-            made = with_sizes(model, resizing) if after < size else None
+            made = with_sizes(model, partial(_resized, size, after, multiples)) if after < size else None
             if made is None or any(made == change.model for change in changes):
                 continue
             if not strict or is_consistent(made):
-                changes.append(Change(made, str(resizing)))
+                also = " and of its multiples" if multiples else ""
+                changes.append(Change(made, f"size {after} in place of {size}{also}"))
         answer = (yield changes) if changes else None
         model = answer or model
 
@@ -354,7 +344,7 @@ def has_sizes(weight: onnx.TensorProto) -> bool:
     return weight.data_type != 7 or len(weight.dims) > 1
 
 
-def with_sizes(model: onnx.ModelProto, resizing: Resizing) -> onnx.ModelProto | None:
+def with_sizes(model: onnx.ModelProto, resizing: Resize) -> onnx.ModelProto | None:
     """The model with one size changed in types, weights, lists of sizes and attributes; None if a weight is in the way.
 
     Weights are cut off at the end of a dimension. Floating-point weights in other files are replaced by ones.
@@ -400,7 +390,7 @@ def named_tensors(model: onnx.ModelProto) -> Iterable[tuple[str, onnx.TensorProt
                     yield node.output[0] if node.output else "", attribute.t
 
 
-def _resize_values(tensor: onnx.TensorProto, resizing: Resizing) -> bool:
+def _resize_values(tensor: onnx.TensorProto, resizing: Resize) -> bool:
     import numpy as np
     from onnx import numpy_helper
 
@@ -413,7 +403,7 @@ def _resize_values(tensor: onnx.TensorProto, resizing: Resizing) -> bool:
     return True
 
 
-def _cut_off(tensor: onnx.TensorProto, resizing: Resizing) -> bool:
+def _cut_off(tensor: onnx.TensorProto, resizing: Resize) -> bool:
     """Make a weight smaller; False if its values cannot be had."""
     from onnx import numpy_helper
 
