@@ -72,8 +72,7 @@ def resolve_shapes(
     override, or that ``symbols`` names, that size; else 1. Raises DoesNotFit if an override contradicts the model, or
     if an input's rank is unknown and nobody said it.
     """
-    sizes: dict[object, int] = dict(symbols)
-    sizes.update(symbols_bound(inputs, shapes))
+    sizes = {**symbols, **symbols_bound(inputs, shapes)}
     resolved = {}
     for name, tensor in inputs.items():
         if name not in shapes and tensor.shape is None:
@@ -82,7 +81,9 @@ def resolve_shapes(
                 next_steps=[_shape_option(name, tensor)],
             )
         open_shape = shapes.get(name, tensor.shape or ())
-        resolved[name] = tuple(dim if isinstance(dim, int) else sizes.get(dim, 1) for dim in open_shape)
+        resolved[name] = tuple(
+            1 if dim is None else sizes.get(dim, 1) if isinstance(dim, str) else dim for dim in open_shape
+        )
     return resolved
 
 
