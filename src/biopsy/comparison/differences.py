@@ -380,7 +380,7 @@ class Differences:
 def differences_between(actual: Array, expected: Array) -> Differences:
     """The picture of two numeric tensors of one shape, which have at least one element."""
     absolute = metrics.errors_between(actual, expected).absolute
-    left, worst = absolute.copy(), []
+    left, worst = absolute.copy(), list[Element]()
     while len(worst) < _MOST_WORST and (element := metrics.worst(actual, expected, left)) is not None:
         worst.append(element)
         left[int(np.argmax(left))] = 0
