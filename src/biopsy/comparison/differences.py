@@ -206,20 +206,22 @@ def figures(actual: Array, expected: Array) -> dict[str, float]:
     return {name: figure(actual, expected) for name, figure in FIGURES.items()}
 
 
-def _norm(values: Floats) -> float:
-    """The Euclidean norm, scaled by the greatest value so that no square overflows or vanishes."""
+def _scaled_norm(values: Floats) -> tuple[float, float]:
+    """The greatest size, and the Euclidean norm as a multiple of it: so no square overflows or vanishes."""
     largest = float(np.abs(values).max(initial=0))
     if largest == 0 or math.isinf(largest):
-        return largest
-    return largest * float(np.linalg.norm(values / largest))
+        return largest, 1.0
+    return largest, float(np.linalg.norm(values / largest))
+
+
+def _norm(values: Floats) -> float:
+    return math.prod(_scaled_norm(values))
 
 
 def _log_norm(values: Floats) -> float:
     """The common logarithm of the Euclidean norm, which may be greater than a float64 holds; -inf of nothing."""
-    largest = float(np.abs(values).max(initial=0))
-    if largest == 0 or math.isinf(largest):
-        return -math.inf if largest == 0 else math.inf
-    return math.log10(largest) + math.log10(float(np.linalg.norm(values / largest)))
+    largest, times = _scaled_norm(values)
+    return math.log10(largest) + math.log10(times) if largest else -math.inf
 
 
 def _decibel(signal: float, noise: float) -> float:
@@ -378,11 +380,12 @@ class Differences:
 def differences_between(actual: Array, expected: Array) -> Differences:
     """The picture of two numeric tensors of one shape, which have at least one element."""
     absolute = metrics.errors_between(actual, expected).absolute
-    return Differences(
-        histogram=histogram_of(absolute),
-        heat=heat_of(absolute.reshape(actual.shape)),
-        worst=_worst(actual, expected, absolute),
-    )
+    left, worst = absolute.copy(), list[Element]()
+    while len(worst) < _MOST_WORST and (element := metrics.worst(actual, expected, left)) is not None:
+        worst.append(element)
+        left[int(np.argmax(left))] = 0
+    heat = heat_of(absolute.reshape(actual.shape))
+    return Differences(histogram=histogram_of(absolute), heat=heat, worst=tuple(worst))
 
 
 def histogram_of(absolute: Floats) -> Histogram:
@@ -418,15 +421,3 @@ def heat_of(absolute: Floats) -> Heat:
         grid = np.maximum.reduceat(grid, [block * size // blocks for block in range(blocks)], axis=axis)
     rows = tuple(tuple(map(float, row)) for row in grid)
     return Heat(rows=rows, axes=axes, shape=absolute.shape)
-
-
-def _worst(actual: Array, expected: Array, absolute: Floats) -> tuple[Element, ...]:
-    left = absolute.copy()
-    found = []
-    for _ in range(_MOST_WORST):
-        one = metrics.worst(actual, expected, left)
-        if one is None:
-            break
-        found.append(one)
-        left[int(np.argmax(left))] = 0
-    return tuple(found)

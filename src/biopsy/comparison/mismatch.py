@@ -127,14 +127,13 @@ def size_beside(found: Sequence[Mismatch], original: Sequence[Mismatch]) -> Size
     theirs = [one for one in theirs if not one.is_tie]
     for one in mine:
         sort = [other for other in theirs if other.discrete == one.discrete]
-        if sort and (_has_as_many if one.discrete else _errs_as_much)(one, sort):
+        if one.discrete:  # steps count by their number
+            is_as_large = bool(sort) and one.share * COMPARABLE >= max(other.share for other in sort)
+        else:
+            is_as_large = bool(sort) and _errs_as_much(one, sort)
+        if is_as_large:
             return "comparable"
     return "doubtful"
-
-
-def _has_as_many(one: Mismatch, sort: Sequence[Mismatch]) -> bool:
-    """Whether about as many steps of a discrete output are wrong as in any of those: they count by their number."""
-    return one.share * COMPARABLE >= max(other.share for other in sort)
 
 
 def _errs_as_much(one: Mismatch, sort: Sequence[Mismatch]) -> bool:

@@ -132,8 +132,15 @@ def _measured(output: OutputComparison, measured: ErrorSummary, actual: Array, e
 
 def _times_tolerance(output: OutputComparison, measured: ErrorSummary, errors: Errors, wrong: Bools) -> float:
     """The greatest quotient of what is measured and what is allowed, of all that decides; inf where nothing is."""
-    times = [_times_limit(one.limit.metric, one.value, one.limit.value) for one in output.judged if not one.passed]
-    tolerance = output.tolerance
+    times, tolerance = [], output.tolerance
+    for one in (one for one in output.judged if not one.passed):
+        metric, value, limit = one.limit.metric, one.value, one.limit.value
+        if metric in ("psnr", "snr"):
+            times.append(float(10.0 ** min(300.0, (limit - value) / 20)))
+        elif metric == "cosine":
+            times.append(math.sqrt(_divided(max(0.0, 1 - value), max(0.0, 1 - limit))))
+        elif metric in ("l2", "ulp"):
+            times.append(_divided(value, limit))
     if output.tolerances_decide and output.stat == "elemwise" and wrong.any():
         allowed = tolerance.atol + tolerance.rtol * errors.magnitude[wrong]
         with np.errstate(divide="ignore"):
@@ -142,14 +149,6 @@ def _times_tolerance(output: OutputComparison, measured: ErrorSummary, errors: E
         sides = (measured.absolute, tolerance.atol), (measured.relative, tolerance.rtol)
         times.append(min(_divided(side.of(output.stat), limit) for side, limit in sides))
     return max((quotient for quotient in times if not math.isnan(quotient)), default=math.inf)
-
-
-def _times_limit(metric: str, value: float, limit: float) -> float:
-    if metric in ("psnr", "snr"):
-        return float(10.0 ** min(300.0, (limit - value) / 20))
-    if metric == "cosine":
-        return math.sqrt(_divided(max(0.0, 1 - value), max(0.0, 1 - limit)))
-    return _divided(value, limit) if metric in ("l2", "ulp") else math.nan
 
 
 def _divided(value: float, limit: float) -> float:

@@ -182,7 +182,8 @@ def judge_noise(
         least = np.finfo("float16").smallest_subnormal if half else np.finfo("float32").tiny
         sides = (*(np.where(trusted, side, 0) for side in found), sizes)
         errs, noise, values = (side.astype(np.float64, copy=False).reshape(exact.shape) for side in sides)
-        ratio, where = PartErrors(errs, noise, values, limit, roundoff, float(least)).wrong_part() or (ratio, None)
+        parts = PartErrors(ours=errs, theirs=noise, sizes=values, limit=limit, roundoff=roundoff, least=float(least))
+        ratio, where = parts.wrong_part() or (ratio, None)
     reason = _reason(ours, ratio, limit, where)
     verdict: Verdict = "rounding" if reason is None else "bug"
     return replace(comparison, verdict=verdict, reason=reason, ratio=ratio, suspect=ours, plain=theirs, part=where)
@@ -251,7 +252,7 @@ _CLASS_BITS = 10
 """Powers of two in one class of magnitude."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class PartErrors:
     """Errors of a suspect and of plain float32 in one tensor, and the exact magnitudes: of the tensor's shape, finite.
 

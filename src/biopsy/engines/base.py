@@ -284,7 +284,7 @@ class Session(ABC):
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
-        run_contract.record_calls_of_session(cls)
+        run_contract.record_calls(cls, run_contract.OF_SESSIONS)
 
     @property
     @abstractmethod
@@ -346,7 +346,7 @@ class Engine(ABC):
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
-        run_contract.record_calls_of_engine(cls)
+        run_contract.record_calls(cls, run_contract.OF_ENGINES)
 
     def __init__(self, options: Mapping[str, Any], label: str) -> None:
         self.options = options

@@ -33,7 +33,6 @@ from biopsy.engines.onnxrt_facts import (
     precision_remarks,
     provider_remarks,
     read_profile,
-    require_active,
 )
 from biopsy.model import load
 from biopsy.model.external import resolve
@@ -183,7 +182,7 @@ class OnnxRuntime(Engine):
             if model.path is None or model.path.suffix != ".ort":
                 load.parse(model.data, model.path)  # raises ModelError if it is damaged: the engine is not to blame
             raise self.failure(str(error).strip(), _stage(error), type(error).__name__) from error
-        require_active(session.get_providers(), providers.names)
+        providers.require_active(session.get_providers())
         return session
 
     @contextmanager
@@ -192,9 +191,8 @@ class OnnxRuntime(Engine):
 
         Other releases get the file of a model with weights in other files, which older ones find from no other place.
         """
-        if not self.imports.is_here and (
-            _SIGN in model.data and index_bytes(model.data, model.folder).has_external_data
-        ):
+        is_apart = not self.imports.is_here and _SIGN in model.data
+        if is_apart and index_bytes(model.data, model.folder).has_external_data:
             with placed(model) as path:
                 yield str(path)
         elif len(model.data) > _LARGEST_MESSAGE and model.path is not None:
@@ -309,18 +307,17 @@ class OnnxRuntimeSession(BuiltModel):
         return {} if fetched is None else all_flattened(self._fetched, values)
 
     def _to_value(self, name: str, array: Array) -> Any:
-        declared = self._inputs[name]
+        declared, values = self._inputs[name], self._ort.OrtValue
         if not isinstance(declared, TensorType):
             raise self._unsupported(f"input {name!r}, {declared}, cannot be fed beside types such as bfloat16")
         if declared.elem in PLAIN:
-            return self._ort.OrtValue.ortvalue_from_numpy(array)
+            return values.ortvalue_from_numpy(array)
+        cannot = f"input {name!r} of type {declared.dtype} cannot be fed from Python"
         if declared.elem not in BYTE_WIDE_OR_MORE:
-            raise self._unsupported(f"input {name!r} of type {declared.dtype} cannot be fed from Python")
-        if not hasattr(self._ort.OrtValue, "ortvalue_from_numpy_with_onnx_type"):
-            raise self._unsupported(
-                f"input {name!r} of type {declared.dtype} cannot be fed from Python to {self._ort.__version__}"
-            )
-        return self._ort.OrtValue.ortvalue_from_numpy_with_onnx_type(np.ascontiguousarray(array), declared.elem)
+            raise self._unsupported(cannot)
+        if not hasattr(values, "ortvalue_from_numpy_with_onnx_type"):
+            raise self._unsupported(f"{cannot} to {self._ort.__version__}")
+        return values.ortvalue_from_numpy_with_onnx_type(np.ascontiguousarray(array), declared.elem)
 
     def _from_value(self, value: Any) -> Array | None:
         if not value.has_value():

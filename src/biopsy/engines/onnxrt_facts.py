@@ -36,6 +36,16 @@ class Providers:
                 )
             self.options.setdefault(name, {})[own_key] = value
 
+    def require_active(self, active: Sequence[str]) -> None:
+        """Raise EngineMissing if a provider that was asked for has not started."""
+        missing = [name for name in self.names if name not in active]
+        if missing:
+            unused, used = ", ".join(missing), ", ".join(active)
+            raise errors.EngineMissing(
+                f"onnxruntime could not start {unused} here and would have used {used} instead",
+                next_steps=["check the driver and the libraries that this provider needs"],
+            )
+
     @property
     def asked(self) -> list[str | tuple[str, dict[str, str]]]:
         """What a session is told: names, those with options together with them."""
@@ -69,16 +79,6 @@ def _best_match(word: str, providers: Sequence[str]) -> str | None:
         lambda name: wanted in name.lower(),
     )
     return next((name for test in tests for name in providers if test(name)), None)
-
-
-def require_active(active: Sequence[str], wanted: Sequence[str]) -> None:
-    """Raise EngineMissing if a provider that was asked for has not started."""
-    missing = [name for name in wanted if name not in active]
-    if missing:
-        raise errors.EngineMissing(
-            f"onnxruntime could not start {', '.join(missing)} here and would have used {', '.join(active)} instead",
-            next_steps=["check the driver and the libraries that this provider needs"],
-        )
 
 
 # What ONNX Runtime really did: which provider ran what, which roundings it left out, which layers it made.

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
 from typing import Any, TypeVar
@@ -114,10 +115,8 @@ class OpenVino(Engine):
     def _compiled(self, openvino: Any, core: Any, read: Any, index: ModelIndex | None) -> Session:
         wanted, device = self.options["precision"], self.options["device"]
         properties = {"CACHE_DIR": "", **self._given_properties(openvino)}  # each build is one
-        try:
+        with _failing("build"):
             compiled = core.compile_model(read, device, properties)
-        except Exception as error:
-            raise _failure(error, "build") from error
         remarks = [] if index is None else ignored_inputs(core, index, self.imports)
         remarks += precision_remarks(self.imports, read, wanted, _precision(compiled) or wanted, device)
         return OpenVinoSession(self, compiled, index, remarks, uncompiled=read)
@@ -128,16 +127,12 @@ class OpenVino(Engine):
         openvino = self.package_imported()
         core = self._core(openvino)
         if path.suffix == IR:
-            try:
+            with _failing("load"):
                 read = core.read_model(str(path.absolute()))
-            except Exception as error:
-                raise _failure(error, "load") from error
             return self._compiled(openvino, core, read, None)
         exported = read_built(path)
-        try:
+        with _failing("load"):
             compiled = core.import_model(exported, self.options["device"], self._given_properties(openvino))
-        except Exception as error:
-            raise _failure(error, "load") from error
         wanted, used = self.options["precision"], _precision(compiled)
         remarks = [] if used in (wanted, "") else [f"{path.name} computes in {used}: {wanted} does not apply"]
         return OpenVinoSession(self, compiled, None, remarks)
@@ -232,24 +227,21 @@ class OpenVinoSession(BuiltModel):
         self._request = compiled.create_infer_request()
         self._profiles: list[Sequence[Any]] | None = [] if engine.options["profile"] else None
         if index is None:
-            types = {any_name(port): type_of(port) for port in compiled.inputs}
-            super().__init__(types, [any_name(port) for port in compiled.outputs], tuple(remarks))
+            types = {_any_name(port): _type_of(port) for port in compiled.inputs}
+            super().__init__(types, [_any_name(port) for port in compiled.outputs], tuple(remarks))
             self._input_ports = dict(zip(self._inputs, compiled.inputs, strict=True))
             self._output_ports = dict(zip(self._outputs, compiled.outputs, strict=True))
             return
-        declared = {index.names[tensor]: index.tensor_type(tensor) for tensor in index.fed_inputs()}
+        fed = {tensor: index.names[tensor] for tensor in index.fed_inputs()}
+        declared = {name: index.tensor_type(tensor) for tensor, name in fed.items()}
         super().__init__(declared, [index.names[tensor] for tensor in index.outputs], tuple(remarks))
-        read = [
-            index.names[tensor]
-            for tensor in index.fed_inputs()
-            if (tensor in index.consumers or tensor in index.outputs)
-        ]
+        read = [name for tensor, name in fed.items() if tensor in index.consumers or tensor in index.outputs]
         self._input_ports = matched(read, compiled.inputs)
         self._output_ports = matched(self._outputs, compiled.outputs)
 
     def run(self, feed: Feed) -> dict[str, Array]:
         """Run once."""
-        try:
+        with _failing("run"):
             fed = {name: self._tensor(feed[name], port) for name, port in self._input_ports.items()}
             for name, tensor in fed.items():  # they may share the memory of the arrays, and stay until it has run
                 self._request.set_tensor(self._input_ports[name], tensor)
@@ -263,8 +255,6 @@ class OpenVinoSession(BuiltModel):
                 dtype = _ML_DTYPES.get(tensor.element_type.get_type_name())
                 outputs[name] = array if dtype is None else array.view(dtype_named(dtype))
             return outputs
-        except Exception as error:
-            raise _failure(error, "run") from error
 
     def _tensor(self, array: Array, port: Any) -> Any:
         """A value as OpenVINO takes it at a port."""
@@ -276,31 +266,22 @@ class OpenVinoSession(BuiltModel):
 
     def layers(self) -> Sequence[LayerRecord]:
         """The layers that the device runs, from the runtime model, with their times if ``profile`` was asked for."""
-        try:
+        with _failing("build"):
             return layer_records(self._compiled, self._index, mean_times(self._profiles or ()))
-        except Exception as error:
-            raise _failure(error, "build") from error
 
     def save(self, path: Path) -> None:
         """Export the compiled model as ``.blob``, or write the model as it was read as ``.xml`` and ``.bin``."""
         require_ending(OpenVino, path)
-        if path.suffix == IR:  # with every weight in the type that it has in the model
-            if self._uncompiled is None:
-                raise errors.UsageError(
-                    f"{path}: a compiled model cannot be written as {IR}: begin with the ONNX model"
-                )
-            with written_together(path) as made:
-                try:
+        if path.suffix == IR and self._uncompiled is None:
+            raise errors.UsageError(f"{path}: a compiled model cannot be written as {IR}: begin with the ONNX model")
+        with _failing("build"):
+            if path.suffix == IR:  # with every weight in the type that it has in the model
+                with written_together(path) as made:
                     self._openvino.save_model(self._uncompiled, str(made), compress_to_fp16=False)
-                except Exception as error:
-                    raise _failure(error, "build") from error
-            return
-        # Without a stream of ours, older versions give bytes and newer ones a stream.
-        exported = self._imports.module("io").BytesIO()
-        try:
+                return
+            # Without a stream of ours, older versions give bytes and newer ones a stream.
+            exported = self._imports.module("io").BytesIO()
             self._compiled.export_model(exported)
-        except Exception as error:
-            raise _failure(error, "build") from error
         write_whole(path, [exported.getvalue()])
 
 
@@ -343,6 +324,17 @@ _SAYS_NOTHING = (
 )
 
 
+@contextmanager
+def _failing(stage: errors.Stage) -> Iterator[None]:
+    """What OpenVINO raises inside is a failure in this stage; what biopsy raises stays what it is."""
+    try:
+        yield
+    except errors.BiopsyError:
+        raise
+    except Exception as error:
+        raise _failure(error, stage) from error
+
+
 def _failure(error: Exception, stage: errors.Stage) -> errors.EngineFailure:
     """The first lines of OpenVINO's message that say something, without the places in its source files."""
     lines = [line.strip() for line in str(error).splitlines()]
@@ -377,12 +369,12 @@ def _own_name(port: Any) -> str:
     return name.partition("/sink_port_")[0]
 
 
-def any_name(port: Any) -> str:
+def _any_name(port: Any) -> str:
     """A name of a port of a model whose ONNX file is not known."""
     return min(port.get_names(), default=_own_name(port))
 
 
-def type_of(port: Any) -> TensorType | None:
+def _type_of(port: Any) -> TensorType | None:
     """The type that a port says it has; None for one that we do not know."""
     elem = ELEM_OF_DTYPE.get(_NUMPY_NAMES.get(port.element_type.get_type_name(), ""))
     shape = port.partial_shape

@@ -33,19 +33,9 @@ OF_SESSIONS: Mapping[str, tuple[str, str]] = {
 _Method = Callable[..., Any]
 
 
-def record_calls_of_engine(engine_class: type) -> None:
-    """Have calls of the methods that a class of engines defines recorded."""
-    _record_calls(engine_class, OF_ENGINES, {"build": _signing, "load": _signing})
-
-
-def record_calls_of_session(session_class: type) -> None:
-    """Have calls of the methods that a class of sessions defines recorded."""
-    _record_calls(session_class, OF_SESSIONS, {"run": _held_to_contract})
-
-
-def _record_calls(
-    kind: type, methods: Mapping[str, tuple[str, str]], around: Mapping[str, Callable[[_Method], _Method]]
-) -> None:
+def record_calls(kind: type, methods: Mapping[str, tuple[str, str]]) -> None:
+    """Have calls of the methods that a class of engines or sessions defines recorded, and held to their contract."""
+    around = {"build": _signing, "load": _signing, "run": _held_to_contract}
     for name, (stage, description) in methods.items():
         found: Any = kind.__dict__.get(name)
         is_of_class = isinstance(found, classmethod)

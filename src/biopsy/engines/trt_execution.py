@@ -248,10 +248,7 @@ def require_gpu(wanted: str, *next_steps: str) -> None:
     except NoGpuError as error:
         why = str(error)
     if why:
-        raise errors.EngineMissing(
-            f"{wanted} needs an NVIDIA GPU: {why}",
-            next_steps=next_steps,
-        )
+        raise errors.EngineMissing(f"{wanted} needs an NVIDIA GPU: {why}", next_steps=next_steps)
 
 
 class Memory:

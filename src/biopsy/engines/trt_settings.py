@@ -14,10 +14,9 @@ from pathlib import Path
 from typing import Any
 
 from biopsy import errors
-from biopsy.engines.base import ModelInput, Option, count, switch, words
+from biopsy.engines.base import ModelInput, Option, count, read_built, switch, words
 from biopsy.model.index import label
 from biopsy.model.tensor_type import TensorType
-from biopsy.processes.reading import read_whole
 from biopsy.processes.writing import write_whole
 
 ENGINE = "trt"
@@ -120,17 +119,15 @@ class Refusal:
 
 def refusals(parser: Any) -> list[Refusal]:
     """The errors of a parser."""
-    found = [parser.get_error(number) for number in range(parser.num_errors)]
-    return [_refusal(error) for error in found]
-
-
-def _refusal(error: Any) -> Refusal:
-    kind = str(error.code().name)
-    number = int(error.node())
-    stack = [str(place) for place in error.local_function_stack()] if error.local_function_stack_size() else []
-    named = label(error.node_operator(), error.node_name(), number)
-    reason = plain_reason(error.desc()) or kind.lower().replace("_", " ")
-    return Refusal(kind=kind, reason=reason, number=number, label=named, outer=stack[0] if stack else "")
+    found = []
+    for error in (parser.get_error(number) for number in range(parser.num_errors)):
+        kind, number = str(error.code().name), int(error.node())
+        stack = [str(place) for place in error.local_function_stack()] if error.local_function_stack_size() else []
+        named = label(error.node_operator(), error.node_name(), number)
+        reason = plain_reason(error.desc()) or kind.lower().replace("_", " ")
+        outer = stack[0] if stack else ""
+        found.append(Refusal(kind=kind, reason=reason, number=number, label=named, outer=outer))
+    return found
 
 
 def plain_reason(text: str) -> str:
@@ -173,11 +170,9 @@ def parse_failure(package: Package, found: Sequence[Refusal]) -> errors.EngineFa
     """The first refusal as a failure; others would make the signature of a smaller model another one."""
     if not found:
         why = plain_reason(" ".join(package.errors_logged[:1])) or "it does not say why"
-        return errors.EngineFailure(
-            f"{package.name} does not parse the model: {why}", engine=ENGINE, stage="load", kind="ParseFailure"
-        )
-    first = found[0]
-    more = len(found) - 1
+        message = f"{package.name} does not parse the model: {why}"
+        return errors.EngineFailure(message, engine=ENGINE, stage="load", kind="ParseFailure")
+    first, more = found[0], len(found) - 1
     steps = [f"biopsy inspect capability MODEL --trt    {more} more refused: lists them all"] if more else []
     message = f"{package.name} does not take {first.where}: {first.reason}"
     return errors.EngineFailure(message, engine=ENGINE, stage="load", kind=first.kind, next_steps=steps)
@@ -349,12 +344,7 @@ class Settings:
         if not self._has_cache:
             return
         path = self.options["load_timing_cache"]
-        data = b""
-        if path is not None and Path(path).exists():
-            try:
-                data = read_whole(Path(path))
-            except OSError as error:
-                raise errors.UsageError(f"the timing cache {path} cannot be read: {error.strerror}") from error
+        data = read_built(Path(path)) if path is not None and Path(path).exists() else b""
         _quietly(lambda: config.set_timing_cache(config.create_timing_cache(data), False))
 
     def keep_cache(self, config: Any) -> None:

@@ -221,9 +221,10 @@ class SteadyFile:
             raise changed(self._path, self.size, now.size)
 
     def _read(self, descriptor: int, offset: int, size: int) -> bytes:
-        found = _read_at(descriptor, size, offset)
+        os.lseek(descriptor, offset, os.SEEK_SET)
+        found = os.read(descriptor, size)
         while len(found) < size:  # no read gives more than 2 GiB
-            more = _read_at(descriptor, size - len(found), offset + len(found))
+            more = os.read(descriptor, size - len(found))
             if not more:
                 raise changed(self._path, self.size, os.fstat(descriptor).st_size)
             found += more
@@ -236,11 +237,3 @@ def changed(path: Path, before: int, now: int) -> errors.DataError:
         f"{path} was changed while it was read: it had {before} bytes, and has {now} now",
         next_steps=["wait until it is written, then type the same again"],
     )
-
-
-def _seek_and_read(descriptor: int, size: int, offset: int) -> bytes:
-    os.lseek(descriptor, offset, os.SEEK_SET)
-    return os.read(descriptor, size)
-
-
-_read_at = getattr(os, "pread", _seek_and_read)  # not on every platform

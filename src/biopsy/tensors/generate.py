@@ -82,7 +82,9 @@ def resolve_shapes(
                 next_steps=[_shape_option(name, tensor)],
             )
         open_shape = shapes.get(name, tensor.shape or ())
-        resolved[name] = tuple(dim if isinstance(dim, int) else sizes.get(dim, 1) for dim in open_shape)
+        resolved[name] = tuple(
+            1 if dim is None else sizes.get(dim, 1) if isinstance(dim, str) else dim for dim in open_shape
+        )
     return resolved
 
 

@@ -280,11 +280,16 @@ class Base64Tensor:
                     raise
             text = read(0, self.text.size)
             try:
-                data = _bytes(json.loads(b'"' + text + b'"'))
+                whole = str(json.loads(b'"' + text + b'"'))
+                # Old files hold the bytes themselves as latin-1 text; no base64 of such data begins in this way.
+                is_latin = whole.startswith(("\x93NUMPY", "PK\x03\x04"))
+                data = whole.encode("latin-1") if is_latin else _decoded(whole)
             except json.JSONDecodeError as error:
                 raise _damaged(error.msg) from error
             except UnicodeDecodeError as error:
                 raise _damaged("it is no UTF-8") from error
+            except UnicodeEncodeError as error:
+                raise errors.DataError("its latin-1 text is damaged") from error
             return by_array(npz.first_array(data) if data[:2] == b"PK" else npz.read_npy(io.BytesIO(data), len(data)))
 
 
@@ -343,16 +348,6 @@ def _true_form(stored: TensorForm, dtype: str | None) -> TensorForm:
     if not types.is_extended(true) or stored.dtype.kind not in "iufc":
         raise errors.DataError(f"elements of type {stored.dtype} cannot stand for {true}")
     return TensorForm(true, stored.shape)
-
-
-def _bytes(text: str) -> bytes:
-    # Old files hold the bytes themselves as latin-1 text; neither beginning can be that of base64 of such data.
-    if text.startswith(("\x93NUMPY", "PK\x03\x04")):
-        try:
-            return text.encode("latin-1")
-        except UnicodeEncodeError as error:
-            raise errors.DataError("its latin-1 text is damaged") from error
-    return _decoded(text)
 
 
 def _decoded(text: str | bytes) -> bytes:

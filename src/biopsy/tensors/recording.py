@@ -4,7 +4,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 import hmac
 import json
@@ -13,7 +12,7 @@ import mmap
 import os
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
@@ -148,9 +147,6 @@ def record(
         added, seconds = file.size - before, time.monotonic() - started
         finished(Batch(number=number, count=len(batches), tensors=len(batch), bytes=added, seconds=seconds))
     return len(done)
-
-
-# How many bytes the tensors of a model take, before any of them is asked for.
 
 
 ModelRun: TypeAlias = Callable[[bytes, Feed], Mapping[str, Array]]
@@ -446,7 +442,7 @@ class AppendableStore:
             self._data_path.unlink()
             self._lines.remove()
         self._lines.close()
-        with contextlib.suppress(OSError):  # a full disk, told of when it was written to
+        with suppress(OSError):  # a full disk, told of when it was written to
             unlock(self._data.fileno())  # the map holds the file open
             self._data.close()
 
@@ -528,11 +524,6 @@ def _in_the_way(path: Path, beside: Path, error: OSError) -> errors.UsageError:
     )
 
 
-# A file of lines of JSON, each with a seal: a checksum, under a key, over the line and all that stands before it.
-#
-# Who does not have the key can write no line that is read, nor move one, nor take one from another file. A process
-# that is killed leaves at most a last line without its end, which is cut off.
-
 _MOST_BYTES = 1 << 30
 _END = b',"seal":"%s"}\n'
 _SIZE_OF_END = len(_END % bytes(32))
@@ -543,7 +534,11 @@ class ForeignError(Exception):
 
 
 class SealedLines:
-    """An open file of such lines. ``purpose``, of at most 16 bytes, tells them from others under the same key."""
+    """An open file of lines of JSON, each with a seal: a checksum, under a key, over it and all that stands before it.
+
+    Who lacks the key can write no line that is read, nor move one. A process that is killed leaves at most a last line
+    without its end, which is cut off. ``purpose``, of at most 16 bytes, tells them from others under the same key.
+    """
 
     def __init__(self, path: Path, key: bytes, purpose: bytes) -> None:
         """Made if there is none; nothing in it is changed. Raises OSError as ``open_own`` does."""
@@ -591,7 +586,7 @@ class SealedLines:
 
     def close(self) -> None:
         """Let go of the file, as it is."""
-        with contextlib.suppress(OSError):  # a full disk, told of when it was written to
+        with suppress(OSError):  # a full disk, told of when it was written to
             self._stream.close()
 
     def remove(self) -> None:

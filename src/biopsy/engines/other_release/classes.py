@@ -45,7 +45,8 @@ class OtherImports(Imports):
     def __init__(self, release: EngineRelease) -> None:
         self.release = release
         self._held = ExitStack()
-        self._environment: OpenEnvironment | None = None
+        self.environment: OpenEnvironment | None = None
+        """The environment that is open; None before it was asked for."""
         self._open: RemoteInterpreter | None = None
         self._server: RunnerProcess | None = None
 
@@ -62,16 +63,11 @@ class OtherImports(Imports):
         """What stands at the end of some steps from each object, all in one list, for one question."""
         return self._interpreter().gathered(objects, *steps)
 
-    @property
-    def environment(self) -> OpenEnvironment | None:
-        """The environment that is open; None before it was asked for."""
-        return self._environment
-
     def packages(self) -> Mapping[str, str]:
         """The versions of all packages in the environment; of one that the user has made, ``facts``."""
         self.install(events.ignore)
-        if self._environment is not None and self._environment.packages:
-            return self._environment.packages
+        if self.environment is not None and self.environment.packages:
+            return self.environment.packages
         was_open = self._open is not None
         found = self.facts()
         if not was_open:
@@ -84,8 +80,8 @@ class OtherImports(Imports):
 
     def install(self, listener: events.Listener) -> None:
         """Have an environment that holds the release, unless one is open. Raises CannotInstall, UsageError."""
-        if self._environment is None:
-            self._environment = opened(self.release, self._held, listener)
+        if self.environment is None:
+            self.environment = opened(self.release, self._held, listener)
 
     def warm(self) -> None:
         """Start an interpreter that can be forked later, where this platform allows that."""
@@ -136,8 +132,8 @@ class OtherImports(Imports):
 
     def _process(self, mode: str) -> RunnerProcess:
         self.install(events.ignore)
-        assert self._environment is not None
-        return RunnerProcess(self._environment.python, mode)
+        assert self.environment is not None
+        return RunnerProcess(self.environment.python, mode)
 
 
 class _FromOtherRelease(Engine):

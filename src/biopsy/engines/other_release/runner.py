@@ -1,4 +1,4 @@
-"""The side of the other release: does in its interpreter what ``remote`` tells, and says what came of it.
+"""The side of the other release: does in its interpreter what ``classes`` tells, and says what came of it.
 
 It is apart from the engines since no biopsy is installed there, and none could be: the interpreter may be older than
 any that biopsy supports. So it knows nothing of engines either. It gets a module, an attribute or an element, sets one,
