@@ -20,7 +20,7 @@ from biopsy import errors
 from biopsy.checks.own_program import HELP, VERSION, split_leading
 from biopsy.cli import commands
 from biopsy.cli.advice import line_with
-from biopsy.cli.arguments import absent_options, types
+from biopsy.cli.arguments import types
 from biopsy.cli.arguments.limits import CommandLimits
 from biopsy.cli.commands import GROUPS, own_command, split_at
 from biopsy.cli.console import Console
@@ -119,7 +119,7 @@ def _dispatch(program: str, words: list[str], console: Console, *, is_program: b
     _rest_on(settings.basis, console)
     for line in settings.remarks:
         (console.on_stderr() if getattr(args, "json", False) else console).remark(line)
-    for line in absent_options.notes(args):
+    for line in getattr(args, "without_effect", ()):
         console.warn(line)
     work = partial(_executed, module, args, console)
     limits = CommandLimits.of(args)
