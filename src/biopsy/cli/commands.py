@@ -47,9 +47,9 @@ def _command(words: str, summary: str, module: str = "", **nature: Any) -> Comma
     return Command(tuple(words.split()), f"biopsy.cli.{module}", summary, **nature)
 
 
-_LOOKS_AT_A_FILE = {"may_crash": True, "may_take": "24h"}
-_RUNS_ENGINES = {"may_crash": True, "says_when_it_looks": True}
-_LOOKS_AT_A_MODEL = {**_LOOKS_AT_A_FILE, **_RUNS_ENGINES}
+_LOOKS_AT_A_FILE: dict[str, Any] = {"may_crash": True, "may_take": "24h"}
+_RUNS_ENGINES: dict[str, Any] = {"may_crash": True, "says_when_it_looks": True}
+_LOOKS_AT_A_MODEL: dict[str, Any] = {**_LOOKS_AT_A_FILE, **_RUNS_ENGINES}
 
 COMMANDS: tuple[Command, ...] = (
     _command(

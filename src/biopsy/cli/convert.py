@@ -72,7 +72,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
         help="shapes to build for, where the model leaves them open and the engine must know",
     )
     groups.WeightsFileOptions.add(parser)
-    model_files.add_allow_invalid(parser)
+    model_files.AllowInvalidOption.add(parser)
     engines.EngineOptions.add_groups(parser, "the engine that converts (default: the one that the ending says)")
     TensorrtOptions.add_tensorrt(parser)
     absent_options.add(parser, "convert")

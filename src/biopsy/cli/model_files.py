@@ -16,6 +16,7 @@ from biopsy import errors
 from biopsy.checks import verdict
 from biopsy.cli.arguments import absent_options, groups
 from biopsy.cli.arguments.comparing import parse_ranges
+from biopsy.cli.arguments.declared import Options, switch
 from biopsy.cli.arguments.types import Derived, written_over
 from biopsy.cli.console import Console
 from biopsy.model import external, index, load, weights_file
@@ -53,7 +54,7 @@ def add(parser: argparse.ArgumentParser, command: str) -> None:
         help="do not look for external weights, which may be missing: what is written refers to them as the model does",
     )
     groups.WeightsFileOptions.add(group)
-    add_allow_invalid(parser)
+    AllowInvalidOption.add(parser)
     absent_options.add(parser, command)
 
 
@@ -217,12 +218,11 @@ class FallbackRun:
 # What a command writes is at least as valid as what it was given, unless ``--allow-invalid`` says otherwise.
 
 
-def add_allow_invalid(parser: argparse.ArgumentParser) -> None:
-    """The option that has a model written all the same, into ``args.allow_invalid``."""
-    parser.add_argument(
-        "--allow-invalid",
-        action="store_true",
-        help="write the result even if it is invalid where the model was not",
+class AllowInvalidOption(Options):
+    """Whether a model is written all the same."""
+
+    allow_invalid: bool = switch(
+        "--allow-invalid", meaning="write the result even if it is invalid where the model was not", decides="yes"
     )
 
 

@@ -17,7 +17,7 @@ from typing import Any, NoReturn
 from biopsy import errors
 from biopsy.checks.own_program import FORMATS, HELP, LEVELS, VERSION
 from biopsy.cli.arguments import types
-from biopsy.cli.arguments.declared import Options, option, switch
+from biopsy.cli.arguments.declared import Declaration, Options, option, switch
 from biopsy.cli.arguments.limits import CommandLimits
 from biopsy.cli.arguments.types import READ, Derived, FileKind
 from biopsy.cli.commands import Command
@@ -47,6 +47,10 @@ class Parser(argparse.ArgumentParser):
         """Whether a word is an option that this command has and shows, alone or with a value behind ``=``."""
         action = self._option_string_actions.get(word.partition("=")[0])
         return action is not None and action.help != argparse.SUPPRESS
+
+    def declaration_of(self, option: str) -> Declaration | None:
+        """What a record of options declares of an option; None if this command does not have it from one."""
+        return getattr(self._option_string_actions.get(option), "declaration", None)
 
     def dest_of(self, option: str) -> str:
         """Where the values of an option go, whichever of its spellings it has; "" if this command does not have it."""

@@ -8,7 +8,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Literal
 
 from biopsy.cli.arguments import types
-from biopsy.cli.arguments.declared import Options, option, switch
+from biopsy.cli.arguments.declared import Options, option, several, switch
 from biopsy.cli.arguments.groups import RecordedInputs
 from biopsy.cli.commands import REST_OPTIONS as REST_OPTIONS
 
@@ -41,32 +41,32 @@ class CheckOption(Options):
 class RuleOptions(Options):
     """What counts as a failure."""
 
-    fail_code: Sequence[int] | None = option(
+    fail_code: Sequence[int] | None = several(
         "--fail-code",
         "--fail-returncode",
         rivals="codes",
-        nargs="+",
         type=types.status,
         action="extend",
         metavar="STATUS",
         meaning="only these exit statuses are failures",
+        decides="yes",
     )
-    ignore_fail_code: Sequence[int] | None = option(
+    ignore_fail_code: Sequence[int] | None = several(
         "--ignore-fail-code",
         "--ignore-fail-returncode",
         rivals="codes",
-        nargs="+",
         type=types.status,
         action="extend",
         metavar="STATUS",
         meaning="these exit statuses are not failures",
+        decides="yes",
     )
-    fail_regex: Sequence[str] | None = option(
+    fail_regex: Sequence[str] | None = several(
         "--fail-regex",
-        nargs="+",
         action="extend",
         metavar="REGEX",
         meaning="a check fails only if its output matches one of these",
+        decides="yes",
     )
     match: Literal["any", "status", "auto", "message", "exact"] = option(
         "--match",
@@ -75,6 +75,7 @@ class RuleOptions(Options):
         text="how alike two failures must be to count as the same",
         meaning="{text} (default: auto: by the check's own report, else the uncaught Python exception, else the exit "
         "status)",
+        decides="yes",
     )
 
     def rules(self) -> Rules:
@@ -125,6 +126,7 @@ class VacuousOption(Options):
         "--allow-vacuous-check",
         meaning="continue even if a model of a single Identity node fails the check the same way, so that the result "
         "says nothing; without this the status is then 4, and nothing is written",
+        decides="yes",
     )
 
 
@@ -266,9 +268,8 @@ class ShownOutputOptions(Options):
 class ArtifactOptions(Options):
     """The files of a check that are kept, sorted by its outcome."""
 
-    artifacts: Sequence[Path] = option(
+    artifacts: Sequence[Path] = several(
         "--artifacts",
-        nargs="+",
         type=types.ARTIFACT,
         default=[],
         meaning="after each check, sort these files into 'good', 'bad' and 'other'",

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from biopsy import errors
 from biopsy.cli.arguments import types
-from biopsy.cli.arguments.declared import Options, option, switch
+from biopsy.cli.arguments.declared import Options, option, several, switch
 from biopsy.cli.arguments.tensorrt import PLAIN, TensorrtOptions
 from biopsy.cli.console import Console
 from biopsy.text import printable
@@ -60,10 +60,9 @@ _FLAGS = {
 class OnnxrtOptions(Options):
     """The settings of ``--onnxrt``."""
 
-    providers: Sequence[str] | None = option(
+    providers: Sequence[str] | None = several(
         "--providers",
         "--execution-providers",
-        nargs="+",
         metavar="NAME",
         meaning="execution providers, most preferred first, such as cuda cpu (default: cpu)",
     )
@@ -98,6 +97,7 @@ class EngineOptions(OnnxrtOptions, TensorrtOptions):
         action="append",
         metavar="NAME[:key=value,...]",
         meaning="any engine, with its options, as in onnxrt:optimization=none; 'biopsy doctor NAME' lists them",
+        decides="yes",
     )
 
     @classmethod
@@ -198,9 +198,8 @@ class PinnedPackage(NamedTuple):
 class SurroundingOptions(Options):
     """What a release is installed beside, and for which Python."""
 
-    beside: Sequence[str] = option(
+    beside: Sequence[str] = several(
         "--with",
-        nargs="+",
         action="extend",
         default=[],
         metavar="REQUIREMENT",
@@ -279,7 +278,7 @@ class PackageOptions(_ReleaseOption, SurroundingOptions):
 class RunnableEngines(EngineOptions, PackageOptions):
     """The engines of ``biopsy run``, one by default."""
 
-    build_only: bool = switch("--build-only", meaning="build the model in every engine, but run nothing")
+    build_only: bool = switch("--build-only", meaning="build the model in every engine, but run nothing", decides="yes")
 
     def specs_to_run(self) -> list[EngineSpec]:
         """The engines asked for, else that of a package that is, else ``default_engine``, from their releases.

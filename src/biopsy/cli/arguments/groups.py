@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from biopsy.cli.arguments import types
-from biopsy.cli.arguments.declared import Options, option
+from biopsy.cli.arguments.declared import Options, option, several
 
 if TYPE_CHECKING:
     from biopsy.cli.console import Console
@@ -45,29 +45,35 @@ class WeightsFolderOption(Options):
         "--ext",
         type=types.FOLDER_READ,
         meaning="the folder of the external weights (default: the model's folder)",
+        shared=True,
+        decides="yes",
     )
 
 
 class MarkedOutputs(Options):
     """What a model returns."""
 
-    onnx_outputs: Sequence[str] | None = option(
+    onnx_outputs: Sequence[str] | None = several(
         "--onnx-outputs",
         "--outputs",
-        nargs="+",
         metavar="NAME",
         meaning="return these tensors instead of the model's outputs; patterns allowed; 'mark all' returns every "
         "tensor",
+        decides="yes",
     )
-    onnx_outputs_by_type: Sequence[str] = option(
+    onnx_outputs_by_type: Sequence[str] = several(
         "--onnx-outputs-by-type",
-        nargs="+",
         default=(),
         metavar="OPERATOR",
         meaning="return what these operators compute, such as Conv, instead of the model's outputs",
+        decides="yes",
     )
-    onnx_exclude_outputs: Sequence[str] = option(
-        "--onnx-exclude-outputs", nargs="+", default=(), metavar="NAME", meaning="do not return these; patterns allowed"
+    onnx_exclude_outputs: Sequence[str] = several(
+        "--onnx-exclude-outputs",
+        default=(),
+        metavar="NAME",
+        meaning="do not return these; patterns allowed",
+        decides="yes",
     )
 
     def choice(self) -> OutputChoice:
@@ -181,24 +187,34 @@ def _iterations(default: int | None) -> Any:
         type=types.positive,
         default=default,
         meaning=f"how many random inputs to make (default: {default or '2, which is the least'})",
+        shared=True,
+        decides="yes",
     )
 
 
 def _seed(default: int | None) -> Any:
-    return option("--seed", type=types.count, default=default, meaning="seed of random inputs (default: 1)")
+    return option(
+        "--seed",
+        type=types.count,
+        default=default,
+        meaning="seed of random inputs (default: 1)",
+        shared=True,
+        decides="yes",
+    )
 
 
 class RecordedInputs(Options):
     """Where the inputs come from that a search records values with, random ones of them too."""
 
-    load_inputs: Sequence[Path] | None = option(
+    load_inputs: Sequence[Path] | None = several(
         "--load-inputs",
         "--load-input-data",
         rivals="source",
-        nargs="+",
         type=types.READ,
         text="load inputs from these files, one after the other; tensors that the model does not take are ignored",
         meaning="{text}",
+        shared=True,
+        decides="yes",
     )
     data_loader_script: str | None = option(
         "--data-loader-script",
@@ -206,14 +222,16 @@ class RecordedInputs(Options):
         type=types.READ_SCRIPT,
         metavar="FILE.py[:function]",
         meaning="a Python function that yields dictionaries of arrays (default: load_data)",
+        decides="yes",
     )
     iterations: int | None = _iterations(None)
     seed: int | None = _seed(None)
-    val_range: Sequence[str] | None = option(
+    val_range: Sequence[str] | None = several(
         "--val-range",
-        nargs="+",
         metavar="[NAME:][lo,hi]",
         meaning="range of the random values, for all inputs or one of them (default: [0,1])",
+        shared=True,
+        decides="yes",
     )
 
     def given_feeds(self) -> Sequence[Feed] | None:
@@ -269,20 +287,22 @@ class InputOptions(RecordedInputs):
 
     iterations: int | None = _iterations(1)
     seed: int | None = _seed(1)
-    input_shapes: Sequence[str] | None = option(
+    input_shapes: Sequence[str] | None = several(
         "--input-shapes",
         "--inputs",
         "--model-input-shapes",
         "--model-inputs",
-        nargs="+",
         metavar="NAME:[d0,d1,...]",
         meaning="shapes of the random inputs, where the model leaves them open",
+        shared=True,
+        decides="yes",
     )
-    input_symbols: Sequence[str] | None = option(
+    input_symbols: Sequence[str] | None = several(
         "--input-symbols",
-        nargs="+",
         metavar="NAME=SIZE",
         meaning="sizes of the open dimensions of random inputs, by their names in the model",
+        shared=True,
+        decides="yes",
     )
     load_outputs: Sequence[Path] | None = None
 
@@ -342,9 +362,8 @@ class ModuleOptions(Options):
         meaning="what the module is called with: .pt (read with weights_only=True), .safetensors, .npz or .json; by "
         "default what FACTORY gives",
     )
-    dynamic_shapes: Sequence[str] | None = option(
+    dynamic_shapes: Sequence[str] | None = several(
         "--dynamic-shapes",
-        nargs="+",
         metavar="NAME:[d0,d1,...]",
         meaning="which sizes of which arguments are exported as open ones: a name or -1 for each open one, and for "
         "others their number, as x:[batch,8]; NAME is a parameter of forward",

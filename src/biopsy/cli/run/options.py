@@ -7,21 +7,21 @@ from __future__ import annotations
 import argparse
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING
 
 from biopsy import errors
 from biopsy.cli.arguments import types
 from biopsy.cli.arguments.comparing import (
     JudgeOptions,
     MetricOptions,
+    NoiseOptions,
+    OutputOptions,
+    RunningOptions,
     ToleranceOptions,
-    by_name,
-    number_from,
     parse_script,
 )
-from biopsy.cli.arguments.declared import Options, option, switch
+from biopsy.cli.arguments.declared import Options, option
 from biopsy.cli.arguments.engines import EngineOptions, PackageOptions, RunnableEngines
 from biopsy.cli.arguments.groups import (
     BuiltModelTypeOption,
@@ -43,56 +43,6 @@ if TYPE_CHECKING:
 _SCRIPT = "FILE.py[:function]"
 
 
-class OutputOptions(Options):
-    """Golden values, and the file of what the engines give."""
-
-    save_outputs: Path | None = option(
-        "--save-outputs",
-        "--save-results",
-        type=types.WRITTEN,
-        meaning=f"save the outputs of every engine: {types.SAVED_FORMATS}",
-    )
-    load_outputs: Sequence[Path] | None = option(
-        "--load-outputs",
-        "--load-results",
-        nargs="+",
-        type=types.READ,
-        meaning="compare every engine, the first one too, with all of these golden values",
-    )
-
-
-class RunningOptions(Options):
-    """What is looked at beside differences, and when a run ends."""
-
-    validate: bool = switch("--validate", meaning="fail if an output holds NaN or infinity")
-    fail_fast: bool = switch("--fail-fast", meaning="stop at the first failure")
-    warm_up: int = option(
-        "--warm-up", type=types.count, default=0, meaning="runs before the first one that is timed (default: 0)"
-    )
-
-
-class NoiseOptions(Options):
-    """Whether a difference is a bug, or only rounding."""
-
-    compare_with: Literal["noise"] | None = option(
-        "--compare-with",
-        choices=("noise",),
-        meaning="noise: instead of comparing engines with each other, compare the error of each, against a float64 "
-        "run, with the error of plain float32",
-    )
-    noise_ratio: Sequence[str] | None = option(
-        "--noise-ratio",
-        nargs="+",
-        metavar="[OUTPUT:]TIMES",
-        meaning="how many times the error of plain float32 still counts as rounding (default: 10)",
-    )
-    tell_rounding: bool = switch("--tell-rounding", meaning=argparse.SUPPRESS)  # debug reduce asks for it
-
-    def noise_ratios(self) -> dict[str, float]:
-        """How many times the error of plain float32 still is rounding, by output name."""
-        return by_name(self.noise_ratio, "--noise-ratio", "10 out:100", partial(number_from, least=1))
-
-
 class FunctionOptions(Options):
     """Functions of the user's."""
 
@@ -102,6 +52,7 @@ class FunctionOptions(Options):
         metavar=_SCRIPT,
         meaning="a Python function that takes the outputs of an iteration and those expected, both as dictionaries, "
         "and returns True or False, or a dictionary of these by output; it decides alone (default: compare_outputs)",
+        decides="yes",
     )
     postprocess_func_script: str | None = option(
         "--postprocess-func-script",
@@ -109,6 +60,7 @@ class FunctionOptions(Options):
         metavar=_SCRIPT,
         meaning="a Python function that takes the outputs of an iteration and returns those to compare; golden values "
         "pass through it too (default: postprocess_outputs)",
+        decides="yes",
     )
 
     @property
