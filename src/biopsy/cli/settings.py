@@ -190,14 +190,14 @@ def common_options() -> Mapping[str, Declaration]:
     return {field.spellings[0]: field for field in fields if field is not None and field.spellings}
 
 
-def keys() -> tuple[str, ...]:
+def shared_keys() -> tuple[str, ...]:
     """The settings that a project may give."""
     return (ENGINES, *(option[2:] for option, field in common_options().items() if field.shared))
 
 
 def objection(key: str, value: Value, folder: Path) -> str:
     """Why a file in a folder may not say this, in words behind its name; "" if it may."""
-    if key not in keys():
+    if key not in shared_keys():
         return f"may not give {key}"
     texts = () if isinstance(value, bool) else value
     if key == ENGINES:
@@ -339,7 +339,7 @@ def applied(program: str, command: Command, own: list[str], rest_option: str, re
     if rest is None and not {*HELP, *VERSION}.isdisjoint(own):
         return Applied(own=own, rest=rest)
     lines = [SettledLine(command=command, parser=parser_of(program, command), given=own)]
-    looks = rest is not None or any(map(lines[0].takes, keys()))
+    looks = rest is not None or any(map(lines[0].takes, shared_keys()))
     sources = [file for file in (of_project(Path.cwd()) if looks else None, of_user()) if file is not None]
     if not sources:
         return Applied(own=own, rest=rest)
@@ -403,8 +403,8 @@ def _require_allowed(file: SettingsFile, lines: Sequence[SettledLine], rest: lis
     if not refused:
         return
     for key in refused:
-        if key not in keys() and _option(key) not in TYPED and not is_known(key):
-            free = [name for name in keys() if name not in file.values]
+        if key not in shared_keys() and _option(key) not in TYPED and not is_known(key):
+            free = [name for name in shared_keys() if name not in file.values]
             raise errors.UsageError(
                 f"{file.name}: there is no setting {key!r}", next_steps=did_you_mean(key, free, most=1, cutoff=0.6)
             )
@@ -432,7 +432,7 @@ def _require_known(file: SettingsFile, lines: Sequence[SettledLine]) -> None:
     for key in file.values:
         if any(line.takes(key) for line in lines):
             continue
-        here = [one for one in keys() if any(line.takes(one) for line in lines)]
+        here = [one for one in shared_keys() if any(line.takes(one) for line in lines)]
         meant = did_you_mean(key, here, most=1, cutoff=0.8)
         if _option(key) in TYPED or (meant and not is_known(key)):
             raise errors.UsageError(f"{file.name}: there is no setting {key!r}", next_steps=meant)
@@ -473,8 +473,10 @@ def _shown(key: str, value: Value, weight: str) -> str:
             return math.inf  # a statistic, or nothing that the option takes
         return -number if weight == "the smaller, the looser" else number
 
-    one_of_each = {word.rpartition(":")[2]: word for word in sorted(value[::-1], key=looseness)}
-    named = [_short(word) for word in reversed(one_of_each.values())][:_MOST]
+    one_of_each: dict[str, str] = {}
+    for word in sorted(value, key=looseness, reverse=True):
+        one_of_each.setdefault(word.rpartition(":")[2], word)
+    named = [_short(word) for word in one_of_each.values()][:_MOST]
     left = len(value) - len(named)
     return f"{key}={line_of(named)}{f' and {left} no looser' if left else ''}"
 
