@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Callable, Collection, Sequence
+from functools import partial
 from typing import Any
 
 from biopsy import errors
 from biopsy.cli.arguments import types
-from biopsy.cli.arguments.declared import Options, switch
+from biopsy.cli.arguments.declared import Options, option, switch
 
 PLAIN = "--trt"
 """What stands in ``args.engines`` for the flag, so that the options here apply to it alone."""
@@ -48,21 +49,19 @@ def _checked(setting: str) -> Callable[[str], str]:
     return value
 
 
-def _setting(*spellings: str, of: str, metavar: str, meaning: str, many: bool = False, **settings: Any) -> Any:
-    """A field for a setting ``of`` the engine trt, which may have ``many`` values."""
-    from biopsy.cli.arguments.declared import option
-
-    nargs = "+" if many else None
-    return option(*spellings, meaning=meaning, **{"type": _checked(of), "metavar": metavar, "nargs": nargs, **settings})
+def _setting(*spellings: str, of: str = "", metavar: str, meaning: str, **settings: Any) -> Any:
+    """A field for the setting ``of`` the engine trt, by default the one that the first spelling names."""
+    name = of or spellings[0].removeprefix("--trt").strip("-").replace("-", "_")
+    return option(*spellings, meaning=meaning, **{"type": _checked(name), "metavar": metavar, **settings})
 
 
-def _shapes(spelling: str, setting: str, meaning: str) -> Any:
-    """A field for shapes of inputs, which stand once for each optimization profile."""
-    return _setting(spelling, of=setting, metavar="NAME:[d0,...]", many=True, action="append", meaning=meaning)
+_settings = partial(_setting, nargs="+")
+_shapes = partial(_settings, metavar="NAME:[d0,...]", action="append")
+"""Shapes of inputs, which stand once for each optimization profile."""
 
 
-class PrecisionSettings(Options):
-    """The types that TensorRT may compute in."""
+class TensorrtOptions(Options):
+    """The settings of ``--trt``: each field is the name of one, behind ``trt_``."""
 
     trt_fp16: bool = switch(
         "--fp16", meaning="allow float16 (TensorRT 10 only: later versions use the types of the model)"
@@ -74,57 +73,36 @@ class PrecisionSettings(Options):
     trt_strongly_typed: bool = switch(
         "--strongly-typed", meaning="use the types of the model (later versions than TensorRT 10 always do)"
     )
-
-
-class NetworkSettings(Options):
-    """What is built, and how much memory that may take."""
-
     trt_min_shapes: Sequence[Sequence[str]] | None = _shapes(
         "--trt-min-shapes",
-        "min_shapes",
-        "smallest input shapes; repeat this, --trt-opt-shapes and --trt-max-shapes for several optimization "
+        meaning="smallest input shapes; repeat this, --trt-opt-shapes and --trt-max-shapes for several optimization "
         "profiles: the n-th of each belong together",
     )
-    trt_opt_shapes: Sequence[Sequence[str]] | None = _shapes(
-        "--trt-opt-shapes", "opt_shapes", "input shapes to optimize for"
-    )
-    trt_max_shapes: Sequence[Sequence[str]] | None = _shapes("--trt-max-shapes", "max_shapes", "largest input shapes")
-    trt_outputs: Sequence[str] | None = _setting(
+    trt_opt_shapes: Sequence[Sequence[str]] | None = _shapes("--trt-opt-shapes", meaning="input shapes to optimize for")
+    trt_max_shapes: Sequence[Sequence[str]] | None = _shapes("--trt-max-shapes", meaning="largest input shapes")
+    trt_outputs: Sequence[str] | None = _settings(
         "--trt-outputs",
-        of="outputs",
         metavar="NAME",
-        many=True,
         meaning="tensors of TensorRT's network to return; 'mark all' returns every one",
     )
-    trt_exclude_outputs: Sequence[str] | None = _setting(
-        "--trt-exclude-outputs", of="exclude_outputs", metavar="NAME", many=True, meaning="do not return these of them"
+    trt_exclude_outputs: Sequence[str] | None = _settings(
+        "--trt-exclude-outputs", metavar="NAME", meaning="do not return these of them"
     )
-    trt_pool: Sequence[str] | None = _setting(
+    trt_pool: Sequence[str] | None = _settings(
         "--pool-limit",
         "--memory-pool-limit",
         of="pool",
         metavar="POOL:SIZE",
-        many=True,
         meaning="limits of memory pools, such as workspace:16M",
     )
     trt_pool_workspace: str | None = _setting(
         "--workspace", of="pool.workspace", metavar="SIZE", meaning="the limit of the workspace pool"
     )
-
-
-class BuilderSettings(Options):
-    """How it is built."""
-
     trt_load_timing_cache: str | None = _setting(
-        "--load-timing-cache",
-        of="load_timing_cache",
-        metavar="FILE",
-        type=types.READ_TEXT,
-        meaning="start with this timing cache",
+        "--load-timing-cache", metavar="FILE", type=types.READ_TEXT, meaning="start with this timing cache"
     )
     trt_save_timing_cache: str | None = _setting(
         "--save-timing-cache",
-        of="save_timing_cache",
         metavar="FILE",
         type=types.written_over("trt_load_timing_cache", "artifacts", textual=True),
         meaning="write the timing cache to this file",
@@ -135,41 +113,21 @@ class BuilderSettings(Options):
     trt_hardware_compatibility: str | None = _setting(
         "--hardware-compatibility-level", of="hardware_compatibility", metavar="LEVEL", meaning="such as ampere_plus"
     )
-    trt_profiling_verbosity: str | None = _setting(
-        "--profiling-verbosity", of="profiling_verbosity", metavar="LEVEL", meaning="such as detailed"
-    )
+    trt_profiling_verbosity: str | None = _setting("--profiling-verbosity", metavar="LEVEL", meaning="such as detailed")
     trt_tiling_optimization: str | None = _setting(
         "--tiling-optimization-level", of="tiling_optimization", metavar="LEVEL", meaning="such as moderate"
     )
-    trt_runtime_platform: str | None = _setting(
-        "--runtime-platform", of="runtime_platform", metavar="NAME", meaning="such as windows_amd64"
+    trt_runtime_platform: str | None = _setting("--runtime-platform", metavar="NAME", meaning="such as windows_amd64")
+    trt_max_aux_streams: str | None = _setting("--max-aux-streams", metavar="N", meaning="most auxiliary streams")
+    trt_tactic_sources: Sequence[str] | None = _settings(
+        "--tactic-sources", metavar="NAME", meaning="use only these tactic sources"
     )
-    trt_max_aux_streams: str | None = _setting(
-        "--max-aux-streams", of="max_aux_streams", metavar="N", meaning="most auxiliary streams"
+    trt_onnx_flags: Sequence[str] | None = _settings(
+        "--onnx-flags", metavar="NAME", meaning="flags of the ONNX parser, such as native_instancenorm"
     )
-    trt_tactic_sources: Sequence[str] | None = _setting(
-        "--tactic-sources", of="tactic_sources", metavar="NAME", many=True, meaning="use only these tactic sources"
+    trt_plugins: Sequence[str] | None = _settings(
+        "--plugins", metavar="FILE", type=types.READ_TEXT, meaning="load these plug-in libraries"
     )
-    trt_onnx_flags: Sequence[str] | None = _setting(
-        "--onnx-flags",
-        of="onnx_flags",
-        metavar="NAME",
-        many=True,
-        meaning="flags of the ONNX parser, such as native_instancenorm",
-    )
-    trt_plugins: Sequence[str] | None = _setting(
-        "--plugins",
-        of="plugins",
-        metavar="FILE",
-        many=True,
-        type=types.READ_TEXT,
-        meaning="load these plug-in libraries",
-    )
-
-
-class TensorrtOptions(PrecisionSettings, NetworkSettings, BuilderSettings):
-    """The settings of ``--trt``: each field is the name of one, behind ``trt_``."""
-
     trt_flags: Sequence[str] | None = None
 
     @classmethod

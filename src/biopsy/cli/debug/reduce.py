@@ -91,14 +91,14 @@ def execute(args: argparse.Namespace, console: Console) -> int:
 def _execute(args: argparse.Namespace, console: Console, machines: OtherMachines | None) -> int:
     from biopsy.model.index import index_file
 
-    jobs = checking.jobs_of(args, console, machines)
+    jobs = checking.CheckedOptions.of(args).jobs_of(console, machines)
     index_of_model = cache(partial(index_file, args.model, args.external_data_dir))
     args.check = with_sizes_of_symbols(args.check, checking.own_run(args.check), index_of_model, console)
     options, own_run = ReduceOptions.of(args), checking.own_run(args.check)
-    check = checking.check_of(args, jobs)  # it warms up while the rest is loaded
+    check = checking.CheckedOptions.of(args).check_of(jobs)  # it warms up while the rest is loaded
     try:
         from biopsy.cli.debug.reduce_job import explained, job_of, require_explainable
-        from biopsy.cli.run.names import require_names_of_check
+        from biopsy.cli.run.files import require_names_of_check
 
         report = options.report_file(console)
         require_explainable(options)
@@ -107,9 +107,9 @@ def _execute(args: argparse.Namespace, console: Console, machines: OtherMachines
         require_names_of_check(own_run, index, options.load_inputs or (), options.iter_inputs)
         fed = [index.names[tensor] for tensor in index.fed_inputs()]
         options.require_draws(fed, random=job.recording.samples is None, console=console)
-        checking.note_on_check(check, args, console)
+        checking.CheckedOptions.of(args).note_on(check, console)
         search = partial(_search, index, check, job, options.explains)
-        explain = partial(explained, options, own_run, partial(checking.check_of, args, jobs), jobs)
+        explain = partial(explained, options, own_run, partial(checking.CheckedOptions.of(args).check_of, jobs), jobs)
         return _reduced(args, console, report, index, search, explain)
     except errors.Interrupted as stop:
         if stop.kept is None:

@@ -21,7 +21,7 @@ from biopsy.cli.arguments.groups import MAKING
 from biopsy.cli.console import Console
 from biopsy.cli.debug import checking
 from biopsy.cli.progress import Progress, say_output, say_places, shows, time_left
-from biopsy.cli.run.options import RunOptions
+from biopsy.cli.run.options import RunOptions, run_parser
 from biopsy.comparison.mismatch import error_text
 from biopsy.findings.model import model_tree
 from biopsy.findings.report import versions_tree
@@ -306,7 +306,7 @@ def _of_check(found: Reduction, args: argparse.Namespace) -> Iterator[Advice]:
             yield Advice(line_of(check.words_for(found.output, "")), _BY_ITSELF)
         return
     index = index_file(found.output)
-    own = checking.options_of_run(_speaking_of(check, index.ids, index))
+    own = checking.own_run(_speaking_of(check, index.ids, index).words)
     if own is None:
         return
     check = _speaking_of(check, {index.names[tensor] for tensor in index.outputs}, index)
@@ -368,7 +368,7 @@ def _layers(
 
 def _speaking_of(check: OwnRun, outputs: Container[str], index: ModelIndex) -> OwnRun:
     """The check without values for tensors that the result does not have: they are no error in a check alone."""
-    parser = checking.run_parser()
+    parser = run_parser()
     inputs = {index.names[tensor] for tensor in index.fed_inputs()}
 
     def is_kept(option: str, value: str) -> bool:

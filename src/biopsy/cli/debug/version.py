@@ -224,14 +224,14 @@ def question_of(args: argparse.Namespace, console: Console) -> ReleaseQuestion:
     from biopsy.questions.releases.runs import PYTHON_VARIABLE
 
     ModelInput(read_bytes(args.model), args.external_data_dir or args.model.parent, args.model)  # checks what it names
-    checking.require_names(args, args.model)
+    checking.require_names(args.check, args.model)
     check = _check(args)
     if not check.names_release:
         console.note(f"the check has no {{python}} and no {{engine}}: it must run {PYTHON_VARIABLE} of its environment")
     return ReleaseQuestion(
         check=check,
         model=args.model,
-        rules=checking.rules_of(args),
+        rules=checks.RuleOptions.of(args).rules(),
         weights=args.external_data_dir,
         operators=frozenset(node.op_type for node in index_file(args.model, args.external_data_dir).nodes),
         default_name=checks.DEFAULT_CANDIDATE,

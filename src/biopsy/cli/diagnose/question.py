@@ -65,7 +65,7 @@ def question_of(args: argparse.Namespace, console: Console, held: ExitStack) -> 
         judging=Judging(
             judge=Judge(*equal.limits()),
             limits=limits,
-            rules=checking.rules_of(args),
+            rules=checks.RuleOptions.of(args).rules(),
         ),
         weights_folder=args.external_data_dir,
         effort=Effort(

@@ -6,11 +6,16 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from biopsy import errors
+from biopsy.checks.command_line import OwnRun, parse
+from biopsy.checks.own_program import HELP, VERSION
+from biopsy.cli import commands
 from biopsy.cli.arguments import types
 from biopsy.cli.arguments.comparing import (
     JudgeOptions,
@@ -32,6 +37,7 @@ from biopsy.cli.arguments.groups import (
 )
 from biopsy.cli.arguments.limits import CommandLimits
 from biopsy.cli.arguments.tensorrt import TensorrtOptions
+from biopsy.cli.parser import Parser, parser_of
 from biopsy.cli.report import ReportOption
 
 if TYPE_CHECKING:
@@ -152,6 +158,35 @@ def add(parser: argparse.ArgumentParser) -> None:
     ReportOption.add(group)
     RecordMemoryOption.add(group)
     TensorrtOptions.add_tensorrt(parser)
+
+
+# The same for a check that is ``biopsy run``, from its words.
+
+
+def run_parser(program: str = "biopsy") -> Parser:
+    """The parser of ``biopsy run``."""
+    command = commands.find(["run"])
+    assert command is not None
+    return parser_of(program, command)
+
+
+@cache
+def options_of(command: OwnRun) -> RunOptions:
+    """What the words of a ``biopsy run`` say, parsed once. Raises UsageError."""
+    if {*HELP, *VERSION} & {*command.options}:
+        raise errors.UsageError("it runs nothing, and shows a text")
+    return RunOptions.of(run_parser(Path(command.program).name).parse_known_args(list(command.options))[0])
+
+
+def own_run(words: Sequence[str] | None) -> RunOptions | None:
+    """The options of a check such as ``biopsy run {} ...``; None if the check is something else, or is wrong.
+
+    The check itself will tell what is wrong with it.
+    """
+    command = parse(words or ())
+    with suppress(errors.BiopsyError):
+        return options_of(command) if isinstance(command, OwnRun) else None
+    return None
 
 
 @dataclass(frozen=True)
