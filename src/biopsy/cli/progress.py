@@ -10,7 +10,6 @@ import io
 import json
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict
 from pathlib import Path
 from types import TracebackType
 from typing import TextIO, TypeVar
@@ -205,7 +204,7 @@ class EventLog:
             return
         plain = {
             key: _cut(value).decode("utf-8", "backslashreplace") if isinstance(value, bytes) else value
-            for key, value in asdict(event).items()
+            for key, value in vars(event).items()
         }
         try:
             at = round(time.monotonic() - self._started, 4)

@@ -42,8 +42,7 @@ class RuleOptions(Options):
     """What counts as a failure."""
 
     fail_code: Sequence[int] | None = several(
-        "--fail-code",
-        "--fail-returncode",
+        "--fail-code --fail-returncode",
         rivals="codes",
         type=types.status,
         action="extend",
@@ -52,8 +51,7 @@ class RuleOptions(Options):
         decides="yes",
     )
     ignore_fail_code: Sequence[int] | None = several(
-        "--ignore-fail-code",
-        "--ignore-fail-returncode",
+        "--ignore-fail-code --ignore-fail-returncode",
         rivals="codes",
         type=types.status,
         action="extend",
@@ -275,8 +273,7 @@ class ArtifactOptions(Options):
         meaning="after each check, sort these files into 'good', 'bad' and 'other'",
     )
     art_dir: Path = option(
-        "--art-dir",
-        "--artifacts-dir",
+        "--art-dir --artifacts-dir",
         type=types.FOLDER_WRITTEN,
         default=Path("polygraphy_artifacts"),
         meaning="the folder that they are sorted into (default: polygraphy_artifacts)",
@@ -293,14 +290,13 @@ class IterationOptions(Options):
     """The files that are made anew for each check."""
 
     iter_artifact: Path | None = option(
-        "--iter-artifact", "--intermediate-artifact", type=types.ITERATION, meaning="{text}"
+        "--iter-artifact --intermediate-artifact", type=types.ITERATION, meaning="{text}"
     )
     no_remove_intermediate: bool = switch(
         "--no-remove-intermediate", meaning="keep {text} there at the end", text="the last candidate"
     )
     iter_info: Path | None = option(
-        "--iter-info",
-        "--iteration-info",
+        "--iter-info --iteration-info",
         type=types.ITERATION,
         meaning='before each check, write {"iteration": N} into this file',
     )

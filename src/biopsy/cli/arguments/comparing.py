@@ -178,17 +178,13 @@ class ToleranceOptions(Options):
     """The tolerances, and what of the error is held against them."""
 
     atol: Sequence[str] | None = _limit(
-        "--atol",
-        "--abs-tol",
-        "--absolute-tolerance",
+        "--atol --abs-tol --absolute-tolerance",
         metavar="VALUE",
         meaning="largest absolute difference allowed, for all outputs or one of them (default: 1e-5; 0 for integers "
         "and booleans)",
     )
     rtol: Sequence[str] | None = _limit(
-        "--rtol",
-        "--rel-tol",
-        "--relative-tolerance",
+        "--rtol --rel-tol --relative-tolerance",
         metavar="VALUE",
         meaning="largest difference allowed relative to the expected value, for all outputs or one of them (default: "
         "1e-5; for integers only by name)",
@@ -242,38 +238,31 @@ class MetricOptions(Options):
     """The limits of other figures than the tolerances'."""
 
     cosine: Sequence[str] | None = _limit(
-        "--cosine",
-        "--cosine-similarity-threshold",
+        "--cosine --cosine-similarity-threshold",
         metavar="LEAST",
         meaning="cosine similarity, -1 to 1",
         decides="the smaller, the looser",
     )
     psnr: Sequence[str] | None = _limit(
-        "--psnr",
-        "--psnr-threshold",
-        "--psnr-tolerance",
+        "--psnr --psnr-threshold --psnr-tolerance",
         metavar="LEAST",
         meaning="peak signal-to-noise ratio, in dB",
         decides="the smaller, the looser",
     )
     snr: Sequence[str] | None = _limit(
-        "--snr",
-        "--snr-threshold",
-        "--snr-tolerance",
+        "--snr --snr-threshold --snr-tolerance",
         metavar="LEAST",
         meaning="signal-to-noise ratio, in dB",
         decides="the smaller, the looser",
     )
     l2: Sequence[str] | None = _limit(
-        "--l2", "--l2-threshold", "--l2-tolerance", metavar="MOST", meaning="Euclidean distance"
+        "--l2 --l2-threshold --l2-tolerance", metavar="MOST", meaning="Euclidean distance"
     )
     ulp: Sequence[str] | None = _limit(
         "--ulp", metavar="MOST", meaning="most representable values between the two (ULPs)"
     )
     top_k: Sequence[str] | None = _limit(
-        "--top-k",
-        "--postprocess",
-        "--postprocess-func",
+        "--top-k --postprocess --postprocess-func",
         metavar="K[,axis=A]",
         meaning="compare the indices of the K greatest elements; 'top-K' means the same (axis: the last one by "
         "default)",
@@ -288,8 +277,7 @@ class MetricOptions(Options):
         decides="yes",
     )
     compare: Sequence[str] | None = several(
-        "--compare",
-        "--compare-func",
+        "--compare --compare-func",
         metavar="NAME",
         meaning=f"the comparisons that every output must pass: {', '.join(COMPARISONS)}; those without a limit of "
         f"yours have {', '.join(f'{name} {value:g}' for name, value in DEFAULT_LIMITS.items())} (default: those with a "
@@ -337,14 +325,12 @@ class OutputOptions(Options):
     """Golden values, and the file of what the engines give."""
 
     save_outputs: Path | None = option(
-        "--save-outputs",
-        "--save-results",
+        "--save-outputs --save-results",
         type=types.WRITTEN,
         meaning=f"save the outputs of every engine: {types.SAVED_FORMATS}",
     )
     load_outputs: Sequence[Path] | None = several(
-        "--load-outputs",
-        "--load-results",
+        "--load-outputs --load-results",
         type=types.READ,
         meaning="compare every engine, the first one too, with all of these golden values",
         decides="yes",

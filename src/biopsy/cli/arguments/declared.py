@@ -55,11 +55,13 @@ def option(
 ) -> Any:
     """A field of ``Options``; an operand has no spelling. Those with the same ``rivals`` exclude each other.
 
+    Spellings are words of one text, or of several.
     ``settings`` are those of ``add_argument``; ``TEXT`` in the ``meaning`` is ``text`` unless a command says another.
     ``shared``: a settings file that lies in a folder may give it, since it is as harmless as
     ``biopsy.engines.base.Option.harmless`` says. A verdict names what a file gave of what ``decides``.
     """
-    return Declaration(spellings, settings, meaning=meaning, text=text, rivals=rivals, shared=shared, decides=decides)
+    words = tuple(" ".join(spellings).split())
+    return Declaration(words, settings, meaning=meaning, text=text, rivals=rivals, shared=shared, decides=decides)
 
 
 def switch(*spellings: str, meaning: str, **settings: Any) -> Any:

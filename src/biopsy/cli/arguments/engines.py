@@ -61,14 +61,12 @@ class OnnxrtOptions(Options):
     """The settings of ``--onnxrt``."""
 
     providers: Sequence[str] | None = several(
-        "--providers",
-        "--execution-providers",
+        "--providers --execution-providers",
         metavar="NAME",
         meaning="execution providers, most preferred first, such as cuda cpu (default: cpu)",
     )
     optimization_level: str | None = option(
-        "--optimization-level",
-        "--graph-optimization-level",
+        "--optimization-level --graph-optimization-level",
         type=_optimization_level,
         metavar="LEVEL",
         meaning=f"{', '.join(_LEVELS)}, or ONNX Runtime's own names, such as ORT_DISABLE_ALL (default: all)",

@@ -11,14 +11,17 @@ from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
+from biopsy import errors
 from biopsy.cli.arguments import types
 from biopsy.cli.arguments.declared import Options, option, several
+from biopsy.processes.own_process import memory
 
 if TYPE_CHECKING:
     from biopsy.cli.console import Console
     from biopsy.engines.base import ModelInput
     from biopsy.engines.runner import Inputs
     from biopsy.model.extract import OutputChoice
+    from biopsy.processes.watch import Limits
     from biopsy.recording.reference_run import Draws
     from biopsy.tensors.results import Feed
     from biopsy.text import ListOption
@@ -33,16 +36,14 @@ class ModelOption(Options):
 class OutputOption(Options):
     """The file that is written. A command says what it holds."""
 
-    output: Path | None = option("-o", "--output", type=types.WRITTEN, meaning="{text}")
+    output: Path | None = option("-o --output", type=types.WRITTEN, meaning="{text}")
 
 
 class WeightsFolderOption(Options):
     """Where external weights stand."""
 
     external_data_dir: Path | None = option(
-        "--external-data-dir",
-        "--load-external-data",
-        "--ext",
+        "--external-data-dir --load-external-data --ext",
         type=types.FOLDER_READ,
         meaning="the folder of the external weights (default: the model's folder)",
         shared=True,
@@ -54,8 +55,7 @@ class MarkedOutputs(Options):
     """What a model returns."""
 
     onnx_outputs: Sequence[str] | None = several(
-        "--onnx-outputs",
-        "--outputs",
+        "--onnx-outputs --outputs",
         metavar="NAME",
         meaning="return these tensors instead of the model's outputs; patterns allowed; 'mark all' returns every "
         "tensor",
@@ -145,8 +145,7 @@ class WeightsFileOption(Options):
     """Whether weights are written into a file of their own."""
 
     save_external_data: str | None = option(
-        "--save-external-data",
-        "--external-data-path",
+        "--save-external-data --external-data-path",
         nargs="?",
         const="",
         metavar="FILE",
@@ -182,8 +181,7 @@ class WeightsFileOptions(WeightsFileOption):
 
 def _iterations(default: int | None) -> Any:
     return option(
-        "--iterations",
-        "--iters",
+        "--iterations --iters",
         type=types.positive,
         default=default,
         meaning=f"how many random inputs to make (default: {default or '2, which is the least'})",
@@ -207,8 +205,7 @@ class RecordedInputs(Options):
     """Where the inputs come from that a search records values with, random ones of them too."""
 
     load_inputs: Sequence[Path] | None = several(
-        "--load-inputs",
-        "--load-input-data",
+        "--load-inputs --load-input-data",
         rivals="source",
         type=types.READ,
         text="load inputs from these files, one after the other; tensors that the model does not take are ignored",
@@ -288,10 +285,7 @@ class InputOptions(RecordedInputs):
     iterations: int | None = _iterations(1)
     seed: int | None = _seed(1)
     input_shapes: Sequence[str] | None = several(
-        "--input-shapes",
-        "--inputs",
-        "--model-input-shapes",
-        "--model-inputs",
+        "--input-shapes --inputs --model-input-shapes --model-inputs",
         metavar="NAME:[d0,d1,...]",
         meaning="shapes of the random inputs, where the model leaves them open",
         shared=True,
@@ -339,7 +333,65 @@ class SavedInputOptions(InputOptions):
     """Where the inputs of a run come from, and where they go."""
 
     save_inputs: Path | None = option(
-        "--save-inputs", "--save-input-data", type=types.WRITTEN, meaning=f"save the inputs used: {types.SAVED_FORMATS}"
+        "--save-inputs --save-input-data", type=types.WRITTEN, meaning=f"save the inputs used: {types.SAVED_FORMATS}"
+    )
+
+
+# What a whole command may use, one meaning for every command that has these options; and what its runs may.
+
+MOST_OF_THE_MEMORY = 0.9
+"""The part of this machine's memory, or of its container's, that a command may take where nobody says otherwise."""
+
+MORE_MEMORY = "--run-memory SIZE    for an engine that needs more"
+
+
+class CommandLimits(Options):
+    """The time and the memory that a command may take."""
+
+    timeout: float | None = option(
+        "--timeout",
+        type=types.duration,
+        metavar="TIME",
+        meaning="end the command, with status 4, if it takes longer: 90s, 10m, 1h (default: {text})",
+    )
+    memory_limit: int | None = option(
+        "--memory-limit",
+        type=types.byte_size,
+        metavar="SIZE",
+        meaning="end the command, with status 4, if its processes together use more memory than this, such as 4GB; "
+        "weights that are mapped from a file do not count (default: "
+        f"{MOST_OF_THE_MEMORY:.0%}% of the machine's memory)",
+    )
+
+    @property
+    def has_limits(self) -> bool:
+        """Whether somebody has set a limit."""
+        return self.timeout is not None or self.memory_limit is not None
+
+    def limits_of_command(self, default: str) -> Limits:
+        """What it may use. Raises UsageError if somebody has set a limit and nothing could watch the command."""
+        from biopsy.processes import supervised
+        from biopsy.processes.watch import Limits
+
+        if self.has_limits and not supervised.is_possible():
+            raise errors.UsageError("--timeout and --memory-limit need a second process, which cannot be forked here")
+        seconds = types.duration(default) if self.timeout is None and default else self.timeout
+        return Limits(seconds=seconds, memory=self.memory_limit or int(MOST_OF_THE_MEMORY * memory()))
+
+
+class RunLimits(Options):
+    """What an engine may take in a run of ours."""
+
+    run_timeout: float | None = option(
+        "--run-timeout", type=types.duration, metavar="TIME", meaning="end a run that takes longer"
+    )
+    run_memory: int | None = option(
+        "--run-memory",
+        type=types.byte_size,
+        metavar="SIZE",
+        meaning="end an engine that takes more memory in one of our runs, such as 16GB; weights that are mapped from a "
+        "file do not count (default: 1.5GB, or 8GB for engines other than onnxrt, openvino and reference, and 64 times"
+        " the bytes of the model, its weights and its inputs)",
     )
 
 

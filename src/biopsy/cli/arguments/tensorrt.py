@@ -89,8 +89,7 @@ class TensorrtOptions(Options):
         "--trt-exclude-outputs", metavar="NAME", meaning="do not return these of them"
     )
     trt_pool: Sequence[str] | None = _settings(
-        "--pool-limit",
-        "--memory-pool-limit",
+        "--pool-limit --memory-pool-limit",
         of="pool",
         metavar="POOL:SIZE",
         meaning="limits of memory pools, such as workspace:16M",

@@ -30,12 +30,12 @@ from biopsy.cli.arguments.declared import Options, option
 from biopsy.cli.arguments.engines import EngineOptions, PackageOptions, RunnableEngines
 from biopsy.cli.arguments.groups import (
     BuiltModelTypeOption,
+    CommandLimits,
     ModelOptions,
     SavedInputOptions,
     WeightsFileOptions,
     is_built_model,
 )
-from biopsy.cli.arguments.limits import CommandLimits
 from biopsy.cli.arguments.tensorrt import TensorrtOptions
 from biopsy.cli.parser import Parser, parser_of
 from biopsy.cli.report import ReportOption
