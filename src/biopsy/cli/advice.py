@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from biopsy import errors
 from biopsy.checks.words import as_word
 from biopsy.cli.console import Console
+from biopsy.text import line_of
 
 if TYPE_CHECKING:
     from biopsy.model.index import ModelIndex
@@ -46,8 +47,6 @@ def resume_line(words: Sequence[str], rest: Collection[str], without: Collection
     Without ``--fresh``, which would begin anew, and without the options ``without``, which have one value each. What
     stands behind one of ``rest``, the options that take all that follows, is left alone.
     """
-    from biopsy.text import line_of
-
     return line_of(["biopsy", *_kept(words, rest, {"--fresh": 0, **dict.fromkeys(without, 1)})])
 
 
@@ -63,8 +62,6 @@ def line_with(
 
     Without those of ``without``, which have one value each.
     """
-    from biopsy.text import line_of
-
     kept = list(_kept(words, rest, {"--fresh": 0, **dict.fromkeys(without, 1)}))
     place = kept.index(command) + 1
     return line_of(["biopsy", *kept[:place], *added, *kept[place:]])

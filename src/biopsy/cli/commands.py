@@ -9,7 +9,7 @@ which the command worked, and returns the exit status. Adding a command takes on
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from biopsy import errors
@@ -181,22 +181,18 @@ def _commands_like(words: list[str]) -> list[str]:
     by_last: dict[str, list[str]] = {}
     for command in COMMANDS:
         by_last.setdefault(command.words[-1], []).append(" ".join(command.words))
-    if words[0] in GROUPS:
-        if words[1] in by_last:  # the wrong group
-            return by_last[words[1]]
-        names = [" ".join(command.words) for command in COMMANDS if command.words[0] == words[0]]
-        return similar(" ".join(words), names, most=1, cutoff=0.7) or _by_last_word(words[1], by_last)
-    if words[0] in by_last:
-        return by_last[words[0]]
-    plain = [command.words[0] for command in COMMANDS if len(command.words) == 1]
-    first = similar(words[0], [*plain, *GROUPS], most=1, cutoff=0.6)
-    if first and first[0] in GROUPS:
-        return _commands_like([first[0], *words[1:]]) if len(words) > 1 else first
-    return first or _by_last_word(words[0], by_last)
-
-
-def _by_last_word(word: str, by_last: Mapping[str, list[str]]) -> list[str]:
-    return [name for last in similar(word, by_last, most=1, cutoff=0.6) for name in by_last[last]]
+    in_group = words[0] in GROUPS
+    word = words[1] if in_group else words[0]
+    if word in by_last:  # the wrong group, or none
+        return by_last[word]
+    if in_group:
+        names = [name for like in by_last.values() for name in like if name.startswith(f"{words[0]} ")]
+        near = similar(" ".join(words), names, most=1, cutoff=0.7)
+    else:
+        near = similar(word, [*(name for name in by_last if [name] == by_last[name]), *GROUPS], most=1, cutoff=0.6)
+        if near and near[0] in GROUPS and len(words) > 1:
+            return _commands_like([near[0], *words[1:]])
+    return near or [name for last in similar(word, by_last, most=1, cutoff=0.6) for name in by_last[last]]
 
 
 def overview(program: str, group: str | None) -> list[str]:

@@ -14,7 +14,8 @@ from biopsy.cli.arguments import types
 from biopsy.cli.arguments.declared import Options, option, several, switch
 from biopsy.cli.arguments.tensorrt import PLAIN, TensorrtOptions
 from biopsy.cli.console import Console
-from biopsy.text import printable
+from biopsy.processes.environments.requirements import normalized
+from biopsy.text import did_you_mean, printable
 
 if TYPE_CHECKING:
     from biopsy.engines.base import Engine
@@ -34,8 +35,6 @@ _LEVELS = tuple(_ORT_LEVELS.values())
 
 
 def _optimization_level(text: str) -> str:
-    from biopsy.text import did_you_mean
-
     level = _ORT_LEVELS.get(text.upper(), text)
     if level not in _LEVELS:
         raise errors.UsageError(
@@ -225,8 +224,6 @@ class PackageOptions(_ReleaseOption, SurroundingOptions):
         """The releases. Raises UsageError for what is none, or for a package that is asked for twice."""
         releases = []
         for text in self.packages:
-            from biopsy.processes.environments.requirements import normalized
-
             pinned = _PINNED.fullmatch(text.strip())
             if pinned is None:
                 name = _NAME.match(text.strip())
@@ -296,7 +293,6 @@ class RunnableEngines(EngineOptions, PackageOptions):
 
 def _not_used(package: PinnedPackage, names: Sequence[str], specs: Sequence[EngineSpec]) -> errors.UsageError:
     from biopsy.engines.registry import parse_spec
-    from biopsy.text import did_you_mean
 
     shown = ", ".join(dict.fromkeys(parse_spec(spec.text).name for spec in specs))
     if names:

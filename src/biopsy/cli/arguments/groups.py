@@ -15,16 +15,16 @@ from biopsy import errors
 from biopsy.cli.arguments import types
 from biopsy.cli.arguments.declared import Options, option, several
 from biopsy.processes.own_process import memory
+from biopsy.processes.watch import Limits
+from biopsy.text import ListOption
 
 if TYPE_CHECKING:
     from biopsy.cli.console import Console
     from biopsy.engines.base import ModelInput
     from biopsy.engines.runner import Inputs
     from biopsy.model.extract import OutputChoice
-    from biopsy.processes.watch import Limits
     from biopsy.recording.reference_run import Draws
     from biopsy.tensors.results import Feed
-    from biopsy.text import ListOption
 
 
 class ModelOption(Options):
@@ -371,7 +371,6 @@ class CommandLimits(Options):
     def limits_of_command(self, default: str) -> Limits:
         """What it may use. Raises UsageError if somebody has set a limit and nothing could watch the command."""
         from biopsy.processes import supervised
-        from biopsy.processes.watch import Limits
 
         if self.has_limits and not supervised.is_possible():
             raise errors.UsageError("--timeout and --memory-limit need a second process, which cannot be forked here")
