@@ -17,7 +17,6 @@ from biopsy.cli.run.findings import Ran
 from biopsy.cli.run.options import RunOptions
 from biopsy.engines.base import Engine, ModelInput, Session
 from biopsy.model.index import index_bytes
-from biopsy.model.load import read_bytes
 from biopsy.model.tensor_type import ValueType
 from biopsy.processes.writing import require_writable
 from biopsy.tensors.results import Feed, RunnerResult
@@ -71,16 +70,7 @@ class ModelExecution:
 
         if self.options.warm_up:
             self.console.warn("--warm-up is ignored: with --record-memory nothing is timed")
-        index = index_bytes(read_bytes(self.options.model))
-        return Recorder(
-            model=self.model,
-            own=[index.names[tensor] for tensor in index.outputs],
-            engines=engines,
-            limit=self.options.record_memory,
-            save_to=save_to,
-            tolerances=self.options.tolerances(),
-            console=self.console,
-        )
+        return Recorder(self.model, engines, self.options, self.console, save_to)
 
     def _run(self, engine: Engine, number: int, feeder: Feeder, recorder: Recorder | None) -> Ran:
         """Run one engine. Raises EngineFailure."""
