@@ -168,47 +168,34 @@ def painted(lines: Sequence[str]) -> list[str]:
 
 # What ``-h`` shows: the options that most people need, examples, and which command comes next; one screen.
 
+_ESSENTIAL = """\
+run: model --onnxrt --reference --openvino --trt --engine --load-inputs --save-inputs --load-outputs --save-outputs
+    --onnx-outputs --atol --rtol
+diagnose: model --onnxrt --openvino --engine --load-inputs --input-shapes --atol --rtol --check --max-time --dir
+debug reduce: model --output --mode --check --fail-regex --hide-fail-output --load-inputs --max-time --simplify
+debug precision: model --output --list --fp16 --bf16 --mode --dir --check
+debug repeat: --until --check --fail-regex --artifacts --art-dir --jobs
+debug build: model --until --vary --save-tactics --artifacts --art-dir --check
+debug flags: model --engine --output --check --fail-regex
+debug version: model --package --good --bad --versions --with --all --reduce --report --check
+debug workaround: model --engine --output --only --piece --nodes --reference-engine --load-inputs --atol --rtol
+    --max-time --check
+debug transform: model --by --passes --package --output --engine --load-inputs --atol --rtol --report --max-time
+    --check
+debug layers: model --suspect --reference-engine --onnxrt --openvino --engine --load-inputs --atol --rtol --report
+inspect capability: model --output --onnxrt --openvino --trt --engine
+convert: model --output --convert-to --fp-to-fp16 --input-shapes --trt --engine
+check lint: model --output --onnxrt --engine --load-inputs --input-shapes
+surgeon extract: model --output --inputs --outputs --model-input-shapes --force-fallback-shape-inference --load-inputs
+    --save-external-data
+surgeon insert: model --output --op --name --inputs --outputs --attrs --save-external-data
+surgeon sanitize: model --output --fold-constants --cleanup --toposort --override-input-shapes --outputs
+    --save-external-data
+"""
+
 ESSENTIAL: dict[tuple[str, ...], list[str]] = {
     tuple(command.split()): options.split()
-    for command, options in {
-        "run": (
-            "model --onnxrt --reference --openvino --trt --engine --load-inputs --save-inputs --load-outputs "
-            "--save-outputs --onnx-outputs --atol --rtol"
-        ),
-        "diagnose": (
-            "model --onnxrt --openvino --engine --load-inputs --input-shapes --atol --rtol --check --max-time --dir"
-        ),
-        "debug reduce": (
-            "model --output --mode --check --fail-regex --hide-fail-output --load-inputs --max-time --simplify"
-        ),
-        "debug precision": "model --output --list --fp16 --bf16 --mode --dir --check",
-        "debug repeat": "--until --check --fail-regex --artifacts --art-dir --jobs",
-        "debug build": "model --until --vary --save-tactics --artifacts --art-dir --check",
-        "debug flags": "model --engine --output --check --fail-regex",
-        "debug version": "model --package --good --bad --versions --with --all --reduce --report --check",
-        "debug workaround": (
-            "model --engine --output --only --piece --nodes --reference-engine --load-inputs --atol --rtol --max-time "
-            "--check"
-        ),
-        "debug transform": (
-            "model --by --passes --package --output --engine --load-inputs --atol --rtol --report --max-time --check"
-        ),
-        "debug layers": (
-            "model --suspect --reference-engine --onnxrt --openvino --engine --load-inputs --atol --rtol --report"
-        ),
-        "inspect capability": "model --output --onnxrt --openvino --trt --engine",
-        "convert": "model --output --convert-to --fp-to-fp16 --input-shapes --trt --engine",
-        "check lint": "model --output --onnxrt --engine --load-inputs --input-shapes",
-        "surgeon extract": (
-            "model --output --inputs --outputs --model-input-shapes --force-fallback-shape-inference --load-inputs "
-            "--save-external-data"
-        ),
-        "surgeon insert": "model --output --op --name --inputs --outputs --attrs --save-external-data",
-        "surgeon sanitize": (
-            "model --output --fold-constants --cleanup --toposort --override-input-shapes --outputs "
-            "--save-external-data"
-        ),
-    }.items()
+    for command, _, options in (row.partition(": ") for row in re.sub(r"\n +", " ", _ESSENTIAL).splitlines())
 }
 """The options of a command that ``-h`` shows, if not all of them."""
 

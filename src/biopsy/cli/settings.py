@@ -286,7 +286,7 @@ class SettledLine:
     def decides(self, key: str) -> str:
         """As ``Declaration.decides`` of the option of a setting."""
         declared = self.parser.declaration_of(_option(key)) or common_options().get(_option(key))
-        return "" if declared is None else declared.decides
+        return "" if declared is None else declared.decides or ""
 
     def typed(self, key: str, value: Value) -> Sequence[str | ListOption]:
         """A setting as a person types it here."""

@@ -38,7 +38,7 @@ class CheckOption(Options):
     check: list[str] | None = option(*REST_OPTIONS, nargs="...", metavar="COMMAND ...", meaning="{text}")
 
 
-class RuleOptions(Options):
+class RuleOptions(Options, decides="yes"):
     """What counts as a failure."""
 
     fail_code: Sequence[int] | None = several(
@@ -48,7 +48,6 @@ class RuleOptions(Options):
         action="extend",
         metavar="STATUS",
         meaning="only these exit statuses are failures",
-        decides="yes",
     )
     ignore_fail_code: Sequence[int] | None = several(
         "--ignore-fail-code --ignore-fail-returncode",
@@ -57,14 +56,12 @@ class RuleOptions(Options):
         action="extend",
         metavar="STATUS",
         meaning="these exit statuses are not failures",
-        decides="yes",
     )
     fail_regex: Sequence[str] | None = several(
         "--fail-regex",
         action="extend",
         metavar="REGEX",
         meaning="a check fails only if its output matches one of these",
-        decides="yes",
     )
     match: Literal["any", "status", "auto", "message", "exact"] = option(
         "--match",
@@ -73,7 +70,6 @@ class RuleOptions(Options):
         text="how alike two failures must be to count as the same",
         meaning="{text} (default: auto: by the check's own report, else the uncaught Python exception, else the exit "
         "status)",
-        decides="yes",
     )
 
     def rules(self) -> Rules:
@@ -117,14 +113,13 @@ class CheckMemoryOption(Options):
     )
 
 
-class VacuousOption(Options):
+class VacuousOption(Options, decides="yes"):
     """Whether a check is followed that nearly anything fails."""
 
     allow_vacuous_check: bool = switch(
         "--allow-vacuous-check",
         meaning="continue even if a model of a single Identity node fails the check the same way, so that the result "
         "says nothing; without this the status is then 4, and nothing is written",
-        decides="yes",
     )
 
 

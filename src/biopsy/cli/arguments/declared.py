@@ -29,8 +29,8 @@ class Declaration(NamedTuple):
     meaning: str
     text: str
     rivals: str
-    shared: bool
-    decides: Decides
+    shared: bool | None
+    decides: Decides | None
 
     def help(self, text: str | None) -> str:
         """What it means, with the words of a command: in the place of ``TEXT``, or else instead of it all."""
@@ -49,8 +49,8 @@ def option(
     meaning: str,
     text: str = "",
     rivals: str = "",
-    shared: bool = False,
-    decides: Decides = "",
+    shared: bool | None = None,
+    decides: Decides | None = None,
     **settings: Any,
 ) -> Any:
     """A field of ``Options``; an operand has no spelling. Those with the same ``rivals`` exclude each other.
@@ -58,7 +58,8 @@ def option(
     Spellings are words of one text, or of several.
     ``settings`` are those of ``add_argument``; ``TEXT`` in the ``meaning`` is ``text`` unless a command says another.
     ``shared``: a settings file that lies in a folder may give it, since it is as harmless as
-    ``biopsy.engines.base.Option.harmless`` says. A verdict names what a file gave of what ``decides``.
+    ``biopsy.engines.base.Option.harmless`` says. A verdict names what a file gave of what ``decides``. Both may be said
+    of a whole record: ``class Limits(Options, decides="yes")``.
     """
     words = tuple(" ".join(spellings).split())
     return Declaration(words, settings, meaning=meaning, text=text, rivals=rivals, shared=shared, decides=decides)
@@ -85,15 +86,19 @@ class Options:
 
     declared: ClassVar[Mapping[str, Declaration | None]] = MappingProxyType({})
 
-    def __init_subclass__(cls) -> None:
+    def __init_subclass__(cls, *, shared: bool = False, decides: Decides = "") -> None:
         fields: dict[str, Declaration | None] = {}
         for base in cls.__bases__:
             if issubclass(base, Options):
                 fields |= {name: field for name, field in base.declared.items() if fields.get(name) is None}
         for name in inspect.get_annotations(cls):
+            fields[name] = None
             field = cls.__dict__.get(name)
-            fields[name] = field if isinstance(field, Declaration) else None
             if isinstance(field, Declaration):
+                fields[name] = field._replace(
+                    shared=shared if field.shared is None else field.shared,
+                    decides=decides if field.decides is None else field.decides,
+                )
                 setattr(cls, name, field.default)
         cls.declared = fields
 

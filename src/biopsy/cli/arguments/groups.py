@@ -39,19 +39,17 @@ class OutputOption(Options):
     output: Path | None = option("-o --output", type=types.WRITTEN, meaning="{text}")
 
 
-class WeightsFolderOption(Options):
+class WeightsFolderOption(Options, shared=True, decides="yes"):
     """Where external weights stand."""
 
     external_data_dir: Path | None = option(
         "--external-data-dir --load-external-data --ext",
         type=types.FOLDER_READ,
         meaning="the folder of the external weights (default: the model's folder)",
-        shared=True,
-        decides="yes",
     )
 
 
-class MarkedOutputs(Options):
+class MarkedOutputs(Options, decides="yes"):
     """What a model returns."""
 
     onnx_outputs: Sequence[str] | None = several(
@@ -59,21 +57,18 @@ class MarkedOutputs(Options):
         metavar="NAME",
         meaning="return these tensors instead of the model's outputs; patterns allowed; 'mark all' returns every "
         "tensor",
-        decides="yes",
     )
     onnx_outputs_by_type: Sequence[str] = several(
         "--onnx-outputs-by-type",
         default=(),
         metavar="OPERATOR",
         meaning="return what these operators compute, such as Conv, instead of the model's outputs",
-        decides="yes",
     )
     onnx_exclude_outputs: Sequence[str] = several(
         "--onnx-exclude-outputs",
         default=(),
         metavar="NAME",
         meaning="do not return these; patterns allowed",
-        decides="yes",
     )
 
     def choice(self) -> OutputChoice:
@@ -185,8 +180,6 @@ def _iterations(default: int | None) -> Any:
         type=types.positive,
         default=default,
         meaning=f"how many random inputs to make (default: {default or '2, which is the least'})",
-        shared=True,
-        decides="yes",
     )
 
 
@@ -196,12 +189,10 @@ def _seed(default: int | None) -> Any:
         type=types.count,
         default=default,
         meaning="seed of random inputs (default: 1)",
-        shared=True,
-        decides="yes",
     )
 
 
-class RecordedInputs(Options):
+class RecordedInputs(Options, shared=True, decides="yes"):
     """Where the inputs come from that a search records values with, random ones of them too."""
 
     load_inputs: Sequence[Path] | None = several(
@@ -210,16 +201,14 @@ class RecordedInputs(Options):
         type=types.READ,
         text="load inputs from these files, one after the other; tensors that the model does not take are ignored",
         meaning="{text}",
-        shared=True,
-        decides="yes",
     )
     data_loader_script: str | None = option(
         "--data-loader-script",
         rivals="source",
         type=types.READ_SCRIPT,
         metavar="FILE.py[:function]",
+        shared=False,
         meaning="a Python function that yields dictionaries of arrays (default: load_data)",
-        decides="yes",
     )
     iterations: int | None = _iterations(None)
     seed: int | None = _seed(None)
@@ -227,8 +216,6 @@ class RecordedInputs(Options):
         "--val-range",
         metavar="[NAME:][lo,hi]",
         meaning="range of the random values, for all inputs or one of them (default: [0,1])",
-        shared=True,
-        decides="yes",
     )
 
     def given_feeds(self) -> Sequence[Feed] | None:
@@ -273,13 +260,13 @@ class RecordedInputs(Options):
             console.warn(f"{', '.join(given)} has no effect: values are recorded with inputs that are given")
 
 
-class FallbackInputs(RecordedInputs):
+class FallbackInputs(RecordedInputs, shared=True, decides="yes"):
     """The inputs of the one run that types and shapes are taken from."""
 
     iterations: int | None = _iterations(1)
 
 
-class InputOptions(RecordedInputs):
+class InputOptions(RecordedInputs, shared=True, decides="yes"):
     """Where the inputs of a run come from."""
 
     iterations: int | None = _iterations(1)
@@ -288,15 +275,11 @@ class InputOptions(RecordedInputs):
         "--input-shapes --inputs --model-input-shapes --model-inputs",
         metavar="NAME:[d0,d1,...]",
         meaning="shapes of the random inputs, where the model leaves them open",
-        shared=True,
-        decides="yes",
     )
     input_symbols: Sequence[str] | None = several(
         "--input-symbols",
         metavar="NAME=SIZE",
         meaning="sizes of the open dimensions of random inputs, by their names in the model",
-        shared=True,
-        decides="yes",
     )
     load_outputs: Sequence[Path] | None = None
 

@@ -49,7 +49,7 @@ if TYPE_CHECKING:
 _SCRIPT = "FILE.py[:function]"
 
 
-class FunctionOptions(Options):
+class FunctionOptions(Options, decides="yes"):
     """Functions of the user's."""
 
     compare_func_script: str | None = option(
@@ -58,7 +58,6 @@ class FunctionOptions(Options):
         metavar=_SCRIPT,
         meaning="a Python function that takes the outputs of an iteration and those expected, both as dictionaries, "
         "and returns True or False, or a dictionary of these by output; it decides alone (default: compare_outputs)",
-        decides="yes",
     )
     postprocess_func_script: str | None = option(
         "--postprocess-func-script",
@@ -66,7 +65,6 @@ class FunctionOptions(Options):
         metavar=_SCRIPT,
         meaning="a Python function that takes the outputs of an iteration and returns those to compare; golden values "
         "pass through it too (default: postprocess_outputs)",
-        decides="yes",
     )
 
     @property
