@@ -10,7 +10,7 @@ from biopsy.checks import verdict
 from biopsy.cli import model_files
 from biopsy.cli.arguments import absent_options, engines, groups, types
 from biopsy.cli.arguments.comparing import parse_shapes
-from biopsy.cli.arguments.tensorrt import TensorrtOptions
+from biopsy.cli.arguments.engines import TensorrtOptions
 from biopsy.cli.console import Console
 from biopsy.cli.run.execution import with_engine
 from biopsy.engines.base import Engine, ModelInput

@@ -16,7 +16,7 @@ from biopsy.checks.outcome import Artifacts, Outcome
 from biopsy.checks.words import as_word
 from biopsy.cli import advice
 from biopsy.cli.arguments import absent_options, checks, engines, groups, types
-from biopsy.cli.arguments.tensorrt import TensorrtOptions
+from biopsy.cli.arguments.engines import TensorrtOptions
 from biopsy.cli.console import COLUMN, Console
 from biopsy.cli.debug import checking, other_machines
 from biopsy.cli.debug.checking import engines_of_run, own_template

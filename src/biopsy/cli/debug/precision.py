@@ -14,7 +14,7 @@ from biopsy.checks.outcome import Check
 from biopsy.checks.words import as_word
 from biopsy.cli import advice
 from biopsy.cli.arguments import absent_options, checks, groups, types
-from biopsy.cli.arguments.tensorrt import TensorrtOptions
+from biopsy.cli.arguments.engines import TensorrtOptions
 from biopsy.cli.console import Console
 from biopsy.cli.debug import checking, other_machines
 from biopsy.cli.report import ReportOption, report_file

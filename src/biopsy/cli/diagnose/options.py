@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from biopsy.checks.command import CommandCheck
 from biopsy.cli.arguments import checks, comparing, engines, groups, types
-from biopsy.cli.arguments.tensorrt import TensorrtOptions
+from biopsy.cli.arguments.engines import TensorrtOptions
 from biopsy.cli.console import Console
 from biopsy.cli.debug import bundling, checking
 from biopsy.cli.report import ReportOption

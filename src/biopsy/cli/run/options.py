@@ -27,7 +27,7 @@ from biopsy.cli.arguments.comparing import (
     parse_script,
 )
 from biopsy.cli.arguments.declared import Options, option
-from biopsy.cli.arguments.engines import EngineOptions, PackageOptions, RunnableEngines
+from biopsy.cli.arguments.engines import EngineOptions, PackageOptions, RunnableEngines, TensorrtOptions
 from biopsy.cli.arguments.groups import (
     BuiltModelTypeOption,
     CommandLimits,
@@ -36,7 +36,6 @@ from biopsy.cli.arguments.groups import (
     WeightsFileOptions,
     is_built_model,
 )
-from biopsy.cli.arguments.tensorrt import TensorrtOptions
 from biopsy.cli.parser import Parser, parser_of
 from biopsy.cli.report import ReportOption
 
