@@ -4,7 +4,6 @@ check printed, where nodes come from in their author's code, and how repeated ch
 
 from __future__ import annotations
 
-import argparse
 import contextlib
 import io
 import json
@@ -16,6 +15,7 @@ from typing import TypeVar
 
 from biopsy import errors, events
 from biopsy.checks.outcome import Outcome
+from biopsy.cli.arguments.checks import EventsOption, ShownOutputOptions
 from biopsy.cli.console import COLUMN, Console, LiveLine, LogFile
 from biopsy.findings.search_history import SearchHistory
 from biopsy.model.sources import NodeSource, group_name, places_of
@@ -213,6 +213,10 @@ class EventLog:
             raise cannot_write(self._path, error) from error
 
 
+class ShownChecks(ShownOutputOptions, EventsOption):
+    """What of checks is shown, and written."""
+
+
 class CheckProgress(Progress):
     """Shows checks as they run, and their output as ``--show-output`` and ``--hide-fail-output`` ask.
 
@@ -220,9 +224,9 @@ class CheckProgress(Progress):
     is flaky, such as "a release passes".
     """
 
-    def __init__(self, console: Console, args: argparse.Namespace, *, head: str, needs: str) -> None:
-        super().__init__(console, args.events)
-        self._args = args
+    def __init__(self, console: Console, options: ShownChecks, *, head: str, needs: str) -> None:
+        super().__init__(console, options.events)
+        self._options = options
         self._head = head
         self._needs = needs
         self._description = ""
@@ -248,10 +252,10 @@ class CheckProgress(Progress):
     def _show_checked(self, event: events.Checked) -> None:
         self._console.detail(f"  check {event.number}  {self._description[:100]}: {event.outcome}: {event.reason}")
         failed = event.outcome == "reproduced"
-        if self._args.show_output or (failed and not self._shown_failure and not self._args.hide_fail_output):
+        if self._options.show_output or (failed and not self._shown_failure and not self._options.hide_fail_output):
             self._shown_failure = True
             self._live.stop()
-            say_output(self._console, event.output, whole=self._args.show_output)
+            say_output(self._console, event.output, whole=self._options.show_output)
 
 
 # What a check printed, as a person sees it.

@@ -232,11 +232,11 @@ class RecordedInputs(Options, shared=True, decides="yes"):
 
     def sources_given(self) -> dict[str, Any]:
         """The options that say where inputs come from, with their values."""
-        return self.given(("load_inputs", "data_loader_script"))
+        return self.given([name for name, field in RecordedInputs.declared.items() if field and field.rivals])
 
     def draws_given(self) -> dict[str, Any]:
         """The options on random inputs that were given, with their values."""
-        return self.given(("seed", "iterations", "val_range"))
+        return self.given([name for name, field in RecordedInputs.declared.items() if field and not field.rivals])
 
     def draws(self) -> Draws:
         """How random inputs are drawn. Raises UsageError for words that are no range."""

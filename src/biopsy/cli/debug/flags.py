@@ -13,7 +13,7 @@ from biopsy.cli.advice import Advice, say_advice
 from biopsy.cli.arguments import checks, groups
 from biopsy.cli.console import COLUMN, Console
 from biopsy.cli.debug import checking, other_machines
-from biopsy.cli.progress import CheckProgress
+from biopsy.cli.progress import CheckProgress, ShownChecks
 from biopsy.cli.report import ReportOption, report_file
 from biopsy.engines.base import ModelInput
 from biopsy.engines.registry import EngineSpec
@@ -115,11 +115,12 @@ class FlagsProgress(CheckProgress):
     """A line for what was learnt on the way, and the output of the first failure."""
 
     def __init__(self, console: Console, args: argparse.Namespace) -> None:
-        super().__init__(console, args, head="flags", needs="a setting switches it off")
+        super().__init__(console, ShownChecks.of(args), head="flags", needs="a setting switches it off")
+        self._model = args.model
 
     def show_plan(self, spec: EngineSpec) -> None:
         """Say what is going to happen."""
-        self.line("flags", f"settings of {spec.text} with which {self._args.model} passes")
+        self.line("flags", f"settings of {spec.text} with which {self._model} passes")
 
 
 def _say_result(console: Console, args: argparse.Namespace, template: CheckTemplate, found: Flags) -> None:

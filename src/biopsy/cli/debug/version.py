@@ -21,7 +21,7 @@ from biopsy.cli.console import Console
 from biopsy.cli.debug import checking, other_machines, reduce
 from biopsy.cli.debug.reduce_options import ReduceOptions
 from biopsy.cli.parser import parser_of
-from biopsy.cli.progress import CheckProgress, shows
+from biopsy.cli.progress import CheckProgress, ShownChecks, shows
 from biopsy.cli.report import ReportOption, report_file
 from biopsy.engines.base import ModelInput
 from biopsy.engines.registry import EngineSpec, parse_spec
@@ -296,7 +296,7 @@ class VersionProgress(CheckProgress):
     """A line for each release that was asked, and the output of the first failure."""
 
     def __init__(self, console: Console, args: argparse.Namespace) -> None:
-        super().__init__(console, args, head="releases", needs="a release passes")
+        super().__init__(console, ShownChecks.of(args), head="releases", needs="a release passes")
 
     def show_plan(self, question: ReleaseQuestion, span: ReleaseSpan) -> None:
         """Say what is going to happen."""

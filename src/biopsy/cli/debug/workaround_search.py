@@ -15,7 +15,7 @@ from biopsy.cli.advice import Advice, say_advice
 from biopsy.cli.arguments import checks, comparing, groups
 from biopsy.cli.console import COLUMN, Console
 from biopsy.cli.debug import checking
-from biopsy.cli.progress import CheckProgress, shows
+from biopsy.cli.progress import CheckProgress, ShownChecks, shows
 from biopsy.cli.run.execution import settled
 from biopsy.cli.run.files import golden_values
 from biopsy.cli.run.options import RunOptions
@@ -128,7 +128,7 @@ class WorkaroundProgress(CheckProgress):
     """A line for what was learnt on the way, and the output of the first failure."""
 
     def __init__(self, console: Console, args: argparse.Namespace) -> None:
-        super().__init__(console, args, head="check", needs="a change is a workaround")
+        super().__init__(console, ShownChecks.of(args), head="check", needs="a change is a workaround")
         self._has_failed = False
 
     @shows(events.OriginalFails)
