@@ -305,18 +305,16 @@ def warn_of_unread(parser: Parser, option: str, rest: Sequence[str], console: Co
     from biopsy.checks.command_line import OwnCommand, parse
 
     check = parse(rest)
-    if isinstance(check, OwnCommand):
+    names = [word.partition("=")[0] for word in rest if word.startswith("--") and parser.has_option(word)]
+    if isinstance(check, OwnCommand) or not names:
         return
-    given = [word.partition("=")[0] for word in rest if word.startswith("--") and parser.has_option(word)]
-    texts = [_text(path) for path, is_run in check.files_named() if is_run] if given else []
-    if not texts or None in texts:
-        mine = parser.prog.partition(" ")[2]
-        for name in dict.fromkeys(given):
+    texts = [_text(path) for path, is_run in check.files_named() if is_run]
+    for name in dict.fromkeys(names):
+        if not texts or None in texts:
             if name not in _COMMON:
+                mine = parser.prog.partition(" ")[2]
                 console.note(f"the check gets {name}; if it is meant for {mine}, write it before {option}")
-        return
-    for name in dict.fromkeys(given):
-        if not any(name in text or any(sign in text for sign in _READ_ALL) for text in texts if text is not None):
+        elif not any(sign in text for text in texts if text for sign in (name, *_READ_ALL)):
             console.warn(
                 f"{name} stands behind {option}, so the check gets it, and does not read it: write it before {option}"
             )

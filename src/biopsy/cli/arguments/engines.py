@@ -134,8 +134,8 @@ _shapes = partial(_settings, metavar="NAME:[d0,...]", action="append")
 """Shapes of inputs, which stand once for each optimization profile."""
 
 
-class TensorrtOptions(Options):
-    """The settings of ``--trt``: each field is the name of one, behind ``trt_``."""
+class PrecisionSettings(Options):
+    """The types that TensorRT may compute in."""
 
     trt_fp16: bool = switch(
         "--fp16", meaning="allow float16 (TensorRT 10 only: later versions use the types of the model)"
@@ -147,6 +147,11 @@ class TensorrtOptions(Options):
     trt_strongly_typed: bool = switch(
         "--strongly-typed", meaning="use the types of the model (later versions than TensorRT 10 always do)"
     )
+
+
+class NetworkSettings(Options):
+    """What is built, and how much memory that may take."""
+
     trt_min_shapes: Sequence[Sequence[str]] | None = _shapes(
         "--trt-min-shapes",
         meaning="smallest input shapes; repeat this, --trt-opt-shapes and --trt-max-shapes for several optimization "
@@ -171,6 +176,11 @@ class TensorrtOptions(Options):
     trt_pool_workspace: str | None = _setting(
         "--workspace", of="pool.workspace", metavar="SIZE", meaning="the limit of the workspace pool"
     )
+
+
+class BuilderSettings(Options):
+    """How it is built."""
+
     trt_load_timing_cache: str | None = _setting(
         "--load-timing-cache", metavar="FILE", type=types.READ_TEXT, meaning="start with this timing cache"
     )
@@ -201,6 +211,11 @@ class TensorrtOptions(Options):
     trt_plugins: Sequence[str] | None = _settings(
         "--plugins", metavar="FILE", type=types.READ_TEXT, meaning="load these plug-in libraries"
     )
+
+
+class TensorrtOptions(PrecisionSettings, NetworkSettings, BuilderSettings):
+    """The settings of ``--trt``: each field is the name of one, behind ``trt_``."""
+
     trt_flags: Sequence[str] | None = None
 
     @classmethod
