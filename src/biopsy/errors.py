@@ -26,7 +26,7 @@ The library raises; only ``cli`` turns an exception into text and an exit status
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
 Stage = Literal["load", "build", "run", "compare"]
 """Where an engine, or the comparison after it, failed."""
@@ -169,16 +169,8 @@ class CannotInstall(BiopsyError):
 
     facts = ("kind",)
 
-    def __init__(
-        self,
-        message: str,
-        *,
-        kind: Obstacle,
-        details: Sequence[str] = (),
-        kept: str | None = None,
-        next_steps: Sequence[str] = (),
-    ) -> None:
-        super().__init__(message, details=details, kept=kept, next_steps=next_steps)
+    def __init__(self, message: str, *, kind: Obstacle, **more: Any) -> None:
+        super().__init__(message, **more)
         self.kind: Obstacle = kind
 
     @property
@@ -222,14 +214,6 @@ class Interrupted(BiopsyError):
 
     status = 5
 
-    def __init__(
-        self,
-        message: str,
-        *,
-        details: Sequence[str] = (),
-        kept: str | None = None,
-        next_steps: Sequence[str] = (),
-        resume: str | None = None,
-    ) -> None:
-        super().__init__(message, details=details, kept=kept, next_steps=next_steps)
+    def __init__(self, message: str, *, resume: str | None = None, **more: Any) -> None:
+        super().__init__(message, **more)
         self.resume = resume

@@ -103,5 +103,5 @@ def test_no_source_looks_at_the_clock_on_the_wall_to_measure() -> None:
         "questions/releases/findings.py",
         "processes/environments/releases.py",
     }
-    ages = {"cli/cache/clear.py", "processes/environments/cache.py"}
+    ages = {"cli/cache.py", "processes/environments/cache.py"}
     assert found == reports | releases | ages

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from biopsy.cli.arguments import checks, comparing, engines, groups, types
 from biopsy.cli.arguments.declared import option, switch
-from biopsy.cli.arguments.tensorrt import TensorrtOptions
+from biopsy.cli.arguments.engines import TensorrtOptions
 from biopsy.cli.debug import bundling
 from biopsy.cli.report import ReportOption
 

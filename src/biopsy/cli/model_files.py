@@ -45,7 +45,7 @@ class ResultOptions(WeightsFileOptions):
         meaning="write the result to this file, which may be the model itself",
     )
     allow_invalid: bool = switch(
-        "--allow-invalid", meaning="write the result even if it is invalid where the model was not"
+        "--allow-invalid", meaning="write the result even if it is invalid where the model was not", decides="yes"
     )
 
     def require_as_valid(

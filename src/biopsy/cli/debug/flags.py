@@ -13,7 +13,7 @@ from biopsy.cli.advice import Advice, say_advice
 from biopsy.cli.arguments import checks, groups
 from biopsy.cli.console import COLUMN, Console
 from biopsy.cli.debug import checking, other_machines
-from biopsy.cli.progress import CheckProgress
+from biopsy.cli.progress import CheckProgress, ShownChecks
 from biopsy.cli.report import ReportOption, report_file
 from biopsy.engines.base import ModelInput
 from biopsy.engines.registry import EngineSpec
@@ -87,7 +87,7 @@ def execute(args: argparse.Namespace, console: Console) -> int:
         ModelInput(
             read_bytes(args.model), args.external_data_dir or args.model.parent, args.model
         )  # checks what it names
-        checking.require_names(args, args.model)
+        checking.require_names(args.check, args.model)
         untold = (
             "the check does not tell whose settings to vary: it is not 'biopsy run', or names the engine as {engine}"
         )
@@ -95,7 +95,7 @@ def execute(args: argparse.Namespace, console: Console) -> int:
         if not template.names_settings:
             console.note("the check has no {engine} and no {settings}: it must read BIOPSY_ENGINE from its environment")
         check = varied_check(template, checks.DEFAULT_CANDIDATE, args.check_timeout)
-        rules = checking.rules_of(args)
+        rules = checks.RuleOptions.of(args).rules()
         with FlagsProgress(console, args) as progress, report.also_of_errors():
             try:
                 with checking.ended_politely():
@@ -115,11 +115,12 @@ class FlagsProgress(CheckProgress):
     """A line for what was learnt on the way, and the output of the first failure."""
 
     def __init__(self, console: Console, args: argparse.Namespace) -> None:
-        super().__init__(console, args, head="flags", needs="a setting switches it off")
+        super().__init__(console, ShownChecks.of(args), head="flags", needs="a setting switches it off")
+        self._model = args.model
 
     def show_plan(self, spec: EngineSpec) -> None:
         """Say what is going to happen."""
-        self.line("flags", f"settings of {spec.text} with which {self._args.model} passes")
+        self.line("flags", f"settings of {spec.text} with which {self._model} passes")
 
 
 def _say_result(console: Console, args: argparse.Namespace, template: CheckTemplate, found: Flags) -> None:

@@ -16,8 +16,8 @@ from biopsy.checks.command import CommandCheck
 from biopsy.checks.judge import Rules
 from biopsy.cli import advice
 from biopsy.cli.arguments import checks, comparing, engines, groups, types
-from biopsy.cli.arguments.limits import MORE_MEMORY, RunLimits
-from biopsy.cli.arguments.tensorrt import TensorrtOptions
+from biopsy.cli.arguments.engines import TensorrtOptions
+from biopsy.cli.arguments.groups import MORE_MEMORY, RunLimits
 from biopsy.cli.console import Console
 from biopsy.cli.debug import bundling, checking, other_machines
 from biopsy.cli.debug.checking import ended_politely

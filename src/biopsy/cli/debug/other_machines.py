@@ -74,6 +74,7 @@ class MachineOptions(Options):
         "--require-uniform",
         meaning="with --on, end with status 4 if the machines differ in processor, GPU or versions of packages, which "
         "makes them different engines (default: say so)",
+        decides="yes",
     )
 
     def workers(self, runtime_env: Mapping[str, Any] | None) -> RayWorkers:

@@ -52,7 +52,7 @@ def job_of(
 
 def _search(args: argparse.Namespace, parallelism: Parallelism) -> SearchOptions:
     return SearchOptions(
-        rules=checking.rules_of(args),
+        rules=checks.RuleOptions.of(args).rules(),
         candidate=args.candidate,
         files=IterationFiles(
             artifacts=Artifacts(tuple(args.artifacts), args.art_dir),

@@ -89,14 +89,15 @@ def execute(args: argparse.Namespace, console: Console) -> int:
 def _execute(args: argparse.Namespace, console: Console, machines: OtherMachines | None) -> int:
     from biopsy.model.index import index_file
 
-    jobs = checking.jobs_of(args, console, machines)
+    jobs = checking.CheckedOptions.of(args).jobs_of(console, machines)
     index_of_model = cache(partial(index_file, args.model, args.external_data_dir))
     args.check = with_sizes_of_symbols(args.check, checking.own_run(args.check), index_of_model, console)
     options, own_run = ReduceOptions.of(args), checking.own_run(args.check)
-    check = checking.check_of(args, jobs)  # it warms up while the rest is loaded
+    checked = checking.CheckedOptions.of(args)
+    check = checked.check_of(jobs)  # it warms up while the rest is loaded
     try:
         from biopsy.cli.debug.reduction_report import explained, job_of, require_explainable
-        from biopsy.cli.run.names import require_names_of_check
+        from biopsy.cli.run.files import require_names_of_check
         from biopsy.reduction.reduce import run_job
 
         report = options.report_file(console)
@@ -106,12 +107,12 @@ def _execute(args: argparse.Namespace, console: Console, machines: OtherMachines
         require_names_of_check(own_run, index, options.load_inputs or (), options.iter_inputs)
         fed = [index.names[tensor] for tensor in index.fed_inputs()]
         options.require_draws(fed, random=job.recording.samples is None, console=console)
-        checking.note_on_check(check, args, console)
+        checked.note_on(check, console)
 
         def search(listener: events.Listener) -> tuple[Reduction, Variation | None]:
             with checking.ended_politely():
                 result = run_job(index, check, job, listener, tells_values=options.explains)
-            begin = partial(checking.check_of, args, jobs)
+            begin = partial(checked.check_of, jobs)
             return result, explained(options, own_run, begin, jobs, result, listener)
 
         words = bundling.words_to_hide(args)  # the result may take the place of the model

@@ -25,7 +25,7 @@ from biopsy.cli.console import Console
 from biopsy.cli.debug import checking
 from biopsy.cli.debug.reduce_options import ReduceOptions
 from biopsy.cli.progress import Progress, say_output, say_places, shows, time_left
-from biopsy.cli.run.options import RunOptions
+from biopsy.cli.run.options import RunOptions, run_parser
 from biopsy.comparison.mismatch import error_text
 from biopsy.engines.registry import PLAIN
 from biopsy.findings.model import model_tree
@@ -454,7 +454,7 @@ def _of_check(result: Reduction, options: ReduceOptions) -> Iterator[Advice]:
     if result.inputs is not None:
         check = check.with_inputs(result.inputs)
     index = index_file(result.output)
-    own = checking.options_of_run(_speaking_of(check, index.ids, index))
+    own = checking.own_run(_speaking_of(check, index.ids, index).words)
     if own is None:
         return
     check = _speaking_of(check, {index.names[tensor] for tensor in index.outputs}, index)
@@ -506,7 +506,7 @@ def _layers(
 
 def _speaking_of(check: OwnRun, outputs: Container[str], index: ModelIndex) -> OwnRun:
     """The check without values for tensors that the result does not have: they are no error in a check alone."""
-    parser = checking.run_parser()
+    parser = run_parser()
     inputs = {index.names[tensor] for tensor in index.fed_inputs()}
 
     def is_kept(option: str, value: str) -> bool:

@@ -91,7 +91,7 @@ def execute(args: argparse.Namespace, console: Console) -> int:
     with other_machines.machines_of(args, console, _not_elsewhere(args)) as machines:
         args.jobs = (args.jobs or 1) if machines is None else other_machines.jobs_on(machines, args.jobs)
         report = report_file(args, console)
-        rules = checking.rules_of(args)
+        rules = checks.RuleOptions.of(args).rules()
         tally, artifacts = RunTally(rules.match), Artifacts(tuple(args.artifacts), args.art_dir)
         started, interrupted = time.monotonic(), False
         with RepeatProgress(console, args, machines) as progress:
@@ -124,7 +124,7 @@ def _require_sense(args: argparse.Namespace) -> None:
         raise errors.UsageError("there is no command to run", next_steps=["--check COMMAND ...    at the end"])
     own = checking.own_run(args.check)
     if own is not None and own.model.is_file():
-        checking.require_names(args, own.model)
+        checking.require_names(args.check, own.model)
     if args.on is None and args.jobs is not None and args.jobs > 1:
         unnamed = [] if _names_iteration_info(args) else ["--iter-info"]
         shared = [*(["--artifacts"] if args.artifacts else []), *unnamed]
