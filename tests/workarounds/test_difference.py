@@ -5,9 +5,9 @@ from __future__ import annotations
 import onnx
 from onnx import helper
 
-from biopsy.questions.workarounds.changes import barriers, marks
+from biopsy.questions.workarounds.changes import marks
 from biopsy.questions.workarounds.question import Patch
-from biopsy.questions.workarounds.spellings.table import spellings
+from biopsy.questions.workarounds.spellings.table import barriers, spellings
 from biopsy.questions.workarounds.verification import difference
 from support.control_flow import body, branching
 from support.models import info, model

@@ -10,7 +10,7 @@ from dataclasses import replace
 
 from biopsy.checks import verdict
 from biopsy.cli.arguments import absent_options, engines, groups, types
-from biopsy.cli.arguments.tensorrt import TensorrtOptions
+from biopsy.cli.arguments.engines import TensorrtOptions
 from biopsy.cli.console import Console
 from biopsy.cli.run.execution import Feeder
 from biopsy.engines.registry import EngineSpec, create

@@ -16,7 +16,7 @@ from biopsy.checks.outcome import Artifacts, Outcome
 from biopsy.checks.words import as_word
 from biopsy.cli import advice
 from biopsy.cli.arguments import absent_options, checks, engines, groups, types
-from biopsy.cli.arguments.tensorrt import TensorrtOptions
+from biopsy.cli.arguments.engines import TensorrtOptions
 from biopsy.cli.console import COLUMN, Console
 from biopsy.cli.debug import checking, other_machines
 from biopsy.cli.debug.checking import engines_of_run, own_template
@@ -95,7 +95,7 @@ def execute(args: argparse.Namespace, console: Console) -> int:
         report = report_file(args, console)
         say_choice(args, spec, console)
         plan = plan_of(args, spec)
-        checking.require_names(args, args.model)
+        checking.require_names(args.check, args.model)
         tally, started = BuildTally(), time.monotonic()
         with BuildProgress(console, args, plan) as progress:
             interrupted = _is_interrupted(args, console, plan, machines, tally, progress)
@@ -263,7 +263,7 @@ def plan_of(args: argparse.Namespace, spec: EngineSpec) -> BuildPlan:
         record=args.save_tactics,
         artifacts=Artifacts(tuple(files), args.art_dir),
         info=args.iter_info,
-        rules=checking.rules_of(args),
+        rules=checks.RuleOptions.of(args).rules(),
         build_timeout=args.build_timeout,
         checks_building=args.check == ["build"],
     )
@@ -318,7 +318,7 @@ def runs_of(
 def _checks_here(args: argparse.Namespace, plan: BuildPlan) -> tuple[CheckFor, Callable[[], None]]:
     """The check for each build, its words with what was built and the engine in their places; and what ends it."""
     if args.check is None:
-        person = checking.check_of(args, 1)
+        person = checking.CheckedOptions.of(args).check_of(1)
         return lambda change: person, person.close
     varied = varied_check(_template(args.check, plan), PLACEHOLDER, args.check_timeout)
     return varied.with_change, varied.close

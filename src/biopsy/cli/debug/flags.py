@@ -87,7 +87,7 @@ def execute(args: argparse.Namespace, console: Console) -> int:
         ModelInput(
             read_bytes(args.model), args.external_data_dir or args.model.parent, args.model
         )  # checks what it names
-        checking.require_names(args, args.model)
+        checking.require_names(args.check, args.model)
         untold = (
             "the check does not tell whose settings to vary: it is not 'biopsy run', or names the engine as {engine}"
         )
@@ -95,7 +95,7 @@ def execute(args: argparse.Namespace, console: Console) -> int:
         if not template.names_settings:
             console.note("the check has no {engine} and no {settings}: it must read BIOPSY_ENGINE from its environment")
         check = varied_check(template, checks.DEFAULT_CANDIDATE, args.check_timeout)
-        rules = checking.rules_of(args)
+        rules = checks.RuleOptions.of(args).rules()
         with FlagsProgress(console, args) as progress, report.also_of_errors():
             try:
                 with checking.ended_politely():
@@ -115,7 +115,7 @@ class FlagsProgress(CheckProgress):
     """A line for what was learnt on the way, and the output of the first failure."""
 
     def __init__(self, console: Console, args: argparse.Namespace) -> None:
-        super().__init__(console, args, head="flags", needs="a setting switches it off")
+        super().__init__(console, checks.ShownChecks.of(args), head="flags", needs="a setting switches it off")
         self._model = args.model
 
     def show_plan(self, spec: EngineSpec) -> None:

@@ -18,7 +18,6 @@ from biopsy.cli.debug import checking
 from biopsy.cli.report import ReportOption
 from biopsy.findings.model import model_tree_of
 from biopsy.findings.report import versions_tree
-from biopsy.model.index import index_file
 from biopsy.model.load import require_file
 from biopsy.questions.known_failures.lookup import (
     KnownLookup,
@@ -137,9 +136,6 @@ def execute(args: argparse.Namespace, console: Console) -> int:
 
 def _seen(options: KnownOptions) -> SeenFailure:
     """How the model fails, as it was said or as the check shows."""
-    from biopsy.cli.run.names import require_names_of_check
-
-    own_run = checking.own_run(options.check)
     seen = seen_in(
         options.engine,
         release=options.release,
@@ -149,8 +145,7 @@ def _seen(options: KnownOptions) -> SeenFailure:
     )
     if not options.check:
         return seen
-    if own_run is not None:
-        require_names_of_check(own_run, index_file(options.model))
+    checking.require_names(options.check, options.model)
     with checking.ended_politely():
         check = CommandCheck(options.check, checks.DEFAULT_CANDIDATE, options.check_timeout)
         return seen_by(check, options.model, seen)

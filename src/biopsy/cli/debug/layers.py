@@ -16,8 +16,8 @@ from biopsy.checks.command import CommandCheck
 from biopsy.checks.judge import Rules
 from biopsy.cli import advice
 from biopsy.cli.arguments import checks, comparing, engines, groups, types
-from biopsy.cli.arguments.limits import MORE_MEMORY, RunLimits
-from biopsy.cli.arguments.tensorrt import TensorrtOptions
+from biopsy.cli.arguments.engines import TensorrtOptions
+from biopsy.cli.arguments.groups import MORE_MEMORY, RunLimits
 from biopsy.cli.console import Console
 from biopsy.cli.debug import bundling, checking, other_machines
 from biopsy.cli.debug.checking import ended_politely
@@ -110,7 +110,7 @@ def execute(args: argparse.Namespace, console: Console) -> int:
     from biopsy.questions.layers.examination import Examination
     from biopsy.questions.layers.findings import as_csv
 
-    bundling.require_possible(args)
+    bundling.require_possible(args.bundle)
     _require_sense(args)
     report = report_file(args, console)
     settle(args, console)
@@ -306,6 +306,7 @@ def _pack(
 
     Raises CheckError if that does not fail by itself, or if the script of the bundle does not show it.
     """
+    from biopsy.findings.bundle.job import BundleJob
     from biopsy.tensors.files import write_feeds
 
     if findings.passed:
@@ -325,18 +326,17 @@ def _pack(
             given = getattr(args, option[2:].replace("-", "_")) or ()
             kept = [word for word in given if ":" not in word or word.rpartition(":")[0] in names]
             words += [option, *kept] if kept else []
-        packing = bundling.Packing(
+        job = BundleJob(
             target=args.bundle,
             original=args.model,
             model=model,
             check=CommandCheck(words, "{}", args.run_timeout),
             rules=Rules(),
-            own_run=checking.own_run(words),
             inputs=inputs,
-            folder=args.external_data_dir if model is args.model else None,
+            folder=(args.external_data_dir if model is args.model else None) or model.parent,
             reports=bundling.reports_of(report, console),
         )
-        bundling.pack(packing, console)
+        bundling.pack(job, checking.own_run(words), console)
 
 
 def _piece(question: Question, suspect: Suspect, scratch: Path) -> Path:

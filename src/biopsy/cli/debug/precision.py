@@ -14,7 +14,7 @@ from biopsy.checks.outcome import Check
 from biopsy.checks.words import as_word
 from biopsy.cli import advice
 from biopsy.cli.arguments import absent_options, checks, groups, types
-from biopsy.cli.arguments.tensorrt import TensorrtOptions
+from biopsy.cli.arguments.engines import TensorrtOptions
 from biopsy.cli.console import Console
 from biopsy.cli.debug import checking, other_machines
 from biopsy.cli.report import ReportOption, report_file
@@ -88,12 +88,12 @@ def execute(args: argparse.Namespace, console: Console) -> int:
 
 
 def _execute(args: argparse.Namespace, console: Console, machines: OtherMachines | None) -> int:
-    from biopsy.cli.run.names import require_names_of_check
+    from biopsy.cli.run.files import require_names_of_check
     from biopsy.session.pool import Parallelism
 
     report = report_file(args, console)
     has_one_file = args.engine is not None and machines is None  # of what is built; elsewhere each machine has one
-    jobs = 1 if has_one_file else checking.jobs_of(args, console, machines)
+    jobs = 1 if has_one_file else checking.CheckedOptions.of(args).jobs_of(console, machines)
     check = _check(args, jobs)
     try:
         index = index_file(args.model, args.external_data_dir)
@@ -109,7 +109,7 @@ def _execute(args: argparse.Namespace, console: Console, machines: OtherMachines
                 "OpenVINO drops Casts to fp16 and back on a CPU, so little is rounded there: check with --onnxrt"
             )
         _warn_of_check_without_reference(args, console)
-        checking.note_on_check(check, args, console)
+        checking.CheckedOptions.of(args).note_on(check, console)
         search = partial(_search, args, console, index, check, Parallelism(jobs=jobs, executor=machines))
         from biopsy.cli.debug.precision_search import PrecisionReport, PrecisionSections, say_result
 
@@ -174,7 +174,7 @@ def _warn_of_check_without_reference(args: argparse.Namespace, console: Console)
 
 def _check(args: argparse.Namespace, jobs: int) -> Check:
     """The check: of the candidate, or of what an engine builds from it."""
-    check = checking.check_of(args, jobs)
+    check = checking.CheckedOptions.of(args).check_of(jobs)
     if args.engine is None:
         return check
     from biopsy.checks.task import EngineFileCheck

@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from biopsy import errors, events
+from biopsy.checks.judge import rate_text
 from biopsy.checks.outcome import Artifacts
-from biopsy.checks.repetition import rate_text
 from biopsy.checks.words import as_word
 from biopsy.cli.arguments import checks, groups
 from biopsy.cli.console import Console
@@ -25,9 +25,8 @@ from biopsy.findings.search_history import SearchHistory
 from biopsy.findings.verdict import Verdict
 from biopsy.model.index import ModelIndex
 from biopsy.questions.precision.search import PrecisionJob, PrecisionResult, PrecisionTarget, precision_tree
-from biopsy.session.checked_search import SearchOptions
-from biopsy.session.flakiness import Repeating
-from biopsy.session.iteration import IterationFiles
+from biopsy.session.checked_search import Repeating, SearchOptions
+from biopsy.session.files import IterationFiles
 from biopsy.session.pool import Parallelism
 from biopsy.session.trial import Budget
 from biopsy.text import count, line_of, size_text
@@ -53,7 +52,7 @@ def job_of(
 
 def _search(args: argparse.Namespace, parallelism: Parallelism) -> SearchOptions:
     return SearchOptions(
-        rules=checking.rules_of(args),
+        rules=checks.RuleOptions.of(args).rules(),
         candidate=args.candidate,
         files=IterationFiles(
             artifacts=Artifacts(tuple(args.artifacts), args.art_dir),

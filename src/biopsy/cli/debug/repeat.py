@@ -13,10 +13,9 @@ from typing import TYPE_CHECKING, Any
 from biopsy import errors, events
 from biopsy.checks.command import CommandCheck
 from biopsy.checks.command_line import parse
-from biopsy.checks.judge import Rules
+from biopsy.checks.journal import read_iterations, write_iterations
+from biopsy.checks.judge import RepeatedRun, Rules, RunTally, interval, rate_text, runs_needed
 from biopsy.checks.outcome import Artifacts, Evidence, Judged, Outcome, write_iteration
-from biopsy.checks.repetition import RepeatedRun, RunTally, interval, rate_text, runs_needed
-from biopsy.checks.replay import read_iterations, write_iterations
 from biopsy.checks.words import as_word, output_word
 from biopsy.cli.arguments import checks, types
 from biopsy.cli.console import COLUMN, Console
@@ -26,7 +25,7 @@ from biopsy.cli.report import ReportOption, report_file
 from biopsy.findings.report import versions_tree
 from biopsy.processes import cleanup
 from biopsy.processes.writing import require_writable
-from biopsy.session.judging import cannot_run
+from biopsy.session.trial import cannot_run
 from biopsy.text import count, line_of
 
 if TYPE_CHECKING:
@@ -92,7 +91,7 @@ def execute(args: argparse.Namespace, console: Console) -> int:
     with other_machines.machines_of(args, console, _not_elsewhere(args)) as machines:
         args.jobs = (args.jobs or 1) if machines is None else other_machines.jobs_on(machines, args.jobs)
         report = report_file(args, console)
-        rules = checking.rules_of(args)
+        rules = checks.RuleOptions.of(args).rules()
         tally, artifacts = RunTally(rules.match), Artifacts(tuple(args.artifacts), args.art_dir)
         started, interrupted = time.monotonic(), False
         with RepeatProgress(console, args, machines) as progress:
@@ -125,7 +124,7 @@ def _require_sense(args: argparse.Namespace) -> None:
         raise errors.UsageError("there is no command to run", next_steps=["--check COMMAND ...    at the end"])
     own = checking.own_run(args.check)
     if own is not None and own.model.is_file():
-        checking.require_names(args, own.model)
+        checking.require_names(args.check, own.model)
     if args.on is None and args.jobs is not None and args.jobs > 1:
         unnamed = [] if _names_iteration_info(args) else ["--iter-info"]
         shared = [*(["--artifacts"] if args.artifacts else []), *unnamed]
@@ -154,7 +153,7 @@ def _run(
     machines: OtherMachines | None,
 ) -> None:
     from biopsy.checks.task import NO_CANDIDATE
-    from biopsy.session.workers import repeated
+    from biopsy.session.pool import repeated
 
     check = CommandCheck(args.check, str(NO_CANDIDATE), args.check_timeout)
     line = check.line(NO_CANDIDATE)

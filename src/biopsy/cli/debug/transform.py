@@ -9,10 +9,8 @@ from pathlib import Path
 from biopsy import errors
 from biopsy.cli.arguments import checks, comparing, types
 from biopsy.cli.arguments.declared import option, switch
-from biopsy.cli.arguments.engines import EngineOptions, PackageOptions
-from biopsy.cli.arguments.groups import ModelOption, OutputOption, SavedInputOptions, WeightsFolderOption
-from biopsy.cli.arguments.limits import RunLimits
-from biopsy.cli.arguments.tensorrt import TensorrtOptions
+from biopsy.cli.arguments.engines import EngineOptions, PackageOptions, TensorrtOptions
+from biopsy.cli.arguments.groups import ModelOption, OutputOption, RunLimits, SavedInputOptions, WeightsFolderOption
 from biopsy.cli.console import Console
 from biopsy.cli.debug import checking
 from biopsy.cli.report import ReportOption

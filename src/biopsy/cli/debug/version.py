@@ -20,7 +20,7 @@ from biopsy.cli.arguments.groups import ModelOption, WeightsFolderOption
 from biopsy.cli.console import Console
 from biopsy.cli.debug import checking, other_machines
 from biopsy.cli.debug.reduce_options import ReduceOptions
-from biopsy.cli.debug.reduction_report import ReductionReport
+from biopsy.cli.debug.reduction_report import ReductionReport, job_of
 from biopsy.cli.debug.reduction_report import say_result as say_reduction
 from biopsy.cli.progress import CheckProgress, shows
 from biopsy.cli.report import ReportOption
@@ -47,7 +47,7 @@ from biopsy.questions.releases.question import (
     span_of,
 )
 from biopsy.questions.releases.runs import ReleaseRuns, RunsElsewhere, RunsHere, installed
-from biopsy.reduction.job import run_job
+from biopsy.reduction.reduce import run_job
 from biopsy.reduction.result import inputs_file
 from biopsy.text import count, did_you_mean, is_refused, line_of, printable, series, shortened
 
@@ -254,11 +254,9 @@ def _found(options: VersionOptions, console: Console, search: ReleaseSearch) -> 
 
 def _question(options: VersionOptions, words: list[str], console: Console) -> ReleaseQuestion:
     """The question of a command line. Raises UsageError, ModelError."""
-    from biopsy.cli.run.names import require_names_of_check
-
     model, folder = options.model, options.external_data_dir
     ModelInput(read_bytes(model), folder or model.parent, model)  # checks what it names
-    require_names_of_check(checking.own_run(words), index_file(model))
+    checking.require_names(words, model)
     check = _check(options, words)
     if not check.names_release:
         console.note(f"the check has no {{python}} and no {{engine}}: it must run {PYTHON_VARIABLE} of its environment")
@@ -410,8 +408,6 @@ def _piece(options: VersionOptions, console: Console, question: ReleaseQuestion,
 
     Raises what a reduction raises, UsageError for a check whose words do not say where the release belongs.
     """
-    from biopsy.cli.debug.reduce_job import job_of
-
     check, shown = question.check, "all" if options.show_output else "none" if options.hide_fail_output else "original"
     if not check.names_release:
         raise errors.UsageError(

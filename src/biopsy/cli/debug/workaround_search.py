@@ -18,9 +18,8 @@ from biopsy.cli.debug import checking
 from biopsy.cli.debug.workaround import WorkaroundOptions
 from biopsy.cli.progress import CheckProgress, shows
 from biopsy.cli.run.execution import settled
-from biopsy.cli.run.names import require_names_of_check
+from biopsy.cli.run.files import golden_values
 from biopsy.cli.run.options import RunOptions
-from biopsy.cli.run.settings import golden_values
 from biopsy.engines.registry import PLAIN, create, parse_spec
 from biopsy.findings.answers import workarounds_tree, workarounds_verdict
 from biopsy.findings.bundle.engine_script import calls_of
@@ -39,7 +38,7 @@ def question_of(options: WorkaroundOptions, console: Console) -> WorkaroundQuest
     """What is asked. Raises UsageError for arguments that could only mislead, and what ``index_file`` raises."""
     own_run = checking.own_run(options.check)
     index = index_file(options.model, options.external_data_dir)
-    require_names_of_check(own_run, index)
+    checking.require_names(options.check, options.model)
     template = _template(options)
     create(template.spec)
     references, named = _references(options, own_run, template)

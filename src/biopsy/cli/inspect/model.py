@@ -139,7 +139,7 @@ def _facts(path: Path | None) -> dict[str, str]:
 
 def _show_network(args: argparse.Namespace, with_layers: bool, console: Console) -> None:
     """Show what TensorRT's parser makes of the model."""
-    from biopsy.engines.trt.engine import TensorRt
+    from biopsy.engines.trt import TensorRt
 
     _require_absent(
         {"--list-unbounded-dds": args.list_unbounded_dds, "--combine-tensor-info": args.combine_tensor_info},

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import contextlib
+import sys
 from pathlib import Path
 
 from biopsy.engines.registry import create
 from biopsy.model.load import read_bytes
-from biopsy.processes.serving import arguments, serve_forks
+from biopsy.processes.server import serve_forks
 from biopsy.questions.builds.build_task import build
 
 
@@ -16,7 +17,7 @@ def main() -> None:
 
     A model that cannot be read ends it: a process of its own will tell what is wrong.
     """
-    path, folder, engine = arguments()
+    path, folder, engine = sys.argv[1:]
     data = read_bytes(Path(path))
     with contextlib.suppress(Exception):  # what is wrong with it is told when something is built
         create(engine).warm_up()

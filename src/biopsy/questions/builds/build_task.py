@@ -14,7 +14,7 @@ from biopsy import errors
 from biopsy.engines.base import ModelInput
 from biopsy.engines.registry import create
 from biopsy.model.load import read_bytes
-from biopsy.processes.serving import as_json
+from biopsy.processes.server import as_json
 
 _RUNS_OF_A_PROFILE = 3
 

@@ -17,7 +17,7 @@ from biopsy.questions.builds.difference import Build, Difference, build_of, diff
 from biopsy.questions.builds.one_build import BuildPlan, BuildRun, BuildRuns, Built, record_before, with_built
 from biopsy.questions.builds.record import write_record
 from biopsy.questions.builds.settings import Drawn, SettingChange, changes
-from biopsy.session.judging import cannot_run
+from biopsy.session.trial import cannot_run
 from biopsy.text import count, first_line, html_table, printable
 
 _OUTCOMES = {Outcome.PASSES: "good", Outcome.REPRODUCES: "bad"}

@@ -15,7 +15,7 @@ from biopsy import errors, events
 from biopsy.checks.judge import Rules
 from biopsy.checks.outcome import Evidence, Judged, Outcome
 from biopsy.checks.task import NO_CANDIDATE, Task
-from biopsy.engines.onnxrt.optimizer_names import RULES
+from biopsy.engines.onnxrt_optimizers import RULES
 from biopsy.questions.builds.optimizers import Optimizers, optimizers_of, rules
 from biopsy.questions.builds.settings import (
     CheckTemplate,
@@ -26,9 +26,9 @@ from biopsy.questions.builds.settings import (
 )
 from biopsy.search.drive import drive, first_that
 from biopsy.search.subset import minimal_subset, minimal_subsets, shortest
-from biopsy.session.judging import CheckRuns, cannot_run, until_no_pass
 from biopsy.session.machines import tell_of_machines
-from biopsy.session.workers import RunsAhead, Workers
+from biopsy.session.pool import RunsAhead, Workers
+from biopsy.session.trial import CheckRuns, cannot_run, until_no_pass
 from biopsy.text import count, html_table, printable
 
 STAGE = "flags"

@@ -20,7 +20,7 @@ from biopsy.engines.registry import EngineSpec, class_of, find_class, parse_spec
 from biopsy.processes import process
 from biopsy.processes.cleanup import take_what_stands_at, temporary_folder
 from biopsy.processes.own_process import own_python
-from biopsy.processes.serving import from_json
+from biopsy.processes.server import from_json
 from biopsy.processes.warm import ForkServer, ServerGoneError
 from biopsy.processes.watch import Ended, Limits, Stop, engine_death
 from biopsy.questions.builds.record import TacticRecord, write_record

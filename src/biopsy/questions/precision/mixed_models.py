@@ -23,7 +23,7 @@ from biopsy.questions.precision.caster import Assembly, Mixed, mixed, unchanged
 from biopsy.questions.precision.formats import FLOAT16, FP16, FP32, Form, Format, RangeLoss, Weights, range_loss_of
 from biopsy.questions.precision.plan import Layer, PrecisionPlan, plan_of, stored_values, without_functions
 from biopsy.session.workspace import Workspace
-from biopsy.tensors.results import Feed
+from biopsy.tensors.results import Array, Feed
 
 if TYPE_CHECKING:
     import onnx
@@ -188,13 +188,13 @@ class CalibrationInputs:
         self._feeds = list(feeds)
         self._next = 0
 
-    def get_next(self) -> Feed | None:
-        """The next input, None after the last."""
+    def get_next(self) -> dict[str, Array] | None:
+        """The next input, None after the last. It is a dict, since older releases take nothing else."""
         self._next += 1
-        return self._feeds[self._next - 1] if self._next <= len(self._feeds) else None
+        return dict(self._feeds[self._next - 1]) if self._next <= len(self._feeds) else None
 
-    def __iter__(self) -> Iterator[Feed]:
-        return iter(self._feeds)
+    def __iter__(self) -> Iterator[dict[str, Array]]:
+        return map(dict, self._feeds)
 
     def __len__(self) -> int:
         return len(self._feeds)

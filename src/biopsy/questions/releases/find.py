@@ -16,8 +16,8 @@ from biopsy.checks.command_line import OwnRun, parse
 from biopsy.checks.judge import Rules
 from biopsy.checks.outcome import Outcome
 from biopsy.engines.registry import EngineSpec, find_class
+from biopsy.processes.environments.interpreter import normalized
 from biopsy.processes.environments.releases import Release, releases
-from biopsy.processes.environments.requirements import normalized
 from biopsy.questions.releases.findings import ReleaseBorder, ReleaseFindings, TriedRelease
 from biopsy.questions.releases.probe import STAGE, ReleaseProbe
 from biopsy.questions.releases.question import (

@@ -27,11 +27,11 @@ from biopsy.processes.cleanup import temporary_folder
 from biopsy.processes.environments.interpreter import Interpreter, interpreter_of
 from biopsy.processes.environments.prepared import Environment, prepared
 from biopsy.processes.environments.releases import Release
-from biopsy.processes.serving import as_json, from_json
+from biopsy.processes.server import as_json, from_json
 from biopsy.processes.watch import Stop
 from biopsy.questions.releases.question import PYTHON_PLACE, PYTHON_VARIABLE, ReleaseCheck
 from biopsy.session.machines import OtherMachines, PreparedRun, tell_of_machines
-from biopsy.session.workers import RunsAhead
+from biopsy.session.pool import RunsAhead
 
 _LOOK = 0.1
 """Seconds between two looks at whether an installation is still wanted."""
@@ -185,7 +185,6 @@ class RunsElsewhere:
             self._listener(events.Remark(evidence.remark))
         environment = Environment(
             python=Path(told["python"]),
-            requirements=tuple(run.check.requirements(run.release.version)),
             added=told["added"],
             packages=told["packages"],
             interpreter=_interpreter_of(run.check),
@@ -236,7 +235,7 @@ ReleaseRuns: TypeAlias = RunsHere | RunsElsewhere
 
 @dataclass(frozen=True, kw_only=True)
 class ReleasePreparation:
-    """An environment that another machine makes for a check; see ``checks.preparation``.
+    """An environment that another machine makes for a check; see ``checks.task.Preparation``.
 
     ``python`` is the interpreter that it is for, as a person wrote it; it must be of the ``series`` ("3.11") that the
     releases were chosen for. ``is_bare``: the check is given this interpreter without any packages. It tells

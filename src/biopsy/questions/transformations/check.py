@@ -39,7 +39,7 @@ from biopsy.questions.transformations.tools import Omission, TransformOrder
 from biopsy.questions.transformations.verdict import CannotTellError, EngineVerdicts, Runs
 from biopsy.search.drive import drive, first_that
 from biopsy.search.subset import minimal_subsets, shortest
-from biopsy.session.judging import CheckRuns
+from biopsy.session.trial import CheckRuns
 from biopsy.tensors.files import read_feeds, write_feeds
 from biopsy.tensors.results import Feed
 from biopsy.text import first_line, line_of, some_of

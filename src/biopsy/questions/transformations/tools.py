@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from importlib import import_module, metadata
 from typing import Any, ClassVar, Literal
 
-from biopsy.engines.onnxrt.optimizer_names import KNOWN_RULES, RULES, optimizers_in_log
+from biopsy.engines.onnxrt_optimizers import KNOWN_RULES, RULES, optimizers_in_log
 
 Rounds = Literal["float32", "float16", "int8"]
 """To what a transformation may round the values that a model computes, if it is right."""

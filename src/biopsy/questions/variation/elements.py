@@ -24,9 +24,8 @@ from biopsy.questions.variation.features import (
     with_values,
 )
 from biopsy.questions.variation.validity import Validity
-from biopsy.reduction.passes.editing import Place, every_node, graph_at, keep_only, opsets_of, schema_of
-from biopsy.reduction.passes.sizes import SIZE_ATTRIBUTES, lists_of_sizes, named_tensors
-from biopsy.reduction.passes.weights import CHOICES, UNNAMED
+from biopsy.reduction.passes.common import Place, every_node, graph_at, keep_only, opsets_of, schema_of
+from biopsy.reduction.passes.weights import CHOICES, SIZE_ATTRIBUTES, UNNAMED, lists_of_sizes, named_tensors
 from biopsy.tensors.results import Array
 
 if TYPE_CHECKING:

@@ -10,7 +10,7 @@ from itertools import chain, combinations, islice
 from typing import TYPE_CHECKING, Literal, TypeAlias, TypeVar
 
 from biopsy.model.external import is_external
-from biopsy.reduction.passes.editing import copied
+from biopsy.reduction.passes.common import copied
 from biopsy.search.drive import RunningSearch, Search
 from biopsy.tensors.results import Array
 

@@ -20,7 +20,7 @@ from biopsy.questions.precision.formats import BF16, FP16, FP32, FP64, OF_ELEM, 
 from biopsy.questions.precision.plan import Layer, PlannedGraph, PrecisionPlan, plan_of, without_functions
 from biopsy.questions.workarounds.question import ChangeCandidate, Kind, Patch, of_patches
 from biopsy.questions.workarounds.spellings.table import barriers, spellings
-from biopsy.reduction.passes.editing import copied, described
+from biopsy.reduction.passes.common import copied, described
 from biopsy.search.drive import drive, first_that
 from biopsy.search.subset import minimal_subsets, shortest
 

@@ -27,7 +27,7 @@ from biopsy.questions.workarounds.spellings.site import (
     scope_at,
     scope_of,
 )
-from biopsy.reduction.passes.editing import copied, described, keep_only
+from biopsy.reduction.passes.common import copied, described, keep_only
 from biopsy.text import series
 
 if TYPE_CHECKING:
