@@ -18,7 +18,7 @@ from biopsy.cli.debug.precision_search import PrecisionReport
 from biopsy.cli.debug.reduction_report import ReductionReport
 from biopsy.cli.debug.repeat import RepeatProgress
 from biopsy.cli.debug.version import VersionProgress
-from biopsy.cli.debug.workaround_search import WorkaroundProgress
+from biopsy.cli.debug.workaround import WorkaroundProgress
 from biopsy.cli.progress import Progress, in_flight_text, shows, time_left
 
 

@@ -1,13 +1,19 @@
-"""``biopsy debug workaround``: the smallest change with which a model is right in the engine that must be used."""
+"""``biopsy debug workaround``: the smallest change with which a model is right in the engine that must be used.
+
+It shows a line for each thing learnt, the best three changes, and what to type.
+"""
 
 from __future__ import annotations
 
 import argparse
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
-from biopsy import errors
-from biopsy.cli.arguments import checks, types
+from biopsy import errors, events
+from biopsy.checks.command_line import OwnRun, parse
+from biopsy.cli.advice import Advice, say_advice
+from biopsy.cli.arguments import checks, groups, types
 from biopsy.cli.arguments.comparing import JudgeOptions, MetricOptions, ToleranceOptions
 from biopsy.cli.arguments.declared import option
 from biopsy.cli.arguments.groups import (
@@ -18,17 +24,31 @@ from biopsy.cli.arguments.groups import (
     WeightsFileOptions,
     WeightsFolderOption,
 )
-from biopsy.cli.console import Console
+from biopsy.cli.console import COLUMN, Console
 from biopsy.cli.debug import checking
+from biopsy.cli.progress import CheckProgress, shows
 from biopsy.cli.report import ReportOption
+from biopsy.cli.run.execution import settled
+from biopsy.cli.run.files import golden_values
+from biopsy.cli.run.options import RunOptions
+from biopsy.engines.registry import PLAIN, create, parse_spec
+from biopsy.findings.answers import workarounds_tree, workarounds_verdict
+from biopsy.findings.bundle.engine_script import calls_of
+from biopsy.findings.model import model_tree_of
+from biopsy.findings.report import versions_tree
+from biopsy.model.index import ModelIndex, index_file
+from biopsy.model.sources import noted_source, places_of
 from biopsy.processes.writing import require_writable
+from biopsy.questions.builds.settings import ENGINE_PLACE, CheckTemplate
+from biopsy.questions.layers.question import Judge
+from biopsy.questions.workarounds.find import find_workarounds
+from biopsy.questions.workarounds.question import KINDS, PatchedFile, WhatIsRight, WorkaroundQuestion, golden_of
+from biopsy.questions.workarounds.result import VerifiedChange, Workarounds
+from biopsy.text import count, first_of, is_refused, series
 
 REST_OPTIONS = checks.REST_OPTIONS
 
 DEFAULT_TIME = "10m"
-
-KINDS = ("setting", "release", "mark", "barrier", "precision", "spelling")
-"""What may be tried, in the order of what it costs: those of ``workarounds.question``, which is imported late."""
 
 _EPILOG = f"""\
 examples:
@@ -159,9 +179,6 @@ def execute(args: argparse.Namespace, console: Console) -> int:
 
     Raises what ends with another status.
     """
-    from biopsy.cli.debug.workaround_search import WorkaroundProgress, question_of, say_result, sections
-    from biopsy.questions.workarounds.find import find_workarounds
-
     options = WorkaroundOptions.of(args)
     report = options.report_file(console)
     if options.output is not None:
@@ -187,3 +204,212 @@ def execute(args: argparse.Namespace, console: Console) -> int:
         kept = None if found.output is None else f"{found.output}, with which the model is right"
         raise errors.Interrupted(f"stopped by {found.stopped}; what is known is shown above", kept=kept)
     return status
+
+
+# What is asked.
+
+
+def question_of(options: WorkaroundOptions, console: Console) -> WorkaroundQuestion:
+    """What is asked. Raises UsageError for arguments that could only mislead, and what ``index_file`` raises."""
+    own_run = checking.own_run(options.check)
+    index = index_file(options.model, options.external_data_dir)
+    checking.require_names(options.check, options.model)
+    template = _template(options)
+    create(template.spec)
+    references, named = _references(options, own_run, template)
+    inputs = options.inputs() if own_run is None else own_run.inputs()
+    golden = own_run.load_outputs if own_run is not None else None
+    chosen = options.only_kinds or KINDS
+    kinds = tuple(kind for kind in KINDS if kind in chosen and kind not in options.skipped_kinds)
+    if not kinds:
+        raise errors.UsageError("--only and --skip leave nothing to try")
+    target = None
+    if options.output is not None:
+        target = PatchedFile(
+            path=options.output,
+            external=options.weights_file(options.output),
+            threshold=options.external_data_size_threshold,
+        )
+    return WorkaroundQuestion(
+        index=index,
+        model=options.model,
+        template=template,
+        right=WhatIsRight(
+            samples=settled(index.fed_types(), inputs, console)[0],
+            drawn=inputs,
+            golden=golden_of(golden_values(golden) if golden else (), index),
+            judge=Judge(*(own_run or options).limits()),
+            references=references,
+            named=named,
+        ),
+        rules=options.rules(),
+        kinds=kinds,
+        piece=options.piece,
+        nodes=tuple(options.nodes),
+        default_name=checks.DEFAULT_CANDIDATE,
+        timeout=options.check_timeout,
+        target=target,
+        budget=options.budget(),
+    )
+
+
+# The check, and the engines in it.
+
+
+def _template(options: WorkaroundOptions) -> CheckTemplate:
+    """The words of the check with ``{engine}`` in the place of the engine that must be used. Raises UsageError."""
+    if options.check is None:
+        if options.engine is None:
+            raise errors.UsageError(
+                "which engine must be used?", next_steps=["--engine NAME", "biopsy doctor    lists them"]
+            )
+        spec = parse_spec(options.engine)
+        right = options.reference_engine or next(engine for engine in PLAIN if parse_spec(engine) != spec)
+        words = ["biopsy", "run", "{}", "--engine", right, "--engine", ENGINE_PLACE]
+        inputs = options.as_typed(("load_inputs", *groups.MAKING, "input_symbols", "external_data_dir"))
+        for given in (*inputs, *options.as_typed(JudgeOptions.declared)):
+            words += given.words
+        return CheckTemplate(tuple(words), spec, is_own_run=True)
+    if not options.check:
+        raise errors.UsageError("there is no command after --check", next_steps=["--check ./check.sh {} {engine}"])
+    untold = "the check does not tell which engine must be used: it is not 'biopsy run', or names it as {engine}"
+    return checking.template_of(options.check, options.engine, untold)
+
+
+def _references(
+    options: WorkaroundOptions, own_run: RunOptions | None, template: CheckTemplate
+) -> tuple[tuple[str, ...], bool]:
+    """The engines to trust, and whether a person has named them."""
+    if options.reference_engine is not None:
+        create(options.reference_engine)
+        return (options.reference_engine,), True
+    command = parse(options.check or ())
+    if own_run is not None and isinstance(command, OwnRun) and not own_run.load_outputs:
+        others = [spec.text for spec in checking.engines_of_run(command) if spec != template.spec]
+        others = [text for text in others if ENGINE_PLACE not in text]
+        if others:
+            return (others[0],), True
+    return PLAIN, False
+
+
+# What it shows.
+
+_MOST_NODES = 6
+_MOST_NAMED = 4
+_MOST_LINES = 12
+"""Lines of a difference that are shown without -v."""
+
+_WIDTH = 44
+
+
+class WorkaroundProgress(CheckProgress):
+    """A line for what was learnt on the way, and the output of the first failure."""
+
+    def __init__(self, console: Console, shown: checks.ShownChecks) -> None:
+        super().__init__(console, shown, head="check", needs="a change is a workaround")
+        self._has_failed = False
+
+    @shows(events.OriginalFails)
+    def _show_failure(self, event: events.OriginalFails) -> None:
+        if not self._has_failed:  # the reduction finds it once more
+            super()._show_failure(event)
+        self._has_failed = True
+
+    @shows(events.Trusted)
+    def _show_trusted(self, event: events.Trusted) -> None:
+        agrees = f", as {event.confirmed_by} does" if event.confirmed_by else ""
+        samples = f"{count(event.samples, 'sample')} of the check, {count(event.fresh, 'fresh one')}"
+        self.line("right", f"what {event.engine} gives{agrees} · {samples} · {event.seconds:.1f} s")
+
+    @shows(events.StageStarted)
+    def _show_stage(self, event: events.StageStarted) -> None:
+        self._head = event.stage
+
+    @shows(events.PlacesFound)
+    def _show_places(self, event: events.PlacesFound) -> None:
+        if event.nodes:
+            self.line("piece", first_of(event.nodes, _MOST_NODES))
+
+    @shows(events.ChangeTried)
+    def _show_tried(self, event: events.ChangeTried) -> None:
+        slower = "" if event.latency is None else f" · {event.latency:.2f} times as long"
+        told = f"right{slower}" if event.right else f"no: {' '.join(event.reason.split())}"[:100]
+        if event.right or self._console.verbosity > 0:
+            self.line(event.change, f"{event.text:<{_WIDTH}} {told}")
+
+
+def say_result(console: Console, found: Workarounds, index: ModelIndex, lines: Mapping[int, str]) -> None:
+    """The best workarounds in the order of what they cost; ``lines`` are the checks that show them, by their place.
+
+    Of what does not help, settings and releases are named, and changes of the model counted (-v tells each of them).
+    """
+    console.note("")
+    refused = [change for change in found.tried if not change.right]
+    for kind in dict.fromkeys(change.kind for change in refused):
+        texts = [change.text for change in refused if change.kind == kind]
+        named = first_of(texts, _MOST_NAMED) if kind in ("setting", "release") else f"{len(texts)} tried"
+        console.note(f"{'no help':<{COLUMN}} {kind}: {named}")
+    if not found.found:
+        tried = len({(change.kind, change.text) for change in found.tried})
+        head = "Nothing that was tried makes the model right" if tried else "No change could be tried"
+        early = f"; stopped by {found.stopped}" if found.stopped else ""
+        console.say(f"{head}: {count(tried, 'change')}, {count(found.checks, 'check')}{early}.")
+        return
+    samples = f"{count(found.trust.samples, 'sample')} and {count(found.trust.fresh, 'fresh input')}"
+    console.say(f"{count(len(found.best), 'workaround')}, right on {samples}, the cheapest first:")
+    for number, change in enumerate(found.best, 1):
+        _say_change(console, number, change, index)
+    others = [change.kind for change in found.found if not any(change is best for best in found.best)]
+    if others:
+        kinds = series([f"{others.count(kind)} {kind}" for kind in dict.fromkeys(others)])
+        console.note(f"{'also':<{COLUMN}} {kinds}, as above")
+    if found.stopped:
+        console.note(f"The search was stopped by {found.stopped}: others may exist.")
+    patched = found.patched
+    if patched is not None and found.output is not None:
+        console.note("")
+        shown = patched.difference[: None if console.verbosity > 0 else _MOST_LINES]
+        console.say(f"{found.output!s:<{COLUMN}} {patched.text}", *(f"  {line}" for line in shown))
+        if len(patched.difference) > len(shown):
+            console.note(f"  and {count(len(patched.difference) - len(shown), 'more line')} (-v shows them)")
+    say_advice(console, _advice(lines))
+
+
+def _advice(lines: Mapping[int, str]) -> list[Advice]:
+    """The lines to type."""
+    return [
+        Advice(line, f"workaround {number}: the check passes") for number, line in lines.items() if not is_refused(line)
+    ]
+
+
+def _say_change(console: Console, number: int, change: VerifiedChange, index: ModelIndex) -> None:
+    indent = f"     {'':<{COLUMN}} "
+    details = [change.latency.text] if change.latency is not None else []
+    more: list[str] = []
+    if change.changes_model:
+        details.append(f"changes {series(list(change.nodes))}")
+        numbers = [node.number for node in index.nodes if node.label in set(change.nodes)]
+        places = places_of(noted_source(index, number) for number in numbers)  # the lines of code that they come from
+        more = [place.text for place in places[:_MOST_NAMED]]
+    else:
+        details += [f"--engine {change.engine}", *(f"{name}={value}" for name, value in change.environment.items())]
+    more += [f"the same function for {limit}" for limit in change.holds]
+    more = [" · ".join(details), *more]
+    console.say(f"  {number}  {change.kind:<{COLUMN}} {change.text}", *(f"{indent}{line}" for line in more))
+    for line in () if change.changes_model else calls_of(parse_spec(change.engine), index):
+        console.note(f"{indent}{line}")
+
+
+def sections(
+    found: Workarounds, index: ModelIndex, progress: WorkaroundProgress, lines: Mapping[int, str]
+) -> Mapping[str, Any]:
+    """What a report tells."""
+    engines = [found.trust.reference, *filter(None, [found.trust.confirmed_by]), found.engine]
+    return {
+        "verdict": workarounds_verdict(found, lines),
+        "model": model_tree_of(Path(found.model)),
+        "versions": versions_tree(engines),
+        "search": progress.history.tree(),
+        "next": [vars(one) for one in _advice(lines)],
+        "workaround": workarounds_tree(found, index),
+    }

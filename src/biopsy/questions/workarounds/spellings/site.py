@@ -65,7 +65,7 @@ def operation_in(part: ast.expr) -> tuple[str, list[ast.expr], Names] | None:
     return None
 
 
-class Pattern:
+class NodePattern:
     """Nodes that are looked for, such as "p = Erf(x) + 1.0; x * 0.5 * p | x * (0.5 * p)".
 
     ";" parts steps, which name what stands in the later ones. Any other name stands for one tensor, or for the value of

@@ -20,7 +20,7 @@ from biopsy.questions.workarounds.spellings import definitions, elementwise, lay
 from biopsy.questions.workarounds.spellings.site import (
     Draft,
     Names,
-    Pattern,
+    NodePattern,
     Scope,
     Site,
     Unmatched,
@@ -61,7 +61,7 @@ class Spelling:
     holds: str
     least_opset: int
     domain: str
-    pattern: Pattern | None
+    pattern: NodePattern | None
 
     @property
     def limits(self) -> str:
@@ -72,7 +72,7 @@ class Spelling:
 def _spelling(entry: Mapping[str, Any]) -> Spelling:
     """An entry of the file, whose form is told at its top."""
     name, domain, text = entry["name"], entry.get("domain", ""), entry.get("text")
-    pattern = Pattern(entry["node"], domain) if "node" in entry else None
+    pattern = NodePattern(entry["node"], domain) if "node" in entry else None
     operators = tuple(entry.get("operators", ())) if pattern is None else pattern.operators
 
     def draft(at: Site, **names: Any) -> str:
