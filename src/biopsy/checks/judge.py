@@ -7,7 +7,7 @@ from __future__ import annotations
 import re
 import signal
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import Field, asdict, dataclass, fields, replace
+from dataclasses import Field, asdict, dataclass, fields
 from typing import Any, Literal
 
 from biopsy.checks.message import Death, Message, Raised, death_in, message_of
@@ -50,14 +50,6 @@ def judge(evidence: Evidence, rules: Rules, reference: Signature | None) -> Judg
     if settings and outcome is Outcome.PASSES:
         reason = f"{reason}, with {', '.join(settings)}"
     return Judged(outcome, reason, evidence)
-
-
-def judge_any_failure(evidence: Evidence, rules: Rules) -> Judged:
-    """The outcome where any failure counts, since there is no first one to be like. No answer in time is none."""
-    judged = judge(evidence, rules, None)
-    if evidence.timed_out and judged.outcome is Outcome.REPRODUCES:
-        return replace(judged, outcome=Outcome.TIMED_OUT, reason=f"no answer after {evidence.seconds:.3g} s")
-    return judged
 
 
 def _judge(evidence: Evidence, rules: Rules, reference: Signature | None) -> tuple[Outcome, str]:

@@ -51,6 +51,14 @@ class FailureJudge:
         return replace(judged, outcome=Outcome.OTHER_FAILURE, reason=f"{judged.reason}, {reason}")
 
 
+def judge_any_failure(evidence: Evidence, rules: Rules) -> Judged:
+    """The outcome where any failure counts, since there is no first one to be like. No answer in time is none."""
+    judged = judge(evidence, rules, None)
+    if evidence.timed_out and judged.outcome is Outcome.REPRODUCES:
+        return replace(judged, outcome=Outcome.TIMED_OUT, reason=f"no answer after {evidence.seconds:.3g} s")
+    return judged
+
+
 def cannot_run(judged: Judged, line: str, kept: str | None = None) -> errors.CheckError:
     """The error for a check that could not be run, with its ``line``."""
     return errors.CheckError(

@@ -11,11 +11,12 @@ from contextlib import closing
 from itertools import count, islice
 from typing import Any, Generic, Protocol, TypeVar, runtime_checkable
 
-from biopsy.checks.judge import Rules, judge_any_failure
+from biopsy.checks.judge import Rules
 from biopsy.checks.outcome import Check, Evidence
 from biopsy.checks.repetition import RepeatedRun
 from biopsy.checks.task import NO_CANDIDATE, Inline, Task, run_check
 from biopsy.processes.watch import Stop
+from biopsy.session.judging import judge_any_failure
 
 
 @runtime_checkable
