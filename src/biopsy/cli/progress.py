@@ -272,7 +272,25 @@ class CheckProgress(Progress):
         self.show_output(self._shown, event.output, is_first=is_first)
 
 
-class SearchProgress(Progress):
+class ModelProgress(Progress):
+    """Shows the model that is asked about, and what was recorded of it."""
+
+    @shows(events.ModelRead)
+    def _show_model(self, event: events.ModelRead) -> None:
+        inputs, outputs = count(event.inputs, "input"), count(event.outputs, "output")
+        what = f"{count(event.nodes, 'node')} · opset {event.opset} · {inputs}, {outputs}"
+        self.line("model", f"{event.name} · {what} · {size_text(event.weight_bytes)} of weights")
+
+    @shows(events.Recorded)
+    def _show_recorded(self, event: events.Recorded) -> None:
+        what = f"{count(event.tensors, 'tensor')} of {count(event.samples, 'sample')}"
+        if event.of is not None:
+            samples = f" of {count(event.samples, 'sample')}" if event.samples > 1 else ""
+            what = f"golden values of {event.tensors} of {count(event.of, 'tensor')}{samples}"
+        self.line("recorded", f"{event.engine} · {what}, {size_text(event.bytes)} · {event.seconds:.2f} s")
+
+
+class SearchProgress(ModelProgress):
     """Shows a search with a check: its candidates on the live line, and what a person must know of its answers.
 
     ``shown`` says whose output is shown, in words of the subclass, of which "all" are those of every check.

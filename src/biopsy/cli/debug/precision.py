@@ -27,7 +27,7 @@ from biopsy.findings.report import versions_tree
 from biopsy.findings.verdict import Verdict
 from biopsy.model.index import ModelIndex, index_file
 from biopsy.questions.precision.mixed_models import High, Low, Precisions, mixed_models
-from biopsy.questions.precision.search import PrecisionJob, PrecisionResult, PrecisionTarget, precision_tree
+from biopsy.questions.precision.search import PrecisionJob, PrecisionResult, precision_tree
 from biopsy.recording.reference_run import random_samples
 from biopsy.session.checked_search import SearchOptions
 from biopsy.session.iteration import IterationFiles
@@ -208,13 +208,11 @@ class PrecisionOptions(
         if self.save_external_data is not None and self.output is None:
             raise errors.UsageError("--save-external-data needs an output", next_steps=["-o mixed.onnx"])
         return PrecisionJob(
-            target=PrecisionTarget(
-                output=self.output,
-                external=None if self.output is None else self.weights_file(self.output),
-                report=self.report,
-                names=self.names,
-                write_report=sections.write,
-            ),
+            output=self.output,
+            external=None if self.output is None else self.weights_file(self.output),
+            report=self.report,
+            names=self.names,
+            write_report=sections.write,
             mode=self.mode,
             direction=self.direction,
             cost=self.cost,
@@ -452,11 +450,6 @@ class PrecisionReport(SearchProgress):
     def is_wanted(self, event: events.CheckedCandidate) -> bool:
         """Whether this is an end that fails, and its output is to be shown."""
         return self._shown == "ends" and event.stage in _END and event.outcome != "passed"
-
-    @shows(events.ModelRead)
-    def _show_model(self, event: events.ModelRead) -> None:
-        parts = [event.name, count(event.nodes, "node"), f"opset {event.opset}"]
-        self.line("model", " · ".join([*parts, f"{size_text(event.weight_bytes)} of weights"]))
 
     @shows(events.EndChecked)
     def _show_end_checked(self, event: events.EndChecked) -> None:

@@ -55,19 +55,7 @@ class ReductionReport(SearchProgress):
     @shows(events.ModelRead)
     def _show_model(self, event: events.ModelRead) -> None:
         self._nodes = event.nodes
-        parts = [
-            event.name,
-            count(event.nodes, "node"),
-            f"opset {event.opset}",
-            f"{count(event.inputs, 'input')}, {count(event.outputs, 'output')}",
-            f"{size_text(event.weight_bytes)} of weights",
-        ]
-        self.line("model", " · ".join(parts))
-
-    @shows(events.Recorded)
-    def _show_recorded(self, event: events.Recorded) -> None:
-        what = f"{count(event.tensors, 'tensor')} of {count(event.samples, 'sample')}, {size_text(event.bytes)}"
-        self.line("recorded", f"{event.engine} · {what} · {event.seconds:.2f} s")
+        super()._show_model(event)
 
     @shows(events.OriginalFails)
     def _show_failure(self, event: events.OriginalFails) -> None:

@@ -22,13 +22,14 @@ from biopsy.diagnosis.question import without_weights_folder
 from biopsy.diagnosis.steps.rounding import low_precision
 from biopsy.engines.registry import create
 from biopsy.engines.runner import checked_feed, feeds_for
+from biopsy.model.index import index_file
 from biopsy.model.tensor_type import TensorType
 from biopsy.processes.cleanup import temporary_folder
 from biopsy.questions.layers.examination import Examination
 from biopsy.questions.layers.findings import LayerFinding, LayerFindings, LayerGroup, layers_tree
-from biopsy.questions.layers.question import question_about
+from biopsy.questions.layers.question import Question
 from biopsy.questions.precision.mixed_models import Precisions, mixed_models
-from biopsy.questions.precision.search import PrecisionJob, PrecisionTarget, precision_tree
+from biopsy.questions.precision.search import PrecisionJob, precision_tree
 from biopsy.questions.precision.task import run_job
 from biopsy.session.checked_search import SearchOptions
 from biopsy.session.pool import Parallelism
@@ -90,10 +91,9 @@ def _examined(
         return [checked_feed(feed, kinds, number) for number, feed in enumerate(feeds_for(kinds, wanted).feeds)]
 
     with temporary_folder("biopsy-") as scratch:
-        about = question_about(
-            model,
-            question.weights_folder if model == question.model else None,
-            feeds,
+        about = Question(
+            index=index_file(model, question.weights_folder if model == question.model else None),
+            feeds=feeds,
             suspect=pair[1],
             reference=pair[0],
             judge=question.judging.judge,
@@ -231,11 +231,9 @@ def _precision_answer(facts: KnownFacts, context: StepContext) -> StepAnswer:
     assert failure is not None and low is not None
     precisions = Precisions(low=low, high="float32", form="native")
     job = PrecisionJob(
-        target=PrecisionTarget(
-            output=question.folder / MIXED,
-            report=question.folder / PRECISION_REPORT,
-            write_report=lambda result: context.keep(PRECISION_REPORT, precision_tree(result)),
-        ),
+        output=question.folder / MIXED,
+        report=question.folder / PRECISION_REPORT,
+        write_report=lambda result: context.keep(PRECISION_REPORT, precision_tree(result)),
         search=SearchOptions(
             rules=question.judging.rules,
             candidate=context.candidate,

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import io
+import logging
+from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, Protocol
+from typing import TYPE_CHECKING, Any, Literal
 
 from biopsy import errors
 from biopsy.model import onnx_native
@@ -75,37 +77,33 @@ def mixed_models(index: ModelIndex, place: Workspace, precisions: Precisions, fe
 # What makes the candidates of a search: a model for every choice of layers that are high.
 
 
-class MixedModels(Protocol):
-    """A model in every mixture of two precisions."""
+class MixedModels(ABC):
+    """A model in every mixture of two precisions.
 
-    @property
-    def layers(self) -> Sequence[Layer]:
-        """What can be high or low, in the order of the network."""
+    ``layers`` can be high or low, in the order of the network. ``stays`` counts other nodes that compute but keep their
+    precision, by the reason, ``passive`` those that have none of their own, by the operator. ``low_name`` and
+    ``high_name`` are what a person calls the precisions. ``form``: how the low one gets into the model; None if it is
+    neither of our own.
+    """
 
-    @property
-    def stays(self) -> Mapping[str, int]:
-        """How many other nodes compute but keep their precision, by the reason."""
+    layers: Sequence[Layer]
+    stays: Mapping[str, int]
+    passive: Mapping[str, int]
+    low_name: str
+    high_name: str
+    form: Form | None
 
-    @property
-    def passive(self) -> Mapping[str, int]:
-        """How many nodes have no precision of their own, by the operator."""
-
-    @property
-    def low_name(self) -> str: ...  # noqa: D102 -- what a person calls it
-    @property
-    def high_name(self) -> str: ...  # noqa: D102 -- what a person calls it
-    @property
-    def form(self) -> Form | None:
-        """How the low precision gets into the model; None if it is neither of our own."""
-
+    @abstractmethod
     def parts(self, high: frozenset[int]) -> Sequence[bytes]:
         """The bytes of the model with these layers high and all others low."""
 
     def range_loss(self, high: frozenset[int]) -> tuple[RangeLoss, ...]:
         """Weights and constants that the low precision cannot hold, among those that low layers read."""
+        del high
+        return ()
 
 
-class CastModels:
+class CastModels(MixedModels):
     """Mixtures by explicit casts; see ``caster``. ``folder`` is where the model finds its external weights."""
 
     def __init__(
@@ -119,7 +117,7 @@ class CastModels:
                 "no operator of ONNX computes in fp8, so there is no --native form of it",
                 next_steps=["--emulate", "--int8    quantizes with QuantizeLinear and DequantizeLinear"],
             )
-        self._low, self._high, self.form = low, high, form
+        self._low, self._high, self._form, self.form = low, high, form, form
         needed = frozenset({low.elem, high.elem} - {FP32.elem}) if form == "native" else frozenset({FLOAT16})
         self._plan: PrecisionPlan = plan_of(without_functions(model), needed)
         for each in (low, high):
@@ -130,9 +128,7 @@ class CastModels:
                         f"convert it: onnx.version_converter.convert_version(onnx.load(MODEL), {each.least_opset})"
                     ],
                 )
-        self.layers: Sequence[Layer] = self._plan.layers
-        self.stays: Mapping[str, int] = self._plan.stays
-        self.passive: Mapping[str, int] = self._plan.passive
+        self.layers, self.stays, self.passive = self._plan.layers, self._plan.stays, self._plan.passive
         self.low_name, self.high_name = low.name, high.name
         self._folder = folder
         self._weights = Weights(folder)
@@ -143,7 +139,7 @@ class CastModels:
         return self._assembly.parts(self._mixed(high))
 
     def _mixed(self, high: frozenset[int]) -> Mixed:
-        return mixed(self._plan, lambda number: self._high if number in high else self._low, self.form, self._weights)
+        return mixed(self._plan, lambda number: self._high if number in high else self._low, self._form, self._weights)
 
     def range_loss(self, high: frozenset[int]) -> tuple[RangeLoss, ...]:
         """Weights and constants with values that become infinite or zero in the low format."""
@@ -181,26 +177,15 @@ _FOLLOWING = frozenset({"Reshape", "Transpose", "Squeeze", "Unsqueeze", "Flatten
 """What moves values and is quantized where what it reads is: left out, it would tear a low part in two."""
 
 
-class CalibrationInputs:
-    """Inputs as onnxruntime's calibration wants them: a CalibrationDataReader."""
-
-    def __init__(self, feeds: Sequence[Feed]) -> None:
-        self._feeds = list(feeds)
-        self._next = 0
+class CalibrationInputs(list[Feed]):
+    """Inputs as onnxruntime's calibration wants them: a CalibrationDataReader, which has each once."""
 
     def get_next(self) -> Feed | None:
         """The next input, None after the last."""
-        self._next += 1
-        return self._feeds[self._next - 1] if self._next <= len(self._feeds) else None
-
-    def __iter__(self) -> Iterator[Feed]:
-        return iter(self._feeds)
-
-    def __len__(self) -> int:
-        return len(self._feeds)
+        return self.pop(0) if self else None
 
 
-class QuantizedModels:
+class QuantizedModels(MixedModels):
     """A model with some layers in int8. ``feeds`` are the inputs whose values are recorded; all weights are loaded."""
 
     form = None
@@ -216,19 +201,20 @@ class QuantizedModels:
         self._model = _with_names(without_functions(model))
         from onnxruntime.quantization.registry import QDQRegistry, QLinearOpsRegistry
 
-        self._quantized = frozenset({*QDQRegistry, *QLinearOpsRegistry})
+        quantized = frozenset({*QDQRegistry, *QLinearOpsRegistry})
         plan = plan_of(self._model)
         if plan.opset < _LEAST_OPSET:
             raise errors.UsageError(f"int8 needs opset {_LEAST_OPSET}, and the model has opset {plan.opset}")
-        able = [layer for layer in plan.layers if layer.op_type in self._quantized and not layer.where]
-        self.layers: Sequence[Layer] = [replace(layer, number=number) for number, layer in enumerate(able)]
-        self.passive: Mapping[str, int] = plan.passive
-        left = Counter(layer.op_type for layer in plan.layers if layer.op_type not in self._quantized)
+        able = [layer for layer in plan.layers if layer.op_type in quantized and not layer.where]
+        self.layers = [replace(layer, number=number) for number, layer in enumerate(able)]
+        self.passive = plan.passive
+        left = Counter(layer.op_type for layer in plan.layers if layer.op_type not in quantized)
         inside = sum(1 for layer in plan.layers if layer.where)
-        self.stays: Mapping[str, int] = {
+        self.stays = {
             **{f"onnxruntime does not quantize {op_type}": count for op_type, count in left.items()},
             **({"bodies are not quantized": inside} if inside else {}),
         }
+        self._kinds = sorted({layer.op_type for layer in able} | _FOLLOWING)
         self._ranges = self._recorded(feeds)
         self._inferred = _typed(self._model)
 
@@ -242,7 +228,6 @@ class QuantizedModels:
         copy = type(self._inferred)()
         copy.CopyFrom(self._inferred)
         names = [self._inferred.graph.node[layer.place].name for layer in self.layers if layer.number in high]
-        kinds = sorted({layer.op_type for layer in self.layers} | _FOLLOWING)
         quantizer = QDQQuantizer(
             copy,
             per_channel=False,
@@ -252,18 +237,13 @@ class QuantizedModels:
             tensors_range=self._ranges,
             nodes_to_quantize=[],
             nodes_to_exclude=names,
-            op_types_to_quantize=kinds,
+            op_types_to_quantize=self._kinds,
             extra_options={},
         )
         with _quietly():
             quantizer.quantize_model()
         sort_nodes(quantizer.model.model.graph.node)  # onnxruntime's own sort does not see what bodies read
         return [quantizer.model.model.SerializeToString(deterministic=True)]
-
-    def range_loss(self, high: frozenset[int]) -> tuple[RangeLoss, ...]:
-        """None: scales are made to fit the weights."""
-        del high
-        return ()
 
     def _recorded(self, feeds: Sequence[Feed]) -> Any:
         """The ranges of all tensors over the feeds, as onnxruntime's calibration gives them."""
@@ -275,7 +255,6 @@ class QuantizedModels:
             raise errors.UsageError(
                 "there are no inputs to calibrate int8 with", next_steps=["--load-inputs FILE    typical inputs"]
             )
-        kinds = sorted({layer.op_type for layer in self.layers} | _FOLLOWING)
         with temporary_folder("biopsy-") as folder, _quietly():
             path = folder / "model.onnx"
             copy = onnx.ModelProto()
@@ -283,7 +262,7 @@ class QuantizedModels:
             onnx.save(copy, path, save_as_external_data=True, location="weights")
             try:
                 calibrator = create_calibrator(
-                    path, kinds, str(folder / "augmented.onnx"), calibrate_method=CalibrationMethod.MinMax
+                    path, self._kinds, str(folder / "augmented.onnx"), calibrate_method=CalibrationMethod.MinMax
                 )
                 calibrator.collect_data(CalibrationInputs(feeds))
                 return calibrator.compute_data()
@@ -327,8 +306,6 @@ def _typed(model: onnx.ModelProto) -> onnx.ModelProto:
 @contextlib.contextmanager
 def _quietly() -> Iterator[None]:
     """Without what onnxruntime's quantizer prints and logs for each tensor that it leaves alone."""
-    import logging
-
     before = logging.root.manager.disable
     logging.disable(logging.WARNING)
     try:

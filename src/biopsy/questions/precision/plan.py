@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import math
 from collections import ChainMap, Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, Literal, TypeAlias, cast
@@ -231,11 +231,6 @@ def _cast_only(graph: onnx.GraphProto) -> dict[str, int]:
     return {
         name: next(iter(targets)) for name, targets in targets_of.items() if len(targets) == 1 and name not in results
     }
-
-
-def named(layers: Iterable[Layer]) -> list[str]:
-    """The names of layers for other tools; what has no name is left out."""
-    return [layer.name for layer in layers if layer.name]
 
 
 # What a layer costs: roughly the operations that it computes, from shapes alone.
