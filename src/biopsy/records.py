@@ -55,6 +55,8 @@ def _value(hint: Any, value: Any) -> Any:
         if arguments[1:] == (Ellipsis,):
             return tuple(_value(arguments[0], each) for each in value)
         return tuple(_value(hint, each) for hint, each in zip(arguments, value, strict=True))
+    if origin is Mapping and isinstance(value, Mapping):
+        return {_value(arguments[0], key): _value(arguments[1], each) for key, each in value.items()}
     if is_dataclass(hint):
         return record_of(hint, value)  # type: ignore[arg-type]
     if hint is float and (value in _NOT_FINITE or (isinstance(value, int | float) and not isinstance(value, bool))):

@@ -13,7 +13,7 @@ from biopsy import errors, events
 from biopsy.cli.console import Console
 from biopsy.cli.debug.build import BuildProgress
 from biopsy.cli.debug.layers_report import LayersReport
-from biopsy.cli.debug.precision import PrecisionReport
+from biopsy.cli.debug.precision_search import PrecisionReport
 from biopsy.cli.debug.reduction_report import ReductionReport
 from biopsy.cli.debug.repeat import RepeatProgress
 from biopsy.cli.debug.version import VersionProgress

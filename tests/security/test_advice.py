@@ -16,7 +16,7 @@ from biopsy import errors
 from biopsy.cli.arguments.comparing import parse_ranges, parse_shapes, parse_tolerances
 from biopsy.cli.commands import COMMANDS
 from biopsy.cli.console import Console
-from biopsy.cli.debug.layers import LayersOptions
+from biopsy.cli.debug.layers_options import LayersOptions
 from biopsy.cli.debug.layers_report import next_lines
 from biopsy.cli.parser import parser_of
 from biopsy.comparison.compare import compare_tensors

@@ -83,7 +83,7 @@ def elsewhere(plan: BuildPlan, machines: NodeProcesses, words: Sequence[str], jo
 
 
 def built(plan: BuildPlan, runs: BuildRuns) -> tuple[BuildTally, list[Any]]:
-    tally = BuildTally(plan)
+    tally = BuildTally(plan=plan)
     told = [(one.number, one.change.text, one.judged.outcome, one.judged.evidence.output)
             for one in build_repeatedly(runs, tally)]  # fmt: skip
     return tally, told

@@ -158,7 +158,7 @@ def build(
             checks_building=check is None,
         )
         with _runs(plan, check, check_timeout, executor, listener) as runs:
-            tally = BuildTally(plan)
+            tally = BuildTally(plan=plan)
             with closing(build_repeatedly(runs, tally, listener)) as builds:
                 for _ in builds:  # each is counted when it is over
                     pass

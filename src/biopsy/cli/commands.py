@@ -130,7 +130,7 @@ COMMANDS: tuple[Command, ...] = (
     ),
     Command(
         ("check", "lint"),
-        "biopsy.cli.check.lint",
+        "biopsy.cli.lint",
         "find the nodes of a model that are invalid or fail, and what else is wrong",
         may_crash=True,
         may_take="24h",

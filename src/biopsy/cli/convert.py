@@ -19,7 +19,6 @@ from biopsy.model import index, infer, load, weights_file
 from biopsy.model.load import parse
 from biopsy.processes import writing
 from biopsy.processes.writing import written_together
-from biopsy.questions.precision.mixed_models import in_fp16
 from biopsy.text import count
 
 EXAMPLES = """\
@@ -89,6 +88,8 @@ def derived_files(args: argparse.Namespace) -> types.Derived:
 
 def execute(args: argparse.Namespace, console: Console) -> int:
     """Convert, write, load what was written."""
+    from biopsy.questions.precision.mixed_models import in_fp16
+
     engine = _engine(args)
     if groups.is_built_model(args.model, args.model_type):
         raise errors.UsageError(f"{args.model} is no ONNX model: only those can be converted")

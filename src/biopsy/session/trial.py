@@ -147,11 +147,16 @@ class BudgetMeter:
             raise self.time_is_up()
 
     @property
+    def seconds_spent(self) -> float:
+        """How long the search has gone on."""
+        return time.monotonic() - self._started
+
+    @property
     def seconds_left(self) -> float | None:
         """How long a run may be waited for, in seconds; None for no limit."""
         if not self._is_enforced or self._budget.seconds is None:
             return None
-        return max(0.0, self._budget.seconds - (time.monotonic() - self._started))
+        return max(0.0, self._budget.seconds - self.seconds_spent)
 
     def allows(self, pending: int) -> bool:
         """Whether another run may begin ahead of its question while so many are pending."""

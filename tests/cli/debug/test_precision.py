@@ -15,7 +15,8 @@ from onnx import helper
 
 from benchmarks.models import transformer
 from biopsy.cli.app import main
-from biopsy.cli.debug.precision import PrecisionOptions, configure
+from biopsy.cli.debug.precision import configure
+from biopsy.cli.debug.precision_options import PrecisionOptions
 from support.command_line import BIN, wait_until
 from support.exporters import copied
 from support.models import chain, info, model, save, weight

@@ -9,7 +9,7 @@ from typing import Literal
 import pytest
 
 from biopsy.cli.console import Console
-from biopsy.cli.debug.precision import say_result
+from biopsy.cli.debug.precision_search import say_result
 from biopsy.questions.precision.plan import Layer
 from biopsy.questions.precision.search import PrecisionResult
 

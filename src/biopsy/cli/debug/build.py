@@ -9,7 +9,7 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 from biopsy import errors, events
 from biopsy.checks.command_line import OwnRun, parse
@@ -27,7 +27,6 @@ from biopsy.cli.progress import Progress, finished_line, inconclusive, shows, ti
 from biopsy.cli.report import ReportOption
 from biopsy.engines.base import ModelInput
 from biopsy.engines.registry import EngineSpec, find_class
-from biopsy.findings.answers import builds_tree, builds_verdict
 from biopsy.findings.model import model_tree_of
 from biopsy.findings.report import versions_tree
 from biopsy.model.load import read_bytes
@@ -52,11 +51,9 @@ from biopsy.questions.builds.settings import (
     separate_checks,
     varied_check,
 )
+from biopsy.session.machines import OtherMachines
 from biopsy.session.workspace import set_aside
 from biopsy.text import count, line_of
-
-if TYPE_CHECKING:
-    from biopsy.session.machines import OtherMachines
 
 REST_OPTIONS = checks.REST_OPTIONS
 
@@ -283,19 +280,18 @@ def execute(args: argparse.Namespace, console: Console) -> int:
             console.note(f"no engine is named: {options.spec.text} is used{why}")
         plan = options.plan()
         checking.require_names(args, options.model)
-        tally = BuildTally(plan)
+        tally = BuildTally(plan=plan)
         with BuildProgress(console, options, plan) as progress:
             interrupted = _is_interrupted(options, plan, machines, tally, progress)
             findings = tally.findings()
-            doubt = inconclusive(tally.outcomes, "builds")
-            status = progress.ended(errors.Interrupted.status if interrupted else doubt.status if doubt else 0)
+            end: errors.BiopsyError | None = inconclusive(tally.outcomes, "builds")
+            end = errors.Interrupted("the build in progress is not counted") if interrupted else end
+            status = progress.ended(0 if end is None else end.status)
             report.write(status, lambda: _sections(options, findings, progress))
             recorded = advice.line_with(options.words, REST_OPTIONS, "build", ["--save-tactics", USUAL_RECORD])
             _say_result(console, plan, findings, recorded)
-        if interrupted:
-            raise errors.Interrupted("the build in progress is not counted")
-        if doubt is not None:
-            raise doubt
+        if end is not None:
+            raise end
         return 0
 
 
@@ -458,6 +454,8 @@ def _next(plan: BuildPlan, findings: BuildFindings, recorded: str) -> Iterator[s
 
 def _sections(options: BuildOptions, findings: BuildFindings, progress: BuildProgress) -> Mapping[str, Any]:
     """What a report tells."""
+    from biopsy.findings.answers import builds_tree, builds_verdict
+
     return {
         "verdict": builds_verdict(findings),
         "model": model_tree_of(options.model),

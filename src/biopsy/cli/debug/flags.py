@@ -6,7 +6,7 @@ import argparse
 from collections.abc import Mapping
 from contextlib import closing
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from biopsy import errors
 from biopsy.checks.outcome import Outcome
@@ -19,15 +19,12 @@ from biopsy.cli.debug import checking, other_machines
 from biopsy.cli.progress import CheckProgress
 from biopsy.cli.report import ReportOption
 from biopsy.engines.base import ModelInput
-from biopsy.findings.answers import settings_tree, settings_verdict
 from biopsy.findings.model import model_tree_of
 from biopsy.findings.report import versions_tree
 from biopsy.model.load import read_bytes
+from biopsy.questions.builds.flags import Flags, Switch, find_switches
 from biopsy.questions.builds.settings import CheckTemplate, varied_check
 from biopsy.text import count, is_refused, line_of
-
-if TYPE_CHECKING:
-    from biopsy.questions.builds.flags import Flags, Switch
 
 REST_OPTIONS = checks.REST_OPTIONS
 
@@ -94,8 +91,6 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def execute(args: argparse.Namespace, console: Console) -> int:
     """Find the settings; returns 0 even if there are none, which the report says."""
-    from biopsy.questions.builds.flags import find_switches
-
     if not args.check:
         raise errors.UsageError(
             "there is no command to run", next_steps=["--check biopsy run {} --onnxrt    at the end"]
@@ -172,6 +167,8 @@ def _sections(
     options: FlagsOptions, template: CheckTemplate, flags: Flags, advice: list[Advice], progress: CheckProgress
 ) -> Mapping[str, Any]:
     """What a report tells."""
+    from biopsy.findings.answers import settings_tree, settings_verdict
+
     versions = versions_tree([template.spec.text])
     return {
         "verdict": settings_verdict(flags, [_line_with(options, template, switch) for switch in flags.switches]),

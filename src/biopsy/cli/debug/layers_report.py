@@ -1,5 +1,5 @@
-"""What ``debug layers`` shows: a line for each step, then a table of layers, and what to type next; and what its report
-tells.
+"""The examination of ``debug layers``, made from its options: what it shows, a line for each step, then a table of
+layers, and what to type next; what its report tells, and what goes into its bundle.
 """
 
 from __future__ import annotations
@@ -7,22 +7,38 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import nullcontext
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from biopsy import events
+from biopsy import errors, events
+from biopsy.checks.command import CommandCheck
+from biopsy.checks.judge import Rules
 from biopsy.checks.words import as_word, output_word
 from biopsy.cli.advice import CUT_INPUTS, Advice, recording_options, say_advice
+from biopsy.cli.arguments import types
 from biopsy.cli.arguments.comparing import JudgeOptions
+from biopsy.cli.arguments.limits import MORE_MEMORY
 from biopsy.cli.console import COLUMN, Console
+from biopsy.cli.debug import bundling, checking
+from biopsy.cli.debug.layers_options import LayersOptions
 from biopsy.cli.progress import ModelProgress, shows, time_left
+from biopsy.cli.report import ReportFile
+from biopsy.cli.run.execution import save, settled
 from biopsy.comparison.describe import index as index_text
 from biopsy.comparison.describe import number
 from biopsy.comparison.noise import DEFAULT_RATIO, explained_by
 from biopsy.findings.answers import layers_sections
 from biopsy.findings.model import model_tree
 from biopsy.findings.report import versions_tree
-from biopsy.model.index import ModelIndex
+from biopsy.model.extract import Wanted, extract
+from biopsy.model.index import ModelIndex, index_file
+from biopsy.model.tensor_type import TensorType
+from biopsy.model.weights_file import save_with_weights
+from biopsy.processes.cleanup import temporary_folder
+from biopsy.processes.writing import folders_of, write_whole
+from biopsy.questions.layers.examination import Examination
 from biopsy.questions.layers.findings import (
     LayerFinding,
     LayerFindings,
@@ -31,12 +47,12 @@ from biopsy.questions.layers.findings import (
     NonFiniteOrigin,
     Suspect,
     TensorError,
+    as_csv,
 )
+from biopsy.questions.layers.question import Judge, Question
+from biopsy.tensors.files import write_feeds
+from biopsy.tensors.results import Array, Feed
 from biopsy.text import ListOption, count, first_of, is_refused, line_of, printable
-
-if TYPE_CHECKING:
-    from biopsy.cli.debug.layers import LayersOptions
-    from biopsy.questions.layers.examination import Examination
 
 _STAGES = {
     "record": "recording",
@@ -79,7 +95,138 @@ class LayersReport(ModelProgress):
         self._live.update(_STAGES.get(event.stage, event.stage), text, event.done / max(event.total, 1))
 
 
-def sections_of(
+def examined(options: LayersOptions, report: ReportFile) -> int:
+    """Examine the model, show and report what was found; returns the exit status."""
+    console = report.console
+    fed: list[Feed] = []
+    question = _question(options, fed, console)
+    interrupted = False
+    with LayersReport(console, options.events) as progress, report.also_of_errors():
+        with (
+            folders_of(options.work_dir / "a file") if options.work_dir else nullcontext(),
+            temporary_folder("biopsy-", options.work_dir) as scratch,
+            checking.ended_politely(),
+        ):
+            examination = Examination(question, scratch, progress)
+            progress.show_model(question.index, options.model)
+            try:
+                findings = examination.run()
+            except KeyboardInterrupt:
+                findings, interrupted = examination.findings, True
+            except errors.TooMuchMemory as error:
+                raise errors.TooMuchMemory(error.message, next_steps=[MORE_MEMORY]) from error
+        status = 0 if findings.passed else 1
+        if not findings.passed and findings.nothing_wrong:  # some layers are right, and nobody knows about others
+            status = errors.CannotCompare.status
+        if interrupted:
+            status = errors.Interrupted.status
+        sections = partial(_sections, options, findings, examination, question.index)
+        report.write(status, sections)
+        if options.csv is not None:
+            write_whole(options.csv, [as_csv(findings)])
+        _say_result(console, findings, options)
+        progress.ended(status)
+    if interrupted:
+        kept = ", ".join(str(path) for path in (options.report, options.csv) if path is not None)
+        raise errors.Interrupted("what was measured until then is shown above", kept=kept or None)
+    if options.bundle is not None and findings.passed:
+        console.warn(f"{options.bundle} is not written: nothing is wrong")
+    elif options.bundle is not None:
+        _pack(options, question, findings, fed, report.as_bytes(status, sections), console)
+    return status
+
+
+def _question(options: LayersOptions, fed: list[Feed], console: Console) -> Question:
+    """The question; once it is known what is fed, that stands in ``fed``."""
+
+    def feeds(kinds: Mapping[str, TensorType | None]) -> Sequence[Feed]:
+        """The input samples, saved if that is asked for."""
+        fed[:], _ = settled(kinds, options.inputs(), console)
+        save(options.save_inputs, fed)
+        return fed
+
+    reference, suspect = options.engine_roles
+    return Question(
+        index=index_file(options.model, options.external_data_dir),
+        feeds=feeds,
+        suspect=suspect,
+        reference=reference,
+        judge=Judge(*options.limits()),
+        nodes=None if options.nodes is None else types.regex("--nodes", options.nodes),
+        limit=options.record_memory,
+        timeout=options.run_timeout,
+        memory=options.run_memory,
+    )
+
+
+# ``--bundle`` of ``debug layers``: the worst layer or group alone, fed as it was, both engines compared on it.
+
+
+def _pack(
+    options: LayersOptions,
+    question: Question,
+    findings: LayerFindings,
+    feeds: Sequence[Feed],
+    report: bytes,
+    console: Console,
+) -> None:
+    """Pack the worst suspect; the whole model, which is said, where no layer or group alone is at fault.
+
+    Raises CheckError if that does not fail by itself, or if the script of the bundle does not show it.
+    """
+    assert options.bundle is not None
+    with temporary_folder("biopsy-", options.work_dir) as scratch:
+        model, inputs, names = options.model, scratch / "inputs.safetensors", list(question.index.ids)
+        if findings.suspects:
+            suspect = findings.suspects[0]
+            wanted = [Wanted(name) for name in suspect.inputs] or None
+            part = extract(question.index, wanted, [Wanted(name) for name in suspect.outputs])
+            model, names = scratch / "suspect.onnx", list(suspect.outputs)
+            save_with_weights(part, model, question.index.folder, None)
+            feeds = _fed(question, suspect, feeds, scratch)
+        else:
+            console.warn("no layer alone is at fault: the bundle holds the whole model ('debug reduce' makes it small)")
+        write_feeds(inputs, feeds)
+        reference, suspected = options.engine_roles
+        words = ["biopsy", "run", "{}", "--engine", reference, "--engine", suspected]
+        for limit in options.as_typed(JudgeOptions.declared):  # for all outputs, or for those that are there
+            kept = [word for word in limit.values if ":" not in word or word.rpartition(":")[0] in names]
+            words += [limit.name, *kept] if kept else []
+        packing = bundling.Packing(
+            target=options.bundle,
+            original=options.model,
+            model=model,
+            check=CommandCheck(words, "{}", options.run_timeout),
+            rules=Rules(),
+            own_run=checking.own_run(words),
+            inputs=inputs,
+            folder=options.external_data_dir if model is options.model else None,
+            reports=bundling.reports_of(report, console),
+        )
+        bundling.pack(packing, console)
+
+
+def _fed(question: Question, suspect: Suspect, feeds: Sequence[Feed], scratch: Path) -> list[dict[str, Array]]:
+    """What goes into the suspect, as the reference computes it from the samples."""
+    index = question.index
+    computed = [name for name in suspect.inputs if index.ids[name] in index.producer]
+    inner: list[dict[str, Array]] = [{} for _ in feeds]
+    if computed:
+        file = scratch / "samples.safetensors"
+        write_feeds(file, feeds)
+        with question.worker(question.reference, scratch) as reference:
+            inner = [dict(sample) for sample in reference.run(question.model, file, computed)]
+    own = [name for name in suspect.inputs if name not in computed]
+    return [
+        {name: sample[name] for name in own} | {name: values[name] for name in computed}
+        for sample, values in zip(feeds, inner, strict=True)
+    ]
+
+
+# What is shown and told at the end.
+
+
+def _sections(
     options: LayersOptions, findings: LayerFindings, examination: Examination, index: ModelIndex
 ) -> Mapping[str, Any]:
     """What a report tells."""
@@ -96,7 +243,7 @@ def _headed(head: str, text: str) -> str:
     return f"{head:<{COLUMN}} {text}"
 
 
-def say_result(console: Console, findings: LayerFindings, options: LayersOptions) -> None:
+def _say_result(console: Console, findings: LayerFindings, options: LayersOptions) -> None:
     """All that is to be known about the findings, the verdict first."""
     for remark in findings.remarks:
         console.warn(printable(remark))

@@ -9,7 +9,7 @@ import time
 from collections.abc import Collection, Mapping
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 from biopsy import errors, events
 from biopsy.checks.command import CommandCheck
@@ -25,18 +25,14 @@ from biopsy.cli.console import COLUMN, Console
 from biopsy.cli.debug import checking, other_machines
 from biopsy.cli.progress import Progress, finished_line, inconclusive, running_text, time_left
 from biopsy.cli.report import ReportOption
-from biopsy.findings.answers import repeat_tree, repeat_verdict
 from biopsy.findings.report import versions_tree
 from biopsy.processes import cleanup
 from biopsy.processes.writing import require_writable
 from biopsy.session.judging import cannot_run
-from biopsy.session.machines import tell_of_machines
+from biopsy.session.machines import OtherMachines, tell_of_machines
 from biopsy.session.pool import Places
 from biopsy.session.workers import repeated
 from biopsy.text import count, line_of
-
-if TYPE_CHECKING:
-    from biopsy.session.machines import OtherMachines
 
 REST_OPTIONS = checks.REST_OPTIONS
 
@@ -170,14 +166,13 @@ def execute(args: argparse.Namespace, console: Console) -> int:
             except KeyboardInterrupt:
                 interrupted = True
             seconds = time.monotonic() - started
-            doubt = inconclusive(tally.outcomes, "runs")
-            status = progress.ended(errors.Interrupted.status if interrupted else doubt.status if doubt else 0)
+            end: errors.BiopsyError | None = inconclusive(tally.outcomes, "runs")
+            end = errors.Interrupted("runs in progress were ended, and are not counted") if interrupted else end
+            status = progress.ended(0 if end is None else end.status)
             report.write(status, partial(_sections, options, tally, progress, interrupted))
             _say_result(console, tally, options, seconds)
-        if interrupted:
-            raise errors.Interrupted("runs in progress were ended, and are not counted")
-        if doubt is not None:
-            raise doubt
+        if end is not None:
+            raise end
         return 0
 
 
@@ -381,6 +376,8 @@ def _sections(
     options: RepeatedCheck, tally: RunTally, progress: RepeatProgress, interrupted: bool
 ) -> Mapping[str, Any]:
     """What a report tells."""
+    from biopsy.findings.answers import repeat_tree, repeat_verdict
+
     return {
         "verdict": repeat_verdict(tally),
         "versions": versions_tree(),

@@ -314,7 +314,7 @@ class BuildIteration:
         return _WORDS.get(self.judged.outcome, "other")
 
 
-@dataclass
+@dataclass(kw_only=True)
 class BuildTally:
     """What many builds add up to. ``builds`` are the good and bad ones, with their choices."""
 

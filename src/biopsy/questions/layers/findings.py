@@ -11,15 +11,17 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Literal, TypeAlias
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 from biopsy import errors
 from biopsy.checks.words import as_word
-from biopsy.comparison.metrics import Element
 from biopsy.model.sources import NodeSource
 from biopsy.processes.reading import digest_of, read_whole
 from biopsy.records import plain
 from biopsy.text import count, first_line, html_table, line_of, printable, some_of
+
+if TYPE_CHECKING:
+    from biopsy.comparison.metrics import Element
 
 Verdict: TypeAlias = Literal["introduces", "fails", "propagates", "right", "unknown"]
 """What a layer does: it is wrong in isolation; the suspect cannot run it; it passes on an error; it is right."""

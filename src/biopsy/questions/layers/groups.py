@@ -175,17 +175,14 @@ class GroupSearch:
             if closed and (outputs := self._subgraphs.ends(closed)):
                 windows.append(Subgraph(self._subgraphs, layers, closed, outputs))
         wrong: list[tuple[float, tuple[int, ...]]] = []
-        done = itertools.count(1)
-
-        def keep(window: Subgraph, runs: Runs | errors.BiopsyError, expected: Runs | None) -> None:
-            self._runs.listener(events.Measured("windows", next(done), len(windows)))
-            beyond = [] if isinstance(runs, errors.BiopsyError) else self._runs.errors(window.outputs, runs, expected)
-            if beyond:
-                wrong.append((-worst(beyond).tolerance_ratio, window.layers))
-
-        for _ in range(self._runs.runs_each):
+        runs, done = self._runs, itertools.count(1)
+        for _ in range(runs.runs_each):
             batched = batches(windows, limit)
-            run_in_batches(self._subgraphs, self._runs.suspect, batched, keep, self._runs.reference.of)
+            for window, given, expected in run_in_batches(self._subgraphs, runs.suspect, batched, runs.reference.of):
+                runs.listener(events.Measured("windows", next(done), len(windows)))
+                beyond = [] if isinstance(given, errors.BiopsyError) else runs.errors(window.outputs, given, expected)
+                if beyond:
+                    wrong.append((-worst(beyond).tolerance_ratio, window.layers))
         return list(dict.fromkeys(layers for _, layers in sorted(wrong)))
 
     def _around(

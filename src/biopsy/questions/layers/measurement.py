@@ -20,7 +20,15 @@ from biopsy.engines.worker import Worker
 from biopsy.model.index import Node
 from biopsy.questions.layers.findings import Failure, LayerPiece, MarkingEffect, Rate, TensorError, failure_of
 from biopsy.questions.layers.question import Question, origins_of, worst
-from biopsy.questions.layers.recorded import CANNOT_RUN, NonFinite, RecordedModel, ReferenceValues, Runs, non_finite
+from biopsy.questions.layers.recorded import (
+    CANNOT_RUN,
+    NonFinite,
+    RecordedModel,
+    ReferenceValues,
+    Runs,
+    by_halves,
+    non_finite,
+)
 from biopsy.questions.layers.subgraphs import Subgraph, Subgraphs, batches, run_in_batches
 from biopsy.search.subset import minimized
 from biopsy.tensors.recording import Request, plan
@@ -144,26 +152,20 @@ class WholeModel:
 
     def _measure_batch(self, names: Sequence[str], shown: Sequence[str]) -> None:
         """Measure one batch; where the suspect fails with it marked, its halves."""
-        try:
-            runs = self._run([*names, *shown])
-        except CANNOT_RUN:
-            if len(names) == 1:
-                self.unmarkable += names
-                return
-            half = len(names) // 2
-            self._measure_batch(names[:half], shown)
-            self._measure_batch(names[half:], shown)
-            return
-        for name in names:
-            if all(name in run for run in runs):
-                lost = non_finite([run[name] for run in runs])
-                if lost is not None:
-                    self.non_finite[name] = lost
-                self.propagated[name] = self._error(name, runs)
-        known = {effect.output for effect in self.effects}
-        for name in shown:
-            if name not in known and all(name in run for run in runs):
-                self._observe(name, runs, names)
+        for part, runs in by_halves(names, lambda some: self._run([*some, *shown])):
+            if isinstance(runs, errors.BiopsyError):
+                self.unmarkable += part
+                continue
+            for name in part:
+                if all(name in run for run in runs):
+                    lost = non_finite([run[name] for run in runs])
+                    if lost is not None:
+                        self.non_finite[name] = lost
+                    self.propagated[name] = self._error(name, runs)
+            known = {effect.output for effect in self.effects}
+            for name in shown:
+                if name not in known and all(name in run for run in runs):
+                    self._observe(name, runs, part)
 
     def _observe(self, output: str, runs: Runs, names: Sequence[str]) -> None:
         """Compare an output with what it is when nothing is marked."""
@@ -294,24 +296,23 @@ class IsolatedLayers:
         """Run layers once. ``repeated``: judge them by the reference on the same values, whatever it computes in."""
         results: list[tuple[int, IsolatedResult]] = []
 
-        def keep(layer: Subgraph, runs: Runs | errors.BiopsyError, expected: Runs | None) -> None:
+        def expected(model: ModelInput) -> Runs | None:
+            return self.reference.of(model, always=repeated)
+
+        batched = batches(layers, self.limit)
+        for layer, runs, values in run_in_batches(self.subgraphs, self.suspect, batched, expected):
             (node,) = layer.layers
             if isinstance(runs, errors.TooMuchMemory):
                 self.impossible.setdefault(node, runs.message)
-                return
+                continue
             if isinstance(runs, errors.BiopsyError):
                 result = IsolatedResult(failure=failure_of(runs))
             else:
-                result = self._judged(layer, runs, expected)
+                result = self._judged(layer, runs, values)
             results.append((node, result))
             if not repeated:
                 self.results[node] = result
             self.listener(events.Measured("repeated" if repeated else "isolated", len(results), len(layers)))
-
-        def expected(model: ModelInput) -> Runs | None:
-            return self.reference.of(model, always=repeated)
-
-        run_in_batches(self.subgraphs, self.suspect, batches(layers, self.limit), keep, expected)
         return results
 
     def _layers(self, nodes: Sequence[int]) -> Iterable[Subgraph]:

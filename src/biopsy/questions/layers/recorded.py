@@ -5,10 +5,11 @@ for subgraphs.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, TypeVar
 
 import numpy as np
 
@@ -167,15 +168,16 @@ class ReferenceRecorder:
         )
 
     def _run(self, names: Sequence[str]) -> list[dict[str, Array]]:
-        """The values of some tensors per sample, without those that the engine cannot give: found by halves."""
-        try:
-            return self._reference.run(self._question.model, self._inputs, names)
-        except (errors.EngineFailure, errors.TooMuchMemory):
-            if len(names) == 1:
-                self._lost += names
-                return [{} for _ in range(self._samples)]
-        half = len(names) // 2
-        return [{**left, **right} for left, right in zip(self._run(names[:half]), self._run(names[half:]), strict=True)]
+        """The values of some tensors per sample, without those that the engine cannot give."""
+        samples: list[dict[str, Array]] = [{} for _ in range(self._samples)]
+        run = partial(self._reference.run, self._question.model, self._inputs)
+        for part, runs in by_halves(names, run, (errors.EngineFailure, errors.TooMuchMemory)):
+            if isinstance(runs, errors.BiopsyError):
+                self._lost += part
+            else:
+                for sample, values in zip(samples, runs, strict=True):
+                    sample.update(values)
+        return samples
 
 
 # The reference engine's values of the tensors of a model, for every input sample, in mapped files.
@@ -284,6 +286,33 @@ CANNOT_RUN = (errors.EngineFailure, errors.CannotCompare, errors.DataError, erro
 
 Runs: TypeAlias = Sequence[Mapping[str, Array]]
 """Tensors by name, per input sample."""
+
+Item = TypeVar("Item")
+Answer = TypeVar("Answer")
+
+
+def by_halves(
+    items: Sequence[Item],
+    run: Callable[[Sequence[Item]], Answer],
+    failures: tuple[type[errors.BiopsyError], ...] = CANNOT_RUN,
+) -> Iterator[tuple[Sequence[Item], Answer | errors.BiopsyError]]:
+    """What a run gives for all items; where it raises one of some ``failures``, for its halves, down to single items.
+
+    Of a single item that is the error.
+    """
+    waiting = [items]
+    while waiting:
+        part = waiting.pop()
+        answer: Answer | errors.BiopsyError
+        try:
+            answer = run(part)
+        except failures as error:
+            if len(part) > 1:
+                half = len(part) // 2
+                waiting += [part[half:], part[:half]]
+                continue
+            answer = error
+        yield part, answer
 
 
 @dataclass

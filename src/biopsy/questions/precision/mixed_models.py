@@ -8,6 +8,7 @@ import logging
 from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
+from copy import deepcopy
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -106,6 +107,8 @@ class MixedModels(ABC):
 class CastModels(MixedModels):
     """Mixtures by explicit casts; see ``caster``. ``folder`` is where the model finds its external weights."""
 
+    form: Form
+
     def __init__(
         self, model: onnx.ModelProto, low: Format, high: Format, form: Form, folder: Path, places: Mapping[str, bytes]
     ) -> None:
@@ -117,7 +120,7 @@ class CastModels(MixedModels):
                 "no operator of ONNX computes in fp8, so there is no --native form of it",
                 next_steps=["--emulate", "--int8    quantizes with QuantizeLinear and DequantizeLinear"],
             )
-        self._low, self._high, self._form, self.form = low, high, form, form
+        self._low, self._high, self.form = low, high, form
         needed = frozenset({low.elem, high.elem} - {FP32.elem}) if form == "native" else frozenset({FLOAT16})
         self._plan: PrecisionPlan = plan_of(without_functions(model), needed)
         for each in (low, high):
@@ -139,7 +142,7 @@ class CastModels(MixedModels):
         return self._assembly.parts(self._mixed(high))
 
     def _mixed(self, high: frozenset[int]) -> Mixed:
-        return mixed(self._plan, lambda number: self._high if number in high else self._low, self._form, self._weights)
+        return mixed(self._plan, lambda number: self._high if number in high else self._low, self.form, self._weights)
 
     def range_loss(self, high: frozenset[int]) -> tuple[RangeLoss, ...]:
         """Weights and constants with values that become infinite or zero in the low format."""
@@ -225,11 +228,9 @@ class QuantizedModels(MixedModels):
         from onnxruntime.quantization import QuantType
         from onnxruntime.quantization.qdq_quantizer import QDQQuantizer
 
-        copy = type(self._inferred)()
-        copy.CopyFrom(self._inferred)
         names = [self._inferred.graph.node[layer.place].name for layer in self.layers if layer.number in high]
         quantizer = QDQQuantizer(
-            copy,
+            deepcopy(self._inferred),
             per_channel=False,
             reduce_range=False,
             weight_qType=QuantType.QInt8,
@@ -257,9 +258,7 @@ class QuantizedModels(MixedModels):
             )
         with temporary_folder("biopsy-") as folder, _quietly():
             path = folder / "model.onnx"
-            copy = onnx.ModelProto()
-            copy.CopyFrom(self._model)
-            onnx.save(copy, path, save_as_external_data=True, location="weights")
+            onnx.save(deepcopy(self._model), path, save_as_external_data=True, location="weights")
             try:
                 calibrator = create_calibrator(
                     path, self._kinds, str(folder / "augmented.onnx"), calibrate_method=CalibrationMethod.MinMax
@@ -278,8 +277,7 @@ class QuantizedModels(MixedModels):
 
 def _with_names(model: onnx.ModelProto) -> onnx.ModelProto:
     """A copy in which every node has a name of its own, since layers are left out by name."""
-    copy = type(model)()
-    copy.CopyFrom(model)
+    copy = deepcopy(model)
     seen, used = {node.name for node in copy.graph.node}, {""}
     for place, node in enumerate(copy.graph.node):
         if node.name in used:
@@ -295,8 +293,7 @@ def _with_names(model: onnx.ModelProto) -> onnx.ModelProto:
 def _typed(model: onnx.ModelProto) -> onnx.ModelProto:
     """A copy with the types that can be told; the quantizer leaves what has none in float32."""
     inferred = onnx_native.inferred(without_weights(model)).model.graph
-    copy = type(model)()
-    copy.CopyFrom(model)
+    copy = deepcopy(model)
     for listed, infos in ((copy.graph.value_info, inferred.value_info), (copy.graph.output, inferred.output)):
         del listed[:]
         listed.extend(infos)

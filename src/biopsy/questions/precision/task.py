@@ -117,7 +117,6 @@ class PrecisionTask:
     ) -> None:
         self._index = index
         self._models = models
-        self._all = tuple(layer.number for layer in models.layers)
         self._trials: dict[frozenset[int], Trial] = {}
         self._oracle = oracle
         self._flakiness = flakiness
@@ -126,7 +125,6 @@ class PrecisionTask:
         self._is_minimal = False
         self._verified = 0
         self._rounds = 0
-        self._started = time.monotonic()
         self.best: tuple[int, ...] | None = None
         self.result_file = ResultFile(job.files, self.write, oracle.listener)
         self._set_best(None)
@@ -144,6 +142,10 @@ class PrecisionTask:
         if self.best is None:
             return "before both ends were checked; nothing was written"
         return f"{len(self.best)} of {len(self._all)} layers are high so far"
+
+    @property
+    def _all(self) -> tuple[int, ...]:
+        return tuple(layer.number for layer in self._models.layers)
 
     def _set_best(self, best: tuple[int, ...] | None, *, is_minimal: bool = False) -> None:
         self.best, self._is_minimal = best, is_minimal
@@ -309,7 +311,7 @@ class PrecisionTask:
         if self.best is None or self.best == self._all:
             return None
         job, kept = self._job, list[str]()
-        seconds = time.monotonic() - self._started
+        seconds = self._oracle.budget.seconds_spent
         with contextlib.suppress(errors.BiopsyError, OSError):  # another error is told already
             self.write()
             kept += [f"{job.output}, which passes"] if job.output is not None else []
