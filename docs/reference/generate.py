@@ -15,8 +15,7 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 
-from biopsy.cli.arguments.absent_options import differences_of
-from biopsy.cli.arguments.polygraphy_options import OptionDifference
+from biopsy.cli.arguments.absent_options import absent_options
 from biopsy.cli.commands import COMMANDS, find, why_absent
 from biopsy.cli.parser import Parser
 from biopsy.cli.parser import parser_of as whole_parser_of
@@ -30,6 +29,8 @@ HERE = Path(__file__).parent
 PAGES = (*sorted(HERE.glob("*.md")), HERE.parent / "how-to" / "come-from-polygraphy.md")
 POLYGRAPHY = HERE / "polygraphy-0.53.6.json"
 """Its commands and their options, by dump_polygraphy.py."""
+DIFFERENCES = HERE / "polygraphy-differences.json"
+"""What is said of its options that are here too, with another meaning, or with more or fewer values; by command."""
 _PART = re.compile(r"(<!-- generated: (.*?) -->\n).*?(<!-- end -->)", re.DOTALL)
 
 
@@ -167,25 +168,30 @@ def _fates(words: str, options: Sequence[list[str]]) -> Iterator[str]:
     unknown = [spelling for option in options for spelling in option if not parser.answers_to(spelling)]
     if unknown:
         raise LookupError(f"nobody says anything of {', '.join(unknown)} of {words}")
-    rows = {spelling: row for row in differences_of(words) for spelling in row.options}
-    same = [option for option in options if option[0] not in rows]
-    told = list(dict.fromkeys(rows[option[0]] for option in options if option[0] in rows))
-    order = {"differs": 0, "no effect": 1, "refused": 2}
+    differing = json.loads(DIFFERENCES.read_text(encoding="utf-8")).get(words, {})
+    absent = absent_options().get(words, [])
+    fates = (
+        {spelled: _prose(why) for spelled, why in differing.items()},
+        {" ".join(row.options): f"no effect: {_prose(row.why)}" for row in absent if not row.instead},
+        {
+            " ".join(row.options): f"not here: {_prose(row.why)}. Instead: {_step(row.instead)}"
+            for row in absent
+            if row.instead
+        },
+    )
+    places = {option[0]: place for place, option in enumerate(options)}
+    row_of = {spelling: spelled for rows in fates for spelled in rows for spelling in spelled.split()}
+    same = [option for option in options if option[0] not in row_of]
     if same:
         yield from (f"The same: {_spelled(same)}.", "")
-    if told:
+    if row_of:
         yield from ("| Polygraphy | here |", "|---|---|")
-        yield from (
-            f"| {_spelled([row.options], '<br>')} | {_fate(row)} |"
-            for row in sorted(told, key=lambda row: order[row.fate])
-        )
+        for rows in fates:
+            for spelled in sorted(
+                rows, key=lambda spelled: min(places.get(each, len(places)) for each in spelled.split())
+            ):
+                yield f"| {_spelled([spelled.split()], '<br>')} | {rows[spelled]} |"
         yield ""
-
-
-def _fate(row: OptionDifference) -> str:
-    what = {"differs": "", "no effect": "no effect: ", "refused": "not here: "}[row.fate]
-    instead = f". Instead: {_step(row.instead)}" if row.instead else ""
-    return f"{what}{_prose(row.why)}{instead}"
 
 
 def _step(text: str) -> str:

@@ -51,10 +51,10 @@ if TYPE_CHECKING:
     from biopsy.questions.transformations.findings import TransformationFindings as TransformationFindings
     from biopsy.questions.variation.result import Variation as Variation
     from biopsy.questions.workarounds.result import Workarounds as Workarounds
-    from biopsy.reduction.job import Border as Border
+    from biopsy.reduction.problem import Border as Border
     from biopsy.reduction.result import Reduction as Reduction
     from biopsy.reduction.schedule import Passes as Passes
-    from biopsy.session.flakiness import Repeating as Repeating
+    from biopsy.session.checked_search import Repeating as Repeating
     from biopsy.session.pool import Parallelism as Parallelism
     from biopsy.session.trial import Budget as Budget
     from biopsy.tensors.results import Iteration as Iteration
@@ -112,11 +112,11 @@ _HOMES = {
     "biopsy.questions.known_failures.lookup": ("KnownLookup",),
     "biopsy.questions.layers.findings": ("LayerFindings",),
     "biopsy.questions.precision.search": ("PrecisionResult",),
-    "biopsy.reduction.job": ("Border",),
+    "biopsy.reduction.problem": ("Border",),
     "biopsy.reduction.result": ("Reduction",),
     "biopsy.reduction.schedule": ("Passes",),
     "biopsy.session.trial": ("Budget",),
-    "biopsy.session.flakiness": ("Repeating",),
+    "biopsy.session.checked_search": ("Repeating",),
     "biopsy.session.pool": ("Parallelism",),
     "biopsy.questions.builds.building": ("BuildFindings",),
     "biopsy.questions.builds.flags": ("Flags",),

@@ -26,7 +26,7 @@ The library raises; only ``cli`` turns an exception into text and an exit status
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
 Stage = Literal["load", "build", "run", "compare"]
 """Where an engine, or the comparison after it, failed."""
@@ -56,6 +56,8 @@ class BiopsyError(Exception):
     status: ClassVar[int] = 4
     quotes: ClassVar[bool] = True
     """Whether a message may hold several lines, what somebody else has printed; else a newline is part of a name."""
+    facts: ClassVar[tuple[str, ...]] = ()
+    """Attributes of it that its constructor takes besides those that all take."""
 
     def __init__(
         self, message: str, *, details: Sequence[str] = (), kept: str | None = None, next_steps: Sequence[str] = ()
@@ -131,9 +133,20 @@ class EngineFailure(BiopsyError):
     """
 
     status = 1
+    facts = ("engine", "stage", "kind")
 
-    def __init__(self, message: str, *, engine: str, stage: Stage, kind: str, next_steps: Sequence[str] = ()) -> None:
-        super().__init__(message, next_steps=next_steps)
+    def __init__(
+        self,
+        message: str,
+        *,
+        engine: str,
+        stage: Stage,
+        kind: str,
+        details: Sequence[str] = (),
+        kept: str | None = None,
+        next_steps: Sequence[str] = (),
+    ) -> None:
+        super().__init__(message, details=details, kept=kept, next_steps=next_steps)
         self.engine = engine
         self.stage = stage
         self.kind = kind
@@ -154,16 +167,10 @@ class CannotInstall(BiopsyError):
     are the cause, so that another release may do; the others are the machine's.
     """
 
-    def __init__(
-        self,
-        message: str,
-        *,
-        kind: Obstacle,
-        details: Sequence[str] = (),
-        kept: str | None = None,
-        next_steps: Sequence[str] = (),
-    ) -> None:
-        super().__init__(message, details=details, kept=kept, next_steps=next_steps)
+    facts = ("kind",)
+
+    def __init__(self, message: str, *, kind: Obstacle, **more: Any) -> None:
+        super().__init__(message, **more)
         self.kind: Obstacle = kind
 
     @property
@@ -207,8 +214,6 @@ class Interrupted(BiopsyError):
 
     status = 5
 
-    def __init__(
-        self, message: str, *, kept: str | None = None, next_steps: Sequence[str] = (), resume: str | None = None
-    ) -> None:
-        super().__init__(message, kept=kept, next_steps=next_steps)
+    def __init__(self, message: str, *, resume: str | None = None, **more: Any) -> None:
+        super().__init__(message, **more)
         self.resume = resume

@@ -4,17 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import ClassVar, TypeAlias
+from typing import ClassVar, TypeAlias, dataclass_transform
 
 
-@dataclass(frozen=True)
+@dataclass_transform(frozen_default=True, kw_only_default=True)
 class Event:
-    """Anything that long work tells about itself. ``kind`` is its name in a file of events."""
+    """Anything that long work tells about itself: its subclasses are frozen dataclasses.
+
+    ``kind`` is its name in a file of events.
+    """
 
     kind: ClassVar[str]
 
-    def __init_subclass__(cls, kind: str | None = None) -> None:
+    def __init_subclass__(cls, kind: str | None = None, kw_only: bool = True) -> None:
         cls.kind = kind or cls.__name__
+        dataclass(frozen=True, kw_only=kw_only)(cls)
 
 
 Listener: TypeAlias = Callable[[Event], None]
@@ -39,8 +43,7 @@ def without(kind: type[Event], listener: Listener) -> Listener:
     return lambda event: None if isinstance(event, kind) else listener(event)
 
 
-@dataclass(frozen=True)
-class Remark(Event):
+class Remark(Event, kw_only=False):
     """Something worth knowing on the way; ``warning`` if it may make the result worth less; ``lines`` belong to it."""
 
     text: str
@@ -48,7 +51,6 @@ class Remark(Event):
     lines: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True, kw_only=True)
 class ModelRead(Event):
     """The model to search was understood. ``weight_bytes`` counts external data too."""
 
@@ -60,7 +62,6 @@ class ModelRead(Event):
     weight_bytes: int
 
 
-@dataclass(frozen=True, kw_only=True)
 class Recorded(Event):
     """Values of the original were recorded: with which engine, how many tensors of how many samples, in seconds.
 
@@ -75,8 +76,7 @@ class Recorded(Event):
     of: int | None = None
 
 
-@dataclass(frozen=True)
-class OriginalFails(Event):
+class OriginalFails(Event, kw_only=False):
     """The original fails its check: in which way, so what counts as the same failure; seconds the check took."""
 
     signature: str
@@ -84,8 +84,7 @@ class OriginalFails(Event):
     seconds: float
 
 
-@dataclass(frozen=True)
-class EndChecked(Event):
+class EndChecked(Event, kw_only=False):
     """One end of a search over precisions was checked: every layer ``high``, or every layer ``low``."""
 
     end: str
@@ -94,8 +93,7 @@ class EndChecked(Event):
     seconds: float
 
 
-@dataclass(frozen=True)
-class StageStarted(Event):
+class StageStarted(Event, kw_only=False):
     """A pass begins, with so many nodes left; ``usual`` is how many checks it takes if it finds one needed node."""
 
     stage: str
@@ -103,7 +101,6 @@ class StageStarted(Event):
     usual: int
 
 
-@dataclass(frozen=True, kw_only=True)
 class Checking(Event):
     """A check is about to run: ``description`` says what is tried, ``line`` is what a person types to repeat it."""
 
@@ -113,7 +110,6 @@ class Checking(Event):
     line: str
 
 
-@dataclass(frozen=True, kw_only=True)
 class CheckingCandidate(Checking, kind="Checking"):
     """A check of a candidate of so many ``nodes``; ``left`` is the size of the best candidate so far.
 
@@ -124,7 +120,6 @@ class CheckingCandidate(Checking, kind="Checking"):
     left: int
 
 
-@dataclass(frozen=True, kw_only=True)
 class Checked(Event):
     """A check has answered: with which outcome, why, after how many seconds, and what it printed."""
 
@@ -136,7 +131,6 @@ class Checked(Event):
     output: bytes
 
 
-@dataclass(frozen=True, kw_only=True)
 class CheckedCandidate(Checked, kind="Checked"):
     """A check of a candidate of so many ``nodes`` has answered; ``left`` is the size of the best candidate so far."""
 
@@ -144,14 +138,12 @@ class CheckedCandidate(Checked, kind="Checked"):
     left: int
 
 
-@dataclass(frozen=True)
-class Abandoned(Event):
+class Abandoned(Event, kw_only=False):
     """A check that was begun ahead is not waited for: another answer made it unnecessary."""
 
     number: int
 
 
-@dataclass(frozen=True, kw_only=True)
 class ChecksInFlight(Event):
     """What goes on while a search waits, where several checks may run at once or on other ``machines``.
 
@@ -167,16 +159,14 @@ class ChecksInFlight(Event):
     machines: int | None = None
 
 
-@dataclass(frozen=True)
-class Resumed(Event):
+class Resumed(Event, kw_only=False):
     """A journal was found: so many runs of the check are remembered and will not be repeated."""
 
     journal: str
     runs: int
 
 
-@dataclass(frozen=True)
-class FlakyFailure(Event):
+class FlakyFailure(Event, kw_only=False):
     """The failure is flaky: it showed in ``failed`` of ``runs`` runs on the same model.
 
     From now on, a candidate passes only after ``needed`` runs that do not reproduce, which is luck in less than
@@ -189,8 +179,7 @@ class FlakyFailure(Event):
     confidence: float
 
 
-@dataclass(frozen=True)
-class Verified(Event):
+class Verified(Event, kw_only=False):
     """The result as it was written fails in the same way: in ``failed`` of ``runs`` processes of its own.
 
     ``machine`` is the other machine that they ran on, in words; "" for this one.
@@ -202,14 +191,12 @@ class Verified(Event):
     machine: str = ""
 
 
-@dataclass(frozen=True)
-class Stopped(Event):
+class Stopped(Event, kw_only=False):
     """The search ended before its end, with the best result so far: which limit was reached."""
 
     reason: str
 
 
-@dataclass(frozen=True, kw_only=True)
 class StageDone(Event):
     """A stage of long work can do no more: checks it took, seconds."""
 
@@ -218,7 +205,6 @@ class StageDone(Event):
     seconds: float
 
 
-@dataclass(frozen=True, kw_only=True)
 class PassDone(StageDone, kind="StageDone"):
     """A pass can do no more: nodes ``before`` and ``after``; in a search over precisions, layers that are high."""
 
@@ -226,7 +212,6 @@ class PassDone(StageDone, kind="StageDone"):
     after: int
 
 
-@dataclass(frozen=True, kw_only=True)
 class CommandEnded(Event):
     """The last event: the exit status, and the nodes of the result in order, by operator and name, if there is one."""
 
@@ -234,7 +219,6 @@ class CommandEnded(Event):
     nodes: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True, kw_only=True)
 class ReleaseTried(Event):
     """A check has answered with a release of a package, or the release could not be installed: ``outcome`` in words.
 
@@ -250,8 +234,7 @@ class ReleaseTried(Event):
     added: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True)
-class Measured(Event):
+class Measured(Event, kw_only=False):
     """So much of a stage of measuring layers is done: ``done`` of ``total`` batches, layers or runs."""
 
     stage: str
@@ -259,7 +242,6 @@ class Measured(Event):
     total: int
 
 
-@dataclass(frozen=True, kw_only=True)
 class Trusted(Event):
     """It is known what is right: by which engine, which other one agrees, on how many samples and fresh inputs."""
 
@@ -270,14 +252,12 @@ class Trusted(Event):
     seconds: float
 
 
-@dataclass(frozen=True)
-class PlacesFound(Event):
+class PlacesFound(Event, kw_only=False):
     """It is known around which nodes of the model changes are tried."""
 
     nodes: tuple[str, ...]
 
 
-@dataclass(frozen=True, kw_only=True)
 class ChangeTried(Event):
     """A change that may be a workaround was tried: of which kind, whether the model is right with it, why not if not.
 
@@ -291,8 +271,7 @@ class ChangeTried(Event):
     latency: float | None
 
 
-@dataclass(frozen=True)
-class StepStarted(Event):
+class StepStarted(Event, kw_only=False):
     """A diagnosis asks a question: what the step is called, the question, which of how many it is."""
 
     name: str
@@ -301,7 +280,6 @@ class StepStarted(Event):
     total: int
 
 
-@dataclass(frozen=True, kw_only=True)
 class StepDone(Event):
     """A question of a diagnosis: whether it was answered (``done``, ``skipped``, ``stopped``, ``failed``), the answer
     in one line, and what it took.
@@ -314,7 +292,6 @@ class StepDone(Event):
     checks: int
 
 
-@dataclass(frozen=True, kw_only=True)
 class InstallationStarted(Event):
     """Packages are about to be installed in an environment of their own: what is asked for, for which Python, by what.
 
@@ -326,7 +303,6 @@ class InstallationStarted(Event):
     installer: str
 
 
-@dataclass(frozen=True, kw_only=True)
 class InstallationDone(Event):
     """An environment is ready that holds what was asked for, and what was ``added`` since it is needed besides.
 

@@ -34,7 +34,7 @@ def plain(value: Any) -> Any:
 
 
 def record_of(kind: type[Record], tree: object) -> Record:
-    """The record that a tree of JSON holds, of plain values, tuples and other records. Raises ValueError for none."""
+    """The record in a tree of JSON, of plain values, tuples, mappings and other records. Raises ValueError for none."""
     if not isinstance(tree, Mapping):
         raise ValueError(f"no {kind.__name__}")
     hints, known = get_type_hints(kind), fields(kind)  # type: ignore[arg-type]
@@ -55,7 +55,7 @@ def _value(hint: Any, value: Any) -> Any:
         if arguments[1:] == (Ellipsis,):
             return tuple(_value(arguments[0], each) for each in value)
         return tuple(_value(hint, each) for hint, each in zip(arguments, value, strict=True))
-    if origin is Mapping and isinstance(value, Mapping):
+    if origin in (dict, Mapping) and isinstance(value, Mapping):
         return {_value(arguments[0], key): _value(arguments[1], each) for key, each in value.items()}
     if is_dataclass(hint):
         return record_of(hint, value)  # type: ignore[arg-type]

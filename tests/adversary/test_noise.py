@@ -259,7 +259,7 @@ def judged(suspect: RunnerResult) -> bool:
         session = engine.build(ModelInput(Path("model.onnx").read_bytes(), Path()))
         return RunnerResult("", tuple(Iteration(session.run(feed)) for feed in moved))
 
-    (report,) = judge_noise_of([suspect], run, {}, Console(), run)
+    (report,) = judge_noise_of([suspect], run, {}, Console())
     return report.passed
 
 

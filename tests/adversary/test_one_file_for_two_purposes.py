@@ -14,8 +14,9 @@ import pytest
 from biopsy import errors
 from biopsy.cli import parser
 from biopsy.cli.app import main
+from biopsy.cli.arguments.types import FileKind
 from biopsy.cli.commands import COMMANDS, Command
-from biopsy.cli.parser import FileKind, parser_of
+from biopsy.cli.parser import parser_of
 from biopsy.tensors.files import write_feeds
 from support.models import chain, save, weight
 

@@ -1,11 +1,13 @@
 """Failures that need the values that tensors really have: random ones, or a constant that is folded away, hide them."""
 
+from importlib.metadata import version
 from pathlib import Path
 
 import numpy as np
 import onnx
 import pytest
 from onnx import helper
+from packaging.version import Version
 
 from biopsy import errors
 from biopsy.cli.app import main
@@ -133,6 +135,9 @@ def test_answers_about_other_inputs_are_not_gone_on_with(
     assert (here / "r.onnx.journal").exists()
 
 
+@pytest.mark.skipif(
+    Version(version("onnxruntime")) < Version("1.24"), reason="1.23 ends with SIGFPE, whatever feeds the zero"
+)
 @pytest.mark.parametrize("inputs_fail", [False, True])
 def test_an_interrupted_reduction_tells_of_the_inputs_of_its_result(
     inputs_fail: bool, here: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]

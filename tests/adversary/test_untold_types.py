@@ -10,10 +10,9 @@ from onnx import helper
 import biopsy
 from biopsy import Border, Passes
 from biopsy.model.index import index_bytes
-from biopsy.recording.reference_run import NoValues, Recording
+from biopsy.recording.reference_run import Recording, ValuesInMemory
 from biopsy.recording.types import CutTypes
-from biopsy.reduction.candidate import Candidate
-from biopsy.reduction.problem import Problem
+from biopsy.reduction.problem import Candidate, Problem
 from support.models import BOOL, info, model, weight
 from support.predicates import connected, has, names
 
@@ -142,8 +141,8 @@ def test_what_must_be_taken_in_is_found_looking_at_each_tensor_once(monkeypatch:
     """A part of a chain of custom operators needs all of it, before it and behind it."""
     index = index_bytes(untyped(1_000).SerializeToString())
     recording = Recording(index, list, Path(), lambda _: None)
-    types = CutTypes(index, NoValues(), infer=False)
-    problem = Problem(index, types, recording, cut="input")
+    types = CutTypes(index, ValuesInMemory(), infer=False)
+    problem = Problem(index, types, recording, Border(cut="input"))
     asked: list[int] = []
     told = CutTypes.is_told
     monkeypatch.setattr(CutTypes, "is_told", lambda self, tensor: asked.append(tensor) or told(self, tensor))

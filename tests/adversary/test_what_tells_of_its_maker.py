@@ -9,7 +9,7 @@ from google.protobuf.descriptor import FieldDescriptor
 from onnx import helper, numpy_helper
 
 from biopsy.reduction.passes.names import names, names_left
-from biopsy.reduction.passes.tidy import exporter_notes, tidy
+from biopsy.reduction.passes.removal import exporter_notes, tidy
 from biopsy.reduction.passes.weights import weights
 from support.models import info, model, weight
 from support.passes import assert_valid, run_pass

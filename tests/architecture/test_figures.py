@@ -10,9 +10,9 @@ from architecture.figures import figures
 from architecture.journeys import Journey, reduction, run_with_golden_values
 
 LIMITS = {
-    "code": 61_700,
+    "code": 61_750,
     "modules": 425,
-    "functions": 5_990,
+    "functions": 6_000,
     "used_once": 690,
     "inner_imports": 780,
     "namespaces": 190,
@@ -32,24 +32,17 @@ ROOM = {"code": 300, "modules": 5, "functions": 50, "used_once": 20, "inner_impo
 """How far a figure may fall below its limit before the limit has to follow."""
 
 
-@pytest.fixture(scope="module")
-def counted() -> dict[str, object]:
-    return vars(figures())
-
-
-@pytest.mark.parametrize("name", LIMITS)
-def test_no_figure_is_above_its_limit(name: str, counted: dict[str, object]) -> None:
-    assert counted[name] <= LIMITS[name], counted["places"].get(name)
-
-
-@pytest.mark.parametrize("name", sorted(LIMITS.keys() - {"percentile_90"}))
-def test_a_limit_follows_what_has_become_better(name: str, counted: dict[str, object]) -> None:
-    assert counted[name] >= LIMITS[name] - ROOM.get(name, 0), "lower the limit"
+def test_no_figure_is_above_its_limit_and_a_limit_follows_what_has_become_better() -> None:
+    counted = vars(figures())
+    above = {name: counted["places"].get(name) or counted[name] for name in LIMITS if counted[name] > LIMITS[name]}
+    below = {name: counted[name] for name in LIMITS if counted[name] < LIMITS[name] - ROOM.get(name, 0)}
+    assert not above
+    assert not below.keys() - {"percentile_90"}, f"lower the limits: {below}"
 
 
 @pytest.mark.parametrize(
     ("journey", "functions", "files"),
-    [(reduction, 800, 97), (run_with_golden_values, 350, 58)],
+    [(reduction, 805, 97), (run_with_golden_values, 350, 58)],
 )
 def test_a_journey_passes_through_no_more_of_the_source(
     journey: Journey, functions: int, files: int, tmp_path_factory: pytest.TempPathFactory

@@ -12,10 +12,10 @@ import pytest
 
 import biopsy
 from biopsy.checks import warm as cold_start
-from biopsy.checks import warming
 from biopsy.checks.command import CommandCheck
 from biopsy.checks.outcome import Check, Evidence
 from biopsy.checks.warm import WarmCheck
+from biopsy.processes.warm import Warming
 from biopsy.tensors.files import write_feeds, write_results
 from support.command_line import children_of, is_alive, wait_until
 from support.models import chain, save
@@ -101,11 +101,11 @@ def test_a_check_that_travels_leaves_what_waits_behind() -> None:
 
 
 @pytest.fixture
-def begun(tmp_path: Path) -> Iterator[tuple[WarmCheck, warming.Warming]]:
+def begun(tmp_path: Path) -> Iterator[tuple[WarmCheck, Warming]]:
     """A check as the command line makes it, whose processes were started before; the zygote is warm."""
     words = ["biopsy", "run", "{}", "--onnxrt", "--load-inputs", str(tmp_path / "in.npz")]
     write_feeds(tmp_path / "in.npz", [{"t0": np.ones((2, 2), np.float32)}])
-    started = warming.started(words, 1)
+    started = Warming.begun(words, 1)
     check = WarmCheck(CommandCheck(words, NAME), 1, started)
     assert check.run(save(chain(1), tmp_path / "m.onnx")).status == 0
     yield check, started
@@ -121,7 +121,7 @@ needs_proc = pytest.mark.skipif(
 
 @needs_proc
 def test_what_was_started_for_warm_checks_is_the_process_of_the_last_one(
-    begun: tuple[WarmCheck, warming.Warming], tmp_path: Path
+    begun: tuple[WarmCheck, Warming], tmp_path: Path
 ) -> None:
     check, started = begun
     assert children_of(started.cold.pid) == [started.zygote.pid]
@@ -138,7 +138,7 @@ def test_what_was_started_for_warm_checks_is_the_process_of_the_last_one(
 
 @needs_proc
 def test_the_process_of_the_last_check_was_started_a_short_time_before(
-    begun: tuple[WarmCheck, warming.Warming], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    begun: tuple[WarmCheck, Warming], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     check, started = begun
     monkeypatch.setattr(cold_start, "MOST_SECONDS", 0.0)
@@ -150,7 +150,7 @@ def test_the_process_of_the_last_check_was_started_a_short_time_before(
 
 @needs_proc
 def test_a_warm_process_ends_with_who_asks_it_also_if_it_does_not_listen(
-    begun: tuple[WarmCheck, warming.Warming],
+    begun: tuple[WarmCheck, Warming],
 ) -> None:
     _, started = begun
     os.kill(started.zygote.pid, signal.SIGSTOP)

@@ -12,7 +12,7 @@ from biopsy import errors
 from biopsy.checks import verdict
 from biopsy.checks.command import CommandCheck
 from biopsy.checks.command_line import OwnRun, parse
-from biopsy.checks.own_program import start_words
+from biopsy.checks.words import start_words
 from biopsy.processes.reaper import VERDICT_VARIABLE
 from support.models import chain, save
 

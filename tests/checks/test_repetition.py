@@ -7,7 +7,7 @@ import pytest
 from hypothesis import assume, example, given, settings
 from hypothesis import strategies as st
 
-from biopsy.checks.repetition import interval, rate_text, runs_needed
+from biopsy.checks.judge import interval, rate_text, runs_needed
 
 COUNTS = st.integers(0, 2000).flatmap(lambda runs: st.tuples(st.integers(0, runs), st.just(runs)))
 RATES = st.floats(0.01, 0.999)

@@ -7,9 +7,8 @@ from typing import Any
 import pytest
 
 from biopsy import errors
-from biopsy.checks.journal import Journal
+from biopsy.checks.journal import Journal, load_replay, save_polygraphy_replay, save_replay
 from biopsy.checks.outcome import Evidence, Judged, Outcome
-from biopsy.checks.replay import load_replay, save_polygraphy_replay, save_replay
 from biopsy.session.trial import PROBE_NAMES
 
 IDENTITY = {"model": "abc", "check": "python check.py {}"}

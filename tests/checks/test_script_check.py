@@ -52,7 +52,7 @@ def warmed(check: ScriptCheck, candidate: Path) -> ScriptCheck:
     """The check, once its forks are believed."""
     for _ in range(50):  # until then the server may still be starting
         check.run(candidate)
-        if check._is_believed:
+        if check._believed_generation is not None:
             return check
     pytest.fail("its forks are not believed")
 

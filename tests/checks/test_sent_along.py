@@ -12,7 +12,7 @@ from biopsy.checks.command import CommandCheck
 from biopsy.checks.portable import SentAlong, TaskPacker, variables_of
 from biopsy.checks.task import Task
 from biopsy.checks.task_host import TaskHost
-from biopsy.processes.host_folders import ContentStore
+from biopsy.processes.own_files import ContentStore
 
 READS = {
     "a module": ("from rule import STATUS", {"rule.py": "STATUS = 7"}),

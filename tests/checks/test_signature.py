@@ -7,6 +7,7 @@ import pytest
 from biopsy.checks.judge import Signature, same_failure, signature_of
 from biopsy.checks.outcome import Evidence
 from biopsy.checks.verdict import VerdictFile
+from biopsy.records import plain, record_of
 
 TRACE = b"""Traceback (most recent call last):
   File "/me/check.py", line 3, in <module>
@@ -36,14 +37,14 @@ REFUSED = Evidence(
 )
 def test_a_journal_gives_back_what_it_was_told(evidence: Evidence) -> None:
     signature = signature_of(evidence)
-    assert Signature.from_json(json.loads(json.dumps(signature.as_json()))) == signature
+    assert record_of(Signature, json.loads(json.dumps(plain(signature)))) == signature
 
 
 def test_fields_of_another_version_do_no_harm() -> None:
-    kept = signature_of(DEAD).as_json()
-    assert Signature.from_json({**kept, "something": {"new": 1}}) == signature_of(DEAD)
+    kept = plain(signature_of(DEAD))
+    assert record_of(Signature, {**kept, "something": {"new": 1}}) == signature_of(DEAD)
     del kept["parts"]
-    assert Signature.from_json(kept) == signature_of(DEAD)
+    assert record_of(Signature, kept) == signature_of(DEAD)
 
 
 @pytest.mark.parametrize(
@@ -51,8 +52,8 @@ def test_fields_of_another_version_do_no_harm() -> None:
     [{}, {"status": []}, {"status": 1, "message": "text"}, {"status": 1, "raised": [{}]}, {"status": 1, "parts": 3}],
 )
 def test_what_is_no_signature_is_told(found: dict[str, object]) -> None:
-    with pytest.raises(ValueError, match="no signature"):
-        Signature.from_json(found)
+    with pytest.raises(ValueError, match=r"no Signature|no Message|no Raised|unexpected value"):
+        record_of(Signature, found)
 
 
 def test_each_match_is_narrower_than_the_one_before() -> None:

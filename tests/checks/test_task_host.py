@@ -9,7 +9,7 @@ from biopsy.checks.command import CommandCheck
 from biopsy.checks.portable import PortableTask, TaskPacker
 from biopsy.checks.task import Task
 from biopsy.checks.task_host import TaskHost
-from biopsy.processes.host_folders import ContentStore
+from biopsy.processes.own_files import ContentStore
 
 
 def packed(words: list[str], candidate: Path) -> PortableTask:

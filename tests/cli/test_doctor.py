@@ -9,7 +9,7 @@ import onnxruntime
 import pytest
 
 from biopsy.cli.app import main
-from biopsy.engines.onnxrt.engine import OnnxRuntime
+from biopsy.engines.onnxrt import OnnxRuntime
 
 
 def test_engines_that_work_are_shown_with_version_and_devices(capsys: pytest.CaptureFixture[str]):

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from biopsy.checks.command_line import OwnRun, parse
-from biopsy.checks.own_program import split_leading
+from biopsy.checks.words import split_leading
 from biopsy.cli import commands
 from biopsy.cli.app import main
 from support.models import save, seeds_example

@@ -3,7 +3,7 @@
 import io
 import json
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -21,8 +21,7 @@ from biopsy.cli.debug.workaround_search import WorkaroundProgress
 from biopsy.cli.progress import CheckProgress, Progress, in_flight_text, shows, time_left
 
 
-@dataclass(frozen=True)
-class StoppedByUser(events.Stopped):
+class StoppedByUser(events.Stopped, kw_only=False):
     """A kind of event that nobody shows by itself."""
 
 

@@ -218,5 +218,5 @@ def test_doctor_shows_the_settings(project: Path, capsys: pytest.CaptureFixture[
 
 def test_every_setting_is_an_option_of_run() -> None:
     run = parser_of("biopsy", next(command for command in COMMANDS if command.words == ("run",)))
-    for key in settings_files.KEYS:
+    for key in settings_files.shared_keys():
         assert run.has_option("--engine" if key == settings_files.ENGINES else f"--{key}"), key

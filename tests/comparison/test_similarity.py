@@ -12,7 +12,7 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from biopsy.comparison import similarity
+from biopsy.comparison import differences as similarity
 from biopsy.comparison.tolerance import TopK
 from biopsy.tensors.results import Array
 

@@ -7,10 +7,10 @@ from pathlib import Path
 from biopsy import events
 from biopsy.checks.outcome import Evidence, Judged, Outcome
 from biopsy.checks.verdict import VerdictFile
-from biopsy.diagnosis.context import CheckRun, StepContext
+from biopsy.diagnosis.context import StepContext
 from biopsy.diagnosis.facts import KnownFacts
 from biopsy.diagnosis.question import Words
-from biopsy.diagnosis.steps.failing import FAILING
+from biopsy.diagnosis.steps.failing import failing
 from biopsy.diagnosis.verdict import verdict_of
 from support.diagnoses import SUSPECT, TRUSTED, question
 
@@ -27,17 +27,17 @@ class Runs(StepContext):
         self._ends = ends
         self.asked: list[list[str]] = []
 
-    def run(self, words: Words, model: Path, *, description: str = "", share: float = 1.0) -> CheckRun:
+    def run(self, words: Words, model: Path, *, description: str = "", share: float = 1.0) -> Judged:
         said = self._ends.get(len(self.asked), PASSES)
         self.asked.append([word for before, word in pairwise(words) if before == "--engine"])
         fails = said.outcome == "fails"
         outcome = Outcome.REPRODUCES if fails else Outcome.PASSES
         evidence = Evidence(status=int(fails), verdict=said)
-        return CheckRun(judged=Judged(outcome, said.kind, evidence), tail="")
+        return Judged(outcome, said.kind, evidence)
 
 
 def text_of(runs: Runs) -> tuple[str, str]:
-    facts = FAILING.answer(KnownFacts(), runs).facts
+    facts = failing.answer(KnownFacts(), runs).facts
     found = verdict_of(facts, (), runs.question)
     return found.kind, found.text
 
@@ -57,7 +57,7 @@ def test_a_crash_that_names_no_engine_is_that_of_the_run(tmp_path: Path) -> None
 def test_one_of_an_engine_that_nobody_asked_about_is_told_and_is_no_failure(tmp_path: Path) -> None:
     named = VerdictFile(outcome="fails", stage="run", kind="RuntimeError", engine=TRUSTED)
     runs = Runs(tmp_path, {0: named})
-    facts = FAILING.answer(KnownFacts(), runs).facts
+    facts = failing.answer(KnownFacts(), runs).facts
     assert facts.failure is None and facts.compared is not None
     assert facts.compared.not_compared == (f"{TRUSTED} failed once, and not when it was asked again: RuntimeError",)
 
@@ -73,6 +73,6 @@ def test_a_failure_of_the_last_run_counts(tmp_path: Path) -> None:
 
 def test_a_difference_of_three_engines_that_does_not_come_again_keeps_its_words(tmp_path: Path) -> None:
     runs = Runs(tmp_path, {0: DIFFERS}, engines=("reference", TRUSTED, SUSPECT))
-    facts = FAILING.answer(KnownFacts(), runs).facts
+    facts = failing.answer(KnownFacts(), runs).facts
     assert facts.failure is not None and facts.failure.said.kind == "mismatch"
     assert "--engine reference --engine onnxrt:optimization=none" in " ".join(facts.failure.check)

@@ -3,35 +3,35 @@
 import dataclasses
 
 from biopsy.diagnosis.facts import (
-    ChangeSeen,
-    ChangesSeen,
-    ComparisonSeen,
-    FurtherFacts,
+    ChangeFacts,
+    EngineComparison,
     KnownFacts,
-    ReleaseChangeSeen,
-    ReleasesSeen,
+    ReleaseChange,
+    ReleaseFacts,
+    RightChange,
     StepReport,
-    TransformationSeen,
+    TransformationFacts,
 )
 from biopsy.diagnosis.question import Effort
-from biopsy.diagnosis.verdict import verdict_of
-from biopsy.diagnosis.workarounds import next_lines
+from biopsy.diagnosis.verdict import next_lines, verdict_of
 from biopsy.findings.verdict import Verdict
 from biopsy.records import plain, record_of
 from support.diagnoses import facts, question, settings, switch
 
-BROKE = ReleaseChangeSeen(
-    text="1.21.0 broke it, 1.20.1 is right", broke=True, right="1.20.1", engine="onnxrt:release=1.20.1", verified=True
+BROKE = ReleaseChange(
+    text="1.21.0 broke it, 1.20.1 is right", right="1.20.1", engine="onnxrt:release=1.20.1", verified=True
 )
 OFF = switch("Fusion")
-SETTING = ChangeSeen(kind="setting", text="disabled_optimizers=Fusion", engine=OFF.engine, latency="1.02 times as long")
-MARK = ChangeSeen(kind="mark", text="its result marked", engine="onnxrt", nodes=1, path="diagnosis/workaround.onnx")
-BY_TOOL = TransformationSeen(tool="slim 1.0", sentence="slim 1.0 breaks the model (output 'y').", breaks=True)
+SETTING = RightChange(
+    kind="setting", text="disabled_optimizers=Fusion", engine=OFF.engine, latency="1.02 times as long"
+)
+MARK = RightChange(kind="mark", text="its result marked", engine="onnxrt", nodes=1, path="diagnosis/workaround.onnx")
+BY_TOOL = TransformationFacts(tool="slim 1.0", sentence="slim 1.0 breaks the model (output 'y').", breaks=True)
 
 
-def released(*changes: ReleaseChangeSeen, doubt: str = "", complete: bool = True) -> ReleasesSeen:
+def released(*changes: ReleaseChange, doubt: str = "", complete: bool = True) -> ReleaseFacts:
     text = f"onnxruntime: {'; '.join(change.text for change in changes)}"
-    return ReleasesSeen(package="onnxruntime", text=text, changes=changes, doubt=doubt, complete=complete)
+    return ReleaseFacts(package="onnxruntime", text=text, changes=changes, doubt=doubt, complete=complete)
 
 
 def of(seen: KnownFacts, *steps: StepReport) -> Verdict:
@@ -39,7 +39,7 @@ def of(seen: KnownFacts, *steps: StepReport) -> Verdict:
 
 
 def with_further(**known: object) -> KnownFacts:
-    return facts(settings=settings(OFF), further=FurtherFacts(**known))  # type: ignore[arg-type]
+    return facts(settings=settings(OFF), **known)
 
 
 def test_a_release_that_broke_it_is_named_and_the_one_before_it_is_a_workaround() -> None:
@@ -73,7 +73,7 @@ def test_a_question_about_releases_that_was_stopped_is_open_once() -> None:
 
 
 def test_what_a_setting_costs_is_told_with_it_and_a_changed_model_has_its_line() -> None:
-    found = of(with_further(changes=ChangesSeen(best=(SETTING, MARK), tried=9)))
+    found = of(with_further(changes=ChangeFacts(best=(SETTING, MARK))))
     first, second = found.workarounds
     assert first.text == "Fusion off: the model passes; it takes 1.02 times as long."
     assert second.text == "Its result marked: diagnosis/workaround.onnx, the model with that, is right, 1 node changed."
@@ -82,7 +82,7 @@ def test_what_a_setting_costs_is_told_with_it_and_a_changed_model_has_its_line()
 
 def test_a_setting_that_is_wrong_on_other_inputs_is_told_as_that() -> None:
     rejected = ((OFF.engine, "output 'y': differs on a fresh input"),)
-    found = of(with_further(changes=ChangesSeen(rejected=rejected, tried=1)))
+    found = of(with_further(changes=ChangeFacts(rejected=rejected)))
     assert found.workarounds[0].text == (
         "Fusion off: the model passes; but it is not shown to be right on other inputs: output 'y': differs on a fresh "
         "input."
@@ -90,24 +90,24 @@ def test_a_setting_that_is_wrong_on_other_inputs_is_told_as_that() -> None:
 
 
 def test_whose_word_workarounds_rest_on_is_told() -> None:
-    found = of(with_further(changes=ChangesSeen(best=(MARK,), doubt="what is right is what onnxrt gives")))
+    found = of(with_further(changes=ChangeFacts(best=(MARK,), doubt="what is right is what onnxrt gives")))
     assert found.certainty is not None
     assert "Of workarounds, what is right is what onnxrt gives; nothing else confirms it." in found.certainty
 
 
 def test_a_model_that_passes_and_that_a_tool_breaks_does_not_pass() -> None:
-    compared = ComparisonSeen(rows=(("onnxrt", "reference"),), passed=("they agree",))
-    found = of(KnownFacts(compared=compared, further=FurtherFacts(transformation=BY_TOOL)))
+    compared = EngineComparison(rows=(("onnxrt", "reference"),), passed=("they agree",))
+    found = of(KnownFacts(compared=compared, transformation=BY_TOOL))
     assert found.kind == "fails"
     assert found.text.startswith(
         "slim 1.0 breaks the model (output 'y'). Before that, the model does not fail: they agree"
     )
     right = dataclasses.replace(BY_TOOL, sentence="what slim makes of it is right", breaks=False)
-    assert of(KnownFacts(compared=compared, further=FurtherFacts(transformation=right))).kind == "passes"
+    assert of(KnownFacts(compared=compared, transformation=right)).kind == "passes"
 
 
 def test_what_the_optimizer_makes_of_the_piece_is_evidence() -> None:
-    made = TransformationSeen(tool="onnxruntime", sentence="-", breaks=True, of_piece=True, nodes_after=("Fused 'f'",))
+    made = TransformationFacts(tool="onnxruntime", sentence="-", breaks=True, of_piece=True, operators="Fused")
     found = of(with_further(transformation=made))
     assert found.certainty is not None
     assert "The optimizer turns the piece into Fused, which is wrong with no optimizer, too." in found.certainty
@@ -124,7 +124,7 @@ def test_what_was_not_asked_is_proposed_and_what_was_is_not() -> None:
 def test_facts_come_back_from_the_file_of_the_evidence() -> None:
     seen = with_further(
         transformation=BY_TOOL,
-        changes=ChangesSeen(best=(SETTING, MARK), rejected=(("a", "b"),)),
+        changes=ChangeFacts(best=(SETTING, MARK), rejected=(("a", "b"),)),
         releases=released(BROKE),
     )
     assert record_of(KnownFacts, plain(seen)) == seen

@@ -8,8 +8,8 @@ import pytest
 
 from biopsy import errors, events
 from biopsy.diagnosis.context import NO_PIECE, StepAnswer, StepContext
-from biopsy.diagnosis.facts import ComparisonSeen, KnownFacts
-from biopsy.diagnosis.steps import piece as known
+from biopsy.diagnosis.facts import EngineComparison, KnownFacts
+from biopsy.diagnosis.steps import parts as known
 from biopsy.questions.known_failures import catalogue
 from support.diagnoses import facts, failure, piece, question
 from support.models import chain, save
@@ -20,17 +20,17 @@ def answered(folder: Path, model: Path, release: str = "1.32.0", kind: str = "Fa
     seen = facts(
         failure=failure(kind, "build"),
         piece=replace(piece("Relu", "Clip"), path=str(model)),
-        compared=ComparisonSeen(engines=(("onnxrt", release),)),
+        compared=EngineComparison(engines=(("onnxrt", release),)),
     )
     with StepContext(question(folder), events.ignore) as context:
-        assert known.KNOWN.not_asked(seen, context) is None
-        return known.KNOWN.answer(seen, context)
+        assert known.known_bug.not_asked(seen, context) is None
+        return known.known_bug.answer(seen, context)
 
 
 def test_the_piece_is_looked_up_with_engine_release_and_way_of_failing(tmp_path: Path) -> None:
     found = answered(tmp_path, save(relu_clip_of_integers(), tmp_path / "piece.onnx"))
     assert found.line.startswith("looks like microsoft/onnxruntime#23116: ")
-    assert found.facts.known is not None and found.facts.known.is_sure
+    assert found.facts.known is not None
     assert found.facts.known.evidence == (
         "pattern the same fingerprint; engine onnxrt, as known; fails build · Fail, as known; "
         "release 1.32.0 is known to fail (>=1.17.3,<=1.32.0)"
@@ -69,4 +69,4 @@ def test_whatever_goes_wrong_is_an_error_that_a_diagnosis_survives(
 
 def test_it_is_not_asked_without_a_piece(tmp_path: Path) -> None:
     with StepContext(question(tmp_path), events.ignore) as context:
-        assert known.KNOWN.not_asked(KnownFacts(), context) == NO_PIECE
+        assert known.known_bug.not_asked(KnownFacts(), context) == NO_PIECE

@@ -6,9 +6,9 @@ from dataclasses import replace
 from biopsy.cli import commands
 from biopsy.cli.arguments.groups import InputOptions
 from biopsy.cli.parser import parser_of
-from biopsy.diagnosis.facts import ComparisonSeen, KnownFacts
+from biopsy.diagnosis.facts import EngineComparison, KnownFacts
 from biopsy.diagnosis.question import Samples
-from biopsy.diagnosis.workarounds import next_lines
+from biopsy.diagnosis.verdict import next_lines
 from biopsy.engines.runner import Inputs
 from support.diagnoses import question
 
@@ -16,7 +16,7 @@ from support.diagnoses import question
 def test_other_random_inputs_are_made_like_those_that_passed() -> None:
     made = Inputs(shapes={"x": (None, 3), "y": (2,)}, symbols={"N": 8}, val_range={"": (0.0, 1.0), "x": (-2.5, 5.0)})
     asked = replace(question(), samples=Samples(inputs=made))
-    ((line, why),) = next_lines(KnownFacts(compared=ComparisonSeen(rows=(("onnxrt", "reference"),))), asked)
+    ((line, why),) = next_lines(KnownFacts(compared=EngineComparison(rows=(("onnxrt", "reference"),))), asked)
     program, *words = shlex.split(line)
     assert (program, why) == ("biopsy", "other random inputs")
     command = commands.read(words).command

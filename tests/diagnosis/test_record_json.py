@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from biopsy.diagnosis.facts import FailureSeen, KnownFacts, StepReport
+from biopsy.diagnosis.facts import KnownFacts, ModelFailure, StepReport
 from biopsy.records import plain, record_of
 from support.diagnoses import facts, settings, switch
 
@@ -36,4 +36,4 @@ def test_a_value_of_another_type_is_refused(change: dict[str, object]) -> None:
 @pytest.mark.parametrize("tree", [None, [], {}, {"check": "words"}, {"check": [1]}])
 def test_what_is_no_record_is_refused(tree: object) -> None:
     with pytest.raises(ValueError, match=r"no |unexpected"):
-        record_of(FailureSeen, tree)
+        record_of(ModelFailure, tree)

@@ -8,10 +8,10 @@ import pytest
 
 from biopsy import events
 from biopsy.checks.outcome import Evidence, Judged, Outcome
-from biopsy.diagnosis.context import CheckRun, StepContext
-from biopsy.diagnosis.facts import KnownFacts, SteadinessSeen
+from biopsy.diagnosis.context import StepContext
+from biopsy.diagnosis.facts import KnownFacts, Steadiness
 from biopsy.diagnosis.question import Words
-from biopsy.diagnosis.steps.rounding import STEADINESS
+from biopsy.diagnosis.steps.rounding import steadiness
 from support.diagnoses import SUSPECT, TRUSTED, failure, question
 
 
@@ -22,21 +22,21 @@ class Answers(StepContext):
         super().__init__(question(), events.ignore)
         self._told, self._of_itself = told, of_itself
 
-    def run(self, words: Words, model: Path, *, description: str = "", share: float = 1.0) -> CheckRun:
+    def run(self, words: Words, model: Path, *, description: str = "", share: float = 1.0) -> Judged:
         engines = [word for before, word in pairwise(words) if before == "--engine"]
         answers = self._of_itself.get(engines[0], iter(())) if len({*engines}) < len(engines) else self._told
         outcome = Outcome.REPRODUCES if next(answers, False) else Outcome.PASSES
-        return CheckRun(judged=Judged(outcome, "", Evidence(status=0)), tail="")
+        return Judged(outcome, "", Evidence(status=0))
 
 
-def seen(told: str, **of_itself: str) -> SteadinessSeen:
+def seen(told: str, **of_itself: str) -> Steadiness:
     """``F`` is a run that fails; the first one is known to."""
     by_engine = {"suspect": SUSPECT, "trusted": TRUSTED}
     context = Answers(
         iter([answer == "F" for answer in told]),
         {by_engine[name]: iter([answer == "F" for answer in runs]) for name, runs in of_itself.items()},
     )
-    answer = STEADINESS.answer(KnownFacts(failure=failure()), context)
+    answer = steadiness.answer(KnownFacts(failure=failure()), context)
     assert answer.facts.steadiness is not None
     return answer.facts.steadiness
 

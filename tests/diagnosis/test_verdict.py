@@ -5,16 +5,16 @@ from dataclasses import replace
 
 import pytest
 
-from biopsy.checks.own_program import NAME
+from biopsy.checks.words import NAME
 from biopsy.diagnosis.context import TWO_ENGINES
 from biopsy.diagnosis.facts import (
-    ComparisonSeen,
+    EngineComparison,
     FaultBeforeEngines,
+    KnownBug,
     KnownFacts,
-    KnownFailureSeen,
-    LayersSeen,
-    RoundingSeen,
-    SteadinessSeen,
+    LayerFacts,
+    RoundingFacts,
+    Steadiness,
     StepReport,
 )
 from biopsy.diagnosis.verdict import verdict_of
@@ -34,7 +34,7 @@ def step(outcome: str, answer: str) -> StepReport:
 
 
 def nan_in_one(**by_float64: tuple[str, ...]) -> str:
-    judged = RoundingSeen(verdicts=(), **by_float64)
+    judged = RoundingFacts(verdicts=(), **by_float64)
     return of(facts(failure=failure("not-finite-mismatch"), rounding=judged)).text
 
 
@@ -82,7 +82,7 @@ def test_a_switch_that_does_not_mend_the_whole_model_is_no_workaround() -> None:
 
 
 def test_a_switch_in_the_environment_stands_before_the_line() -> None:
-    isa = dataclasses.replace(switch(text="with env.ISA=AVX 2"), engine=SUSPECT, environment=(("ISA", "AVX 2"),))
+    isa = dataclasses.replace(switch(text="with env.ISA=AVX 2"), engine=SUSPECT)
     (workaround,) = of(facts(settings=settings(isa))).workarounds
     assert workaround.line is not None and workaround.line.startswith(f"env 'ISA=AVX 2' {NAME} run model.onnx")
 
@@ -104,41 +104,41 @@ def test_it_is_said_in_which_lines_the_piece_was_written_if_an_exporter_says_so(
 def test_nodes_that_fail_together_are_a_fusion_only_if_marking_them_helps() -> None:
     group = (("Pow 'a'", "Add 'b'"),)
     assert "a fusion" in of(facts()).text
-    found = of(facts(layers=LayersSeen(together=group, hides=False, layers=2)))
+    found = of(facts(layers=LayerFacts(together=group, hides=False, layers=2)))
     assert "they fail together." in found.text and "fusion" not in found.text
-    part = of(facts(layers=LayersSeen(together=(("Pow 'a'", "x"),), hides=True), piece=piece("a", "b", "c")))
+    part = of(facts(layers=LayerFacts(together=(("Pow 'a'", "x"),), hides=True), piece=piece("a", "b", "c")))
     assert "together" not in part.text
-    assert "together" not in of(facts(layers=LayersSeen(together=group, hides=True, complete=False))).text
+    assert "together" not in of(facts(layers=LayerFacts(together=group, hides=True, complete=False))).text
 
 
 # Rounding
 
 
 def test_a_known_bug_is_named_only_where_the_piece_looks_like_it() -> None:
-    seen = KnownFailureSeen(sentence="looks like owner/name#7: it is wrong", reference="owner/name#7")
+    seen = KnownBug(sentence="looks like owner/name#7: it is wrong", reference="owner/name#7")
     assert of(facts(piece=piece("Neg"), known=seen)).text.endswith(" It looks like owner/name#7: it is wrong.")
-    none = KnownFailureSeen(sentence="not in our list")
+    none = KnownBug(sentence="not in our list")
     assert "our list" not in of(facts(piece=piece("Neg"), known=none)).text
 
 
 def test_rounding_is_said_only_by_float64_for_all_inputs() -> None:
-    every = RoundingSeen(verdicts=("rounding", "rounding"), inputs=3, times=2.5, passing_limits=("--atol", "1e-3"))
+    every = RoundingFacts(verdicts=("rounding", "rounding"), inputs=3, times=2.5, passing_limits=("--atol", "1e-3"))
     found = of(facts(rounding=every, piece=None))
     assert found.kind == "rounding"
     assert "2.5 times the error of plain float32 (2 of 3 sets of inputs differ)" in found.text
     assert [one.line for one in found.workarounds] == [f"{' '.join(CHECK).format('model.onnx')} --atol 1e-3"]
     for verdicts in (("rounding", "bug"), ("rounding", "unknown"), ("unknown",)):
-        assert of(facts(rounding=RoundingSeen(verdicts=verdicts, reason="?"))).kind == "reduced"
+        assert of(facts(rounding=RoundingFacts(verdicts=verdicts, reason="?"))).kind == "reduced"
 
 
 def test_engines_that_are_wrong_alike_are_not_called_right() -> None:
-    alike = RoundingSeen(verdicts=("rounding",), times=2.0, reason="both sides are wrong in the same way")
+    alike = RoundingFacts(verdicts=("rounding",), times=2.0, reason="both sides are wrong in the same way")
     found = of(facts(rounding=alike))
     assert "no bug" not in found.text and found.text.endswith("But both sides are wrong in the same way.")
 
 
 def test_what_float64_cannot_tell_is_said() -> None:
-    found = of(facts(rounding=RoundingSeen(verdicts=("unknown",), reason="it cannot run Foo")))
+    found = of(facts(rounding=RoundingFacts(verdicts=("unknown",), reason="it cannot run Foo")))
     assert "Whether it is rounding is not known: it cannot run Foo." in (found.certainty or "")
     assert "by more than rounding" not in found.text
 
@@ -152,14 +152,14 @@ def test_what_float64_cannot_tell_is_said() -> None:
     ],
 )
 def test_an_engine_is_called_wrong_only_if_float64_says_so(wrong: tuple[str, ...], told: str) -> None:
-    assert told in of(facts(rounding=RoundingSeen(verdicts=("bug",), wrong=wrong))).text
+    assert told in of(facts(rounding=RoundingFacts(verdicts=("bug",), wrong=wrong))).text
 
 
 # Other answers
 
 
 def test_a_flaky_failure_is_told_with_its_rate() -> None:
-    found = of(facts(steadiness=SteadinessSeen(failed=3, runs=20, itself="compared with itself, onnxrt differs")))
+    found = of(facts(steadiness=Steadiness(failed=3, runs=20, itself="compared with itself, onnxrt differs")))
     assert found.kind == "flaky"
     assert "It is flaky: it fails in 3 of 20 runs. Compared with itself, onnxrt differs." in found.text
     assert "It failed in" not in (found.certainty or "")
@@ -172,7 +172,7 @@ def test_inputs_of_a_size_that_no_engine_can_do_with_are_at_fault() -> None:
     broken = dataclasses.replace(
         failure("Fail", "run"), passes_with=fault.passes_with, passing_inputs="diagnosis/inputs_of_size_64.npz"
     )
-    found = of(KnownFacts(failure=broken, fault_before=fault))
+    found = of(KnownFacts(failure=dataclasses.replace(broken, fault=fault)))
     assert found.kind == "input"
     assert "onnxrt and openvino fail with x:[1,3,1,1], and none of them with x:[1,3,64,64]" in found.text
     assert "--load-inputs diagnosis/inputs_of_size_64.npz" in (found.workarounds[0].line or "")
@@ -182,7 +182,7 @@ def test_a_model_that_every_engine_refuses_is_not_called_the_bug_of_one() -> Non
     fault = FaultBeforeEngines(kind="refused", every=("onnxrt", "reference"), text="every engine fails")
     refused = failure("Fail", "build")
     refused = dataclasses.replace(refused, said=dataclasses.replace(refused.said, message="no Op registered for Foo"))
-    found = of(KnownFacts(failure=refused, fault_before=fault, piece=piece("Foo 'f'")))
+    found = of(KnownFacts(failure=dataclasses.replace(refused, fault=fault), piece=piece("Foo 'f'")))
     assert found.kind == "refused"
     assert found.text.endswith("ONNX Runtime says: no Op registered for Foo")
     assert "either none of them supports it, or the model or its inputs are wrong" in found.text
@@ -196,9 +196,9 @@ def test_an_engine_that_can_run_the_model_is_a_workaround_for_one_that_cannot() 
 
 
 def test_a_model_passes_only_if_something_was_compared() -> None:
-    passed = ComparisonSeen(rows=((TRUSTED, SUSPECT),), passed=("they agree",))
+    passed = EngineComparison(rows=((TRUSTED, SUSPECT),), passed=("they agree",))
     assert of(KnownFacts(compared=passed)).kind == "passes"
-    nothing = ComparisonSeen(not_compared=("reference cannot say: it lacks Foo",))
+    nothing = EngineComparison(not_compared=("reference cannot say: it lacks Foo",))
     found = of(KnownFacts(compared=nothing))
     assert found.kind == "unknown" and "it lacks Foo" in found.text
     assert of(KnownFacts()).kind == "unknown"

@@ -10,8 +10,8 @@ from onnx import TensorProto, helper
 
 from benchmarks.models import inception, transformer
 from biopsy import errors
+from biopsy.engines import onnxrt
 from biopsy.engines.base import ModelInput
-from biopsy.engines.onnxrt import engine as onnxrt
 from biopsy.engines.registry import create
 from support.models import chain, info, model, weight
 

@@ -250,3 +250,22 @@ def test_a_bug_in_a_transformer_of_400_nodes_is_reduced_to_its_two(tmp_path: Pat
     done = subprocess.run([sys.executable, "-c", code, *command], cwd=tmp_path, capture_output=True, text=True)
     assert done.returncode == 0, done.stdout + done.stderr
     assert [node.name for node in onnx.load(tmp_path / "r.onnx").graph.node] == ["culprit0", "culprit1"]
+
+
+def test_a_signal_after_a_core_was_freed_in_another_thread_ends_nothing(tmp_path: Path) -> None:
+    """OpenVINO frees there the stack on which the thread that made the core handles signals."""
+    code = """
+import signal, sys, threading
+from pathlib import Path
+from biopsy.engines.base import ModelInput
+from biopsy.engines.registry import create
+sessions = [create("openvino").build(ModelInput(Path(sys.argv[1]).read_bytes(), Path()))]
+thread = threading.Thread(target=sessions.clear)
+thread.start()
+thread.join()
+signal.signal(signal.SIGALRM, lambda *_: print("handled", flush=True))
+signal.raise_signal(signal.SIGALRM)
+"""
+    path = save(chain(1), tmp_path / "m.onnx")
+    ran = subprocess.run([sys.executable, "-c", code, path], capture_output=True, text=True, check=False)
+    assert (ran.returncode, ran.stdout) == (0, "handled\n"), ran.stderr

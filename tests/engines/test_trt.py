@@ -16,9 +16,9 @@ from biopsy import errors
 from biopsy.cli.app import main
 from biopsy.engines.base import ModelInput, Session
 from biopsy.engines.registry import create
-from biopsy.engines.trt.engine import TensorRt
-from biopsy.engines.trt.execution import gpu_names
-from biopsy.engines.trt.settings import load, plain_reason, profiles_of, shapes
+from biopsy.engines.trt import TensorRt
+from biopsy.engines.trt_execution import gpu_names
+from biopsy.engines.trt_settings import load, plain_reason, profiles_of, shapes
 from biopsy.model.tensor_type import TensorType
 from support.models import FLOAT, chain, info, model, save, weight
 

@@ -9,7 +9,7 @@ from onnx import TensorProto, external_data_helper, helper, numpy_helper
 
 from biopsy import errors
 from biopsy.engines.base import ModelInput
-from biopsy.engines.reference.engine import taken_out
+from biopsy.engines.reference import taken_out
 from biopsy.engines.registry import create
 from biopsy.tensors.results import Array
 

@@ -11,7 +11,7 @@ from onnx import helper, numpy_helper
 
 from biopsy import errors
 from biopsy.engines.base import ModelInput
-from biopsy.engines.reference.wide import CONTRIB, OPERATORS
+from biopsy.engines.reference_float64 import CONTRIB, OPERATORS
 from biopsy.engines.registry import create
 from biopsy.tensors.results import Array
 

@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
+from biopsy.processes.environments.interpreter import Sources
 from biopsy.processes.environments.prepared import refusal
-from biopsy.processes.environments.sources import Sources
 from biopsy.processes.watch import Ended
 
 PRINTED = {

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from biopsy import errors
-from biopsy.processes.environments import sources
+from biopsy.processes.environments import interpreter
 from biopsy.processes.environments.interpreter import Interpreter, interpreter_of
 from biopsy.processes.environments.releases import Release, releases
 from support.package_index import JSON, PackageIndex, wheel
@@ -162,33 +162,33 @@ def test_settings_of_uv_are_read_where_its_user_has_them(
     )
     monkeypatch.delenv("UV_DEFAULT_INDEX")
     monkeypatch.setenv("UV_CONFIG_FILE", str(settings))
-    found = sources.configured()
+    found = interpreter.configured()
     assert (found.indexes, found.first_only) == (("https://a.example/simple", "https://b.example"), True)
 
 
 def test_what_the_current_folder_says_is_not_read(
     index: PackageIndex, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    before = sources.configured()
+    before = interpreter.configured()
     (tmp_path / "uv.toml").write_text('index-url = "https://evil.example"\n')
     (tmp_path / "pyproject.toml").write_text('[tool.uv]\nindex-url = "https://evil.example"\n')
     (tmp_path / "pip.conf").write_text("[global]\nindex-url = https://evil.example\n")
     monkeypatch.chdir(tmp_path)
     monkeypatch.delenv("UV_CONFIG_FILE")
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "none"))
-    assert sources.configured() == before
+    assert interpreter.configured() == before
 
 
 def test_passwords_are_in_no_message() -> None:
-    some = sources.Sources(indexes=("https://me:s3cret@index.example/simple",))
-    assert sources.without_secrets("GET https://me:s3cret@index.example/simple/bolt", some) == (
+    some = interpreter.Sources(indexes=("https://me:s3cret@index.example/simple",))
+    assert interpreter.without_secrets("GET https://me:s3cret@index.example/simple/bolt", some) == (
         "GET https://****@index.example/simple/bolt"
     )
-    assert sources.shown(some.indexes[0]) == "https://index.example/simple"
+    assert interpreter.shown(some.indexes[0]) == "https://index.example/simple"
 
 
 def test_both_installers_are_told_of_everything() -> None:
-    some = sources.Sources(
+    some = interpreter.Sources(
         indexes=("https://more.example", "https://first.example"),
         links=("/wheels",),
         constraints=("/limits.txt",),
@@ -216,8 +216,8 @@ def test_the_real_index_has_releases_that_can_be_installed(
     found = releases("onnxruntime", python=here)
     assert Release(version="1.20.1", date=datetime.date(2024, 11, 21)) in found
     with prepared(["onnxruntime==1.20.1"], python=here) as environment:
-        assert environment.version("onnxruntime") == "1.20.1"
+        assert environment.packages.get("onnxruntime") == "1.20.1"
     if here.series == "3.11":
         with prepared(["onnxruntime==1.17.3"], python=here) as environment:
             assert environment.added == ("numpy<2",)
-            assert (environment.version("numpy") or "").startswith("1.")
+            assert (environment.packages.get("numpy") or "").startswith("1.")

@@ -64,8 +64,8 @@ def test_limits_that_are_met_by_far_change_nothing(tmp_path: Path) -> None:
 
 def test_the_line_that_is_advised_allows_more_and_works(tmp_path: Path) -> None:
     save(chain(3), tmp_path / "m.onnx")
-    found = ended("run m.onnx --engine fake:sleep_ms=500 --timeout 0.2s", tmp_path)
+    found = ended("run m.onnx --engine fake:sleep_ms=1500 --timeout 1s", tmp_path)
     line = re.search(r"next  biopsy (.*)    if you trust the model", found.err)
     assert line is not None
-    assert line[1] == "run --timeout 2s m.onnx --engine fake:sleep_ms=500"
+    assert line[1] == "run --timeout 10s m.onnx --engine fake:sleep_ms=1500"
     assert ended(line[1], tmp_path).status == 0

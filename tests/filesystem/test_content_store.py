@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from biopsy import errors
-from biopsy.processes.host_folders import ContentStore
+from biopsy.processes.own_files import ContentStore
 from biopsy.processes.reading import digest_of
 
 

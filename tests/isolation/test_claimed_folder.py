@@ -11,14 +11,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from biopsy.processes.host_folders import claimed_folder, remove_abandoned
+from biopsy.processes.own_files import claimed_folder, remove_abandoned
 
 PREFIX = "biopsy-host-"
 HOLDS = """
 import sys
 from pathlib import Path
 from biopsy.processes import cleanup
-from biopsy.processes.host_folders import claimed_folder
+from biopsy.processes.own_files import claimed_folder
 cleanup.register = lambda *entry: None  # as on a machine that dies with all its processes
 with claimed_folder("biopsy-host-", Path(sys.argv[1])) as folder:
     (folder / "sent").write_text("weights")

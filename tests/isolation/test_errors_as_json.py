@@ -5,7 +5,7 @@ import json
 import pytest
 
 from biopsy import errors
-from biopsy.processes.serving import as_json, from_json
+from biopsy.processes.server import as_json, from_json
 from biopsy.processes.watch import StillRunningError
 
 

@@ -3,6 +3,7 @@
 import signal
 import subprocess
 import sys
+import time
 
 import pytest
 
@@ -52,3 +53,22 @@ def test_one_that_a_callback_swallows_is_raised_again() -> None:
 def test_a_program_that_is_ending_is_not_ended_by_another_one(is_program: bool, status: int) -> None:
     code = AFTERWARDS.format(is_program=is_program)
     assert subprocess.run([sys.executable, "-c", code], timeout=120).returncode == status
+
+
+@pytest.mark.skipif(not hasattr(signal, "sigtimedwait"), reason="this platform waits for signals in another way")
+def test_a_wait_that_ctrl_z_stops_past_its_end_has_heard_no_signal() -> None:
+    code = """
+import signal
+from biopsy.processes.supervised import _next_signal
+signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGUSR1])
+print("waits", flush=True)
+print(_next_signal(frozenset([signal.SIGUSR1]), 0.5), flush=True)
+"""
+    with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True) as waiting:
+        assert waiting.stdout is not None
+        assert waiting.stdout.readline() == "waits\n"
+        time.sleep(0.1)
+        waiting.send_signal(signal.SIGSTOP)
+        time.sleep(0.6)
+        waiting.send_signal(signal.SIGCONT)
+        assert waiting.communicate() == ("None\n", None)

@@ -26,7 +26,7 @@ LONG_REQUEST = {"text": "x" * (4 << 20)}
 ANSWERS = """
 import os, signal, subprocess, sys, time
 from biopsy import errors
-from biopsy.processes.serving import Serving
+from biopsy.processes.server import Serving
 
 def main():
     serving = Serving()
@@ -252,7 +252,7 @@ def test_an_interrupt_at_any_instruction_of_taking_an_answer_leaves_nothing_lock
     def ask(instruction: int) -> None:
         server = Server(module)
         try:
-            with before_instruction(instruction, _Child._next_answer, interrupt):
+            with before_instruction(instruction, _Child._is_over, interrupt):
                 server.ask({})
         except KeyboardInterrupt:
             interrupted.append(instruction)

@@ -11,7 +11,7 @@ from onnx import helper
 
 from biopsy.model.index import index_bytes
 from biopsy.model.sources import CodePlace, NodeSource, group_name, places_of, sources_of
-from biopsy.reduction.passes.editing import copied
+from biopsy.reduction.passes.common import copied
 from support.bodied import bodied
 from support.exporters import exported
 from support.models import chain, info, model

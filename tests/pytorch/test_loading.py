@@ -10,7 +10,7 @@ torch = pytest.importorskip("torch")
 
 from biopsy import errors  # noqa: E402
 from biopsy.tensors.files import write_feeds  # noqa: E402
-from biopsy.torch.loading import arguments_in, named_module  # noqa: E402
+from biopsy.torch.calls import arguments_in, named_module  # noqa: E402
 
 pytestmark = pytest.mark.torch
 
@@ -48,19 +48,19 @@ def folder(tmp_path, monkeypatch):
 
 
 def scale():
-    return named_module("package.own_models:make").module
+    return named_module("package.own_models:make")[0]
 
 
 @pytest.mark.parametrize("name", ["make", "ready"])
 def test_a_factory_or_a_module_is_imported_from_the_current_folder(name):
     before = list(sys.path)
-    found = named_module(f"package.own_models:{name}")
-    assert (type(found.module).__name__, found.given) == ("Scale", None)
+    module, given = named_module(f"package.own_models:{name}")
+    assert (type(module).__name__, given) == ("Scale", None)
     assert sys.path == before
 
 
 def test_a_factory_may_give_arguments_too():
-    given = named_module("package.own_models:make_with_arguments").given
+    _, given = named_module("package.own_models:make_with_arguments")
     assert given is not None
     assert (len(given.args), list(given.kwargs)) == (1, ["by"])
 
@@ -97,7 +97,7 @@ def test_what_was_meant_is_told():
 
 
 def test_a_factory_may_give_one_tensor_as_it_is():
-    given = named_module("package.own_models:make_with_tensor").given
+    _, given = named_module("package.own_models:make_with_tensor")
     assert given is not None and len(given.args) == 1
 
 

@@ -9,18 +9,17 @@ torch = pytest.importorskip("torch")
 
 import biopsy.torch  # noqa: E402
 from biopsy.comparison.mismatch import Mismatch, Rounding  # noqa: E402
-from biopsy.comparison.tolerance import Stats, Tolerances  # noqa: E402
+from biopsy.questions.layers.question import Judge  # noqa: E402
 from biopsy.torch.calls import Arguments  # noqa: E402
 from biopsy.torch.evaluation import (  # noqa: E402  # noqa: E402
-    Closeness,
     Evaluation,
     Evaluators,
     ModuleDifference,
     OnnxModel,
     Sample,
     TimeLeft,
+    blamed,
 )
-from biopsy.torch.verdict import blamed  # noqa: E402
 from support.pytorch_faults import Mlp  # noqa: E402
 
 pytestmark = pytest.mark.torch
@@ -57,7 +56,7 @@ def test_operators_made_of_others_that_give_something_else_are_to_blame(monkeypa
 
 
 def test_rounding_that_nobody_can_tell_from_a_fault_blames_nobody(tmp_path: Path) -> None:
-    asked = Closeness(tolerances=Tolerances(), stats=Stats())
+    asked = Judge()
     sample = Sample(given=Arguments(args=(X,)), expected=[])
     model = OnnxModel(path=tmp_path / "no.onnx", feeds=tmp_path / "no", expected={}, program=None, sample=sample)
     suspected = Evaluation(

@@ -13,7 +13,8 @@ from biopsy.checks.outcome import FunctionCheck
 from biopsy.cli.app import main
 from biopsy.model import walk
 from biopsy.model.index import index_bytes
-from biopsy.reduction.job import Border, ReductionJob, run_job
+from biopsy.reduction.problem import Border
+from biopsy.reduction.reduce import ReductionJob, run_job
 from biopsy.reduction.result import Reduction, Target
 from biopsy.reduction.schedule import MODEL_PASSES, PASSES, Passes, schedule_of
 from biopsy.session.checked_search import SearchOptions

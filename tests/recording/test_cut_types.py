@@ -7,7 +7,7 @@ from onnx import helper
 from biopsy.model import parts
 from biopsy.model.index import ModelIndex, index_bytes
 from biopsy.model.tensor_type import TensorType
-from biopsy.recording.reference_run import NoValues, ValuesInMemory
+from biopsy.recording.reference_run import ValuesInMemory
 from biopsy.recording.types import CutTypes
 from support.models import INT64, info, model, weight
 
@@ -34,7 +34,7 @@ def kind(index: ModelIndex, types: CutTypes, name: str) -> TensorType | None:
 
 def test_what_the_model_tells_is_asked_of_no_recording() -> None:
     index = reshaped()
-    assert kind(index, CutTypes(index, NoValues()), "a") == TensorType(1, (2, 6))
+    assert kind(index, CutTypes(index, ValuesInMemory()), "a") == TensorType(1, (2, 6))
 
 
 def test_a_rank_that_only_values_tell_is_that_of_the_recorded_ones() -> None:
@@ -57,7 +57,7 @@ def test_behind_a_recorded_rank_inference_goes_on() -> None:
 
 def test_where_nobody_knows_the_rank_the_tensor_cannot_stand_at_a_border() -> None:
     index = reshaped()
-    assert not CutTypes(index, NoValues()).is_told(index.ids["b"])
+    assert not CutTypes(index, ValuesInMemory()).is_told(index.ids["b"])
     assert CutTypes(index, RECORDED).is_told(index.ids["b"])
 
 
@@ -73,7 +73,7 @@ def test_a_weight_has_its_own_type() -> None:
     index = index_bytes(
         model(nodes, [info("x")], [info("y")], [weight("w", 1, 2, shape=(1, 2), dtype="float16")]).SerializeToString()
     )
-    assert kind(index, CutTypes(index, NoValues()), "w") == TensorType(10, (1, 2))
+    assert kind(index, CutTypes(index, ValuesInMemory()), "w") == TensorType(10, (1, 2))
 
 
 @pytest.mark.parametrize(("left", "right", "agree"), [("x", "a", True), ("x", "b", False), ("to", "x", False)])
@@ -85,10 +85,10 @@ def test_tensors_agree_if_type_and_shape_are_known_to_be_the_same(left: str, rig
 def test_open_dimensions_with_the_same_symbol_agree() -> None:
     nodes = [helper.make_node("Relu", ["x"], ["y"])]
     index = index_bytes(model(nodes, [info("x", ("N", 3))], [info("y", ("N", 3))]).SerializeToString())
-    assert CutTypes(index, NoValues()).agree(index.ids["x"], index.ids["y"])
+    assert CutTypes(index, ValuesInMemory()).agree(index.ids["x"], index.ids["y"])
 
 
 def test_elements_are_counted_without_a_run_and_an_open_dimension_as_one() -> None:
     nodes = [helper.make_node("Relu", ["x"], ["y"])]
     index = index_bytes(model(nodes, [info("x", ("N", 3))], [info("y", ("N", 3))]).SerializeToString())
-    assert CutTypes(index, NoValues()).elements(index.ids["y"]) == 3
+    assert CutTypes(index, ValuesInMemory()).elements(index.ids["y"]) == 3

@@ -9,11 +9,10 @@ from biopsy import events
 from biopsy.model.index import index_bytes
 from biopsy.recording.reference_run import Recording
 from biopsy.recording.types import CutTypes
-from biopsy.reduction.candidate import Candidate, NodeSearch, Proposal
-from biopsy.reduction.lookahead import foreseeable
-from biopsy.reduction.passes.contract import NamedPass, PassContext
+from biopsy.reduction.driver import foreseeable
+from biopsy.reduction.passes.common import NamedPass, PassContext
 from biopsy.reduction.passes.nodes import bisect, linear, sets
-from biopsy.reduction.problem import Problem
+from biopsy.reduction.problem import Candidate, NodeSearch, Problem, Proposal
 from biopsy.search.drive import Future, drive, likely_questions
 from support.models import chain
 
@@ -67,9 +66,9 @@ def foreseen(problem: Problem, search, fails, answers: list[Candidate | None]) -
         lambda proposal, target: eligible(problem, proposal.candidate, target),
     )
     return [
-        proposal.candidate
-        for proposal in likely_questions(
-            Future(pass_, answers), lambda proposal: 1 - 1e-9 if fails(proposal.candidate) else 1e-9
+        each.proposal.candidate
+        for each in likely_questions(
+            Future(pass_, answers), lambda each: 1 - 1e-9 if fails(each.proposal.candidate) else 1e-9
         )
     ]
 
@@ -115,7 +114,7 @@ def test_what_the_next_pass_will_ask_is_foreseen_behind_each_end_of_the_one_befo
         lambda proposal, target: eligible(problem, proposal.candidate, target),
     )
     asked = list(likely_questions(Future(later), lambda proposal: 0.5))
-    assert [(each.named.name, each.candidate.size) for each in asked] == [
+    assert [(each.named.name, each.proposal.candidate.size) for each in asked] == [
         ("first 8", 8),
         ("first 4", 4),
         ("first 4", 4),

@@ -9,7 +9,7 @@ import pytest
 
 import biopsy
 from biopsy import Parallelism, events
-from biopsy.reduction.pace import Pace
+from biopsy.reduction.driver import Pace
 from support.models import chain
 from support.predicates import has
 
@@ -57,7 +57,8 @@ class Computing:
     def perf_counter(self) -> float:
         return self.now
 
-    process_time = perf_counter
+    process_time = monotonic = perf_counter
+    thread_time = staticmethod(time.thread_time)
 
 
 @pytest.mark.parametrize("jobs", [2, 4, 16, 64])
@@ -66,8 +67,8 @@ def test_functions_that_take_turns_are_asked_as_often_as_one_after_the_other_and
     jobs: int, wanted: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     clock = Computing()
-    monkeypatch.setattr("biopsy.reduction.pace.time", clock)
-    monkeypatch.setattr("biopsy.reduction.pace._waited_for_a_core", lambda: 0.0)
+    monkeypatch.setattr("biopsy.reduction.driver.time", clock)
+    monkeypatch.setattr("biopsy.reduction.driver._waited_for_a_core", lambda: 0.0)
     threads: list[bool] = []
 
     def check(model: onnx.ModelProto) -> bool:

@@ -12,12 +12,11 @@ from onnx import helper
 
 from biopsy import events
 from biopsy.model.index import ModelIndex, index_bytes
-from biopsy.recording.reference_run import NoValues, Recording
+from biopsy.recording.reference_run import Recording, ValuesInMemory
 from biopsy.recording.types import CutTypes
-from biopsy.reduction.candidate import Candidate
-from biopsy.reduction.passes.contract import PassContext
+from biopsy.reduction.passes.common import PassContext
 from biopsy.reduction.passes.nodes import forms
-from biopsy.reduction.problem import Problem
+from biopsy.reduction.problem import Border, Candidate, Problem
 from biopsy.tensors.results import Feed
 from support.models import INT64, info, model
 
@@ -63,8 +62,8 @@ class RingByRing(Problem):
                         kept.add(source)
                         waiting.append(source)
             kept |= self._bypassed_for_bodies(kept, candidate)
-            if len(kept) == candidate.size and not self._keep_outputs:
-                ends = (end for end in subset.sinks if end in consumers and not self._types.is_told(end))
+            if len(kept) == candidate.size and not self._border.keep_outputs:
+                ends = (end for end in subset.sinks if end in consumers and not self.types.is_told(end))
                 kept |= {consumers[end][0] for end in ends}
             if len(kept) == candidate.size:
                 return candidate
@@ -75,7 +74,7 @@ def problem_of(
     index: ModelIndex, kind: type[Problem] = CountingProblem, samples: Sequence[Feed] = (), **options: bool
 ) -> Problem:
     recording = Recording(index, lambda: samples, Path(), events.ignore)
-    return kind(index, CountingTypes(index, NoValues()), recording, **options)
+    return kind(index, CountingTypes(index, ValuesInMemory()), recording, Border(**options))
 
 
 def body(reads: str) -> onnx.GraphProto:
@@ -129,7 +128,7 @@ def test_closing_half_of_an_untyped_chain_looks_at_each_node_a_few_times() -> No
         closed = problem.closed(Candidate(tuple(range(length // 2))))
         assert closed == problem.whole
         assert problem.made <= 3
-        assert problem._types.asked <= 6 * length
+        assert problem.types.asked <= 6 * length
 
 
 class Counted(int):

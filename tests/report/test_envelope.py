@@ -1,15 +1,20 @@
 import json
 import math
+from typing import Any
 
 from hypothesis import given
 from hypothesis import strategies as st
 
 from biopsy import errors
-from biopsy.findings.envelope import CommandRun, as_json, report_tree
-from biopsy.findings.report import LONGEST_TEXT, bounded, versions_tree
+from biopsy.findings.report import LONGEST_TEXT, as_json, bounded, report_tree, versions_tree
 from biopsy.findings.verdict import verdict_of_error
 
-RUN = CommandRun(command="debug reduce", line="biopsy debug reduce m.onnx", status=5, began=0.0, seconds=1.25)
+
+def whole(sections: dict[str, Any]) -> dict[str, Any]:
+    return report_tree(
+        "debug reduce", "biopsy debug reduce m.onnx", status=5, began=0.0, seconds=1.25, sections=sections
+    )
+
 
 TREES = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text(),
@@ -18,7 +23,7 @@ TREES = st.recursive(
 
 
 def test_a_report_begins_with_what_was_typed_and_how_it_ended() -> None:
-    tree = report_tree(RUN, {"verdict": {"kind": "reduced"}, "piece": None})
+    tree = whole({"verdict": {"kind": "reduced"}, "piece": None})
     assert tree == {
         "biopsy_report": 2,
         "command": "debug reduce",
@@ -32,7 +37,7 @@ def test_a_report_begins_with_what_was_typed_and_how_it_ended() -> None:
 
 @given(TREES)
 def test_any_values_can_be_written_and_read_again(value: object) -> None:
-    read = json.loads(as_json(report_tree(RUN, {"found": [value, math.inf]})))
+    read = json.loads(as_json(whole({"found": [value, math.inf]})))
     assert read["found"][1] == "inf"
 
 

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from biopsy.search.drive import Foreseeable, Future, Odds, drive, foresee_any, likely_questions
-from biopsy.search.subset import minimize_subset, minimize_subset_singly, shortest_prefix
+from biopsy.search.subset import least, minimize_subset, minimize_subset_singly
 from support.subset_predicates import Predicate, arbitrary
 
 Begin = Callable[[int], Generator[Iterable[Any], Any, object]]
@@ -18,7 +18,7 @@ SEARCHES = pytest.mark.parametrize(
     [
         lambda count: minimize_subset(range(count), list),
         lambda count: minimize_subset_singly(range(count), list),
-        lambda count: shortest_prefix(count, lambda length: list(range(length))),
+        lambda count: least(0, count, lambda length: list(range(length))),
     ],
     ids=["subset", "singly", "prefix"],
 )

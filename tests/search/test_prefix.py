@@ -8,13 +8,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from biopsy.search.drive import Search, drive, first_that
-from biopsy.search.subset import doubled, in_turn, near, shortest_prefix
+from biopsy.search.subset import doubled, in_turn, least, near
 
 LIKELIHOODS = pytest.mark.parametrize("near_start", [False, True], ids=["even", "near"])
 
 
 def search(count: int, near_start: bool) -> Search[int, int, tuple[int, int | None]]:
-    return shortest_prefix(count, int, likely=(lambda length: near(length, count)) if near_start else float)
+    return least(0, count, int, likely=(lambda length: near(length, count)) if near_start else float)
 
 
 @LIKELIHOODS
@@ -69,7 +69,7 @@ def test_the_likelihood_of_small_numbers_grows_from_nothing_to_all(length: int) 
 
 
 def test_of_no_items_nothing_is_asked() -> None:
-    assert drive(shortest_prefix(0, int), first_that(bool)) == (0, None)
+    assert drive(least(0, 0, int), first_that(bool)) == (0, None)
 
 
 def test_proposals_are_made_in_turn_until_one_holds() -> None:

@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from biopsy.search.scouting import Part, Scouting
+from biopsy.search.drive import Part, Scouting
 from support.subset_predicates import counts_and_wanted
 
 

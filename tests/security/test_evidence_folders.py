@@ -95,7 +95,7 @@ def shipped(here: Path, record: dict[str, object]) -> None:
 ATTACKS = [link_to_home, dangling_link, complete_record, foreign_seal, odd_seal, a_file, linked_record]
 
 
-@pytest.mark.parametrize("options", [(), ("--fresh",)], ids=["", "fresh"])
+@pytest.mark.parametrize("options", [(), pytest.param(("--fresh",), marks=pytest.mark.slow)], ids=["", "fresh"])
 @pytest.mark.parametrize("attack", ATTACKS)
 def test_a_folder_that_came_is_left_and_another_one_beside_it_is_used(
     here: Path, victim: Path, capsys, attack: Callable[[Path, Path], None], options: tuple[str, ...]

@@ -16,6 +16,7 @@ from biopsy.findings.bundle.issue import IssueFacts, ObservedFailure, issue_text
 from biopsy.findings.bundle.job import EarlierFindings
 from biopsy.findings.bundle.reproduction import Reproduction
 from biopsy.findings.report import versions_tree
+from biopsy.findings.verdict import Note
 from support.bundles import bundle_of, unpacked
 from support.models import info, model, save
 
@@ -116,7 +117,9 @@ def facts(attack: str) -> IssueFacts:
         versions=versions_tree(["onnxrt"]),
         excluded=[attack, f"the model: the same engine, run as '{attack}', gives the expected values"],
         found=EarlierFindings(
-            verdict=quoted, variation=attack, known=attack, workarounds=((attack, attack), (quoted, attack))
+            notes=[Note(label=label, text=text, line=attack)
+                   for label, text in (("found", quoted), ("may vary", attack), ("known", attack),
+                                       ("workaround", attack), ("workaround", quoted))]
         ),
         remarks=[attack, f"left out: {attack}: no such file"],
         sizes={"model.onnx": 118, attack: 5},
@@ -156,7 +159,8 @@ def test_sentences_of_ours_are_prose_around_ordinary_names() -> None:
         "-> Add in 'logits' [3, 4]. With inputs of x:[1,2] it doesn't fail. float16 differs (9.25e+05 times)."
     )
     variation = "fails only with keepdims = 0 of 'Reduce Mean'; values of x_1, y may be anything; 'w' was <= 3"
-    found = EarlierFindings(verdict=verdict, variation=variation, known="name-7: it has the pattern of <x>, as known")
+    told = {"found": verdict, "may vary": variation, "known": "name-7: it has the pattern of <x>, as known"}
+    found = EarlierFindings(notes=[Note(label=label, text=said) for label, said in told.items()])
     text = issue_text(replace(facts("harmless"), found=found, excluded=["the model: run as 'x', it's right"]))
     outside = "".join("¤" if token.type == "code_inline" else token.content for token in tokens(text) if not token.map)
     for sentence in (

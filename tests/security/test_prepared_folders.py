@@ -25,8 +25,8 @@ from biopsy.checks.outcome import Artifacts, Outcome
 from biopsy.cli.progress import EventLog
 from biopsy.processes import cleanup, reaper, writing
 from biopsy.processes.writing import require_writable, write_whole
-from biopsy.tensors.appendable_store import AppendableStore
 from biopsy.tensors.files import write_feeds
+from biopsy.tensors.recording import AppendableStore
 from faults.conftest import LOOK
 from support.command_line import BIN, Ran, typed, wait_until
 from support.models import chain, info, model, save, weight
@@ -572,14 +572,14 @@ def test_a_killed_writer_leaves_no_temporary_file(here: Path) -> None:
 
 def test_a_candidate_costs_who_watches_four_entries_and_no_process(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Candidates come by the thousand: what makes sure that they go is an entry when one comes, or goes."""
-    writing.write_transient(here / "c.onnx", [b"first"])
+    writing.write_whole(here / "c.onnx", [b"first"], transient=True)
     changes: list[tuple[str, ...]] = []
     for name in ("register", "strike"):
         change = getattr(cleanup, name)
         monkeypatch.setattr(cleanup, name, lambda *entry, change=change: (changes.append(entry), change(*entry)))
     monkeypatch.setattr(subprocess, "Popen", None)
     for _ in range(20):
-        writing.write_transient(here / "c.onnx", [b"model"])
+        writing.write_whole(here / "c.onnx", [b"model"], transient=True)
     assert len(changes) == 80
     monkeypatch.undo()
     cleanup.keep(here / "c.onnx")

@@ -106,7 +106,7 @@ DONE = {
 TRUSTING = """
 from pathlib import Path
 from biopsy.engines.base import Option
-from biopsy.engines.reference.engine import Reference
+from biopsy.engines.reference import Reference
 
 class Trusting(Reference):
     name = "trusting"
@@ -303,9 +303,9 @@ def test_every_option_that_is_not_on_the_list_is_refused(clone: Clone, command: 
         for option in action.option_strings
         if option.startswith("--") and parser.has_option(option)
     }
-    if not any(parser.has_option(f"--{key}") for key in settings.KEYS):
+    if not any(parser.has_option(f"--{key}") for key in settings.shared_keys()):
         pytest.skip("it takes nothing that a project may give, and so looks for no project's file")
-    keys = {option[2:] for option in options} - {*settings.KEYS}
+    keys = {option[2:] for option in options} - {*settings.shared_keys()}
     clone.plant("\n".join(f"'{key}' = 'x'" for key in keys))
     with pytest.raises(errors.UsageError) as refusal:
         applied("biopsy", command, [], "--check", None)
@@ -402,7 +402,7 @@ def test_a_tolerance_that_is_typed_is_nobody_elses(clone: Clone, capsys: pytest.
 
 def test_everything_that_a_project_may_say_is_named_in_a_verdict_unless_it_is_stricter(clone: Clone) -> None:
     run = next(command for command in COMMANDS if command.words == ("run",))
-    for key in {*settings.KEYS} - {"validate"}:
+    for key in {*settings.shared_keys()} - {"validate"}:
         clone.plant(f"{key} = '1'")
         assert applied("biopsy", run, ["m.onnx"], "--check", None).basis == f"{key}=1 of biopsy.toml"
 

@@ -18,8 +18,8 @@ import pytest
 from biopsy import errors
 from biopsy.cli.app import main
 from biopsy.processes.own_files import user_key
-from biopsy.tensors.appendable_store import AppendableStore, Place
 from biopsy.tensors.files import read_results
+from biopsy.tensors.recording import AppendableStore, Place
 from support.models import chain, save
 
 IDENTITY = {"model": "a"}
@@ -41,7 +41,7 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def killed(words: list[str], *, by: Path | None = None, value: float | None = None) -> None:
     """A recording that was killed when the first engine had been recorded; ``value`` in place of what engines give."""
     code = (
-        "import os, signal, numpy as np; from biopsy.tensors.appendable_store import AppendableStore\n"
+        "import os, signal, numpy as np; from biopsy.tensors.recording import AppendableStore\n"
         "keep, add = AppendableStore.commit, AppendableStore.append\n"
         f"def append(self, place, array):\n    add(self, place, np.full_like(array, {value}) if {value} else array)\n"
         "def commit(self):\n    keep(self)\n    os.kill(os.getpid(), signal.SIGKILL)\n"

@@ -48,7 +48,7 @@ def test_never_more_run_at_once_than_may_and_one_place_is_always_left_to_the_sea
     assert [run.trial.description for run in oracle.pool.pending] == ["one", "two", "a"]
     oracle.judge(trial("c"))
     assert len(oracle.pool.pending) <= 3
-    oracle.abandon_all()
+    oracle.pool.abandon_all()
     assert [run.trial.description for run in oracle.pool.pending] == ["one", "two"]
     for name in ("one", "two", "three"):
         check.held[name].set()

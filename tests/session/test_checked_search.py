@@ -12,10 +12,9 @@ import biopsy
 from biopsy import Parallelism, Repeating, errors, events
 from biopsy.checks.journal import Journal
 from biopsy.checks.outcome import Outcome, UndoError
-from biopsy.session.checked_search import CheckedSearch, trials_of_file
-from biopsy.session.flakiness import require_confirmed
+from biopsy.session.checked_search import CheckedSearch, require_confirmed, trials_of_file
+from biopsy.session.files import ResultFile, Resume, run_with_journal
 from biopsy.session.oracle import Oracle
-from biopsy.session.result_file import ResultFile, Resume, run_with_journal
 from biopsy.session.trial import CONFIRM, FINAL, ORIGINAL, Budget
 from support.models import chain, save
 from support.predicates import has, names

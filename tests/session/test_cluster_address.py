@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from biopsy import errors
-from biopsy.session import cluster
-from biopsy.session.cluster import Pulse, no_answer, overheard, require_listener
+from biopsy.session import ray_cluster
+from biopsy.session.ray_cluster import Pulse, no_answer, overheard, require_listener
 
 
 @pytest.fixture
@@ -84,10 +84,10 @@ def test_stderr_comes_back_after_an_error(capfd: pytest.CaptureFixture[str]) -> 
 
 
 def test_a_head_that_is_away_for_long_is_told(monkeypatch: pytest.MonkeyPatch, closed_port: int) -> None:
-    monkeypatch.setattr(cluster, "_BEAT", 0.0)
+    monkeypatch.setattr(ray_cluster, "_BEAT", 0.0)
     pulse = Pulse(f"127.0.0.1:{closed_port}")
     pulse.require()  # it may come back
-    monkeypatch.setattr(cluster, "_AWAY", 0.0)
+    monkeypatch.setattr(ray_cluster, "_AWAY", 0.0)
     for _ in range(2):
         with pytest.raises(errors.CheckError, match=f"its head, 127.0.0.1:{closed_port}, has been away"):
             pulse.require()
@@ -95,7 +95,7 @@ def test_a_head_that_is_away_for_long_is_told(monkeypatch: pytest.MonkeyPatch, c
 
 
 def test_a_head_that_answers_is_never_gone(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cluster, "_BEAT", 0.0)
+    monkeypatch.setattr(ray_cluster, "_BEAT", 0.0)
     with socket.create_server(("127.0.0.1", 0)) as server:
         pulse = Pulse(f"127.0.0.1:{server.getsockname()[1]}")
         for _ in range(3):

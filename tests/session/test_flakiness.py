@@ -8,9 +8,9 @@ import pytest
 
 from benchmarks.simulated_clock import SimulatedClock
 from biopsy import Repeating, errors, events
+from biopsy.checks.judge import interval, runs_needed
 from biopsy.checks.outcome import Outcome
-from biopsy.checks.repetition import interval, runs_needed
-from biopsy.session.flakiness import Flakiness
+from biopsy.session.checked_search import Flakiness
 from biopsy.session.trial import ORIGINAL
 from support.models import chain
 from support.predicates import has, names

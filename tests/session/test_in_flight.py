@@ -12,8 +12,7 @@ from biopsy import errors, events
 from biopsy.checks.command import CommandCheck
 from biopsy.checks.outcome import Check, Evidence
 from biopsy.checks.task import Task
-from biopsy.session.pool import Parallelism, Pool
-from biopsy.session.workers import Workers
+from biopsy.session.pool import Parallelism, Pool, Workers
 from support.machines_here import MachinesHere
 from support.session import LIMIT, Answers, Session, trial
 

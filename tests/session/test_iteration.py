@@ -9,7 +9,7 @@ import pytest
 from biopsy import errors
 from biopsy.checks.command import CommandCheck
 from biopsy.checks.outcome import Outcome
-from biopsy.session.iteration import IterationFiles
+from biopsy.session.files import IterationFiles
 from biopsy.session.trial import IDENTITY, ORIGINAL, VALUES
 from support.session import Answers, Session, trial
 
@@ -86,7 +86,7 @@ def test_an_abandoned_run_takes_its_number_along(session: Session, files: Iterat
     oracle = session.oracle(check, jobs=2, files=files)
     oracle.ahead(iter([trial("a"), trial("b")]))
     oracle.judge(trial("a"))
-    oracle.abandon_all()
+    oracle.pool.abandon_all()
     oracle.judge(trial("c"))
     assert json.loads((session.folder / "i.json").read_text()) == {"iteration": 2}
 

@@ -8,7 +8,7 @@ import pytest
 from biopsy.checks.command import CommandCheck
 from biopsy.model.index import index_file
 from biopsy.session.checked_search import JournalIdentity, SearchOptions
-from biopsy.session.result_file import Resume
+from biopsy.session.files import Resume
 from support.models import chain, save
 
 

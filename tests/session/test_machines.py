@@ -17,7 +17,7 @@ from biopsy.checks.outcome import Evidence
 from biopsy.checks.task import Task
 from biopsy.checks.warm import command_check
 from biopsy.session.conditions import this_machine
-from biopsy.session.workers import Workers
+from biopsy.session.pool import Workers
 from support.machine_kinds import installed
 from support.models import chain, save
 from support.node_processes import NodeProcesses

@@ -9,7 +9,7 @@ from benchmarks.simulated_clock import SimulatedClock
 from biopsy import errors, events
 from biopsy.checks.judge import signature_of
 from biopsy.checks.outcome import Artifacts, Evidence, Outcome
-from biopsy.session.iteration import IterationFiles
+from biopsy.session.files import IterationFiles
 from biopsy.session.trial import FINAL, IDENTITY, LOOK, VALUES, Budget, BudgetSpentError
 from support.session import LIMIT, Answers, Session, trial
 
@@ -19,7 +19,7 @@ def test_no_model_is_checked_twice(session: Session) -> None:
     oracle = session.oracle(check)
     assert oracle.judge(trial("a")).outcome is Outcome.REPRODUCES
     assert oracle.judge(trial("a")).outcome is Outcome.REPRODUCES
-    assert oracle.is_known(trial("a"))
+    assert oracle.memory.conclusion(trial("a")) is not None
     assert check.asked == ["a"]
 
 

@@ -8,8 +8,7 @@ import pytest
 
 from biopsy import events
 from biopsy.checks.outcome import Evidence
-from biopsy.session.pool import Parallelism, PendingRun, Pool
-from biopsy.session.workers import Threads
+from biopsy.session.pool import Parallelism, PendingRun, Pool, Threads
 from support.session import LIMIT, Answers, Session, trial
 
 

@@ -14,9 +14,8 @@ from biopsy.checks.task import Task
 from biopsy.cli.app import main
 from biopsy.cli.demo import REDUCE
 from biopsy.processes.reading import digest_of
-from biopsy.session.cluster import Resources
 from biopsy.session.conditions import this_machine
-from biopsy.session.ray_cluster import RayWorkers
+from biopsy.session.ray_cluster import RayWorkers, Resources
 from support.machine_kinds import installed
 from support.models import chain, save
 from support.ray_nodes import MARKS, RayNodes

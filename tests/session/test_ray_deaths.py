@@ -23,8 +23,7 @@ from support.scripts import script_check
 from support.session import LIMIT
 
 pytest.importorskip("ray")
-from biopsy.session.cluster import Resources
-from biopsy.session.ray_cluster import RayWorkers
+from biopsy.session.ray_cluster import RayWorkers, Resources
 
 pytestmark = MARKS
 

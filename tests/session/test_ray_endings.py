@@ -22,8 +22,7 @@ from support.ray_processes import processes_with, seconds_until_gone
 from support.session import LIMIT
 
 pytest.importorskip("ray")
-from biopsy.session.cluster import Resources
-from biopsy.session.ray_cluster import RayWorkers
+from biopsy.session.ray_cluster import RayWorkers, Resources
 
 pytestmark = MARKS
 LIMIT_OF_CANCELLED = 2.0

@@ -12,8 +12,7 @@ from support.ray_nodes import MARKS, NODES, RayNodes
 from support.ray_processes import processes_with
 
 pytest.importorskip("ray")
-from biopsy.session.cluster import Resources
-from biopsy.session.ray_cluster import RayWorkers
+from biopsy.session.ray_cluster import RayWorkers, Resources
 
 pytestmark = MARKS
 MB = 1 << 20

@@ -10,11 +10,10 @@ import pytest
 
 from biopsy import errors
 from biopsy.checks.command import CommandCheck
-from biopsy.checks.judge import Rules
+from biopsy.checks.judge import RepeatedRun, Rules, RunTally
 from biopsy.checks.outcome import Outcome
-from biopsy.checks.repetition import RepeatedRun, RunTally
 from biopsy.checks.task import NO_CANDIDATE
-from biopsy.session.workers import repeated
+from biopsy.session.pool import repeated
 from support.node_processes import NodeProcesses
 from support.scripts import with_external_weight
 

@@ -4,7 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from biopsy.cli.debug.other_machines import resources
-from biopsy.session.cluster import Resources
+from biopsy.session.ray_cluster import Resources
 
 NUMBERS = st.integers(0, 64)
 

@@ -6,7 +6,7 @@ from typing import Any
 
 from biopsy.checks.outcome import Evidence
 from biopsy.checks.task import Task
-from biopsy.session.workers import RunsAhead
+from biopsy.session.pool import RunsAhead
 
 
 class Held:

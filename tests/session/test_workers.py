@@ -9,14 +9,14 @@ import pytest
 
 from biopsy import errors
 from biopsy.checks.outcome import Evidence
-from biopsy.checks.task import Task
-from biopsy.session.workers import OfExecutor, Threads, Workers
+from biopsy.checks.task import Inline, Task
+from biopsy.session.pool import Threads, Workers
 from support.session import LIMIT, Answers
 
 MADE: dict[str, Callable[[ThreadPoolExecutor], Workers]] = {
     "threads": lambda executor: Threads(2),
-    "in this thread": lambda executor: Threads(1, inline=True),
-    "an executor": OfExecutor,
+    "in this thread": lambda executor: Threads(1, Inline()),
+    "an executor": lambda executor: Threads(1, executor),
 }
 
 

@@ -243,8 +243,8 @@ def main() -> None:
     import onnxruntime  # noqa: F401
 
     import biopsy.checks.journal
-    import biopsy.engines.onnxrt.engine
-    import biopsy.engines.reference.engine  # noqa: F401
+    import biopsy.engines.onnxrt
+    import biopsy.engines.reference  # noqa: F401
 
     os.chdir(folder / "work")
     attack = Attack(folder, seed)

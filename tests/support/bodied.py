@@ -8,7 +8,7 @@ import onnx
 from onnx import helper, numpy_helper
 
 from biopsy.model import walk
-from biopsy.reduction.passes.editing import drop_dead_nodes
+from biopsy.reduction.passes.common import drop_dead_nodes
 from support.models import BOOL, FLOAT, INT64, info
 
 

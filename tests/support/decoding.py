@@ -2,7 +2,7 @@
 
 import pytest
 
-from biopsy.tensors.json_tensors import Base64Tensor
+from biopsy.tensors.polygraphy_json import Base64Tensor
 from biopsy.tensors.results import Array
 
 

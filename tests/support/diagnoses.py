@@ -3,20 +3,20 @@
 from pathlib import Path
 
 from biopsy.diagnosis.facts import (
-    ComparisonSeen,
+    EngineComparison,
+    FailingPiece,
     FailureReport,
-    FailureSeen,
     KnownFacts,
-    LayersSeen,
-    PieceFound,
-    PieceSearch,
-    RoundingSeen,
-    SettingsSeen,
-    SteadinessSeen,
-    SwitchSeen,
+    LayerFacts,
+    MendingSwitch,
+    ModelFailure,
+    RoundingFacts,
+    SettingFacts,
+    Steadiness,
 )
 from biopsy.diagnosis.question import DiagnosisQuestion
 from biopsy.model.index import index_bytes
+from biopsy.questions.builds.settings import change_of
 from support.models import chain
 
 TRUSTED, SUSPECT = "onnxrt:optimization=none", "onnxrt"
@@ -29,15 +29,15 @@ def question(folder: Path = Path("diagnosis")) -> DiagnosisQuestion:
     return DiagnosisQuestion(index=index, model=Path("model.onnx"), folder=folder, engines=(SUSPECT,))
 
 
-def failure(kind: str = "mismatch", stage: str = "compare") -> FailureSeen:
+def failure(kind: str = "mismatch", stage: str = "compare") -> ModelFailure:
     """A failure of ONNX Runtime beside itself without its optimizer."""
     said = FailureReport(signature=f"{stage} · {kind}", engine=SUSPECT, stage=stage, kind=kind)
-    return FailureSeen(check=CHECK, said=said, trusted=TRUSTED, suspect=SUSPECT, tolerance_ratio=100.0)
+    return ModelFailure(check=CHECK, said=said, trusted=TRUSTED, suspect=SUSPECT, tolerance_ratio=100.0)
 
 
-def piece(*nodes: str, stopped: str | None = None) -> PieceFound:
+def piece(*nodes: str, stopped: str | None = None) -> FailingPiece:
     """A chain of nodes."""
-    return PieceFound(
+    return FailingPiece(
         path="diagnosis/piece.onnx",
         inputs=None,
         nodes=nodes,
@@ -45,15 +45,15 @@ def piece(*nodes: str, stopped: str | None = None) -> PieceFound:
         kept=tuple(range(len(nodes))),
         nodes_before=10,
         signature="compare · mismatch",
-        search=PieceSearch(checks=9, seconds=1.0, stopped=stopped),
+        stopped=stopped,
     )
 
 
-def switch(*optimizers: str, mends: bool = True, verified: bool = True, text: str = "") -> SwitchSeen:
+def switch(*optimizers: str, mends: bool = True, verified: bool = True, text: str = "") -> MendingSwitch:
     """A switch of optimizers, or of another setting by its text."""
-    setting = f"disabled_optimizers={'+'.join(optimizers)}" if optimizers else text
-    return SwitchSeen(
-        text=text or f"when {' and '.join(optimizers)} is disabled",
+    setting = f"disabled_optimizers={'+'.join(optimizers)}" if optimizers else text.removeprefix("with ")
+    return MendingSwitch(
+        change=change_of(setting),
         engine=f"onnxrt:{setting}",
         optimizers=optimizers,
         verified=verified,
@@ -61,20 +61,19 @@ def switch(*optimizers: str, mends: bool = True, verified: bool = True, text: st
     )
 
 
-def settings(*switches: SwitchSeen, complete: bool = True) -> SettingsSeen:
+def settings(*switches: MendingSwitch, complete: bool = True) -> SettingFacts:
     """What came of nine settings."""
-    tried = tuple((f"threads={number}", "reproduced", "still") for number in range(9))
-    return SettingsSeen(engine=SUSPECT, tried=tried, switches=switches, complete=complete)
+    return SettingFacts(tried=9, switches=switches, complete=complete)
 
 
 def facts(**known: object) -> KnownFacts:
     """What is known of a mismatch that is more than rounding, and shows always; ``known`` replaces that."""
     usual: dict[str, object] = {
-        "compared": ComparisonSeen(engines=((TRUSTED, "9.9"), (SUSPECT, "9.9"))),
+        "compared": EngineComparison(engines=((TRUSTED, "9.9"), (SUSPECT, "9.9"))),
         "failure": failure(),
-        "rounding": RoundingSeen(verdicts=("bug",), times=1e5, wrong=(SUSPECT,), right=(TRUSTED,)),
-        "steadiness": SteadinessSeen(failed=5, runs=5),
+        "rounding": RoundingFacts(verdicts=("bug",), times=1e5, wrong=(SUSPECT,), right=(TRUSTED,)),
+        "steadiness": Steadiness(failed=5, runs=5),
         "piece": piece("Pow 'a'", "Add 'b'"),
-        "layers": LayersSeen(together=(("Pow 'a'", "Add 'b'"),), hides=True, layers=2),
+        "layers": LayerFacts(together=(("Pow 'a'", "Add 'b'"),), hides=True, layers=2),
     }
     return KnownFacts(**{**usual, **known})  # type: ignore[arg-type]

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from biopsy.checks.portable import PortableTask
 from biopsy.checks.task_host import Answer, TaskHost
-from biopsy.processes.host_folders import ContentStore
+from biopsy.processes.own_files import ContentStore
 from biopsy.session.conditions import MachineKind, this_machine
 from biopsy.session.machines import MachineLostError, OtherMachines
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import onnx
 import onnxruntime
 
-from biopsy.reduction.passes.contract import ModelPass
+from biopsy.reduction.passes.common import ModelPass
 
 Predicate = Callable[[onnx.ModelProto], bool]
 

@@ -9,7 +9,7 @@ import onnx
 import pytest
 
 from biopsy import reduce
-from biopsy.reduction.reduce import Reduction
+from biopsy.reduction.result import Reduction
 
 Predicate = Callable[[onnx.ModelProto], bool]
 

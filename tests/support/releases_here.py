@@ -43,7 +43,6 @@ class ReleasesHere:
         python.chmod(0o755)
         yield Environment(
             python=python,
-            requirements=tuple(check.requirements(release.version)),
             added=(),
             packages={"thing": release.version},
             interpreter=interpreter_of(),

@@ -12,12 +12,10 @@ from biopsy import events
 from biopsy.checks.judge import Rules
 from biopsy.checks.outcome import Check, Evidence, Outcome
 from biopsy.processes.watch import Stop
-from biopsy.session.iteration import IterationFiles, Iterations
-from biopsy.session.judging import FailureJudge
+from biopsy.session.files import IterationFiles, Iterations
 from biopsy.session.oracle import Oracle
-from biopsy.session.pool import Parallelism, Pool
-from biopsy.session.trial import Budget, BudgetMeter, KeepOther, SearchTally, Stage, Trial, keep_nothing
-from biopsy.session.workers import Workers
+from biopsy.session.pool import Parallelism, Pool, Workers
+from biopsy.session.trial import Budget, BudgetMeter, FailureJudge, KeepOther, SearchTally, Stage, Trial
 
 LIMIT = 60.0
 """Seconds until an event that must come has not come."""
@@ -105,7 +103,7 @@ class Session:
         executor: Workers | None = None,
         budget: Budget | None = None,
         files: IterationFiles | None = None,
-        keep_other: KeepOther = keep_nothing,
+        keep_other: KeepOther | None = None,
         advances: Outcome | None = Outcome.REPRODUCES,
     ) -> Oracle:
         listener, files = self.told.append, files or IterationFiles()

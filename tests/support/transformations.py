@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 from onnx import parser
 
 from biopsy import events
-from biopsy.api.arguments import fed, inputs_of
+from biopsy.api.running import fed, inputs_of
 from biopsy.model.index import index_file
 from biopsy.questions.transformations.find import find_transformation
 from biopsy.questions.transformations.findings import TransformationFindings

@@ -14,7 +14,7 @@ import pytest
 
 from biopsy.cli.app import main
 from biopsy.engines import registry
-from biopsy.engines.trt.execution import gpu_names
+from biopsy.engines.trt_execution import gpu_names
 from support import polygraphy_models
 from support.command_line import BIN
 

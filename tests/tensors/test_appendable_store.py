@@ -18,8 +18,8 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
 from biopsy import errors
-from biopsy.tensors.appendable_store import AppendableStore, Place, results_of
 from biopsy.tensors.files import read_results, write_results
+from biopsy.tensors.recording import AppendableStore, Place, results_of
 from biopsy.tensors.results import Array, RunnerResult, same_values
 
 IDENTITY = {"model": "a", "inputs": "b"}
@@ -146,7 +146,7 @@ def test_a_journal_that_was_cut_short_loses_its_last_line_only(tmp_path: Path, t
 def test_a_process_that_is_killed_loses_no_batch(tmp_path: Path) -> None:
     code = (
         "import numpy as np, os, signal; from pathlib import Path;"
-        "from biopsy.tensors.appendable_store import AppendableStore;"
+        "from biopsy.tensors.recording import AppendableStore;"
         f"file = AppendableStore(Path('f.safetensors'), {IDENTITY!r}, {PLACES!r});"
         "file.append((0, 0, 'a'), np.full(5, 1.0)); file.commit(); file.append((0, 0, 'b'), np.ones(10**6));"
         "os.kill(os.getpid(), signal.SIGKILL)"

@@ -10,9 +10,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from biopsy import errors
-from biopsy.tensors import json_tensors
+from biopsy.tensors import polygraphy_json
 from biopsy.tensors.container import SteadyFile
-from biopsy.tensors.json_tensors import LONG, Skeleton, skeleton_of
+from biopsy.tensors.polygraphy_json import LONG, Skeleton, skeleton_of
 
 TEXT = "A" * LONG
 
@@ -131,7 +131,7 @@ def test_the_completed_skeleton_is_the_tree_of_the_whole_file_or_both_are_no_jso
     except ValueError:
         expected = ValueError
     with TemporaryDirectory() as folder, pytest.MonkeyPatch.context() as patch:
-        patch.setattr(json_tensors, "_PIECE", piece)
+        patch.setattr(polygraphy_json, "_PIECE", piece)
         try:
             found = completed(skeleton(Path(folder) / "f", bytes(data)))
         except (errors.DataError, ValueError):

@@ -15,7 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from biopsy import errors
-from biopsy.tensors import json_tensors
+from biopsy.tensors import polygraphy_json
 from biopsy.tensors.files import merge_feeds, read_feeds, read_results, write_feeds, write_results
 from biopsy.tensors.results import Array, Feed, Iteration, RunnerResult, TensorForm, form_of
 from support.decoding import decoded_from_now_on
@@ -127,7 +127,7 @@ def test_a_damaged_tensor_is_told_with_file_iteration_and_name(
 
 
 def test_more_values_than_the_shape_has_are_damage(tmp_path: Path) -> None:
-    header, data = json_tensors.npz.encode(BIG)
+    header, data = polygraphy_json.npz.encode(BIG)
     text = base64.b64encode(header + bytes(data) + bytes(4)).decode()
     (tmp_path / "f.json").write_text(json.dumps({"x": {"array": text, "polygraphy_class": "ndarray"}}))
     (feed,) = read_feeds(tmp_path / "f.json")
@@ -183,11 +183,11 @@ FEEDS = st.lists(st.dictionaries(st.text(max_size=5) | st.just("array"), ARRAYS,
 @pytest.fixture
 def short_texts(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Even short texts are left in the file, and read in small pieces."""
-    monkeypatch.setattr(json_tensors, "LONG", 8)
-    monkeypatch.setattr(json_tensors, "_PIECE", 100)
-    monkeypatch.setattr(json_tensors.npz, "_PIECE", 10)
-    monkeypatch.setattr(json_tensors.npz, "_BEGINNING", 140)
-    monkeypatch.setattr(json_tensors, "_SKELETON_PIECE", 16)
+    monkeypatch.setattr(polygraphy_json, "LONG", 8)
+    monkeypatch.setattr(polygraphy_json, "_PIECE", 100)
+    monkeypatch.setattr(polygraphy_json.npz, "_PIECE", 10)
+    monkeypatch.setattr(polygraphy_json.npz, "_BEGINNING", 140)
+    monkeypatch.setattr(polygraphy_json, "_SKELETON_PIECE", 16)
     return None
 
 

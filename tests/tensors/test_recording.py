@@ -16,8 +16,17 @@ from biopsy import errors
 from biopsy.engines.base import ModelInput
 from biopsy.engines.registry import create
 from biopsy.model.extract import mark_outputs
-from biopsy.tensors.appendable_store import AppendableStore, results_of
-from biopsy.tensors.recording import Batch, Disagreement, Request, plan, record, tensor_sizes, with_shapes_as_outputs
+from biopsy.tensors.recording import (
+    AppendableStore,
+    Batch,
+    Disagreement,
+    Request,
+    plan,
+    record,
+    results_of,
+    tensor_sizes,
+    with_shapes_as_outputs,
+)
 from biopsy.tensors.results import Array, Feed
 from support.models import info, model
 

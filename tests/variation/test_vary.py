@@ -13,8 +13,8 @@ from biopsy import errors
 from biopsy.checks.outcome import InteractiveCheck
 from biopsy.model.index import index_file
 from biopsy.questions.variation.vary import VariationJob, vary
+from biopsy.session.files import Resume
 from biopsy.session.pool import Parallelism
-from biopsy.session.result_file import Resume
 from support.varied_models import Varier, attribute, found_of, sizes_of, softmax, weight_of
 
 AXIS, CHANNELS, ALPHA = "axis of Softmax", "size of axis 1 of x", "alpha of LeakyRelu"

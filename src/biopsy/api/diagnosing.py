@@ -8,26 +8,26 @@ from pathlib import Path
 from typing import Literal, get_args
 
 from biopsy import errors, events
-from biopsy.api.arguments import (
+from biopsy.api.engine_questions import template_of
+from biopsy.api.running import (
     Folder,
     GivenInputs,
     GivenRanges,
     Model,
+    asked_of_outputs,
     fed,
     inputs_of,
     model_file,
     options_of,
     require_check,
     require_choice,
-    require_command,
     require_names,
     require_own_files,
     require_seconds,
     require_whole,
     rules_of,
-    template_of,
+    tolerance_words,
 )
-from biopsy.api.running import asked_of_outputs, tolerance_words
 from biopsy.checks.command import CommandCheck
 from biopsy.checks.judge import Rules
 from biopsy.comparison.tolerance import DEFAULT_TOLERANCE
@@ -110,7 +110,7 @@ def diagnose(
     require_seconds(max_time=max_time)
     require_whole(iterations=iterations, jobs=jobs)
     if check is not None:
-        require_command(check)
+        require_check(check, is_command=True)
     specs = () if check is not None else (engines,) if isinstance(engines, str) else tuple(engines)
     for spec in specs:
         create(spec)
@@ -130,7 +130,7 @@ def diagnose(
                 samples=Samples(inputs=wanted, made_up=False) if check is not None else settled(index, wanted, place),
                 judging=Judging(
                     judge=Judge(*asked_of_outputs(atol, rtol, "elemwise")),
-                    limits=(*tolerance_words("--atol", atol), *tolerance_words("--rtol", rtol)),
+                    limits=tolerance_words(atol=atol, rtol=rtol),
                     rules=rules_of(rules),
                 ),
                 weights_folder=None if folder is None else weights,
@@ -228,7 +228,7 @@ def workaround(
     if not kinds:
         raise errors.UsageError("kinds=(): nothing would be tried")
     if check is not None:
-        require_command(check)
+        require_check(check, is_command=True)
     for spec in filter(None, (engine, reference)):
         create(spec)
     if output is not None:
@@ -237,11 +237,10 @@ def workaround(
     with model_file(model, folder) as (path, weights), temporary_folder("biopsy-") as scratch:
         index = index_file(path, weights)
         samples = fed(index.fed_types(), wanted)
-        limits = (*tolerance_words("--atol", atol), *tolerance_words("--rtol", rtol))
         question = WorkaroundQuestion(
             index=index,
             model=path,
-            template=_template(check, engine, reference, samples, scratch, limits),
+            template=_template(check, engine, reference, samples, scratch, tolerance_words(atol=atol, rtol=rtol)),
             right=WhatIsRight(
                 samples=samples,
                 drawn=wanted,
@@ -274,10 +273,9 @@ def _template(
     if check is not None:
         return template_of(check, spec)
     right = reference or next(one for one in PLAIN if parse_spec(one) != spec)
-    loaded: list[str] = []
+    words = ["biopsy", "run", "{}", "--engine", right, "--engine", "{engine}"]
     if samples and samples[0]:
         feeds = scratch / "inputs.safetensors"
         write_feeds(feeds, samples)
-        loaded = ["--load-inputs", str(feeds)]
-    words = ["biopsy", "run", "{}", "--engine", right, "--engine", "{engine}", *loaded]
+        words += ["--load-inputs", str(feeds)]
     return CheckTemplate((*words, *limits), spec, is_own_run=True)

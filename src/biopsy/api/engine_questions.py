@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import functools
+import warnings
+from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Literal
 
 from biopsy import errors, events
-from biopsy.api.arguments import (
+from biopsy.api.running import (
     Folder,
     Model,
     index_of,
@@ -19,7 +21,6 @@ from biopsy.api.arguments import (
     require_seconds,
     require_whole,
     rules_of,
-    template_of,
 )
 from biopsy.checks.command_line import OwnRun, parse
 from biopsy.checks.judge import Rules
@@ -45,7 +46,6 @@ from biopsy.questions.builds.flags import Flags, find_switches
 from biopsy.questions.builds.settings import (
     CheckTemplate,
     SettingChange,
-    VariedSetting,
     parse_variation,
     require_possible,
     separate_checks,
@@ -92,11 +92,31 @@ def flags(
     require_seconds(check_timeout=check_timeout)
     create(engine)
     template = template_of(check, parse_spec(engine))
-    asked = rules_of(rules)
+    given = rules_of(rules)
     with model_file(model, folder) as (path, weights):
         ModelInput(read_bytes(path), weights, path)  # checks what it names
         with closing(varied_check(template, str(path), check_timeout)) as varied:
-            return find_switches(varied, path, asked, listener, weights, executor)
+            return find_switches(varied, path, given, listener, weights, executor)
+
+
+def template_of(check: Sequence[str], spec: EngineSpec) -> CheckTemplate:
+    """The words of a check, with ``{engine}`` or ``{settings}`` where the engine belongs.
+
+    Raises UsageError for a ``biopsy run`` without either: its settings would never change. Any other command may read
+    them from its environment, which a warning says.
+    """
+    command = parse(check)
+    template = CheckTemplate(command.words, spec, is_own_run=isinstance(command, OwnRun))
+    if template.names_settings:
+        return template
+    if template.is_own_run:
+        raise errors.UsageError(
+            f"check={list(check)!r}: its engine would keep its settings, for nothing in it says where they belong",
+            next_steps=["write {engine} in its place: ['biopsy', 'run', '{}', '--engine', '{engine}', ...]"],
+        )
+    told = "the check has no {engine} and no {settings}: it must read BIOPSY_ENGINE from its environment"
+    warnings.warn(told, UserWarning, stacklevel=3)
+    return template
 
 
 BuildCheck = Callable[[Path, str], object]
@@ -139,7 +159,16 @@ def build(
     require_seconds(build_timeout=build_timeout, check_timeout=check_timeout)
     spec = parse_spec(engine)
     create(spec)
-    variations = _variations(vary or {}, spec)
+    variations = []
+    for key, values in (vary or {}).items():
+        if isinstance(values, str):
+            raise errors.UsageError(
+                f"vary={{{key!r}: {values!r}}}: its values are a list", next_steps=[f"[{values!r}]"]
+            )
+        texts = [str(value).lower() if isinstance(value, bool) else str(value) for value in values]
+        words = ",".join(text.replace(",", "\\,") for text in texts)
+        variations.append(parse_variation(f"{key}={words}", spec.name))
+    require_possible(spec, variations)
     if check is not None:
         require_check(check)
         if executor is not None and callable(check):
@@ -160,8 +189,7 @@ def build(
         with _runs(plan, check, check_timeout, executor, listener) as runs:
             tally = BuildTally(plan=plan)
             with closing(build_repeatedly(runs, tally, listener)) as builds:
-                for _ in builds:  # each is counted when it is over
-                    pass
+                deque(builds, 0)  # each is counted when it is over
             return tally.findings()
 
 
@@ -187,38 +215,17 @@ def _runs(
                 f"vary: {names[0]} may have no effect on a function, since this process has read it already",
                 next_steps=["check=['python', 'check.py', '{}', '{engine}']"],
             )
-        yield BuildsHere(plan, lambda change: _function_check(plan, check, change), listener)
+
+        def with_engine(change: SettingChange) -> FunctionCheck:
+            spec = CheckTemplate((), plan.spec).changed(change).text
+            # Where building alone is checked, the check is never called.
+            called = functools.wraps(check or bool)(lambda path: check is not None and check(path, spec))
+            return FunctionCheck(called, as_proto=False)
+
+        yield BuildsHere(plan, with_engine, listener)
     else:
         with closing(varied_check(template_of(check, plan.spec), "{}", timeout)) as varied:
             yield BuildsHere(plan, varied.with_change, listener)
-
-
-def _variations(vary: Mapping[str, Sequence[object]], spec: EngineSpec) -> list[VariedSetting]:
-    """What varies. Raises UsageError for text in place of a list, and for what the engine does not take."""
-    found = []
-    for key, values in vary.items():
-        if isinstance(values, str):
-            raise errors.UsageError(
-                f"vary={{{key!r}: {values!r}}}: its values are a list", next_steps=[f"[{values!r}]"]
-            )
-        texts = [str(value).lower() if isinstance(value, bool) else str(value) for value in values]
-        found.append(
-            parse_variation(f"{key}={','.join(text.replace(',', chr(92) + ',') for text in texts)}", spec.name)
-        )
-    require_possible(spec, found)
-    return found
-
-
-def _function_check(plan: BuildPlan, check: BuildCheck | None, change: SettingChange) -> FunctionCheck:
-    spec = CheckTemplate((), plan.spec).changed(change).text
-    if check is None:  # building alone is checked, so it is never called
-        return FunctionCheck(lambda path: False, as_proto=False)
-
-    @functools.wraps(check)
-    def with_engine(path: Path) -> object:
-        return check(path, spec)
-
-    return FunctionCheck(with_engine, as_proto=False)
 
 
 def releases(
@@ -266,11 +273,27 @@ def releases(
     require_seconds(check_timeout=check_timeout)
     require_whole(jobs=jobs)
     asked = NamedReleases(good=good, bad=bad, versions=versions)
-    made = _check(package, check, engine, requirements_of(package, beside), python)
-    span = span_of(package, releases_of(package, python=made.python), asked)
+    command = parse(check)
+    is_own_run = isinstance(command, OwnRun)
+    if is_own_run and not has_place(command.words):
+        raise errors.UsageError(
+            f"check={list(check)!r}: nothing in it says where the release belongs",
+            next_steps=["write {engine} in its place: ['biopsy', 'run', '{}', '--engine', '{engine}', ...]"],
+        )
+    named = engine_of(package)
+    release_check = ReleaseCheck(
+        package=package,
+        words=command.words,
+        spec=parse_spec(engine) if engine else EngineSpec(named) if named else None,
+        is_own_run=is_own_run,
+        beside=requirements_of(package, beside),
+        python=interpreter_of(python),
+        python_text=python,
+    )
+    span = span_of(package, releases_of(package, python=release_check.python), asked)
     with model_file(model, folder) as (path, weights):
         question = ReleaseQuestion(
-            check=made,
+            check=release_check,
             model=path,
             rules=rules_of(rules),
             weights=weights,
@@ -283,25 +306,3 @@ def releases(
         require_weights_beside(path, weights)
         with closing(RunsElsewhere(executor, executor.room, listener)) as runs:
             return ReleaseSearch(question, span, listener, options, runs=runs).run()
-
-
-def _check(
-    package: str, check: Sequence[str], engine: str | None, beside: tuple[str, ...], python: str | None
-) -> ReleaseCheck:
-    command = parse(check)
-    is_own_run = isinstance(command, OwnRun)
-    if is_own_run and not has_place(command.words):
-        raise errors.UsageError(
-            f"check={list(check)!r}: nothing in it says where the release belongs",
-            next_steps=["write {engine} in its place: ['biopsy', 'run', '{}', '--engine', '{engine}', ...]"],
-        )
-    named = engine_of(package)
-    return ReleaseCheck(
-        package=package,
-        words=command.words,
-        spec=parse_spec(engine) if engine else EngineSpec(named) if named else None,
-        is_own_run=is_own_run,
-        beside=beside,
-        python=interpreter_of(python),
-        python_text=python,
-    )

@@ -10,12 +10,14 @@ from pathlib import Path
 from typing import Literal, get_args
 
 from biopsy import errors, events
-from biopsy.api.arguments import (
+from biopsy.api.reducing import searching
+from biopsy.api.running import (
     Folder,
     Function,
     GivenInputs,
     GivenRanges,
     Model,
+    asked_of_outputs,
     fed,
     feeds_of,
     index_of,
@@ -28,15 +30,13 @@ from biopsy.api.arguments import (
     require_own_files,
     require_seconds,
     require_whole,
-    searching,
     tolerances_by_name,
 )
-from biopsy.api.running import asked_of_outputs
 from biopsy.checks.judge import Rules
 from biopsy.comparison.tolerance import DEFAULT_TOLERANCE, Stat, Tolerances
 from biopsy.engines.registry import PLAIN, create
-from biopsy.engines.runner import Inputs, casts_told, in_declared_types, wider_sample
-from biopsy.model.index import ModelIndex, index_file
+from biopsy.engines.runner import casts_told, in_declared_types, wider_sample
+from biopsy.model.index import index_file
 from biopsy.processes.cleanup import temporary_folder
 from biopsy.processes.watch import Limits
 from biopsy.questions.layers.examination import Examination
@@ -57,7 +57,7 @@ from biopsy.questions.transformations.question import (
     parse_tool,
     tool_python,
 )
-from biopsy.session.flakiness import Repeating
+from biopsy.session.checked_search import Repeating
 from biopsy.session.pool import Parallelism
 from biopsy.session.trial import Budget
 
@@ -236,17 +236,32 @@ def transform(
     tool = parse_tool(by)
     wanted = inputs_of(inputs, iterations, seed, val_range, shapes)
     require_names("packages", packages, "a list")
-    needed = ToolPackages(packages=tuple(packages), python=python)
+    needed, given = ToolPackages(packages=tuple(packages), python=python), {"atol": atol, "rtol": rtol}
     with model_file(model, folder) as (path, weights):
         index = index_file(path, weights)
         if index.has_external_data and weights.resolve() != path.parent.resolve():
             raise errors.UsageError(f"a tool looks for the weights of {path} beside it, not in {weights}")
+        decides: CommandQuestion | SameEngine
+        if check is not None:
+            require_check(check, is_command=True)
+            decides = CommandQuestion(words=tuple(check))
+        else:
+            create(engine)
+            kinds = index.fed_types()
+            limits = ({} if value is None else tolerances_by_name(name, value) for name, value in given.items())
+            decides = SameEngine(
+                feeds=lambda: fed(kinds, wanted),
+                wider=lambda: wider_sample(index, kinds, wanted),
+                engine=engine,
+                tolerances=Tolerances(*limits),
+                is_told=atol is not None or rtol is not None,
+            )
         with tool_python(tool, needed, listener) as interpreter:
             question = TransformationQuestion(
                 index=index,
                 tool=tool,
                 python=interpreter,
-                decides=_command(check) if check is not None else _engine(engine, index, wanted, atol, rtol),
+                decides=decides,
                 passes=None if passes is None else tuple(passes),
                 control=None if control is None else parse_tool(control),
                 output=None if output is None else Path(output),
@@ -255,32 +270,3 @@ def transform(
                 limits=Limits(seconds=tool_timeout),
             )
             return find_transformation(question, listener)
-
-
-def _command(check: Sequence[str]) -> CommandQuestion:
-    if callable(check):
-        raise errors.UsageError("check is a function: it is a command as a list of words, for it runs elsewhere")
-    require_check(check)
-    return CommandQuestion(words=tuple(check))
-
-
-def _engine(
-    engine: str,
-    index: ModelIndex,
-    wanted: Inputs,
-    atol: float | Mapping[str, float] | None,
-    rtol: float | Mapping[str, float] | None,
-) -> SameEngine:
-    create(engine)
-
-    kinds = index.fed_types()
-    return SameEngine(
-        feeds=lambda: fed(kinds, wanted),
-        wider=lambda: wider_sample(index, kinds, wanted),
-        engine=engine,
-        tolerances=Tolerances(
-            {} if atol is None else tolerances_by_name("atol", atol),
-            {} if rtol is None else tolerances_by_name("rtol", rtol),
-        ),
-        is_told=atol is not None or rtol is not None,
-    )

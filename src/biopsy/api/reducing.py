@@ -4,16 +4,16 @@ what may vary in it.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import wait
+from contextlib import closing, contextmanager
 from dataclasses import replace
 from os import PathLike
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Literal, get_args
 
 from biopsy import errors, events
-from biopsy.api.arguments import (
+from biopsy.api.running import (
     Folder,
     Function,
     GivenInputs,
@@ -25,24 +25,29 @@ from biopsy.api.arguments import (
     require_choice,
     require_names,
     require_own_files,
+    require_seconds,
     require_shapes,
-    searching,
+    require_whole,
+    rules_of,
 )
 from biopsy.checks.command_line import NO_WORDS, parse
 from biopsy.checks.judge import Rules
+from biopsy.checks.outcome import Check, FunctionCheck
+from biopsy.checks.warm import command_check
 from biopsy.engines.runner import Inputs
+from biopsy.processes.cleanup import temporary_folder
 from biopsy.questions.variation.result import Variation
 from biopsy.questions.variation.vary import USUAL_BUDGET, VariationJob
 from biopsy.questions.variation.vary import vary as found_out
-from biopsy.reduction.job import Border, RecordingOptions, ReductionJob, run_job
-from biopsy.reduction.problem import Cut
+from biopsy.reduction.problem import Border, Cut
+from biopsy.reduction.reduce import RecordingOptions, ReductionJob, run_job
 from biopsy.reduction.result import Reduction, Target
 from biopsy.reduction.schedule import Mode, Passes
 from biopsy.reduction.values import Values
-from biopsy.session.cluster import Resources
-from biopsy.session.flakiness import Repeating
+from biopsy.session.checked_search import Repeating, SearchOptions, digest_of_feeds
+from biopsy.session.files import Resume
 from biopsy.session.pool import Parallelism
-from biopsy.session.ray_cluster import RayWorkers
+from biopsy.session.ray_cluster import RayWorkers, Resources
 from biopsy.session.trial import Budget
 from biopsy.tensors.results import Feed
 
@@ -134,6 +139,49 @@ def reduce(
         return run_job(index_of(model), made, job, listener)
 
 
+@contextmanager
+def searching(
+    check: Function | Sequence[str],
+    takes: Literal["path", "model"],
+    search: str,
+    *,
+    rules: Rules | None,
+    repeating: Repeating | None,
+    budget: Budget | None,
+    parallelism: Parallelism | None,
+    journal: str | PathLike[str] | None,
+    inputs: Sequence[Feed] | None,
+) -> Iterator[tuple[SearchOptions, Check]]:
+    """The options of a search as a caller gave them, None where nothing was said, and its check.
+
+    ``search`` is what a person calls it. Raises UsageError for what cannot be used.
+    """
+    repeats = options_of("repeating", repeating, Repeating)
+    limits = options_of("budget", budget, Budget)
+    at_once = options_of("parallelism", parallelism, Parallelism)
+    require_whole(jobs=at_once.jobs, repeat=repeats.repeat, checks=limits.checks)
+    require_seconds(seconds=limits.seconds)
+    if not 0 < repeats.confidence < 1:
+        raise errors.UsageError(f"confidence={repeats.confidence!r}: it is above 0 and below 1")
+    about = {} if journal is None else {"inputs": digest_of_feeds(inputs or ())}
+    with temporary_folder("biopsy-") as place:
+        candidate = place / "candidate.onnx"
+        options = SearchOptions(
+            rules=rules_of(rules),
+            candidate=candidate,
+            parallelism=at_once,
+            budget=limits,
+            repeating=repeats,
+            resume=Resume(journal=None if journal is None else Path(journal), about=about, search=search),
+        )
+        if callable(check):
+            made: Check = FunctionCheck(check, as_proto=takes == "model")
+        else:
+            made = command_check(check, str(candidate), jobs=at_once.jobs)
+        with closing(made):
+            yield options, made
+
+
 class RayExecutor(RayWorkers):
     """Runs the checks of searches on a Ray cluster, one search after the other: an ``executor`` of ``Parallelism``.
 
@@ -184,9 +232,7 @@ class RayExecutor(RayWorkers):
     def __enter__(self) -> RayExecutor:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    def __exit__(self, *exception: object) -> None:
         self.shutdown()
 
 

@@ -12,7 +12,7 @@ import threading
 import time
 from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import TypeAlias
 
@@ -21,8 +21,7 @@ from biopsy.checks import verdict
 from biopsy.checks.command_line import CommandLine, OwnCommand, OwnInspect, OwnRun, parse
 from biopsy.checks.judge import status_text
 from biopsy.checks.outcome import Check, Evidence
-from biopsy.checks.own_program import NAME, NO_SETTINGS, SETTINGS_VARIABLE, start_words
-from biopsy.checks.words import as_word, names_undone
+from biopsy.checks.words import NAME, NO_SETTINGS, SETTINGS_VARIABLE, as_word, names_undone, start_words
 from biopsy.processes import cleanup, process
 from biopsy.processes.forks import START_VARIABLE
 from biopsy.processes.reading import open_plain, similar_files
@@ -70,6 +69,9 @@ class CommandCheck(Check):
         if not words:
             raise errors.UsageError("--check needs a command", next_steps=["--check biopsy run {} --onnxrt"])
         self.command = parse(words)
+        self.words = self.command.words  # as they were typed
+        self.sees_values = not isinstance(self.command, OwnInspect)
+        self.names_candidate = self.command.names_candidate(default_name)
         self.default_name = default_name
         self.timeout = timeout
         self.memory = memory
@@ -83,21 +85,6 @@ class CommandCheck(Check):
     def given(self) -> tuple[Sequence[str], str, float | None, int | None]:
         """What makes another check of the same command, with the limits of now."""
         return self.words, self.default_name, self.timeout, self.memory
-
-    @property
-    def words(self) -> tuple[str, ...]:
-        """The words as they were typed."""
-        return self.command.words
-
-    @property
-    def sees_values(self) -> bool:
-        """Whether the command may depend on what the candidate computes."""
-        return not isinstance(self.command, OwnInspect)
-
-    @property
-    def names_candidate(self) -> bool:
-        """Whether the command says where the candidate's path goes; if not, it knows the default name by itself."""
-        return self.command.names_candidate(self.default_name)
 
     def names_file(self, path: Path) -> bool:
         """Whether the command says where a file stands, in each place that speaks of it."""
@@ -188,6 +175,13 @@ class CommandCheck(Check):
                 started = time.monotonic()
                 ended = process.run_marked(f"{VERDICT_VARIABLE}={folder}/", lambda: run(words, told, stop))
                 seconds = time.monotonic() - started
+                check = self._original or self
+                is_ours = isinstance(self.command, OwnCommand)  # an interpreter of another release ends a moment after
+                remark = ""
+                if ended.left and ended.cause == "itself" and not (is_ours or check._has_remarked):
+                    check._has_remarked = True
+                    left = f"left {count(ended.left, 'process', 'processes')} in the background, which ended with it"
+                    remark = f"checks     a check {left}: --keep-processes keeps them"
                 said = _verdict(verdict_of(told, ended), ended, self.command)
                 return Evidence(
                     status=ended.status,
@@ -198,7 +192,7 @@ class CommandCheck(Check):
                     out_of_memory=ended.cause == "memory",
                     candidate=str(candidate),
                     scripts=self.command.user_scripts(candidate, self.default_name),
-                    remark=self._remark_on(ended),
+                    remark=remark,
                 )
         except StillRunningError as error:
             raise errors.CheckError(f"the check (process {error.pid}) does not end, not even by SIGKILL") from error
@@ -207,16 +201,6 @@ class CommandCheck(Check):
                 f"the check could not be run: {error.strerror or error}"
                 + (f" ({error.filename})" if error.filename else ""),
             ) from error
-
-    def _remark_on(self, ended: Ended) -> str:
-        """What is to be said, once, of processes that a command of the user's has left in the background."""
-        check = self._original or self
-        is_ours = isinstance(self.command, OwnCommand)  # an interpreter of another release ends a moment after it
-        if ended.left == 0 or ended.cause != "itself" or is_ours or check._has_remarked:
-            return ""
-        check._has_remarked = True
-        left = count(ended.left, "process", "processes")
-        return f"checks     a check left {left} in the background, which ended with it: --keep-processes keeps them"
 
     def _run(self, words: list[str], told: Path, stop: Stop | None) -> Ended:
         command = [*start_words(words[0]), *words[1:]]
@@ -244,19 +228,16 @@ def _verdict(said: verdict.VerdictFile, ended: Ended, command: CommandLine) -> v
     if not isinstance(command, OwnCommand) or ended.cause == "stop":
         return verdict.believed(said, ended.status)
     if not said.has_looked and (ended.status != 0 or isinstance(command, OwnRun)):
-        return verdict.VerdictFile(outcome="infrastructure", kind="NeverLooked", message=_never_looked(ended, command))
+        causes = {"time": "no answer in time", "memory": "more memory than --check-memory allows"}
+        reason = causes.get(ended.cause) or status_text(ended.status)
+        is_ours = command.program == NAME
+        other = "" if is_ours else "; if it is an older biopsy, or no biopsy, call it in a script of your own"
+        message = f"the check ended before it looked at the model ({reason}){other}{last_words(ended.output)}"
+        return verdict.VerdictFile(outcome="infrastructure", kind="NeverLooked", message=message)
     if not said.outcome and ended.cause == "itself" and ended.status in _NOTHING_CONCLUDED:
         reason = f"the check concluded nothing ({status_text(ended.status)}){last_words(ended.output)}"
         return verdict.VerdictFile(outcome="infrastructure", kind="NothingConcluded", message=reason)
     return verdict.believed(said, ended.status)
-
-
-def _never_looked(ended: Ended, command: CommandLine) -> str:
-    causes = {"time": "no answer in time", "memory": "more memory than --check-memory allows"}
-    reason = causes.get(ended.cause) or status_text(ended.status)
-    is_ours = command.program == NAME
-    other = "" if is_ours else "; if it is an older biopsy, or no biopsy, call it in a script of your own"
-    return f"the check ended before it looked at the model ({reason}){other}{last_words(ended.output)}"
 
 
 def last_words(output: bytes) -> str:
@@ -270,32 +251,11 @@ def last_words(output: bytes) -> str:
 _LONGEST_FIRST_LINE = 256  # bytes, as much as Linux reads of it
 
 
-def _is_nowhere(word: str) -> bool:
-    """Whether no folder of the PATH is seen to have a program of this name.
+def _script(word: str) -> tuple[Path, str] | None:
+    """The text file that a word has run, and the interpreter that its first line names, "" if that is no ``#!`` line.
 
-    One folder there that may not be searched is what the system then tells of, as of a file without permission.
+    None if it is a program, or may not be looked at.
     """
-    if "/" in word:
-        return False
-    folders = os.environ.get("PATH", os.defpath).split(os.pathsep)
-    return not any(os.path.isfile(os.path.join(folder, word)) for folder in folders)  # noqa: PTH113, PTH118 -- any word
-
-
-@dataclass(frozen=True)
-class _Script:
-    """A text file that is to be run: ``interpreter`` is what its first line names, "" if that is no ``#!`` line."""
-
-    path: Path
-    interpreter: str
-
-    @property
-    def reader(self) -> str:
-        """What can read it by its name."""
-        return "python" if self.path.suffix == ".py" else "bash"
-
-
-def _script(word: str) -> _Script | None:
-    """The script that a word names; None if it is a program, or may not be looked at."""
     path = Path(word) if "/" in word else Path(shutil.which(word) or word)
     if not ("/" in word or path.is_absolute()):
         return None  # the system looks only in the folders of the PATH
@@ -308,24 +268,18 @@ def _script(word: str) -> _Script | None:
         return None
     first = begin.partition(b"\n")[0]
     named = first[2:].strip(b" \t").replace(b"\t", b" ").split(b" ")[0] if first.startswith(b"#!") else b""
-    return _Script(path, named.decode("utf-8", "surrogateescape"))
-
-
-def _wants_interpreter(error: Exception) -> bool:
-    return isinstance(error, PermissionError) or (isinstance(error, OSError) and error.errno == errno.ENOEXEC)
+    return path, named.decode("utf-8", "surrogateescape")
 
 
 def _no_program(word: str, given: Sequence[str]) -> tuple[str, list[str]]:
     """What is said where no program is called ``word``, and what to type: the user gave the words ``given``."""
     if len(word.split()) > 1:
         reason = f"there is no program '{printable(given[0])}': quotes make one word of a command"
-        for_a_shell = f"for a shell: --check {line_of(['bash', '-c', given[0], *given[1:]])}"
+        for_a_shell = f"--check {line_of(['bash', '-c', given[0], *given[1:]])}"
         if _SHELL.search(given[0]):
-            return reason, [for_a_shell.removeprefix("for a shell: ")]
-        return reason, [
-            f"remove the quotes: --check {' '.join([given[0], *(line_of([one]) for one in given[1:])])}",
-            for_a_shell,
-        ]
+            return reason, [for_a_shell]
+        without_quotes = f"remove the quotes: --check {' '.join([given[0], *(line_of([one]) for one in given[1:])])}"
+        return reason, [without_quotes, f"for a shell: {for_a_shell}"]
     reason = f"there is no program '{printable(word)}'"
     if "/" not in word:
         if Path(word).exists():
@@ -342,18 +296,21 @@ _SHELL = re.compile(r"[|&;<>$`*?]")
 def cannot_start(words: Sequence[str], error: Exception, given: Sequence[str]) -> errors.CheckError:
     """Why the system could not start ``words``, made of what the user has ``given`` as the check."""
     steps = []
-    script = _script(words[0])
-    interpreter = script.interpreter if script is not None else ""
-    if script is not None and not interpreter and _wants_interpreter(error):
+    path, interpreter = _script(words[0]) or (None, "")
+    # One folder of the PATH that may not be searched is what the system tells of, as of a file without permission.
+    folders = os.environ.get("PATH", os.defpath).split(os.pathsep)
+    places = [os.path.join(folder, words[0]) for folder in folders]  # noqa: PTH118 -- any word
+    is_nowhere = "/" not in words[0] and not any(map(os.path.isfile, places))
+    wants_interpreter = isinstance(error, PermissionError) or getattr(error, "errno", None) == errno.ENOEXEC
+    if path is not None and not interpreter and wants_interpreter:
         reason = f"'{printable(words[0])}' has no #! line, so no program can read it"
-        steps = [f"--check {line_of([script.reader, *given])}"]
-    elif interpreter and isinstance(error, FileNotFoundError):
+        steps = [f"--check {line_of(['python' if path.suffix == '.py' else 'bash', *given])}"]
+    elif path is not None and interpreter and isinstance(error, FileNotFoundError):
         ends = " (Windows line ends)" if interpreter.endswith("\r") else ""
         reason = f"the first line of '{printable(words[0])}' names '{printable(interpreter)}', which is not there{ends}"
-        if ends and script is not None:
-            mended = line_of(["sed", "-i", r"s/\r$//", as_word(script.path)])
-            steps = [f"{mended}    takes them away"]
-    elif isinstance(error, FileNotFoundError) or (isinstance(error, OSError) and _is_nowhere(words[0])):
+        if ends:
+            steps = [line_of(["sed", "-i", r"s/\r$//", as_word(path)]) + "    takes them away"]
+    elif isinstance(error, FileNotFoundError) or (isinstance(error, OSError) and is_nowhere):
         reason, steps = _no_program(words[0], given)
     elif isinstance(error, PermissionError):
         reason = f"'{printable(words[0])}' may not be executed"

@@ -12,16 +12,18 @@ from functools import cached_property, lru_cache
 from itertools import chain
 from pathlib import Path
 
-from biopsy.checks.own_program import is_own_program, is_this_installation, split_leading
 from biopsy.checks.words import (
     as_word,
     existing,
     files_named,
     files_of_user,
     is_named,
+    is_own_program,
+    is_this_installation,
     modules_beside,
     names_path,
     paths_in,
+    split_leading,
     with_files,
 )
 
@@ -134,15 +136,8 @@ class OwnInspect(OwnCommand):
         options = " ".join(self.words[2:]).replace("=", " ")
         return self.words[2:3] == ("model",) and not any(word in f" {options} " for word in _SHOWING_NODES)
 
-    @property
-    def compares_recorded(self) -> bool:
-        """Never."""
-        return False
-
-    @property
-    def has_golden_values(self) -> bool:
-        """Never."""
-        return False
+    compares_recorded = False
+    has_golden_values = False
 
 
 @dataclass(frozen=True)
@@ -169,12 +164,12 @@ class OwnRun(OwnCommand):
     @property
     def input_files(self) -> list[Path]:
         """Files of inputs that it loads."""
-        return [Path(value) for value in self._values(LOAD_INPUTS)]
+        return self._files(LOAD_INPUTS)
 
     @property
     def golden_files(self) -> list[Path]:
         """Files of golden values that it compares with."""
-        return [Path(value) for value in self._values(LOAD_OUTPUTS)]
+        return self._files(LOAD_OUTPUTS)
 
     @cached_property
     def engine_places(self) -> list[tuple[int, int]]:
@@ -190,8 +185,7 @@ class OwnRun(OwnCommand):
     def with_engine(self, number: int, text: str) -> tuple[str, ...]:
         """The words with another engine in the place of the one of this number."""
         first, count = self.engine_places[number]
-        joined = count == 1 and self.words[first].startswith(f"{_ENGINE}=")
-        engine = [f"{_ENGINE}={text}"] if joined else [_ENGINE, text]
+        engine = [f"{_ENGINE}={text}"] if self.words[first].startswith(f"{_ENGINE}=") else [_ENGINE, text]
         return (*self.words[:first], *engine, *self.words[first + count :])
 
     def with_only_engine(self, number: int) -> OwnRun:
@@ -218,14 +212,12 @@ class OwnRun(OwnCommand):
         for option, words in self._groups:
             values = _values_in(words) if option else ()
             kept = [value for value in values if is_kept(option, value)]
-            if len(kept) == len(values):
-                groups.append(words)
-            elif kept:
-                groups.append([words[0], *kept])
+            if kept or not values:
+                groups.append(words if len(kept) == len(values) else [words[0], *kept])
         return self._with_groups(groups)
 
-    def _values(self, names: Sequence[str]) -> Iterator[str]:
-        return (value for option, words in self._groups if option in names for value in _values_in(words))
+    def _files(self, names: Sequence[str]) -> list[Path]:
+        return [Path(value) for option, words in self._groups if option in names for value in _values_in(words)]
 
     def _with_groups(self, groups: Iterable[Sequence[str]]) -> OwnRun:
         return OwnRun((*chain.from_iterable(groups), *self.words[len(self._before_operands) :]))
@@ -273,6 +265,12 @@ def _parsed(words: tuple[str, ...]) -> CommandLine:
     return _OWN.get(words[1] if len(words) > 1 else "", OwnCommand)(words)
 
 
+def is_served(words: Sequence[str]) -> bool:
+    """Whether checks of these words are made in forks of a warm process: those that are our own ``run``."""
+    command = parse(words)
+    return isinstance(command, OwnRun) and command.is_this_installation
+
+
 # Words of a check that have an interpreter of Python run a script, and nothing else.
 
 _NAME = re.compile(r"python(\d(\.\d+)?)?t?")
@@ -308,22 +306,19 @@ class PythonScript:
 
 def python_script(words: Sequence[str], default_name: str) -> PythonScript | None:
     """The script that these words have run; None if they do anything else, or anything that is not understood."""
+    script: PythonScript | None
     try:
-        script = _run_by_name(words) or _run_by_first_line(words)
+        interpreter, place = interpreter_of(words[0]), _place_of_script(words)
+        if interpreter is not None and place is not None and Path(words[place]).is_file():
+            before = tuple(words[:place])
+            script = PythonScript(name=words[place], interpreter=interpreter, before=before, given=place + 1)
+        else:
+            script = _run_by_first_line(words)
     except OSError:
         return None
     if script is None or any(PLACEHOLDER in word or names_path(word, default_name) for word in words[: script.given]):
         return None
     return script
-
-
-def _run_by_name(words: Sequence[str]) -> PythonScript | None:
-    """``python check.py ...``"""
-    interpreter = interpreter_of(words[0])
-    place = _place_of_script(words)
-    if interpreter is None or place is None or not Path(words[place]).is_file():
-        return None
-    return PythonScript(name=words[place], interpreter=interpreter, before=tuple(words[:place]), given=place + 1)
 
 
 def _run_by_first_line(words: Sequence[str]) -> PythonScript | None:

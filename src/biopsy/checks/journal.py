@@ -13,11 +13,14 @@ from __future__ import annotations
 
 import errno
 import hashlib
+import json
 import math
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import zip_longest
+from functools import partial
+from itertools import count, zip_longest
 from pathlib import Path
 from typing import Any
 
@@ -33,7 +36,8 @@ from biopsy.checks.journal_file import (
 from biopsy.checks.outcome import Evidence, Judged, Outcome
 from biopsy.checks.verdict import VerdictFile
 from biopsy.processes.own_files import InUseError
-from biopsy.processes.writing import cannot_write
+from biopsy.processes.reading import read_plain
+from biopsy.processes.writing import cannot_write, write_whole
 from biopsy.text import printable
 
 FRESH = "--fresh    starts over, and keeps the old journal aside"
@@ -58,6 +62,22 @@ class Entry:
     description: str
     nodes: int
 
+    @property
+    def values(self) -> dict[str, Any]:
+        """Its values by name, as they stand in files."""
+        judged, evidence = self.judged, self.judged.evidence
+        return {
+            "digest": self.digest.hex(),
+            "outcome": judged.outcome.value,
+            "reason": judged.reason,
+            "status": evidence.status,
+            "seconds": evidence.seconds,
+            "timed_out": evidence.timed_out,
+            "stage": self.stage,
+            "description": self.description,
+            "nodes": self.nodes,
+        }
+
 
 class Journal:
     """Every run of the checks of one reduction. To be used by one thread at a time; a fork of this process has none."""
@@ -72,31 +92,33 @@ class Journal:
         self._identity: dict[str, str] = {}
         self._began = False
         self.search = "reduction"
-        for number, values in file.lines():
+        """What a person calls what asks."""
+        for number, (kind, *values) in file.lines():
             try:
-                kind, *rest = values
-                if tuple(map(type, rest)) != _TYPES_OF_LINES.get(str(kind)):
-                    raise ValueError("it is no line of a journal")
-                if kind != "opened" and (kind == "identity") is self._began:
-                    raise ValueError("it stands in the wrong place")
-                if kind == "opened":
-                    self._began = True
-                elif kind == "run":
-                    entry = _entry_in(rest)
-                    self._memory.setdefault(entry.digest, []).append(entry.judged)
-                elif kind == "note":
-                    self._notes[storable(str(rest[0]))] = storable(str(rest[1]))
-                elif kind == "forget":
-                    digest = _digest(rest[0])
-                    self._memory.pop(digest, None)
-                    self._forgotten[digest] = number
-                elif storable(str(rest[0])) in self._identity:
-                    raise ValueError("it names a condition twice")
-                else:
-                    self._identity[storable(str(rest[0]))] = storable(str(rest[1]))
+                self._read(number, str(kind), values)
             except ValueError as error:
                 raise DamagedError(f"it is damaged at line {number}: {error}") from error
-        self.found = self._count = sum(map(len, self._memory.values()))
+        self.found = self.count = sum(map(len, self._memory.values()))
+
+    def _read(self, number: int, kind: str, values: Sequence[Any]) -> None:
+        if tuple(map(type, values)) != _TYPES_OF_LINES.get(kind):
+            raise ValueError("it is no line of a journal")
+        if kind != "opened" and (kind == "identity") is self._began:
+            raise ValueError("it stands in the wrong place")
+        if kind == "opened":
+            self._began = True
+        elif kind == "run":
+            entry = _entry_in(values)
+            self._memory.setdefault(entry.digest, []).append(entry.judged)
+        elif kind == "forget":
+            digest = _digest(values[0])
+            self._memory.pop(digest, None)
+            self._forgotten[digest] = number
+        else:
+            name, text = map(storable, values)
+            if kind == "identity" and name in self._identity:
+                raise ValueError("it names a condition twice")
+            (self._identity if kind == "identity" else self._notes)[name] = text
 
     @classmethod
     def open(
@@ -128,7 +150,7 @@ class Journal:
             if journal._began and (journal.found or journal._notes or journal.identity == now):
                 what, kept = f"the journal {path}", "the journal, as it is"
                 require_same_identity(journal.identity, now, what, kept=kept, next_steps=[FRESH], search=search)
-                file.go_on()
+                file.append([])
             else:  # whoever made it was stopped before it began
                 journal._identity, journal._forgotten = now, {}
                 file.begin([("identity", name, value) for name, value in now.items()])
@@ -158,25 +180,16 @@ class Journal:
         seconds = float(evidence.seconds) if math.isfinite(evidence.seconds) else 0.0
         evidence = Evidence(status=evidence.status, seconds=seconds, timed_out=evidence.timed_out)  # without its output
         kept = Judged(judged.outcome, _kept(judged.reason), evidence)
-        self._write(
-            (
-                "run", digest.hex(), kept.outcome.value, kept.reason, evidence.status, evidence.seconds,
-                evidence.timed_out, _kept(stage), _kept(description), nodes,
-            )
-        )  # fmt: skip
+        entry = Entry(digest=digest, judged=kept, stage=_kept(stage), description=_kept(description), nodes=nodes)
+        self._write(("run", *entry.values.values()))
         self._memory.setdefault(digest, []).append(kept)
-        self._count += 1
+        self.count += 1
 
     def forget(self, digest: bytes) -> None:
         """Remove every run of a model: a person takes the answer back. Raises CheckError like ``add``."""
         self._write(("forget", digest.hex()), at_once=True)
-        self._forgotten[digest] = self._file.count
-        self._count -= len(self._memory.pop(digest, ()))
-
-    @property
-    def count(self) -> int:
-        """How many runs stand in it now."""
-        return self._count
+        self._forgotten[digest] = self._file.end.lines
+        self.count -= len(self._memory.pop(digest, ()))
 
     def note(self, key: str, value: str) -> None:
         """Keep a small fact, in place of what was noted under this key before. Raises CheckError like ``add``."""
@@ -215,11 +228,11 @@ class Journal:
 
     def _write(self, values: Values, *, at_once: bool = False) -> None:
         try:
-            self._file.append(values, at_once=at_once)
+            self._file.append([values], at_once=at_once)
         except OSError as error:
             raise errors.CheckError(
                 f"the journal {self.path} cannot be written: {_words(error)}",
-                kept=f"the {self._count} outcomes that stand in it",
+                kept=f"the {self.count} outcomes that stand in it",
                 next_steps=["make room on that disk; the same command then goes on from there"],
             ) from error
 
@@ -242,69 +255,58 @@ def _kept(text: str) -> str:
 # What a file says, compared with what we would have written
 
 
-ENTRY_TYPES: Mapping[str, type] = {
-    "digest": bytes, "outcome": str, "reason": str, "status": int, "seconds": float, "timed_out": bool,
+_TYPES: Mapping[str, type] = {
+    "digest": str, "outcome": str, "reason": str, "status": int, "seconds": float, "timed_out": bool,
     "stage": str, "description": str, "nodes": int,
 }  # fmt: skip
-"""The values of an entry by name, as they stand in files."""
+"""The values of an entry by name, as they stand in files. Digests are hexadecimal."""
+_TYPES_OF_LINES: Mapping[str, tuple[type, ...]] = {
+    "identity": (str, str),
+    "opened": (int,),
+    "run": tuple(_TYPES.values()),
+    "note": (str, str),
+    "forget": (str,),
+}
+"""The values of a line by what it is."""
+_OUTCOMES = {outcome.value: outcome for outcome in Outcome}
+_LEAST, _MOST = -(1 << 63), (1 << 63) - 1
 
 
 def entry_of(values: Mapping[str, Any]) -> Entry:
     """The entry of values that come from a file. Raises ValueError, with words such as ``no 'status'``."""
-    for name, kind in ENTRY_TYPES.items():
+    for name, kind in _TYPES.items():
         value = values.get(name)
         if value is None:
             raise ValueError(f"no {name!r}")
         if type(value) is not kind:
             raise ValueError(f"a {name!r} of a wrong type ({type(value).__name__})")
-    return _entry(*(values[name] for name in ENTRY_TYPES))
-
-
-def _entry(
-    digest: bytes, outcome: str, reason: str, status: int, seconds: float, timed_out: bool, stage: str,
-    description: str, nodes: int,
-) -> Entry:  # fmt: skip
-    """The entry of values of these types. Raises ValueError, with words."""
-    if not math.isfinite(seconds):
+    if not math.isfinite(values["seconds"]):
         raise ValueError("a 'seconds' that is no number")
-    if not (_LEAST <= status <= _MOST and _LEAST <= nodes <= _MOST):
+    if not all(_LEAST <= values[name] <= _MOST for name in ("status", "nodes")):
         raise ValueError("a number that is too large")
-    if outcome not in _OUTCOMES:
-        raise ValueError(f"the unknown outcome {outcome[:_LONGEST_SHOWN]!r}")
-    evidence = Evidence(status=status, verdict=_NO_VERDICT, seconds=seconds, timed_out=timed_out)
+    if values["outcome"] not in _OUTCOMES:
+        raise ValueError(f"the unknown outcome {values['outcome'][:_LONGEST_SHOWN]!r}")
+    facts = {name: values[name] for name in ("status", "seconds", "timed_out")}
     return Entry(
-        digest=digest,
-        judged=Judged(_OUTCOMES[outcome], storable(reason), evidence),
-        stage=storable(stage),
-        description=storable(description),
-        nodes=nodes,
+        digest=_digest(values["digest"]),
+        judged=Judged(_OUTCOMES[values["outcome"]], storable(values["reason"]), Evidence(**facts, verdict=_NO_VERDICT)),
+        stage=storable(values["stage"]),
+        description=storable(values["description"]),
+        nodes=values["nodes"],
     )
-
-
-_OUTCOMES = {outcome.value: outcome for outcome in Outcome}
-_LEAST, _MOST = -(1 << 63), (1 << 63) - 1
-
-_TYPES_OF_LINES: Mapping[str, tuple[type, ...]] = {
-    "identity": (str, str),
-    "opened": (int,),
-    "run": tuple(str if kind is bytes else kind for kind in ENTRY_TYPES.values()),
-    "note": (str, str),
-    "forget": (str,),
-}
-"""The values of a line by what it is. Digests are hexadecimal."""
 
 
 def _entry_in(values: Sequence[Any]) -> Entry:
     """The entry of a line, of which the types were compared. Raises ValueError, with words."""
     try:
-        return _entry(_digest(values[0]), *values[1:])
+        return entry_of(dict(zip(_TYPES, values, strict=True)))
     except ValueError as error:
         raise ValueError(f"a run in it has {error}") from None
 
 
-def _digest(text: object) -> bytes:
+def _digest(text: str) -> bytes:
     try:
-        return bytes.fromhex(str(text))
+        return bytes.fromhex(text)
     except ValueError:
         raise ValueError("a 'digest' that is not hexadecimal") from None
 
@@ -374,3 +376,198 @@ def _refusal(path: Path, error: Exception) -> errors.UsageError:
 
 def _words(error: Exception) -> str:
     return (isinstance(error, OSError) and error.strerror) or str(error)
+
+
+_VERSION = 1
+_MOST_BYTES_OF_REPLAY = 256 << 20
+_CONTEXT = "IterationContext"
+"""The class that Polygraphy gives each iteration of its replays."""
+
+
+def save_replay(path: Path, journal: Journal) -> None:
+    """Write everything that a journal holds. Raises UsageError if ``path`` cannot be written."""
+
+    def parts() -> Iterator[bytes]:
+        identity = json.dumps(dict(journal.identity))
+        yield f'{{"biopsy_replay": {_VERSION},\n"identity": {identity},\n"runs": ['.encode("ascii")
+        before = "\n"
+        for entry in journal.entries():
+            yield (before + json.dumps(entry.values, allow_nan=False)).encode("ascii")
+            before = ",\n"
+        yield f'\n],\n"notes": {json.dumps(journal.notes())}}}\n'.encode("ascii")
+
+    write_whole(path, parts())
+
+
+def save_polygraphy_replay(path: Path, journal: Journal, probes: Collection[str]) -> None:
+    """Write the iterations in the form of Polygraphy's ``polygraphy_debug_replay.json``. Raises UsageError likewise.
+
+    ``probes`` are the stages whose models are no iterations of a search: Polygraphy would not have them.
+    """
+
+    def parts() -> Iterator[bytes]:
+        before = "{\n"
+        runs = (entry for entry in journal.entries() if entry.stage not in probes)
+        for number, entry in enumerate(runs):
+            passed = entry.judged.outcome is not Outcome.REPRODUCES
+            tree = _iteration(number, {"num_nodes": entry.nodes}, passed=passed)
+            yield f"{before}{json.dumps(f'_N{number}_{entry.stage}')}: {json.dumps(tree)}".encode("ascii")
+            before = ",\n"
+        yield b"{}\n" if before == "{\n" else b"\n}\n"
+
+    write_whole(path, parts())
+
+
+def _iteration(number: int, state: Mapping[str, int], *, passed: bool) -> dict[str, Any]:
+    """One iteration, as Polygraphy writes it."""
+    return {
+        "state": state, "iteration_info": {"iteration": number},
+        "success": passed, "polygraphy_class": _CONTEXT,
+    }  # fmt: skip
+
+
+def load_replay(path: Path, journal: Journal) -> int:
+    """Add to a journal the runs of a replay that it does not hold yet; returns how many. Its own notes stay.
+
+    Raises UsageError if the file is missing, larger than 256 MiB, of another reduction or of Polygraphy; DataError if
+    it is damaged or of another version. The journal is then as it was.
+    """
+    tree = _replay_in(path)
+    identity, notes = _texts(path, tree, "identity"), _texts(path, tree, "notes")
+    require_same_identity(
+        identity,
+        journal.identity,
+        f"the replay {path}",
+        kept=f"the journal {journal.path}, as it was",
+        next_steps=["leave --load-debug-replay out, or type the command that the replay was saved by"],
+        search=journal.search,
+    )
+    runs = _entries(path, tree)
+    held = Counter(journal.entries())
+    added = 0
+    for entry in runs:
+        if held[entry] > 0:
+            held[entry] -= 1
+            continue
+        journal.add(entry.digest, entry.judged, stage=entry.stage, description=entry.description, nodes=entry.nodes)
+        added += 1
+    for key, value in notes.items():
+        if journal.noted(key) is None:
+            journal.note(key, value)
+    return added
+
+
+def _object_in(path: Path, most: int, damaged: Callable[[str], errors.DataError]) -> dict[str, Any]:
+    """The object in a file of at most ``most`` bytes. Raises UsageError if it cannot be read, else ``damaged``."""
+    try:
+        if not path.is_file():
+            raise errors.UsageError(f"there is no replay {path}" if not path.exists() else f"{path} is no file")
+        tree = json.loads(read_plain(path, most, follow=True))
+    except OSError as error:
+        raise errors.UsageError(f"cannot read the replay {path}: {error.strerror or error}") from error
+    except (ValueError, RecursionError) as error:
+        raise damaged(f"it is no JSON ({error})") from error
+    if not isinstance(tree, dict):
+        raise damaged("it holds no JSON object")
+    return tree
+
+
+def _replay_in(path: Path) -> dict[str, Any]:
+    """The object in a replay of ours. Raises UsageError or DataError for anything else."""
+    tree = _object_in(path, _MOST_BYTES_OF_REPLAY, partial(_damaged, path))
+    version = tree.get("biopsy_replay")
+    if type(version) is int and version == _VERSION:
+        return tree
+    if version is not None:
+        raise _damaged(path, f"it is of version {str(version)[:20]!r}, and this biopsy reads version {_VERSION}")
+    if any(isinstance(value, dict) and value.get("polygraphy_class") == _CONTEXT for value in tree.values()):
+        raise errors.UsageError(
+            f"{path} is a replay of Polygraphy, which cannot be loaded: it counts iterations (_N0, _N1, ...)"
+            " and does not say which model each of them was about",
+            next_steps=[
+                "leave --load-debug-replay out: the search begins anew, and a journal remembers its checks",
+                "to go on later, type the same command again; to go on elsewhere, --save-debug-replay FILE writes a"
+                " replay that can be loaded",
+            ],
+        )
+    raise _damaged(
+        path,
+        "it is no replay: one looks like"
+        ' {"biopsy_replay": 1, "identity": {...}, "runs": [{"digest": ..., "outcome": ...}], "notes": {}}',
+    )
+
+
+def _damaged(path: Path, why: str) -> errors.DataError:
+    return errors.DataError(
+        f"the replay {path} cannot be loaded: {why}",
+        kept="the journal, as it was",
+        next_steps=["save it again by --save-debug-replay, or leave --load-debug-replay out"],
+    )
+
+
+def _texts(path: Path, tree: dict[str, Any], key: str) -> dict[str, str]:
+    found = tree.get(key)
+    if not isinstance(found, dict) or not all(isinstance(value, str) for value in found.values()):
+        raise _damaged(path, f"its {key!r} is no object of texts")
+    return {storable(name): storable(value) for name, value in found.items()}
+
+
+def _entries(path: Path, tree: dict[str, Any]) -> list[Entry]:
+    runs = tree.get("runs")
+    if not isinstance(runs, list):
+        raise _damaged(path, "its 'runs' are no list")
+    entries = []
+    for number, run in enumerate(runs):
+        try:
+            if not isinstance(run, dict):
+                raise ValueError("no names and values")
+            seconds = run.get("seconds")
+            if type(seconds) is int and abs(seconds) < 1 << 53:
+                seconds = float(seconds)
+            entries.append(entry_of({**run, "seconds": seconds}))
+        except ValueError as error:
+            raise _damaged(path, f"run {number} in it has {error}") from error
+    return entries
+
+
+# Outcomes by the number of the iteration, in Polygraphy's form: ``{"_N0": {"success": true, ...}, ...}``.
+#
+# For a command that is run again and again the number says all. The outcomes of a search need to know which model
+# each was of: see ``replay``.
+
+_MOST_BYTES_OF_ITERATIONS = 64 << 20
+
+
+def read_iterations(path: Path) -> list[bool]:
+    """Whether each iteration passed, from the first on, up to the first that the file does not hold.
+
+    Raises UsageError if the file cannot be read, DataError if it is no such replay.
+    """
+
+    def wrong(why: str, *next_steps: str) -> errors.DataError:
+        return errors.DataError(f"the replay {path} cannot be loaded: {why}", next_steps=next_steps)
+
+    tree = _object_in(path, _MOST_BYTES_OF_ITERATIONS, wrong)
+    if tree and "_N0" not in tree:
+        of_search = "it is of a search (debug reduce, debug precision), whose runs are of many models"
+        raise wrong(
+            of_search if "biopsy_replay" in tree else "it holds no iteration",
+            'a replay looks like {"_N0": {"success": true}, "_N1": {"success": false}}',
+            "--save-debug-replay writes one",
+        )
+    passed: list[bool] = []
+    for number in count():
+        if f"_N{number}" not in tree:
+            return passed
+        iteration = tree[f"_N{number}"]
+        success = iteration.get("success") if isinstance(iteration, dict) else None
+        if not isinstance(success, bool):
+            raise wrong(f"'_N{number}' does not say whether it passed")
+        passed.append(success)
+    return passed
+
+
+def write_iterations(path: Path, passed: Mapping[int, bool]) -> None:
+    """Write whether iterations passed, by number. Raises UsageError if the file cannot be written."""
+    tree = {f"_N{number}": _iteration(number, {}, passed=success) for number, success in sorted(passed.items())}
+    write_whole(path, [json.dumps(tree, indent=4).encode(), b"\n"])

@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import functools
 import hashlib
 import hmac
 import json
@@ -68,7 +67,7 @@ class DamagedError(Exception):
 
 
 @dataclass(frozen=True, kw_only=True)
-class _End:
+class FileEnd:
     """Where a file ends: its size in bytes, its lines, and the checksum of the last."""
 
     size: int = 0
@@ -88,10 +87,10 @@ class JournalFile:
         self._key = user_key() or os.urandom(32)  # where no key can be had, nobody can resume it
         self._descriptor = descriptor
         self._folders: list[Path] = []  # those made for it
-        self._end = _End()
+        self.end = FileEnd()
+        self._is_ours = False
         self._doubtful = False  # whether more may stand in the file than ``_end`` says: what was not written to its end
         self._synced, self._rest = time.monotonic(), _SYNC_EVERY
-        _close_in_forks()
         _OPEN.add(self)
 
     @classmethod
@@ -108,11 +107,6 @@ class JournalFile:
             raise
         file._folders = made
         return file
-
-    @property
-    def count(self) -> int:
-        """How many lines were read or written."""
-        return self._end.lines
 
     def lines(self) -> Iterator[tuple[int, Values]]:
         """Every line with its number, from 1; the first one is not told, nor a last one that was cut short.
@@ -143,38 +137,34 @@ class JournalFile:
                 raise DamagedError(f"it is damaged at line {number}: {error}") from None
             if number > 1:
                 yield number, values
-        self._end, self._doubtful = _End(size=at, lines=number, checksum=checksum), size > at
+        self.end, self._doubtful = FileEnd(size=at, lines=number, checksum=checksum), size > at
 
     def begin(self, lines: Sequence[Values]) -> None:
         """Start over, with these lines and that we have the file. Raises OSError; nothing then stands in it."""
-        self._end, self._doubtful = _End(), True
+        self.end, self._doubtful = FileEnd(), True
         if hasattr(os, "fchmod"):
             os.fchmod(self._descriptor, PRIVATE)
-        self._append([("biopsy journal", VERSION), *lines, (_OPENED, os.getpid())])
+        self.append([("biopsy journal", VERSION), *lines])
 
-    def go_on(self) -> None:
-        """Say that we have the file, after all of it was read. Raises OSError; the file is then as it was."""
-        self._append([(_OPENED, os.getpid())])
+    def append(self, lines: Sequence[Values], *, at_once: bool = False) -> None:
+        """Add lines: once this returns they survive the end of this process. Raises OSError; the file is as it was.
 
-    def append(self, values: Values, *, at_once: bool = False) -> None:
-        """Add a line: once this returns it survives the end of this process. Raises OSError; the file is as it was.
-
-        The disk has it soon after, or before this returns if ``at_once``.
+        The first ones, after all of the file was read, also say that we have it. The disk has them soon after, or
+        before this returns if ``at_once``.
         """
-        self._append([values], at_once=at_once)
-
-    def _append(self, lines: Sequence[Values], *, at_once: bool = False) -> None:
-        data, end = bytearray(), self._end
+        if not self._is_ours:
+            lines = [*lines, (_OPENED, os.getpid())]
+        data, end = bytearray(), self.end
         for values in lines:
             line, checksum = _line(values, end.checksum, self._key)
             data += line
-            end = _End(size=end.size + len(line), lines=end.lines + 1, checksum=checksum)
+            end = FileEnd(size=end.size + len(line), lines=end.lines + 1, checksum=checksum)
         if end.size > _MOST_BYTES:
             raise OSError(errno.EFBIG, f"it would be larger than {_MOST_BYTES >> 20} MiB")
         self._require_end()
         self._doubtful = True
         try:
-            os.lseek(self._descriptor, self._end.size, os.SEEK_SET)
+            os.lseek(self._descriptor, self.end.size, os.SEEK_SET)
             left = memoryview(data)
             while left:
                 left = left[os.write(self._descriptor, left) :]
@@ -183,8 +173,8 @@ class JournalFile:
                 _datasync(self._descriptor)
                 self._synced = time.monotonic()
                 self._rest = max(_SYNC_EVERY, (self._synced - started) / _SHARE_OF_SYNCING)
-            self._end = end
-            self._doubtful = False
+            self.end = end
+            self._doubtful, self._is_ours = False, True
         except BaseException:  # such as a full disk, or Ctrl-C: half a line would be the end of the journal
             with contextlib.suppress(OSError):
                 self._require_end()
@@ -193,9 +183,9 @@ class JournalFile:
     def _require_end(self) -> None:
         """Cut off what was not written to its end. Raises OSError if somebody else has changed the file."""
         if self._doubtful:
-            os.ftruncate(self._descriptor, self._end.size)
+            os.ftruncate(self._descriptor, self.end.size)
             self._doubtful = False
-        elif os.fstat(self._descriptor).st_size != self._end.size:
+        elif os.fstat(self._descriptor).st_size != self.end.size:
             raise OSError(errno.EIO, "another program has changed it meanwhile")
 
     def close(self) -> None:
@@ -221,18 +211,8 @@ class JournalFile:
 
 
 _OPEN: weakref.WeakSet[JournalFile] = weakref.WeakSet()
-
-
-@functools.cache
-def _close_in_forks() -> None:
-    """Programs that we start have our files no more by themselves; a fork, such as one of an executor, would."""
-    if hasattr(os, "register_at_fork"):
-        os.register_at_fork(after_in_child=_abandon_all)
-
-
-def _abandon_all() -> None:
-    for file in list(_OPEN):
-        file.abandon()
+if hasattr(os, "register_at_fork"):  # programs that we start have our files no more by themselves; a fork would
+    os.register_at_fork(after_in_child=lambda: [*map(JournalFile.abandon, list(_OPEN))])
 
 
 def process_that_has(path: Path) -> int | None:

@@ -1,16 +1,18 @@
-"""From the evidence of one run of a check to its outcome, always with the reason; and the signature: what makes two
-failures the same one.
+"""From the evidence of one run of a check to its outcome, always with the reason; the signature: what makes two
+failures the same one; and a check that is run again and again: its rate, how sure that is, how many runs are enough.
 """
 
 from __future__ import annotations
 
+import math
 import re
 import signal
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import Field, asdict, dataclass, fields
-from typing import Any, Literal
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Literal, get_args
 
-from biopsy.checks.message import Death, Message, Raised, death_in, message_of
+from biopsy.checks.message import Death, Message, Raised, death_in, message_of, share_any
 from biopsy.checks.outcome import Evidence, Judged, Outcome
 from biopsy.processes import own_process
 
@@ -44,7 +46,8 @@ def judge(evidence: Evidence, rules: Rules, reference: Signature | None) -> Judg
     """The outcome of a check. ``reference`` is the signature of the original's failure; None while it is not known,
     when any failure is taken for the failure.
     """
-    outcome, reason = _judge(evidence, rules, reference)
+    decide = _by_rules if rules.decide_alone else _by_signature
+    outcome, reason = _without_looking(evidence, rules, reference) or decide(evidence, rules, reference)
     settings = evidence.verdict.settings
     own_process.settings_heard.update(dict.fromkeys(settings))
     if settings and outcome is Outcome.PASSES:
@@ -52,7 +55,8 @@ def judge(evidence: Evidence, rules: Rules, reference: Signature | None) -> Judg
     return Judged(outcome, reason, evidence)
 
 
-def _judge(evidence: Evidence, rules: Rules, reference: Signature | None) -> tuple[Outcome, str]:
+def _without_looking(evidence: Evidence, rules: Rules, reference: Signature | None) -> tuple[Outcome, str] | None:
+    """What is said of a check that has not come to its own end; None of one that has."""
     said = evidence.verdict
     if said.outcome == "infrastructure":
         return Outcome.INFRASTRUCTURE, said.message or "the check says that it could not be run"
@@ -67,36 +71,32 @@ def _judge(evidence: Evidence, rules: Rules, reference: Signature | None) -> tup
     if evidence.out_of_memory:
         outcome = Outcome.REPRODUCES if reference is None or reference.out_of_memory else Outcome.OTHER_FAILURE
         return outcome, "more memory than --check-memory allows"
-    if rules.decide_alone:
-        return _by_rules(evidence, rules)
-    return _by_signature(evidence, rules, reference)
+    return None
 
 
-def _by_rules(evidence: Evidence, rules: Rules) -> tuple[Outcome, str]:
-    status = evidence.status
-    counted = _status_counts(status, rules)
-    if counted and rules.fail_regexes:
+def _by_rules(evidence: Evidence, rules: Rules, _: Signature | None) -> tuple[Outcome, str]:
+    status, said = evidence.status, status_text(evidence.status)
+    if rules.fail_codes:
+        counts = status in rules.fail_codes
+    elif rules.ignored_codes:
+        counts = status not in rules.ignored_codes and (status != 0 or bool(rules.fail_regexes))
+    else:
+        counts = True
+    if not counts:
+        reason = f"{said}, which is not counted as the failure"
+    elif not rules.fail_regexes:
+        return Outcome.REPRODUCES, said
+    else:
         text = evidence.output.decode("utf-8", "replace")
         found = next((regex.pattern for regex in rules.fail_regexes if regex.search(text)), None)
         if found is not None:
             return Outcome.REPRODUCES, f"the output matches '{found}'"
-        reason = f"{status_text(status)}, and the output matches no --fail-regex"
-    elif counted:
-        return Outcome.REPRODUCES, status_text(status)
-    else:
-        reason = f"{status_text(status)}, which is not counted as the failure"
+        reason = f"{said}, and the output matches no --fail-regex"
     return (Outcome.OTHER_FAILURE if status < 0 else Outcome.PASSES), reason
 
 
-def _status_counts(status: int, rules: Rules) -> bool:
-    if rules.fail_codes:
-        return status in rules.fail_codes
-    if rules.ignored_codes:
-        return status not in rules.ignored_codes and (status != 0 or bool(rules.fail_regexes))
-    return True
-
-
 def _by_signature(evidence: Evidence, rules: Rules, reference: Signature | None) -> tuple[Outcome, str]:
+    """The outcome; of another failure also what it says at its end, where only that makes it another one."""
     if evidence.status == 0 and evidence.verdict.outcome != "fails":
         return Outcome.PASSES, "exit status 0"
     if evidence.verdict.outcome == "passes":
@@ -104,14 +104,8 @@ def _by_signature(evidence: Evidence, rules: Rules, reference: Signature | None)
     found = signature_of(evidence)
     if reference is None or same_failure(found, reference, rules.match):
         return Outcome.REPRODUCES, str(found)
-    return Outcome.OTHER_FAILURE, _in_words(found, reference, rules.match)
-
-
-def _in_words(found: Signature, reference: Signature, match: Match) -> str:
-    """Another failure in words, with what it says at its end where only that makes it another one."""
-    if match in {"message", "exact"} and same_failure(found, reference, "auto") and str(found.words):
-        return f"{found}: {found.words}"
-    return str(found)
+    differs_in_words = rules.match in {"message", "exact"} and same_failure(found, reference, "auto")
+    return Outcome.OTHER_FAILURE, f"{found}: {found.words}" if differs_in_words and str(found.words) else str(found)
 
 
 # What makes two failures the same one.
@@ -170,55 +164,6 @@ class Signature:
         """Whether the check itself said what failed."""
         return bool(self.engine or self.stage or self.kind or self.message.exact)
 
-    def as_json(self) -> dict[str, Any]:
-        """Its fields, as plain values."""
-        return asdict(self)
-
-    @classmethod
-    def from_json(cls, found: Mapping[str, Any]) -> Signature:
-        """The signature of such values; what another version wrote and this one does not know is left out.
-
-        Raises ValueError for values that are none.
-        """
-        try:
-            return cls(**{one.name: _read(one, found[one.name]) for one in fields(cls) if one.name in found})
-        except (KeyError, TypeError, AttributeError) as error:
-            raise ValueError(f"no signature: {error}") from error
-
-
-def _read(field: Field[Any], value: Any) -> Any:
-    """The value of a field from a plain one. Raises KeyError or TypeError."""
-    if field.name in _READ:
-        return _READ[field.name](value)
-    if str(field.type).startswith("tuple") and isinstance(value, list | tuple):
-        if all(isinstance(one, str) for one in value):
-            return tuple(value)
-    elif type(value).__name__ == field.type:
-        return value
-    raise TypeError(f"a '{field.name}' of a wrong type ({type(value).__name__})")
-
-
-def _message_from(found: Mapping[str, Any]) -> Message:
-    _require_texts(found["meaning"], *found["items"], found["exact"])
-    return Message(found["meaning"], tuple(found["items"]), found["exact"])
-
-
-def _raised_from(found: Sequence[Mapping[str, Any]]) -> tuple[Raised, ...]:
-    for one in found:
-        _require_texts(one["kind"], one["function"], one["line"])
-    return tuple(Raised(one["kind"], one["function"], one["line"]) for one in found)
-
-
-def _require_texts(*values: object) -> None:
-    if not all(isinstance(value, str) for value in values):
-        raise TypeError("something that is no text")
-
-
-_READ: Mapping[str, Callable[[Any], Any]] = {
-    "message": _message_from, "words": _message_from, "raised": _raised_from, "parts": _raised_from,
-}  # fmt: skip
-"""How fields that are no plain values are read."""
-
 
 def signature_of(evidence: Evidence) -> Signature:
     """The signature of a failure from its evidence."""
@@ -257,36 +202,22 @@ def _last_words(text: str, death: Death | None) -> str:
 
 
 def same_failure(one: Signature, other: Signature, match: Match) -> bool:
-    """Whether two failures count as the same under ``match``; ``one`` may be of further kinds too."""
-    if match == "any":
-        return True
-    if _by_status(one) != _by_status(other) or not one.message.means(other.message):
-        return False
-    if one.kind != other.kind and other.kind not in one.kinds:
-        return False
-    if match != "status" and not _died_alike(one, other):
-        return False
-    if match in {"message", "exact"} and not one.words.means(other.words):
-        return False
-    return match != "exact" or _to_the_letter(one) == _to_the_letter(other)
+    """Whether two failures count as the same under ``match``; ``one`` may be of further kinds too.
+
+    Of a group of exceptions, one that both have is enough.
+    """
+    agreements = (
+        all(getattr(one, name) == getattr(other, name) for name in _OF_STATUS)
+        and one.message.means(other.message)
+        and other.kind in {one.kind, *one.kinds},
+        one.raised == other.raised and share_any(one.parts, other.parts),
+        one.words.means(other.words),
+        (one.message.exact, one.words.exact, one.outputs) == (other.message.exact, other.words.exact, other.outputs),
+    )
+    return all(agreements[: get_args(Match).index(match)])
 
 
-def _by_status(signature: Signature) -> tuple[object, ...]:
-    return (
-        signature.status, signature.timed_out, signature.out_of_memory,
-        signature.engine, signature.stage,
-    )  # fmt: skip
-
-
-def _died_alike(one: Signature, other: Signature) -> bool:
-    """Whether both died of the same exceptions at the same places; of a group, one that both have is enough."""
-    if one.raised != other.raised or bool(one.parts) != bool(other.parts):
-        return False
-    return not one.parts or not set(one.parts).isdisjoint(other.parts)
-
-
-def _to_the_letter(signature: Signature) -> tuple[object, ...]:
-    return signature.message.exact, signature.words.exact, signature.outputs
+_OF_STATUS = ("status", "timed_out", "out_of_memory", "engine", "stage")
 
 
 def status_text(status: int) -> str:
@@ -297,3 +228,173 @@ def status_text(status: int) -> str:
         return f"signal {signal.Signals(-status).name}"
     except ValueError:
         return f"signal {-status}"
+
+
+_Z_OF_95_PERCENT = 1.96
+_RUNS_AT_FIRST, _RUNS_TO_MEASURE = 3, 20
+_ROUNDING = 1e-12  # relative; far below one run, far above the error of two logarithms
+
+
+def interval(hits: int, runs: int, z: float = _Z_OF_95_PERCENT) -> tuple[float, float]:
+    """The Wilson score interval of a rate seen ``hits`` times in ``runs`` runs, as two rates between 0 and 1.
+
+    Unlike the textbook's ``p +- z * sqrt(p * (1 - p) / n)`` it says something sensible of few runs, and of none or all
+    of them: never seen in 10 runs is still up to 28 %. ``z`` is the quantile of the normal distribution, 1.96 for 95 %.
+    Without any run it is everything: 0 to 1. Raises ValueError if ``hits`` is not between 0 and ``runs``.
+
+    E. B. Wilson, Probable inference, the law of succession, and statistical inference. JASA 22 (1927), 209-212.
+    """
+    if not 0 <= hits <= runs:
+        raise ValueError(f"{hits} of {runs} runs is no count")
+    if runs == 0:
+        return 0.0, 1.0
+    rate, square = hits / runs, z * z
+    middle = rate + square / (2 * runs)
+    reach = z * math.sqrt(rate * (1 - rate) / runs + square / (4 * runs * runs))
+    scale = 1 + square / runs
+    lower = 0.0 if hits == 0 else max(0.0, (middle - reach) / scale)
+    upper = 1.0 if hits == runs else min(1.0, (middle + reach) / scale)
+    return lower, upper
+
+
+def runs_needed(rate: float, confidence: float) -> int:
+    """How many runs show a failure of this rate at least once with this confidence; so many that all pass are no luck.
+
+    The least n with ``(1 - rate)**n <= 1 - confidence``, for runs that do not depend on each other. Give the lower
+    bound of ``interval`` as the rate to be safe where it was only measured. Raises ValueError if the rate is not above
+    0 and at most 1, or the confidence not between 0 and 1, both excluded: no number of runs makes certain.
+    """
+    if not 0 < rate <= 1:
+        raise ValueError(f"a rate is above 0 and at most 1, not {rate}")
+    if not 0 < confidence < 1:
+        raise ValueError(f"a confidence is between 0 and 1, not {confidence}")
+    if rate == 1:
+        return 1
+    exact = math.log1p(-confidence) / math.log1p(-rate)
+    return max(1, math.ceil(exact * (1 - _ROUNDING)))  # 0.99 of 0.9 is 2 runs, though its quotient is above 2
+
+
+@dataclass(frozen=True, kw_only=True)
+class MeasuredRate:
+    """How often a failure showed: in ``failed`` of ``runs`` runs; ``needed`` runs that all pass are no luck."""
+
+    failed: int
+    runs: int
+    needed: int = 1
+
+
+def measured_rate(
+    first: Judged,
+    again: Callable[[str], Judged],
+    confidence: float = 0.99,
+    *,
+    expect: Callable[[int], None] = lambda times: None,
+) -> MeasuredRate:
+    """How often a failure shows, if it showed at all: in three runs, and in twenty if these do not agree.
+
+    ``first`` is the run that there was; ``again`` runs once more, and is told in words why. ``expect`` is told before
+    how many times.
+    """
+    answers = [first]
+    expect(_RUNS_AT_FIRST - 1)
+    while len(answers) < _RUNS_AT_FIRST:
+        answers.append(again("whether it fails every time"))
+    if any(judged.outcome is not Outcome.REPRODUCES for judged in answers):
+        expect(_RUNS_TO_MEASURE - _RUNS_AT_FIRST)
+        while len(answers) < _RUNS_TO_MEASURE:
+            answers.append(again("how often it fails"))
+    return rate_of(sum(judged.outcome is Outcome.REPRODUCES for judged in answers), len(answers), confidence)
+
+
+def rate_of(failed: int, runs: int, confidence: float = 0.99) -> MeasuredRate:
+    """A rate that was measured; a failure that shows always or never needs one run."""
+    steady = failed in (0, runs)
+    needed = 1 if steady else runs_needed(interval(failed, runs, 1.0)[0], confidence)
+    return MeasuredRate(failed=failed, runs=runs, needed=needed)
+
+
+def rate_text(hits: int, runs: int) -> str:
+    """A count as a rate for people, with what is known of it: ``7 of 20, 35 % (95 % sure: 18 to 57 %)``."""
+    if runs == 0:
+        return "0 of 0"
+    lower, upper = interval(hits, runs)
+    return f"{hits} of {runs}, {_percent(hits / runs)} % (95 % sure: {_percent(lower)} to {_percent(upper)} %)"
+
+
+def _percent(rate: float) -> str:
+    """Percents with as many decimals as it takes not to look like 0 or 100 where they are neither."""
+    percent = 100 * rate
+    distance = min(percent, 100 - percent)
+    if distance >= 10 or distance <= 0:
+        return f"{percent:.0f}"
+    decimals = min(6, 1 - math.floor(math.log10(distance)))
+    return f"{percent:.{decimals}f}".rstrip("0").removesuffix(".")
+
+
+@dataclass(frozen=True)
+class RepeatedRun:
+    """One run of the command: its number, from 0 in the order in which they were begun, and what it said."""
+
+    number: int
+    judged: Judged
+
+
+@dataclass(frozen=True)
+class Kind:
+    """A kind of failure: how its first run was judged, the number of that run, and how often it was met."""
+
+    reason: str
+    signature: Signature
+    first: int
+    times: int = 1
+
+
+class RunTally:
+    """What many runs add up to. What they printed is not kept. ``match`` says which failures are of one kind."""
+
+    def __init__(self, match: Match) -> None:
+        self._match = match
+        self.outcomes: Counter[Outcome] = Counter()
+        self.kinds: list[Kind] = []
+
+    def add(self, run: RepeatedRun) -> bool:
+        """Count one run; returns whether it fails in a way that was not met before."""
+        judged = run.judged
+        self.outcomes[judged.outcome] += 1
+        if judged.outcome not in {Outcome.REPRODUCES, Outcome.OTHER_FAILURE}:
+            return False
+        found = Kind(judged.reason, signature_of(judged.evidence), run.number)
+        for place, known in enumerate(self.kinds):
+            # The reason tells more than the signature where regular expressions or codes decide.
+            is_alike = self._match == "any" or known.reason == found.reason
+            if is_alike and same_failure(known.signature, found.signature, self._match):
+                self.kinds[place] = replace(known, times=known.times + 1)
+                return False
+        self.kinds.append(found)
+        return True
+
+    @property
+    def runs(self) -> int:
+        """How many runs were counted."""
+        return self.outcomes.total()
+
+    @property
+    def passed(self) -> int:
+        """How many passed."""
+        return self.outcomes[Outcome.PASSES]
+
+    @property
+    def failed(self) -> int:
+        """How many failed."""
+        return self.outcomes[Outcome.REPRODUCES]
+
+    @property
+    def decided(self) -> int:
+        """How many passed or failed: what rates are rates of. The others say nothing about either."""
+        return self.passed + self.failed
+
+    @property
+    def undecided(self) -> dict[Outcome, int]:
+        """How many ended in each other way."""
+        decided = {Outcome.PASSES, Outcome.REPRODUCES}
+        return {outcome: times for outcome, times in self.outcomes.items() if outcome not in decided}

@@ -24,9 +24,7 @@ class Message:
 
     def means(self, other: Message) -> bool:
         """Whether two messages tell of the same failure: the same words, and of their lists at least one item."""
-        if self.meaning != other.meaning or bool(self.items) != bool(other.items):
-            return False
-        return not self.items or not set(self.items).isdisjoint(other.items)
+        return self.meaning == other.meaning and share_any(self.items, other.items)
 
     def __str__(self) -> str:
         """The meaning with the items, what these begin with only once."""
@@ -39,26 +37,18 @@ class Message:
         return " ".join(filter(None, (self.meaning, ", ".join(items))))
 
 
+def share_any(some: Sequence[object], others: Sequence[object]) -> bool:
+    """Whether two lists have anything in common, or both nothing at all."""
+    return not (some or others) or not set(some).isdisjoint(others)
+
+
 def message_of(text: str, candidate: str = "") -> Message:
     """The forms of a text that a check printed or reported about the model at the path ``candidate``."""
-    text = _without_path(text[:_LONGEST], candidate, "{}")
-    head, items = _list_in(text)
-    return Message(normalised(head), tuple(dict.fromkeys(items)), _exactly(text))
-
-
-# Lists
-
-
-_OPERATORS = re.compile(
-    r"(?P<what>.*\b(?:[Oo]perations?|[Oo]perators?|[Oo]ps|[Oo]p types?))\s*:\s*(?P<names>[\w.:-]+(?:,\s*[\w.:-]+)*)"
-)
-_BULLET = re.compile(r"\s*(?:--|[-*•])\s+(?P<item>\S.*)")
-
-
-def _list_in(text: str) -> tuple[str, list[str]]:
-    """A text up to its list, and the items of that: lines that begin with a dash or a star, or names of operators."""
+    text, name = text[:_LONGEST], candidate.rpartition("/")[2]
+    if name:  # the place of the model is left out: its whole path, as it was given, and its file's name
+        text = re.sub(rf"(?<![\w./~+-])(?:[\w.~+-]*/)*{re.escape(name)}(?![\w-])", "{}", text)
     head: list[str] = []
-    items: list[str] = []
+    items: list[str] = []  # of a list: lines that begin with a dash or a star, or names of operators
     for line in text.splitlines():
         bullet = _BULLET.fullmatch(line)
         told = bullet["item"] if bullet else line
@@ -70,7 +60,16 @@ def _list_in(text: str) -> tuple[str, list[str]]:
             items.append(normalised(told))
         elif not items:
             head.append(line)
-    return "\n".join(head), items
+    return Message(normalised("\n".join(head)), tuple(dict.fromkeys(items)), _exactly(text))
+
+
+# Lists
+
+
+_OPERATORS = re.compile(
+    r"(?P<what>.*\b(?:[Oo]perations?|[Oo]perators?|[Oo]ps|[Oo]p types?))\s*:\s*(?P<names>[\w.:-]+(?:,\s*[\w.:-]+)*)"
+)
+_BULLET = re.compile(r"\s*(?:--|[-*•])\s+(?P<item>\S.*)")
 
 
 # The meaning
@@ -191,14 +190,6 @@ def _exactly(text: str) -> str:
     return "\n".join(line.rstrip() for line in text.strip().splitlines())[:_LONGEST_EXACT]
 
 
-def _without_path(text: str, candidate: str, instead: str) -> str:
-    """A text without the place of the model: its whole path, as it was given, and its file's name."""
-    name = candidate.rpartition("/")[2]
-    if not name:
-        return text
-    return re.sub(rf"(?<![\w./~+-])(?:[\w.~+-]*/)*{re.escape(name)}(?![\w-])", instead, text)
-
-
 # The Python exception that a program died of, from what it printed.
 
 
@@ -248,6 +239,8 @@ _LONGEST_LINE = 2_000
 _COLOUR = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]|\x1b\]8;[^\x1b\x07]*(?:\x1b\\|\x07)")
 _HEADER = re.compile(r".*Traceback \(most recent call last\):\s*")
 _FRAME = re.compile(r'\s+File "(?P<file>.*)", line (?P<number>\d+)(?:, in (?P<function>.*\S))?\s*')
+_OF_SYNTAX = re.compile(r'\s+File ".*", line \d+\s*')
+"""A script that is no Python has no traceback, only the place in its file."""
 _EXCEPTION = re.compile(r"(?P<kind>[^\W\d][\w.<>]*)(?P<says>:.*)?")
 _IGNORED = re.compile(r"Exception ignored (?:in|while|on)\b.*")
 _CARETS = re.compile(r"[\s~^]*")
@@ -274,7 +267,9 @@ def death_in(text: str, status: int, scripts: Sequence[str]) -> Death | None:
     looks like them. Otherwise the program has gone on after it had printed it.
     """
     lines = [line[:_LONGEST_LINE] for line in _COLOUR.sub("", text).splitlines()]
-    blocks = _last_chain(list(_blocks(lines)))
+    blocks = list(_blocks(lines))
+    starts = [number for number, block in enumerate(blocks) if not (block.is_part or block.follows)]
+    blocks = blocks[starts[-1] :] if starts else []  # the last exception, those that led to it, the parts of each
     main = [block for block in blocks if not block.is_part]
     if not main:
         return None
@@ -296,21 +291,13 @@ def _goes_on(message: Sequence[str]) -> bool:
 
 
 def _raised(block: _Block, scripts: Sequence[str]) -> Raised:
-    def is_script(file: str) -> bool:
-        return any(file == script or file.endswith(f"/{script.lstrip('/')}") for script in scripts)
-
-    own = [frame for frame in block.frames if is_script(frame[0])]
+    scripts = ["/" + script.lstrip("/") for script in scripts]
+    own = [frame for frame in block.frames if any(("/" + frame[0]).endswith(script) for script in scripts)]
     own = own or [frame for frame in block.frames if not _NOT_THE_USERS.search(frame[0])]
     if not own:
         return Raised(block.kind)
     _, number, function, text = own[-1]
     return Raised(block.kind, function, text or f"line {number}")
-
-
-def _last_chain(blocks: Sequence[_Block]) -> Sequence[_Block]:
-    """The last exception, those that led to it, and the parts of each."""
-    starts = [number for number, block in enumerate(blocks) if not (block.is_part or block.follows)]
-    return blocks[starts[-1] :] if starts else ()
 
 
 def _blocks(lines: Sequence[str]) -> Iterator[_Block]:
@@ -333,7 +320,9 @@ def _blocks(lines: Sequence[str]) -> Iterator[_Block]:
         elif _CONNECTION.fullmatch(line):
             yield from _complete(block)
             block, follows = None, True
-        elif _HEADER.fullmatch(line) or (part_begins and line.strip()) or _opens_syntax_error(block, line):
+        elif (
+            _HEADER.fullmatch(line) or (part_begins and line.strip()) or (block is None and _OF_SYNTAX.fullmatch(line))
+        ):
             yield from _complete(block)
             block = _Block(is_part=depth > 0, follows=follows)
             follows = part_begins = False
@@ -349,12 +338,6 @@ def _blocks(lines: Sequence[str]) -> Iterator[_Block]:
 def _complete(block: _Block | None) -> Iterator[_Block]:
     if block is not None and block.kind:
         yield block
-
-
-def _opens_syntax_error(block: _Block | None, line: str) -> bool:
-    """A script that is no Python has no traceback, only the place in its file."""
-    frame = _FRAME.fullmatch(line)
-    return block is None and frame is not None and frame["function"] is None
 
 
 def _read(block: _Block, line: str) -> _Block | None:

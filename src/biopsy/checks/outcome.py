@@ -5,6 +5,7 @@ and a person.
 from __future__ import annotations
 
 import errno
+import itertools
 import json
 import os
 import shutil
@@ -18,10 +19,10 @@ from typing import Any
 
 from biopsy import errors, events
 from biopsy.checks.verdict import VerdictFile
+from biopsy.checks.verdict import of_error as verdict_of_error
 from biopsy.model.known_names import inside_a_check
 from biopsy.processes.watch import Stop
 from biopsy.processes.writing import write_whole
-from biopsy.text import first_line
 
 
 class Outcome(Enum):
@@ -88,25 +89,24 @@ class Check(ABC):
     A subclass has ``run`` and ``line``; all else has a default that fits most.
     """
 
-    @property
-    def automatic(self) -> bool:
-        """Whether it costs nobody's attention, so that the program may check more than the search needs."""
-        return True
+    automatic: bool = True
+    """Whether it costs nobody's attention, so that the program may check more than the search needs."""
+    stoppable: bool = False
+    """Whether a run takes note of ``stop``, so that it may run in another thread than who waits for it."""
+    sees_values: bool = True
+    """Whether it may depend on what the candidate computes."""
+    names_candidate: bool = True
+    """Whether it is told where the candidate stands; if not, it knows the usual place by itself."""
 
     @property
-    def stoppable(self) -> bool:
-        """Whether a run takes note of ``stop``, so that it may run in another thread than who waits for it."""
-        return False
+    def files(self) -> Sequence[Path]:
+        """Files and folders that its answers depend on, besides the candidate."""
+        return ()
 
     @property
-    def sees_values(self) -> bool:
-        """Whether it may depend on what the candidate computes."""
-        return True
-
-    @property
-    def names_candidate(self) -> bool:
-        """Whether it is told where the candidate stands; if not, it knows the usual place by itself."""
-        return True
+    def programs(self) -> Sequence[Path]:
+        """Those of its files that it runs, rather than reads: its script, and what that imports of its own folder."""
+        return ()
 
     def names_file(self, path: Path) -> bool:
         """Whether it is told where a file stands that it reads besides; if not, it knows the usual place by itself."""
@@ -120,16 +120,6 @@ class Check(ABC):
     def settings(self) -> Mapping[str, str]:
         """What its answers depend on, by the name of the option: its own words, and its limits."""
         return {"check": self.line(Path("{}"))}
-
-    @property
-    def files(self) -> Sequence[Path]:
-        """Files and folders that its answers depend on, besides the candidate."""
-        return ()
-
-    @property
-    def programs(self) -> Sequence[Path]:
-        """Those of its files that it runs, rather than reads: its script, and what that imports of its own folder."""
-        return ()
 
     @abstractmethod
     def run(self, candidate: Path, stop: Stop | None = None) -> Evidence:
@@ -200,11 +190,10 @@ class Artifacts:
                         if ours.is_symlink():
                             raise OSError(errno.ELOOP, f"{ours} is a symbolic link")
                     folder.mkdir(parents=True, exist_ok=True)
+                    numbers = itertools.count(1)
                     target = folder / _short(file.stem, f"{when}{file.suffix}")
-                    again = 1
                     while os.path.lexists(target):
-                        target = folder / _short(file.stem, f"{when}_{again}{file.suffix}")
-                        again += 1
+                        target = folder / _short(file.stem, f"{when}_{next(numbers)}{file.suffix}")
                     shutil.move(file, target)
                 except OSError as error:
                     raise errors.UsageError(f"cannot sort {file} into {folder}: {error.strerror or error}") from error
@@ -261,38 +250,20 @@ class FunctionCheck(Check):
 
     def run(self, candidate: Path, stop: Stop | None = None) -> Evidence:
         """Call the function once. Raises CheckError if it gives something else than True or False."""
+        if self.as_proto:
+            from onnx import load
         started = time.monotonic()
         try:
             with inside_a_check():
-                answer = self.function(self._argument(candidate))
+                answer = self.function(load(candidate) if self.as_proto else candidate)
         except Exception as error:  # whatever the caller's function raises is what it says of the candidate
-            return Evidence(status=1, output=b"", verdict=_verdict(error), seconds=time.monotonic() - started)
+            return Evidence(status=1, output=b"", verdict=verdict_of_error(error), seconds=time.monotonic() - started)
         seconds = time.monotonic() - started
         if answer is True or answer is False or type(answer).__name__ == "bool":  # numpy's bool is one too
             return Evidence(status=1 if answer else 0, seconds=seconds)
         raise errors.CheckError(
             f"the check {self.line(candidate)} returned {answer!r}: True means that the model fails"
         )
-
-    def _argument(self, candidate: Path) -> object:
-        if not self.as_proto:
-            return candidate
-        import onnx
-
-        return onnx.load(candidate)
-
-
-def _verdict(error: Exception) -> VerdictFile:
-    if isinstance(error, errors.EngineFailure):
-        return VerdictFile(
-            outcome="fails", engine=error.engine, stage=error.stage, kind=error.kind, message=error.message
-        )
-    if isinstance(error, errors.CannotCompare | errors.DoesNotFit):
-        return VerdictFile(outcome="invalid", message=error.message)
-    if isinstance(error, errors.BiopsyError):
-        return VerdictFile(outcome="infrastructure", message=error.message)
-    # What follows in the messages of numpy and torch are the values, another text for each shape.
-    return VerdictFile(outcome="fails", kind=type(error).__name__, message=first_line(str(error)))
 
 
 # A check that is a person.
@@ -327,9 +298,17 @@ class InteractiveCheck(Check):
         Raises Interrupted on [q]uit, UndoError on [u]ndo, UsageError if nobody answers the first question.
         """
         started = time.monotonic()
-        question = f"{candidate}: {QUESTION}"
         while True:
-            answer = self._answer(question)
+            try:
+                answer = self._ask(f"{candidate}: {QUESTION}").strip().lower()
+            except (EOFError, RuntimeError, OSError) as error:
+                if not self._answered:
+                    raise errors.UsageError(
+                        "without --check you are asked about each candidate, but nobody answers: the input has ended",
+                        next_steps=["--check COMMAND ...", "or run it in a terminal"],
+                    ) from error
+                answer = "q"
+            self._answered = True
             seconds = time.monotonic() - started
             if answer in {"p", "pass"}:
                 return Evidence(status=0, seconds=seconds)
@@ -341,16 +320,3 @@ class InteractiveCheck(Check):
                 raise UndoError
             if answer in {"q", "quit"}:
                 raise errors.Interrupted("stopped on request")
-
-    def _answer(self, question: str) -> str:
-        try:
-            answer = self._ask(question).strip().lower()
-        except (EOFError, RuntimeError, OSError) as error:
-            if self._answered:
-                return "q"
-            raise errors.UsageError(
-                "without --check you are asked about each candidate, but nobody answers: the input has ended",
-                next_steps=["--check COMMAND ...", "or run it in a terminal"],
-            ) from error
-        self._answered = True
-        return answer

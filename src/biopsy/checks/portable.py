@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from importlib.machinery import EXTENSION_SUFFIXES
 from pathlib import Path
 from threading import Lock
-from typing import TypeVar
+from typing import AnyStr, TypeVar
 
 from biopsy import errors
 from biopsy.checks.command import CommandCheck, ServedCheck
@@ -92,32 +92,37 @@ class TaskPacker:
         self._along: dict[Path, tuple[Mapping[Path, FileState | None], SentAlong]] = {}
         self._lock = Lock()
 
-    def packed(self, task: Task | PreparedTask) -> tuple[PortableTask, dict[str, Path]]:
+    def packed(self, task: Task) -> tuple[PortableTask, dict[str, Path]]:
         """The portable form, and the file of each digest in it.
 
         Raises UsageError for a check that no other machine could run: one that is no command, that finds the candidate
         by itself, or that reads what cannot be sent. Raises CheckError if a file cannot be read.
         """
-        with self._lock:
-            try:
-                return self._packed(task) if isinstance(task, Task) else self._packed_prepared(task)
-            except OSError as error:
-                raise errors.CheckError(f"cannot read {error.filename}: {error.strerror or error}") from error
+        try:
+            with self._lock:
+                return self._packed(task)
+        except OSError as error:
+            raise errors.CheckError(f"cannot read {error.filename}: {error.strerror or error}") from error
 
     def _packed(self, task: Task) -> tuple[PortableTask, dict[str, Path]]:
-        check, commands, replaced = _parts_of(task.check)
-        built = [Path(check.built)] if check.built else []
+        check, commands, replaced = (None, (), {}) if task.check is None else _parts_of(task.check)
         candidates = [] if task.candidate == NO_CANDIDATE else [task.candidate]
-        if candidates and not all(command.names_candidate for command in commands):
+        is_prepared = isinstance(task, PreparedTask)
+        if candidates and not is_prepared and not all(command.names_candidate for command in commands):
             raise errors.UsageError(
                 "the check does not say where the candidate's path goes, which is another one on other machines",
                 next_steps=["write {} in the check where it goes"],
             )
-        named = [path for each in commands for path in _files_named(each, besides=[*built, *replaced])]
-        files = {place: path for each in commands for place, path in self._files(each, named).items()}
-        files |= {self._place(path): path for path in replaced.values()}
+        models, made = list[Path](), [Path(check.built)] if check is not None and check.built else []
+        if isinstance(task, PreparedTask):
+            models, made = [*task.models], [*task.written, *task.back]
+        besides = {*made, *replaced}
+        named = [path for each in commands for path in _files_named(each, besides) if path not in models]
+        files = {self._place(path): path for path in [*replaced.values(), *models]}
+        for part in [*(self._files(each, named) for each in commands), *map(self._weights_of, models)]:
+            files |= part
         model = None if task.parts is None else b"".join(task.parts)
-        for candidate in candidates:
+        for candidate in [] if is_prepared else candidates:
             if model is not None:
                 files |= self._weights(model, candidate.parent)
                 continue
@@ -126,40 +131,33 @@ class TaskPacker:
                 files |= {self._place(candidate): candidate}
             else:
                 model = candidate.read_bytes()
-        portable = PortableTask(
-            check=self._with_variables(check, commands, named),
-            candidate=next(map(self._place, candidates), None),
-            model=model,
-            places=self._places([*named, *replaced, *replaced.values(), *built, *candidates]),
-            contents=self._contents(files),
-            original=task.original,
-            python=sys.executable,
-        )
-        return portable, self._files_by_digest(files)
-
-    def _packed_prepared(self, task: PreparedTask) -> tuple[PortableTask, dict[str, Path]]:
-        check, named = None, list[Path]()
-        files = {self._place(path): path for path in task.models}
-        for path in task.models:
-            files |= self._weights_of(path)
-        if task.check is not None:
-            check, (base, *_), _ = _parts_of(task.check)
-            made = {*task.written, *task.back}
-            named = [path for path in _files_named(base, besides=made) if path not in task.models]
-            files |= self._files(base, named)
-            check = self._with_variables(check, [base], named)
+        if check is not None:  # with the variables of this process that it may look at
+            names = {name for each in commands for path in named for name in self._sent_along(path, each).names}
+            found = variables_of([word for each in commands for word in each.words], names)
+            check = replace(check, environment=tuple({**dict(found), **dict(check.environment)}.items()))
+            if check.builder is not None:
+                check = replace(check, builder=replace(check.builder, environment=found))
+        placed = dict.fromkeys([*named, *replaced, *replaced.values(), *models, *made, *candidates])
         portable = PortableTask(
             check=check,
-            candidate=self._place(task.candidate),
-            model=None,
-            places=self._places([*named, *task.models, *task.written, *task.back, task.candidate]),
-            contents=self._contents(files),
+            candidate=next(map(self._place, candidates), None),
+            model=model,
+            places=tuple((str(path), self._place(path)) for path in placed),
+            contents=tuple(
+                Content(
+                    place=place,
+                    digest=self._digest_of(path),
+                    size=path.stat().st_size,
+                    is_program=os.access(path, os.X_OK),
+                )
+                for place, path in files.items()
+            ),
             original=task.original,
             python=sys.executable,
-            preparation=task.preparation,
-            back=tuple(map(str, task.back)),
+            preparation=task.preparation if isinstance(task, PreparedTask) else None,
+            back=tuple(map(str, task.back)) if isinstance(task, PreparedTask) else (),
         )
-        return portable, self._files_by_digest(files)
+        return portable, {self._digest_of(path): path for path in files.values()}
 
     def _files(self, check: CommandCheck, named: Sequence[Path]) -> dict[str, Path]:
         """What is sent for these, by place: themselves, weights of models, and modules that a check imports."""
@@ -181,32 +179,6 @@ class TaskPacker:
         read = [path, *along.beside.values(), *along.here.values()]
         self._along[path] = {each: state_at(each) for each in read}, along
         return along
-
-    def _with_variables(
-        self, told: PortableCheck, commands: Sequence[CommandCheck], named: Sequence[Path]
-    ) -> PortableCheck:
-        """A check with the variables of this process that it may look at."""
-        names = {name for check in commands for path in named for name in self._sent_along(path, check).names}
-        found = variables_of([word for check in commands for word in check.words], names)
-        ours = replace(told, environment=tuple({**dict(found), **dict(told.environment)}.items()))
-        return ours if told.builder is None else replace(ours, builder=replace(told.builder, environment=found))
-
-    def _places(self, paths: Iterable[Path]) -> tuple[tuple[str, str], ...]:
-        return tuple((str(path), self._place(path)) for path in dict.fromkeys(paths))
-
-    def _contents(self, files: Mapping[str, Path]) -> tuple[Content, ...]:
-        return tuple(
-            Content(
-                place=place,
-                digest=self._digest_of(path),
-                size=path.stat().st_size,
-                is_program=os.access(path, os.X_OK),
-            )
-            for place, path in files.items()
-        )
-
-    def _files_by_digest(self, files: Mapping[str, Path]) -> dict[str, Path]:
-        return {self._digest_of(path): path for path in files.values()}
 
     def _place(self, path: Path) -> str:
         return f"{self._number(path.parent)}/{path.name}"
@@ -288,20 +260,14 @@ def _files_named(check: CommandCheck, besides: Collection[Path] = ()) -> Iterato
                 raise _cannot_send(path, "no word of the check names it as it stands there")
         elif path.is_dir():
             raise _cannot_send(path, "it is a folder")
-        elif not _is_of_the_machine(path):
+        elif path.is_file():
+            is_program = os.access(path, os.X_OK) and ".so" not in path.suffixes
+            with path.open("rb") as stream:
+                if is_program and stream.read(len(_BINARY)) == _BINARY:
+                    continue  # each machine has interpreters of its own
             if not is_named(path, words):
                 raise _cannot_send(path, "the check names it in more than one way")
             yield path
-
-
-def _is_of_the_machine(path: Path) -> bool:
-    """Whether a path belongs to the machine: a binary program such as an interpreter, or no file at all."""
-    if not path.is_file():
-        return True
-    if not os.access(path, os.X_OK) or ".so" in path.suffixes:
-        return False
-    with path.open("rb") as stream:
-        return stream.read(len(_BINARY)) == _BINARY
 
 
 def _cannot_send(path: Path, why: str) -> errors.UsageError:
@@ -321,24 +287,23 @@ def our_paths(task: PortableTask, root: str) -> dict[str, str]:
 
 def as_if_here(evidence: Evidence, paths: Mapping[str, str]) -> Evidence:
     """What a check has left on another machine, with our paths in it."""
-    message = renamed(evidence.verdict.message, paths)
-    output = evidence.output
-    for other in sorted(paths, key=len, reverse=True):
-        output = output.replace(os.fsencode(other), os.fsencode(paths[other]))
     return replace(
         evidence,
-        output=output,
-        verdict=replace(evidence.verdict, message=message),
+        output=renamed(evidence.output, paths),
+        verdict=replace(evidence.verdict, message=renamed(evidence.verdict.message, paths)),
         candidate=renamed(evidence.candidate, paths),
         scripts=tuple(os.path.abspath(paths[name]) if name in paths else name for name in evidence.scripts),  # noqa: PTH100 -- links stay, as in tracebacks
         remark=renamed(evidence.remark, paths),
     )
 
 
-def renamed(text: str, paths: Mapping[str, str]) -> str:
-    """A text with other paths in it."""
+def renamed(text: AnyStr, paths: Mapping[str, str]) -> AnyStr:
+    """A text, or what was printed, with other paths in it."""
     for other in sorted(paths, key=len, reverse=True):
-        text = text.replace(other, paths[other])
+        if isinstance(text, str):
+            text = text.replace(other, paths[other])
+        else:
+            text = text.replace(os.fsencode(other), os.fsencode(paths[other]))
     return text
 
 

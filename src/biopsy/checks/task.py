@@ -26,7 +26,7 @@ from biopsy.model.external import files_referred_to
 from biopsy.processes import cleanup
 from biopsy.processes.cleanup import take_what_stands_at
 from biopsy.processes.watch import Stop
-from biopsy.processes.writing import cannot_write, copy_transient, write_transient
+from biopsy.processes.writing import cannot_write, copy_transient, write_whole
 
 NO_CANDIDATE = Path("{}")
 """Given as the candidate of a command that has none, this leaves a literal ``{}`` in its words as it is."""
@@ -36,14 +36,15 @@ NO_CANDIDATE = Path("{}")
 class Task:
     """A check, and the model it is to look at: ``parts`` are its bytes, written to ``candidate`` before.
 
-    None for what stands there already, or for NO_CANDIDATE. ``original`` is what differs in the original: where a
-    mismatch is much smaller, the check is run once more, to tell whether it is only rounding. It can be pickled if the
-    check can, and then run anywhere where the folder of ``candidate`` can be written.
+    Without a check nothing is asked. There are no parts for what stands there already, or for NO_CANDIDATE.
+    ``original`` is what differs in the original: where a mismatch is much smaller, the check is run once more, to tell
+    whether it is only rounding. It can be pickled if the check can, and then run anywhere where the folder of
+    ``candidate`` can be written.
     """
 
-    check: Check
+    check: Check | None
     candidate: Path
-    parts: Sequence[bytes] | None
+    parts: Sequence[bytes] | None = None
     original: tuple[Mismatch, ...] = ()
 
 
@@ -55,11 +56,12 @@ def run_check(task: Task, stop: Stop | None = None) -> Evidence:
     if task.parts is not None:
         try:
             clear(task.candidate)
-            write_transient(task.candidate, task.parts)
+            write_whole(task.candidate, task.parts, transient=True)
         except errors.UsageError as error:
             raise errors.CheckError(error.message, next_steps=error.next_steps) from error
         except OSError as error:
             raise errors.CheckError(f"cannot write {task.candidate}: {error.strerror or error}") from error
+    assert task.check is not None
     evidence = task.check.run(task.candidate, stop)
     is_doubtful = size_beside(evidence.verdict.mismatches, task.original) == "doubtful"
     arbiter = task.check.arbiter() if is_doubtful and evidence.verdict.rounding is None else None
@@ -183,7 +185,7 @@ class Preparation(Protocol):
 
 
 @dataclass(frozen=True, kw_only=True)
-class PreparedTask:
+class PreparedTask(Task):
     """A task for another machine, before which something is made there; None as a check: only this is made.
 
     ``models`` are sent besides the files of the check, with the weights beside them. ``written`` are files that it
@@ -191,13 +193,10 @@ class PreparedTask:
     check. ``original`` is as in ``Task``.
     """
 
-    check: CommandCheck | None
-    candidate: Path
     preparation: Preparation
     models: Sequence[Path] = ()
     written: Sequence[Path] = ()
     back: Sequence[Path] = ()
-    original: tuple[Mismatch, ...] = ()
 
 
 def require_names(check: CommandCheck, model: Path) -> None:
@@ -233,26 +232,18 @@ class EngineFileCheck(Check):
         self._keep = keep
         self._made = False
         self.built = built
-
-    @property
-    def automatic(self) -> bool:
-        """As the check is: building costs nobody's attention."""
-        return self.check.automatic
-
-    @property
-    def stoppable(self) -> bool:
-        """As both are."""
-        return self.builder.stoppable and self.check.stoppable
-
-    @property
-    def settings(self) -> Mapping[str, str]:
-        """Those of the builder, and those of the check under names of their own."""
-        return {**self.check.settings, **{f"builder {name}": text for name, text in self.builder.settings.items()}}
+        self.automatic = check.automatic
+        self.stoppable = builder.stoppable and check.stoppable
 
     @property
     def files(self) -> Sequence[Path]:
         """Those of both."""
         return (*self.builder.files, *self.check.files)
+
+    @property
+    def settings(self) -> Mapping[str, str]:
+        """Those of the builder, and those of the check under names of their own."""
+        return {**self.check.settings, **{f"builder {name}": text for name, text in self.builder.settings.items()}}
 
     def start(self) -> None:
         """Warm both up."""

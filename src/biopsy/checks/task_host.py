@@ -8,8 +8,9 @@ import contextlib
 import os
 import sys
 import threading
-from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from itertools import chain
 from pathlib import Path, PurePath, PurePosixPath
 from typing import Any
 
@@ -20,9 +21,9 @@ from biopsy.checks.portable import Content, PortableCheck, PortableTask
 from biopsy.checks.task import NO_CANDIDATE, EngineFileCheck, Prepared, Task, TaskSite, clear, run_check
 from biopsy.checks.warm import command_check
 from biopsy.checks.words import with_files
-from biopsy.processes.host_folders import ContentStore
+from biopsy.processes.own_files import ContentStore
 from biopsy.processes.reading import FileState, open_plain, state_at
-from biopsy.processes.serving import as_json
+from biopsy.processes.server import as_json
 from biopsy.processes.watch import Stop
 from biopsy.text import size_text
 
@@ -72,8 +73,13 @@ class TaskHost:
         with self._stop_of(number) as stop:
             try:
                 answer = self._answer(task, received, stop)
-            except (errors.BiopsyError, OSError) as error:
-                answer = Answer(root=str(self._folder), error=as_json(_as_check_error(error)))
+            except (errors.BiopsyError, OSError) as error:  # whatever it is, it says nothing of the model
+                told = error
+                if isinstance(error, OSError):
+                    told = errors.CheckError(f"the check could not be run: {error.strerror or error}")
+                elif not isinstance(error, errors.CheckError):
+                    told = errors.CheckError(error.message, kept=error.kept, next_steps=error.next_steps)
+                answer = Answer(root=str(self._folder), error=as_json(told))
         with self._lock:
             is_stopped = number <= self._unwanted
         return replace(answer, received=self._store.received - before, is_stopped=is_stopped)
@@ -100,21 +106,28 @@ class TaskHost:
             stop.close()
 
     def _answer(self, task: PortableTask, received: Callable[[str], Iterable[bytes]], stop: Stop) -> Answer:
-        for content in task.contents:
-            self._place(content, received)
+        root = str(self._folder)
+        for file in task.contents:
+            self._place(file, received)
         if task.candidate is None:
-            return Answer(root=str(self._folder), evidence=self._evidence(task, NO_CANDIDATE, stop))
+            return Answer(root=root, evidence=self._evidence(task, NO_CANDIDATE, stop))
         candidate = self._path(task.candidate)
         try:
             if task.preparation is None:
-                return Answer(root=str(self._folder), evidence=self._evidence(task, candidate, stop))
+                return Answer(root=root, evidence=self._evidence(task, candidate, stop))
             places = {ours: self._path(place) for ours, place in task.places}
-            left = LeftFiles(self._folder, places, task.back)
-            left.clear()
+            left = {ours: [*_left_at(ours, self._folder, places)] for ours in task.back}
+            for path in chain.from_iterable(left.values()):  # of an earlier run
+                with contextlib.suppress(OSError):
+                    clear(path, whole=True)
             with task.preparation.prepared(TaskSite(places.__getitem__, self._kept), stop) as made:
                 check = None if task.check is None or not made.is_ready else _with(task.check, made)
                 evidence = self._evidence(replace(task, check=check), candidate, stop)
-                return Answer(root=str(self._folder), evidence=evidence, told=made.told, files=left.read())
+                back, room = dict[str, bytes](), MOST_BYTES
+                for ours, paths in left.items():
+                    if (content := _content(ours, paths, room)) is not None:
+                        back[ours], room = content, room - len(content)
+                return Answer(root=root, evidence=evidence, told=made.told, files=tuple(back.items()))
         finally:
             with contextlib.suppress(OSError):
                 clear(candidate, whole=True)
@@ -176,15 +189,6 @@ class TaskHost:
         return check.with_files(replaced) if replaced else check
 
 
-def _as_check_error(error: errors.BiopsyError | OSError) -> errors.BiopsyError:
-    """What is raised here says nothing of the model, whatever it is."""
-    if isinstance(error, errors.CheckError):
-        return error
-    if isinstance(error, errors.BiopsyError):
-        return errors.CheckError(error.message, kept=error.kept, next_steps=error.next_steps)
-    return errors.CheckError(f"the check could not be run: {error.strerror or error}")
-
-
 def _with(check: PortableCheck, made: Prepared) -> PortableCheck:
     """A check that is told what was made."""
     words = check.words
@@ -200,54 +204,31 @@ MOST_BYTES = 256_000_000
 """Bytes of all files that one run may bring back."""
 
 
-class LeftFiles:
-    """The files that are called ``wanted`` here. ``places`` has the path of each on this machine.
+def _left_at(ours: str, folder: Path, places: Mapping[str, Path]) -> Iterator[Path]:
+    """Where a file may be left that is called so here. ``places`` has the path of each on this machine.
 
     A check that is not told the name writes it into its current folder, which is ``folder``.
     """
+    yield places[ours]
+    if not PurePath(ours).is_absolute() and ".." not in PurePath(ours).parts:
+        yield folder / ours
 
-    def __init__(self, folder: Path, places: Mapping[str, Path], wanted: Sequence[str]) -> None:
-        self._folder = folder
-        self._places = places
-        self._wanted = wanted
 
-    def clear(self) -> None:
-        """Remove what an earlier run has left."""
-        for ours in self._wanted:
-            for path in self._paths(ours):
-                with contextlib.suppress(OSError):
-                    clear(path, whole=True)
-
-    def read(self) -> tuple[tuple[str, bytes], ...]:
-        """Those that are there. Raises CheckError for what is no plain file, or if they are too large."""
-        left: list[tuple[str, bytes]] = []
-        room = MOST_BYTES
-        for ours in self._wanted:
-            content = self._content(ours, room)
-            if content is not None:
-                left.append((ours, content))
-                room -= len(content)
-        return tuple(left)
-
-    def _paths(self, ours: str) -> Iterator[Path]:
-        yield self._places[ours]
-        if not PurePath(ours).is_absolute() and ".." not in PurePath(ours).parts:
-            yield self._folder / ours
-
-    def _content(self, ours: str, room: int) -> bytes | None:
-        for path in self._paths(ours):
-            try:
-                with open_plain(path) as stream:
-                    content = b"" if os.fstat(stream.fileno()).st_size > room else stream.read(room + 1)
-                    is_too_large = os.fstat(stream.fileno()).st_size > room
-            except FileNotFoundError:
-                continue
-            except OSError as error:
-                raise _stays(ours, str(error.strerror or error)) from error
-            if is_too_large or len(content) > room:
-                raise _stays(ours, f"at most {size_text(MOST_BYTES)} of files come back from one run")
-            return content
-        return None
+def _content(ours: str, paths: Iterable[Path], room: int) -> bytes | None:
+    """What was left; None if nothing was. Raises CheckError for what is no plain file, or larger than the room."""
+    for path in paths:
+        try:
+            with open_plain(path) as stream:
+                content = b"" if os.fstat(stream.fileno()).st_size > room else stream.read(room + 1)
+                is_too_large = os.fstat(stream.fileno()).st_size > room
+        except FileNotFoundError:
+            continue
+        except OSError as error:
+            raise _stays(ours, str(error.strerror or error)) from error
+        if is_too_large or len(content) > room:
+            raise _stays(ours, f"at most {size_text(MOST_BYTES)} of files come back from one run")
+        return content
+    return None
 
 
 def _stays(ours: str, why: str) -> errors.CheckError:

@@ -38,6 +38,8 @@ from biopsy import errors
 from biopsy.comparison.mismatch import Mismatch, Rounding, kind_of, mismatches_from, rounding_from
 from biopsy.processes.reading import read_plain
 from biopsy.processes.reaper import VERDICT_VARIABLE
+from biopsy.records import record_of
+from biopsy.text import first_line
 
 OUTCOMES = frozenset({"fails", "passes", "invalid", "infrastructure"})
 _MOST_BYTES = 1 << 20
@@ -138,17 +140,23 @@ def believed(verdict: VerdictFile, status: int) -> VerdictFile:
     return VerdictFile(settings=verdict.settings)
 
 
+def of_error(error: Exception) -> VerdictFile:
+    """What an exception says of the model that was looked at."""
+    kind = type(error).__name__
+    if isinstance(error, errors.EngineFailure):
+        told = VerdictFile(outcome="fails", engine=error.engine, stage=error.stage, kind=error.kind, looked=True)
+        return replace(told, message=error.message)
+    if isinstance(error, errors.CannotCompare | errors.DoesNotFit):
+        return VerdictFile(outcome="invalid", kind=kind, message=error.message)
+    if isinstance(error, errors.BiopsyError):
+        return VerdictFile(outcome="infrastructure", kind=kind, message=error.message)
+    # What follows in the messages of numpy and torch are the values, another text for each shape.
+    return VerdictFile(outcome="fails", kind=kind, message=first_line(str(error)))
+
+
 def report_error(error: errors.BiopsyError, hint: str = "") -> None:
     """Write what an exception that ends our own process means for a check."""
-    if isinstance(error, errors.EngineFailure):
-        verdict = VerdictFile(
-            outcome="fails", engine=error.engine, stage=error.stage, kind=error.kind, message=error.message, looked=True
-        )
-    elif isinstance(error, errors.CannotCompare | errors.DoesNotFit):
-        verdict = VerdictFile(outcome="invalid", kind=type(error).__name__, message=error.message)
-    else:
-        verdict = VerdictFile(outcome="infrastructure", kind=type(error).__name__, message=error.message)
-    report(replace(verdict, status=error.status, hint=hint))
+    report(replace(of_error(error), status=error.status, hint=hint))
 
 
 def report_mismatch(
@@ -163,18 +171,9 @@ def report_mismatch(
 
     ``mismatches`` are their sizes, whose gravest kind then counts; else ``kind``, which may also be "not-finite".
     """
-    kind = kind_of(mismatches) or kind
-    told = VerdictFile(
-        outcome="fails",
-        engine=engine,
-        stage="compare",
-        kind=kind,
-        outputs=tuple(outputs),
-        status=1,
-        hint=hint,
-        looked=True,
-    )
-    report(replace(told, mismatches=tuple(mismatches), rounding=rounding))
+    told = VerdictFile(outcome="fails", engine=engine, stage="compare", kind=kind_of(mismatches) or kind, status=1)
+    sizes, names = tuple(mismatches), tuple(outputs)
+    report(replace(told, outputs=names, mismatches=sizes, rounding=rounding, hint=hint, looked=True))
 
 
 def report_pass(hint: str = "") -> None:
@@ -206,19 +205,14 @@ def read(path: Path) -> VerdictFile:
 def _verdict(found: object, path: Path) -> VerdictFile:
     if not isinstance(found, dict):
         raise errors.CheckError(f"the verdict file {path} holds no JSON object")
-    texts = {key: found.get(key, "") for key in ("outcome", "engine", "stage", "kind", "message", "hint")}
-    outputs, status, looked = found.get("outputs", []), found.get("status"), found.get("looked", False)
-    settings = found.get("settings", [])
-    plain = all(isinstance(text, str) for text in texts.values()) and isinstance(outputs, list)
-    plain = plain and isinstance(settings, list) and all(isinstance(text, str) for text in settings)
-    if not plain or not isinstance(status, int | None) or not isinstance(looked, bool):
-        raise errors.CheckError(f"the verdict file {path} has a value of a wrong type")
-    if texts["outcome"] and texts["outcome"] not in OUTCOMES:
-        raise errors.CheckError(f"the verdict file {path} has an unknown outcome {texts['outcome']!r}")
-    names = tuple(str(output) for output in outputs)
-    told = VerdictFile(**texts, outputs=names, status=status, looked=looked, settings=tuple(settings))
+    try:
+        verdict = record_of(VerdictFile, {**found, "mismatches": (), "rounding": None})
+    except ValueError as error:
+        raise errors.CheckError(f"the verdict file {path} has a value of a wrong type") from error
+    if verdict.outcome and verdict.outcome not in OUTCOMES:
+        raise errors.CheckError(f"the verdict file {path} has an unknown outcome {verdict.outcome!r}")
     try:
         sizes = mismatches_from(found.get("mismatches", []))
-        return replace(told, mismatches=sizes, rounding=rounding_from(found.get("rounding")))
+        return replace(verdict, mismatches=sizes, rounding=rounding_from(found.get("rounding")))
     except ValueError as error:
         raise errors.CheckError(f"the verdict file {path} has {error}") from error

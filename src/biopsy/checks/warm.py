@@ -11,17 +11,21 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from biopsy.checks import warming
 from biopsy.checks.command import CommandCheck, ServedCheck, verdict_of
-from biopsy.checks.command_line import CommandLine, PythonScript, python_script
+from biopsy.checks.command_line import CommandLine, PythonScript, is_served, python_script
 from biopsy.checks.judge import same_failure, signature_of, status_text
 from biopsy.checks.message import normalised
 from biopsy.checks.outcome import Evidence
-from biopsy.checks.warming import Warming
 from biopsy.processes.process import IN_ORDER, CannotStartError
 from biopsy.processes.reading import FileState, state_at
 from biopsy.processes.reaper import VERDICT_VARIABLE
-from biopsy.processes.warm import ForkServer, ServerGoneError, WaitingProcess, script_request, start_script_server
+from biopsy.processes.warm import (
+    ForkServer,
+    ServerGoneError,
+    WaitingProcess,
+    Warming,
+    start_script_server,
+)
 from biopsy.processes.watch import Ended, Limits, Stop
 
 
@@ -39,7 +43,7 @@ class WarmCheck(ServedCheck):
         return "a process that has loaded the engines"
 
     def _started_server(self) -> ForkServer:
-        begun = warming.started(self.words, self._jobs)
+        begun = Warming.begun(self.words, self._jobs)
         self._cold_start.offer(begun.cold)
         return begun.zygote
 
@@ -92,7 +96,7 @@ def command_check(
     What has ``begun`` for these words before is given, if anything has.
     """
     cold = CommandCheck(words, default_name, timeout, memory)
-    if warming.serves(words):
+    if is_served(words):
         return WarmCheck(cold, jobs, begun)
     script = python_script(words, default_name)
     return cold if script is None else ScriptCheck(cold, script, jobs)
@@ -149,10 +153,10 @@ class ColdStart:
     ) -> Ended | None:
         """Run a check in the process that waits; None if there is none, or if it died before it looked at the model."""
         waiting = self._taken()
-        if waiting is not None and not self._was_foreseen and waiting.age > MOST_SECONDS:
-            waiting.close()
-            waiting = None
         if waiting is None:
+            return None
+        if not self._was_foreseen and waiting.age > MOST_SECONDS:
+            waiting.close()
             return None
         ended = waiting.run({"words": words, VERDICT_VARIABLE: str(told)}, limits, stop)
         if ended is None or (ended.cause == "itself" and not verdict_of(told, ended).has_looked):
@@ -227,10 +231,6 @@ class ScriptCheck(ServedCheck):
         self._believed_generation: int | None = None
 
     @property
-    def _is_believed(self) -> bool:
-        return self._believed_generation is not None
-
-    @property
     def served_by(self) -> str:
         """The interpreter that has imported what the script needs."""
         return "your script's interpreter"
@@ -249,13 +249,13 @@ class ScriptCheck(ServedCheck):
         if self._states() != self._seen:
             remark = self._refuse(server, f"{self._script.file_name} {_CHANGED}")
             return replace(self._as_process(candidate, stop), remark=remark)
-        if not self._is_believed and self._comparing.acquire(timeout=_SECONDS_TO_COMPARE):
+        if self._believed_generation is None and self._comparing.acquire(timeout=_SECONDS_TO_COMPARE):
             try:
-                if not self._is_believed:
+                if self._believed_generation is None:
                     return self._compared(server, candidate, stop)
             finally:
                 self._comparing.release()
-        warm = self._believed(server, candidate, stop) if self._is_believed else None
+        warm = self._believed(server, candidate, stop) if self._believed_generation is not None else None
         return warm or self._as_process(candidate, stop)
 
     def _compared(self, server: ForkServer, candidate: Path, stop: Stop | None) -> Evidence:
@@ -295,10 +295,9 @@ class ScriptCheck(ServedCheck):
             return warm
         if warm.status < 0 or warm.timed_out or warm.out_of_memory:
             return None
-        return warm if generation == self._believed_generation else self._believed_anew(server, warm, generation, stop)
-
-    def _believed_anew(self, server: ForkServer, warm: Evidence, generation: int, stop: Stop | None) -> Evidence:
-        """What a process says of the candidate of the first fork that found more loaded: it is to be the same."""
+        if generation == self._believed_generation:
+            return warm
+        # The first fork that found more loaded: a process is to say the same of its candidate.
         evidence = self._as_process(Path(warm.candidate), stop)
         if evidence.timed_out or evidence.out_of_memory or (stop is not None and stop.is_set):
             return evidence
@@ -316,7 +315,9 @@ class ScriptCheck(ServedCheck):
 
         def run(words: list[str], told: Path, stop: Stop | None) -> Ended:
             argv = self._script.argv(words)
-            request = script_request(argv, [*self._script.before, *argv], {VERDICT_VARIABLE: str(told)})
+            # The words that the script sees, those of its process, and what its environment has more.
+            environment = {VERDICT_VARIABLE: str(told)}
+            request = {"argv": argv, "orig_argv": [*self._script.before, *argv], "environment": environment}
             return server.run(request, lambda: self.limits, stop, begun=generations.append)
 
         try:

@@ -1,5 +1,5 @@
-"""The words of a check as paths: the files that they name, run or read, other files in their place, and the modules
-beside a script.
+"""The words of a check: the programs that are this one, the options that each of our commands has before its words; and
+words as paths: the files that they name, run or read, other files in their place, and the modules beside a script.
 """
 
 from __future__ import annotations
@@ -9,13 +9,15 @@ import os
 import re
 import shlex
 import shutil
+import sys
 import warnings
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from itertools import pairwise
 from pathlib import Path
 from typing import AnyStr
 
+from biopsy.processes.own_process import own_python
 from biopsy.processes.reading import read_plain
 
 
@@ -63,31 +65,28 @@ def with_files(words: Iterable[str], files: Mapping[Path, Path]) -> tuple[str, .
     others = {str(path): as_word(other) for path, other in files.items()}
     plain = [re.escape(path) for path in others if _PLAIN.fullmatch(path)]
     within = re.compile(f"{_BEFORE}({'|'.join(plain)}){_AFTER}") if plain else None
-    return tuple(_with_files(word, others, within) for word in words)
 
+    def replaced(word: str) -> str:
+        option, equals, value = word.partition("=")
+        for path, other in others.items():
+            if names_path(word, path):
+                return other
+            if equals and names_path(value, path):
+                return f"{option}={other}"
+        return within.sub(lambda found: others[found[1]], word) if within else word
 
-def _with_files(word: str, others: Mapping[str, str], within: re.Pattern[str] | None) -> str:
-    option, equals, value = word.partition("=")
-    for path, other in others.items():
-        if names_path(word, path):
-            return other
-        if equals and names_path(value, path):
-            return f"{option}={other}"
-    return within.sub(lambda found: others[found[1]], word) if within else word
+    return tuple(map(replaced, words))
 
 
 def names_undone(text: AnyStr, files: Mapping[Path, Path]) -> AnyStr:
     """What a program said, as if it had been told the files themselves and not the others in their place."""
     for path, other in files.items():
-        text = _renamed(text, other.name, path.name)
+        pattern = rf"(?<![\w.-]){re.escape(other.name)}(?![\w-])"
+        if isinstance(text, str):
+            text = path.name.join(re.split(pattern, text))
+        else:
+            text = os.fsencode(path.name).join(re.split(os.fsencode(pattern), text))
     return text
-
-
-def _renamed(text: AnyStr, name: str, instead: str) -> AnyStr:
-    pattern = rf"(?<![\w.-]){re.escape(name)}(?![\w-])"
-    if isinstance(text, str):
-        return re.sub(pattern, lambda _: instead, text)
-    return re.sub(os.fsencode(pattern), lambda _: os.fsencode(instead), text)
 
 
 # The files that the words of a command name or hold: what it runs and reads.
@@ -99,9 +98,9 @@ _SHELLS = frozenset({"sh", "bash", "dash", "zsh", "ksh", "ash", "fish"})
 _SHELL_CODE = re.compile(r"-[a-zA-Z]*c")
 _OPERATORS = re.compile(r"[();<>|&\n]+")
 _REDIRECTIONS = re.compile(r"[<>|&]*[<>][<>|&]*")
-_BRANCHES = frozenset({"if", "then", "elif", "else", "fi"})
-_LOOPS = frozenset({"while", "until", "do", "done"})
-_KEYWORDS = _BRANCHES | _LOOPS | {"exec", "time", "!", "{", "}", "#"}
+_KEYWORDS = frozenset({
+    "if", "then", "elif", "else", "fi", "while", "until", "do", "done", "exec", "time", "!", "{", "}", "#",
+})  # fmt: skip
 _READS_NOTHING = frozenset({"cd", "echo", "printf", "tee", "mkdir", "rm", "touch"})
 _ASSIGNMENT = re.compile(r"[A-Za-z_]\w*=.*", re.DOTALL)
 _MOST_NESTED = 3  # shells that run shells
@@ -127,7 +126,8 @@ def files_of_user(words: Sequence[str]) -> tuple[str, ...]:
     if "-c" in after:
         files.append("<string>")
     if "-m" in after:
-        files += _module_files(after["-m"])
+        path = after["-m"].replace(".", "/")
+        files += [f"{path}.py", f"{path}/__main__.py"]
     return tuple(files)
 
 
@@ -144,20 +144,16 @@ def paths_in(words: Sequence[str], nested: int = 0) -> Iterator[str]:
     yield shutil.which(words[0]) or ""
     after = dict(pairwise(words))
     if "-m" in after:
-        yield from _places_of_module(after["-m"])
-    if nested < _MOST_NESTED:
-        for code in _shell_code(words):
+        top = after["-m"].partition(".")[0]  # the file of a module, or the folder of its package
+        for folder in ["", *filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))]:
+            yield os.path.join(folder, f"{top}.py")  # noqa: PTH118 -- as any other word
+            yield os.path.join(folder, top) if top else ""  # noqa: PTH118 -- same
+    is_shell = False  # one may stand behind ``env``, ``timeout`` and the like
+    for option, code in pairwise(words) if nested < _MOST_NESTED else ():
+        is_shell = is_shell or Path(option).name in _SHELLS
+        if is_shell and _SHELL_CODE.fullmatch(option):  # what the shell is given to run
             for command in commands_of_shell(code):
                 yield from paths_in(command, nested + 1)
-
-
-def _shell_code(words: Sequence[str]) -> Iterator[str]:
-    """What shells among the words are given to run. One may stand behind ``env``, ``timeout`` and the like."""
-    is_shell = False
-    for option, code in pairwise(words):
-        is_shell = is_shell or Path(option).name in _SHELLS
-        if is_shell and _SHELL_CODE.fullmatch(option):
-            yield code
             return
 
 
@@ -166,44 +162,25 @@ def commands_of_shell(code: str) -> Iterator[list[str]]:
 
     Nothing is expanded: a path that a variable or a pattern stands for is not seen.
     """
-    command: list[str] = []
-    is_written = False
     lexer = shlex.shlex(code, posix=True, punctuation_chars="();<>|&\n")
     lexer.whitespace, lexer.commenters = " \t\r", ""
     lexer.whitespace_split = True
     tokens: list[str] = []
     with suppress(ValueError):  # quotes without an end: the shell will say so
         tokens.extend(lexer)
-    for word in tokens:
+    command: list[str] = []
+    is_written = False
+    for word in [*tokens, ";"]:
         if _OPERATORS.fullmatch(word):
             is_written = ">" in word
             if not _REDIRECTIONS.fullmatch(word):
-                yield from _read_by(command)
+                if command and command[0] not in _READS_NOTHING:
+                    yield command
                 command = []
         elif is_written:
             is_written = False
         elif command or not (word in _KEYWORDS or _ASSIGNMENT.fullmatch(word)):
             command.append(word)
-    yield from _read_by(command)
-
-
-def _read_by(command: list[str]) -> Iterator[list[str]]:
-    """A command, unless its words are no files that it reads."""
-    if command and command[0] not in _READS_NOTHING:
-        yield command
-
-
-def _places_of_module(name: str) -> Iterator[str]:
-    """Where a module of the user may stand: its file, or the folder of its package, beside us or on PYTHONPATH."""
-    top = name.partition(".")[0]
-    for folder in ["", *filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))]:
-        yield os.path.join(folder, f"{top}.py")  # noqa: PTH118 -- as any other word
-        yield os.path.join(folder, top) if top else ""  # noqa: PTH118 -- same
-
-
-def _module_files(name: str) -> list[str]:
-    path = name.replace(".", "/")
-    return [f"{path}.py", f"{path}/__main__.py"]
 
 
 def _with_parts(words: Iterable[str]) -> Iterator[str]:
@@ -261,3 +238,88 @@ def imported_names(module: Path) -> Iterator[str]:
             yield from (alias.name.partition(".")[0] for alias in node.names)
         elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
             yield node.module.partition(".")[0]
+
+
+NAME, ALIAS = "biopsy", "polygraphy"
+
+SETTINGS_VARIABLE, NO_SETTINGS = "BIOPSY_SETTINGS", "none"
+"""With that value, a command of ours reads no settings files, nor does what it starts.
+
+So is a check that is our own command: whoever runs it has added to its words what it is to have.
+"""
+
+
+def is_own_program(word: str) -> bool:
+    """Whether a program is ours, typed as ``biopsy`` or as the alias, with or without a path."""
+    name = Path(word).name
+    if name != ALIAS:
+        return name == NAME
+    from importlib.metadata import PackageNotFoundError, distribution
+
+    try:
+        distribution("polygraphy-is-biopsy")
+    except PackageNotFoundError:
+        return False
+    return True
+
+
+def is_this_installation(word: str) -> bool:
+    """Whether a program of our name is what runs here, and not another one of that name, named by its path."""
+    if word == NAME:
+        return True
+    program = Path(shutil.which(word) or Path(sys.executable).with_name(word))
+    try:
+        return program.parent.samefile(Path(sys.executable).parent)
+    except OSError:
+        return False
+
+
+def start_words(word: str) -> list[str]:
+    """The words that start a program. ``biopsy`` is this very installation, also where it is not on the PATH."""
+    if word == NAME:
+        return own_python("biopsy.cli.app")
+    if word == ALIAS and shutil.which(word) is None:
+        beside = Path(sys.executable).with_name(word)
+        return [str(beside)] if beside.exists() else [word]
+    return [word]
+
+
+# The options that every command of ours has, where they stand before its words: ``biopsy -v debug reduce``.
+
+LEVELS = {
+    "ULTRA_VERBOSE": 4, "SUPER_VERBOSE": 3, "EXTRA_VERBOSE": 2, "VERBOSE": 1, "INFO": 0,
+    "START": -1, "FINISH": -2, "WARNING": -3, "ERROR": -4, "CRITICAL": -5,
+}  # fmt: skip
+"""The levels of ``--verbosity``, as Polygraphy names them -> how many times ``-v``, or ``-q`` if negative."""
+
+FORMATS = ("timestamp", "line-info", "no-colors")
+"""What ``--log-format`` takes."""
+
+HELP = ("-h", "--help")
+VERSION = ("-V", "--version")
+
+_SWITCH = re.compile(r"-[vqhV]+|--verbose|--quiet|--silent|--help|--version|--(verbosity|log-format|log-file)=.*", re.S)
+
+
+def split_leading(words: Sequence[str]) -> tuple[list[str], list[str]]:
+    """The common options that words begin with, and the words behind them.
+
+    An option that takes several values takes one in any case, and more of them as long as they are values of it: what
+    comes behind is the name of a command.
+    """
+    values: dict[str, Callable[[str], bool]] = {
+        "--verbosity": lambda word: word.rpartition(":")[2].upper() in LEVELS,
+        "--log-format": lambda word: word in FORMATS,
+        "--log-file": lambda word: False,
+    }
+    place = 0
+    while place < len(words):
+        if words[place] in values:
+            option, place = words[place], place + 2
+            while place < len(words) and values[option](words[place]):
+                place += 1
+        elif _SWITCH.fullmatch(words[place]):
+            place += 1
+        else:
+            break
+    return list(words[:place]), list(words[place:])

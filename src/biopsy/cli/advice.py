@@ -4,7 +4,7 @@ values, and the one that was typed, once more.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from biopsy import errors
 from biopsy.checks.words import as_word
 from biopsy.cli.console import Console
+from biopsy.text import line_of
 
 if TYPE_CHECKING:
     from biopsy.model.index import ModelIndex
@@ -46,9 +47,7 @@ def resume_line(words: Sequence[str], rest: Collection[str], without: Collection
     Without ``--fresh``, which would begin anew, and without the options ``without``, which have one value each. What
     stands behind one of ``rest``, the options that take all that follows, is left alone.
     """
-    from biopsy.text import line_of
-
-    return line_of(["biopsy", *_kept(words, rest, {"--fresh": 0, **dict.fromkeys(without, 1)})])
+    return line_with(words, rest, "", (), without)
 
 
 def fresh_line(words: Sequence[str], rest: Collection[str], command: str) -> str:
@@ -61,12 +60,16 @@ def line_with(
 ) -> str:
     """The line that does the same once more, with options ``added`` behind the last word of the command's name.
 
-    Without those of ``without``, which have one value each.
+    As ``resume_line`` otherwise.
     """
-    from biopsy.text import line_of
-
-    kept = list(_kept(words, rest, {"--fresh": 0, **dict.fromkeys(without, 1)}))
-    place = kept.index(command) + 1
+    end = next((place for place, word in enumerate(words) if word in rest), len(words))
+    kept, skip = list[str](), False
+    for word in words[:end]:
+        if not skip and word not in without and word.partition("=")[0] not in {"--fresh", *without}:
+            kept.append(word)
+        skip = not skip and word in without
+    kept += words[end:]
+    place = kept.index(command) + 1 if command else len(kept)
     return line_of(["biopsy", *kept[:place], *added, *kept[place:]])
 
 
@@ -74,20 +77,6 @@ def begun_anew(error: errors.CheckChanged, line: str) -> errors.CheckChanged:
     """The same error with what is kept and the line to type next."""
     kept = error.kept or "nothing was written"
     return errors.CheckChanged(error.summary, details=error.details, kept=kept, next_steps=[line])
-
-
-def _kept(words: Sequence[str], rest: Collection[str], dropped: dict[str, int]) -> Iterator[str]:
-    skip = 0
-    for place, word in enumerate(words):
-        if word in rest:
-            yield from words[place:]
-            return
-        if skip:
-            skip -= 1
-        elif word in dropped:
-            skip = dropped[word]
-        elif word.partition("=")[0] not in dropped:
-            yield word
 
 
 # Golden values of tensors inside a model in lines to type: they stand where an engine to trust is named otherwise.

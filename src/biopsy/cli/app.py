@@ -4,24 +4,21 @@ Options on the wrong side of ``--check`` are told of before that.
 
 from __future__ import annotations
 
-import argparse
 import errno
 import importlib
 import sys
 import time
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, ExitStack, nullcontext
 from functools import partial
 from pathlib import Path
-from types import ModuleType
-from typing import TYPE_CHECKING
 
 from biopsy import errors
-from biopsy.checks.own_program import HELP, VERSION, split_leading
+from biopsy.checks.words import HELP, VERSION, split_leading
 from biopsy.cli import commands
 from biopsy.cli.advice import line_with
-from biopsy.cli.arguments import absent_options, types
-from biopsy.cli.arguments.limits import CommandLimits
+from biopsy.cli.arguments.groups import CommandLimits
+from biopsy.cli.arguments.types import Derived
 from biopsy.cli.commands import GROUPS, own_command, split_at
 from biopsy.cli.console import Console
 from biopsy.cli.parser import (
@@ -39,9 +36,6 @@ from biopsy.processes.forks import KEEP_VARIABLE
 from biopsy.processes.own_process import leave, variables
 from biopsy.processes.writing import as_private_as_what_is_read
 from biopsy.text import line_of, size_text
-
-if TYPE_CHECKING:
-    from biopsy.processes.watch import Limits
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -64,17 +58,17 @@ def _ended(work: Callable[[], int], console: Console) -> int:
     try:
         return work()
     except KeyboardInterrupt:
-        return console.failure(_told(errors.Interrupted("interrupted")))
+        problem: errors.BiopsyError = errors.Interrupted("interrupted")
     except errors.BiopsyError as error:
-        return console.failure(_told(error))
+        problem = error
+    except MemoryError as error:
+        problem = errors.BiopsyError(f"there is not enough memory for this: {error}".rstrip(": "))
     except Exception as error:  # the last line of defence: a defect of ours is told as one
-        if isinstance(error, OSError) and error.errno in _OF_THE_MACHINE:
-            return console.failure(_told(errors.BiopsyError(f"{error.filename or 'a file'}: {error.strerror}")))
-        if isinstance(error, MemoryError):
-            problem = errors.BiopsyError(f"there is not enough memory for this: {error}".rstrip(": "))
-            return console.failure(_told(problem))
-        _told(errors.BiopsyError(f"{type(error).__name__}: {error}"))
-        return console.defect(error)
+        if not (isinstance(error, OSError) and error.errno in _OF_THE_MACHINE):
+            _told(errors.BiopsyError(f"{type(error).__name__}: {error}"))
+            return console.defect(error)
+        problem = errors.BiopsyError(f"{error.filename or 'a file'}: {error.strerror}")
+    return console.failure(_told(problem))
 
 
 _OF_THE_MACHINE = {errno.ENAMETOOLONG, errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EMFILE, errno.ENFILE, errno.EIO}
@@ -117,36 +111,64 @@ def _dispatch(program: str, words: list[str], console: Console, *, is_program: b
     messages.apply(console)
     console.asks = getattr(args, "check", ()) is None
     _rest_on(settings.basis, console)
+    shown = console.on_stderr() if getattr(args, "json", False) else console
     for line in settings.remarks:
-        (console.on_stderr() if getattr(args, "json", False) else console).remark(line)
-    for line in absent_options.notes(args):
+        shown.remark(line)
+    for line in getattr(args, "without_effect", ()):
         console.warn(line)
-    work = partial(_executed, module, args, console)
-    limits = CommandLimits.of(args)
-    warmed_up = getattr(module, "warmed_up", _not_warmed_up)
-    kept = {KEEP_VARIABLE: "1"} if getattr(args, "keep_processes", False) else {}
-    with variables(kept), as_private_as_what_is_read(sources(parser, args)), warmed_up(args, console):
+
+    execute = partial(_executed, partial(module.execute, args, console), console, shown)
+    with ExitStack() as held:
+        held.enter_context(variables({KEEP_VARIABLE: "1"} if getattr(args, "keep_processes", False) else {}))
+        held.enter_context(as_private_as_what_is_read(sources(parser, args)))
+        held.enter_context(getattr(module, "warmed_up", _not_warmed_up)(args, console))
         if rest is not None:
             require_own_place(parser, rest_option, rest, program)
             warn_of_unread(parser, rest_option, rest, console)
-        require_no_file_twice(parser, args, getattr(module, "derived_files", _none)(args))
+        require_no_file_twice(parser, args, getattr(module, "derived_files", _no_files)(args))
         messages.open_log(console)
         if not command.says_when_it_looks:
-            _say_that_it_looks()
-        if is_program and command.may_crash and (limits.has_limits or not _is_a_check()):
-            conclude = partial(getattr(module, "conclude_crash", _tell), args, console)
-            return _watched(work, console, conclude, words, command, limits.limits_of_command(command.may_take))
-        return work()
+            from biopsy.checks import verdict
+
+            verdict.report_looking()
+        if not (is_program and command.may_crash):
+            return execute()
+        conclude = partial(getattr(module, "conclude_crash", _tell), args, console)
+        return _watched(execute, console, conclude, words, command, CommandLimits.of(args))
 
 
-def _executed(module: ModuleType, args: argparse.Namespace, console: Console) -> int:
+def _not_warmed_up(*_: object) -> AbstractContextManager[None]:
+    """What most commands have begin before anything else: nothing."""
+    return nullcontext()
+
+
+def _no_files(_: object) -> Derived:
+    """The files that most commands name by themselves."""
+    return {}
+
+
+def _tell(_: object, console: Console, crash: errors.EngineCrash) -> int:
+    """What most commands do when an engine has ended the process that they worked in."""
+    return console.failure(crash)
+
+
+def _rest_on(basis: str, console: Console) -> None:
+    """Have verdicts say on which settings of files they rest, and whoever has this process as its check too."""
+    own_process.settings_heard.clear()  # those of another command line
+    console.basis.own = basis
+    if basis:
+        from biopsy.checks import verdict
+
+        verdict.report_settings(basis)
+
+
+def _executed(work: Callable[[], int], console: Console, shown: Console) -> int:
     """Run a command; then name the settings from files that its result rests on, unless its verdict did.
 
     And warn of types that could not be inferred.
     """
-    shown = console.on_stderr() if getattr(args, "json", False) else console
     try:
-        status = int(module.execute(args, console))
+        status = int(work())
     except errors.OriginalPasses:
         shown.say_basis()
         raise
@@ -163,14 +185,18 @@ def _watched(
     conclude: Callable[[errors.EngineCrash], int],
     words: Sequence[str],
     command: commands.Command,
-    bounds: Limits,
+    limits: CommandLimits,
 ) -> int:
     """Do the work where a crash ends it alone, and within limits.
 
     A check without limits needs no watcher: whoever started it sees the signal.
     """
+    from biopsy.checks import verdict
     from biopsy.processes import supervised
 
+    if verdict.is_wanted() and not limits.has_limits:
+        return work()
+    bounds = limits.limits_of_command(command.may_take)
     if not supervised.is_possible():
         return work()
     try:
@@ -191,44 +217,6 @@ def _watched(
             kept="nothing was written",
             next_steps=[f"{line}    if you trust the model"],
         ) from reached
-
-
-def _tell(args: argparse.Namespace, console: Console, crash: errors.EngineCrash) -> int:
-    """What most commands do when an engine has ended the process that they worked in."""
-    del args
-    return console.failure(crash)
-
-
-def _is_a_check() -> bool:
-    from biopsy.checks import verdict
-
-    return verdict.is_wanted()
-
-
-def _say_that_it_looks() -> None:
-    from biopsy.checks import verdict
-
-    verdict.report_looking()
-
-
-def _rest_on(basis: str, console: Console) -> None:
-    """Have verdicts say on which settings of files they rest, and whoever has this process as its check too."""
-    own_process.settings_heard.clear()  # those of another command line
-    console.basis.own = basis
-    if basis:
-        from biopsy.checks import verdict
-
-        verdict.report_settings(basis)
-
-
-def _not_warmed_up(args: argparse.Namespace, console: Console) -> AbstractContextManager[None]:
-    """What most commands have begin before anything else: nothing."""
-    return nullcontext()
-
-
-def _none(args: argparse.Namespace) -> types.Derived:
-    """The files that most commands name by themselves."""
-    return {}
 
 
 def _outside_commands(program: str, asked: commands.Asked, console: Console) -> int:
@@ -261,8 +249,7 @@ def require_own_place(parser: Parser, option: str, rest: Sequence[str], program:
         return
     command, words = inner
     theirs = parser_of(program, command)
-    module = importlib.import_module(command.module)
-    given, _ = split_at((*getattr(module, "REST_OPTIONS", ()), "--"), words)
+    given, _ = split_at((*getattr(importlib.import_module(command.module), "REST_OPTIONS", ()), "--"), words)
     for word in given:
         if word.startswith("-") and parser.has_option(word) and not theirs.has_option(word):
             name, mine = word.partition("=")[0], parser.prog.removeprefix(f"{program} ")
@@ -285,7 +272,17 @@ def require_check_for_engines(
     from biopsy.checks.command_line import OwnRun, parse
 
     run = parser_of(program, commands.read(["run"]).command or command)
-    left, moved = _parted(own, parser_of(program, command), run)
+    mine = parser_of(program, command)
+    left, moved, room = list[str](), list[str](), 0  # how many of the words to come are values of what is moved
+    for word in own:
+        if word.startswith("-"):
+            room = -1
+            if run.has_option(word) and not mine.answers_to(word):
+                room = run.most_values(word)
+            (left if room < 0 else moved).append(word)
+        else:
+            (moved if room > 0 else left).append(word)
+            room -= 1
     engines = [word for word in moved if word.partition("=")[0] in _ENGINES]
     given = None if rest is None else parse(rest)
     if not engines or not (given is None or isinstance(given, OwnRun)):
@@ -303,38 +300,21 @@ _SEARCHES = {("debug", "reduce"), ("debug", "precision")}
 _ENGINES = {"--engine", "--onnxrt", "--openvino", "--trt", "--reference", "--reference:float64"}
 
 
-def _parted(words: Sequence[str], mine: Parser, theirs: Parser) -> tuple[list[str], list[str]]:
-    """The words without the options, and their values, that only another command has; and those."""
-    left, moved = list[str](), list[str]()
-    room = 0
-    for word in words:
-        if word.startswith("-"):
-            is_theirs = theirs.has_option(word) and not mine.answers_to(word)
-            room = theirs.most_values(word) if is_theirs else 0
-            (moved if is_theirs else left).append(word)
-        else:
-            (moved if room else left).append(word)
-            room = max(0, room - 1)
-    return left, moved
-
-
 def warn_of_unread(parser: Parser, option: str, rest: Sequence[str], console: Console) -> None:
     """Warn of options of ``parser`` that a script is given and cannot know: its text neither has them nor reads all."""
     from biopsy.checks.command_line import OwnCommand, parse
 
     check = parse(rest)
-    if isinstance(check, OwnCommand):
+    names = [word.partition("=")[0] for word in rest if word.startswith("--") and parser.has_option(word)]
+    if isinstance(check, OwnCommand) or not names:
         return
-    given = [word.partition("=")[0] for word in rest if word.startswith("--") and parser.has_option(word)]
-    texts = [_text(path) for path, is_run in check.files_named() if is_run] if given else []
-    if not texts or None in texts:
-        mine = parser.prog.partition(" ")[2]
-        for name in dict.fromkeys(given):
+    texts = [_text(path) for path, is_run in check.files_named() if is_run]
+    for name in dict.fromkeys(names):
+        if not texts or None in texts:
             if name not in _COMMON:
+                mine = parser.prog.partition(" ")[2]
                 console.note(f"the check gets {name}; if it is meant for {mine}, write it before {option}")
-        return
-    for name in dict.fromkeys(given):
-        if not any(name in text or any(sign in text for sign in _READ_ALL) for text in texts if text is not None):
+        elif not any(sign in text for text in texts if text for sign in (name, *_READ_ALL)):
             console.warn(
                 f"{name} stands behind {option}, so the check gets it, and does not read it: write it before {option}"
             )

@@ -7,6 +7,7 @@ are loaded when an empty line says that it will be needed soon. Nothing comes if
 
 from __future__ import annotations
 
+import importlib
 import json
 import os
 import sys
@@ -15,10 +16,10 @@ from contextlib import suppress
 from pathlib import Path
 
 from biopsy import errors
-from biopsy.checks.command_line import OwnRun, parse
-from biopsy.checks.own_program import NO_SETTINGS, SETTINGS_VARIABLE
-from biopsy.cli.run.options import RunOptions
+from biopsy.checks.words import NO_SETTINGS, SETTINGS_VARIABLE
+from biopsy.cli.run.options import RunOptions, own_run
 from biopsy.engines.base import Engine
+from biopsy.engines.registry import class_of
 from biopsy.processes.forks import MARK, carry_mark
 from biopsy.processes.own_process import leave
 from biopsy.processes.reaper import VERDICT_VARIABLE
@@ -27,20 +28,8 @@ from biopsy.processes.reaper import VERDICT_VARIABLE
 def main() -> int:
     """Load, wait, run; the exit status."""
     descriptor, *words = sys.argv[1:]
-    options = options_of(words)
+    options = own_run(words)
     return wait(int(descriptor), [] if options is None else load(options))
-
-
-def load(options: RunOptions) -> list[type[Engine]]:
-    """Import what a check with these options needs but for its engines, which are returned.
-
-    None is, if one is not known: the check itself will tell what is wrong with it.
-    """
-    load_code()
-    try:
-        return engines_of(options)
-    except errors.BiopsyError:
-        return []
 
 
 def wait(descriptor: int, engines: Sequence[type[Engine]]) -> int:
@@ -64,46 +53,24 @@ def wait(descriptor: int, engines: Sequence[type[Engine]]) -> int:
 
 # What a check that is ``biopsy run`` will need, told by its words, and loaded before it is asked for.
 
+_CODE = (
+    "biopsy.checks.verdict", "biopsy.cli.app", "biopsy.cli.arguments.engines", "biopsy.cli.run.execution",
+    "biopsy.cli.run.files", "biopsy.cli.run.findings", "biopsy.cli.run.noise", "biopsy.cli.run.report",
+    "biopsy.comparison.describe", "biopsy.comparison.runs", "biopsy.comparison.tolerance", "biopsy.engines.runner",
+    "biopsy.model.extract", "biopsy.model.nodes", "biopsy.tensors.generate",
+    "numpy.ma",  # numpy.unique would import it
+    "pybase64",  # values in JSON files are text
+)  # fmt: skip
 
-def options_of(words: Sequence[str]) -> RunOptions | None:
-    """The options of a check; None if it is no ``run`` of ours, or a wrong one."""
-    command = parse(words)
-    if not isinstance(command, OwnRun):
-        return None
-    from biopsy.cli.commands import COMMANDS
-    from biopsy.cli.parser import parser_of
 
-    parser = parser_of(Path(command.program).name, next(each for each in COMMANDS if each.words == ("run",)))
+def load(options: RunOptions) -> list[type[Engine]]:
+    """Import what a check with these options needs but for its engines, whose classes are returned, each once.
+
+    None is, if one is not known: the check itself will tell what is wrong with it.
+    """
+    for name in _CODE:
+        importlib.import_module(name)
     try:
-        return RunOptions.of(parser.parse_known_args(list(command.options))[0])
+        return list(dict.fromkeys(class_of(spec) for spec in options.specs_to_run()))
     except errors.BiopsyError:
-        return None  # the check itself will tell what is wrong with it
-
-
-def engines_of(options: RunOptions) -> list[type[Engine]]:
-    """The classes of the engines that it runs, each once. Raises UsageError for one that is not known."""
-    from biopsy.engines.registry import class_of
-
-    return list(dict.fromkeys(class_of(spec) for spec in options.specs_to_run()))
-
-
-def load_code() -> None:
-    """Import everything that it uses."""
-    import numpy.ma  # noqa: F401 -- numpy.unique would import it
-    import pybase64  # noqa: F401 -- values in JSON files are text
-
-    import biopsy.checks.verdict
-    import biopsy.cli.app
-    import biopsy.cli.arguments.engines
-    import biopsy.cli.run.execution
-    import biopsy.cli.run.findings
-    import biopsy.cli.run.names
-    import biopsy.cli.run.report
-    import biopsy.cli.run.settings
-    import biopsy.comparison.describe
-    import biopsy.comparison.runs
-    import biopsy.comparison.tolerance
-    import biopsy.engines.runner
-    import biopsy.model.extract
-    import biopsy.model.nodes
-    import biopsy.tensors.generate  # noqa: F401
+        return []

@@ -9,11 +9,11 @@ which the command worked, and returns the exit status. Adding a command takes on
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import NamedTuple
+from collections.abc import Sequence
+from typing import Any, NamedTuple
 
 from biopsy import errors
-from biopsy.checks.own_program import split_leading
+from biopsy.checks.words import split_leading
 from biopsy.text import ask_for, similar
 
 REST_OPTIONS = ("--check", "--check-inference")
@@ -42,156 +42,61 @@ class Command(NamedTuple):
     what ends it earlier is not the model's fault. For the others this is said before they begin."""
 
 
+def _command(words: str, summary: str, module: str = "", **nature: Any) -> Command:
+    module = module or words.replace(" ", ".").replace("-", "_")
+    return Command(tuple(words.split()), f"biopsy.cli.{module}", summary, **nature)
+
+
+_LOOKS_AT_A_FILE: dict[str, Any] = {"may_crash": True, "may_take": "24h"}
+_RUNS_ENGINES: dict[str, Any] = {"may_crash": True, "says_when_it_looks": True}
+_LOOKS_AT_A_MODEL: dict[str, Any] = {**_LOOKS_AT_A_FILE, **_RUNS_ENGINES}
+
 COMMANDS: tuple[Command, ...] = (
-    Command(
-        ("run",),
-        "biopsy.cli.run.command",
-        "run a model in one or more engines and compare the outputs",
-        may_crash=True,
-        says_when_it_looks=True,
+    _command(
+        "run", "run a model in one or more engines and compare the outputs", module="run.command", **_RUNS_ENGINES
     ),
-    Command(("diagnose",), "biopsy.cli.diagnose.command", "find out why a model fails, and what avoids it"),
-    Command(("torch",), "biopsy.cli.torch", "find the line of a PyTorch module that its ONNX model is wrong for"),
-    Command(("debug", "reduce"), "biopsy.cli.debug.reduce", "find the smallest part of a model that still fails"),
-    Command(("debug", "precision"), "biopsy.cli.debug.precision", "find the layers that need high precision"),
-    Command(("debug", "repeat"), "biopsy.cli.debug.repeat", "repeat a command to see how often it fails, and how"),
-    Command(("debug", "build"), "biopsy.cli.debug.build", "build a model repeatedly, and sort the builds by a check"),
-    Command(
-        ("debug", "diff-tactics"), "biopsy.cli.inspect.diff_tactics", "show which engine choices go with bad builds"
-    ),
-    Command(("debug", "flags"), "biopsy.cli.debug.flags", "find the engine setting that makes a failure go away"),
-    Command(
-        ("debug", "version"), "biopsy.cli.debug.version", "find the release of a package that broke or mended a model"
-    ),
-    Command(
-        ("debug", "workaround"), "biopsy.cli.debug.workaround", "find the smallest change with which the model is right"
-    ),
-    Command(
-        ("debug", "transform"),
-        "biopsy.cli.debug.transform",
-        "find what a simplifier, an optimizer or a converter breaks",
-    ),
-    Command(("debug", "known"), "biopsy.cli.debug.known", "look up which known bugs a small failing model looks like"),
-    Command(("debug", "layers"), "biopsy.cli.debug.layers", "find the layers that an engine computes wrongly"),
-    Command(
-        ("convert",),
-        "biopsy.cli.convert",
-        "write a model in the form of an engine, or in fp16",
-        may_crash=True,
-        says_when_it_looks=True,
-    ),
-    Command(("data", "to-input"), "biopsy.cli.data.to_input", "merge inputs and outputs into one file of inputs"),
-    Command(("data", "merge"), "biopsy.cli.data.to_input", "the same as 'data to-input'"),
-    Command(("data", "concat"), "biopsy.cli.data.concat", "join the iterations of several files"),
-    Command(("data", "from-torch"), "biopsy.cli.data.from_torch", "record golden values of a PyTorch module"),
-    Command(
-        ("inspect", "model"),
-        "biopsy.cli.inspect.model",
-        "show the nodes, attributes and weights of a model",
-        may_crash=True,
-        may_take="24h",
-        says_when_it_looks=True,
-    ),
-    Command(
-        ("inspect", "data"),
-        "biopsy.cli.inspect.data",
-        "show statistics of saved inputs or outputs",
-        may_crash=True,
-        may_take="24h",
-    ),
-    Command(
-        ("inspect", "capability"),
-        "biopsy.cli.inspect.capability",
-        "show which nodes an engine refuses, and why",
-        may_crash=True,
-        says_when_it_looks=True,
-    ),
-    Command(
-        ("inspect", "sparsity"),
-        "biopsy.cli.inspect.sparsity",
-        "show which weights follow the 2:4 pattern of sparsity",
-        may_crash=True,
-        may_take="24h",
-        says_when_it_looks=True,
-    ),
-    Command(
-        ("inspect", "tactics"),
-        "biopsy.cli.inspect.tactics",
-        "show what an engine chose for each layer",
-        may_crash=True,
-        may_take="24h",
-    ),
-    Command(
-        ("inspect", "diff-tactics"),
-        "biopsy.cli.inspect.diff_tactics",
-        "show which engine choices go with bad builds",
-        may_crash=True,
-        may_take="24h",
-    ),
-    Command(
-        ("check", "lint"),
-        "biopsy.cli.lint",
+    _command("diagnose", "find out why a model fails, and what avoids it"),
+    _command("torch", "find the line of a PyTorch module that its ONNX model is wrong for"),
+    _command("debug reduce", "find the smallest part of a model that still fails"),
+    _command("debug precision", "find the layers that need high precision"),
+    _command("debug repeat", "repeat a command to see how often it fails, and how"),
+    _command("debug build", "build a model repeatedly, and sort the builds by a check"),
+    _command("debug diff-tactics", "show which engine choices go with bad builds", module="inspect.diff_tactics"),
+    _command("debug flags", "find the engine setting that makes a failure go away"),
+    _command("debug version", "find the release of a package that broke or mended a model"),
+    _command("debug workaround", "find the smallest change with which the model is right"),
+    _command("debug transform", "find what a simplifier, an optimizer or a converter breaks"),
+    _command("debug known", "look up which known bugs a small failing model looks like"),
+    _command("debug layers", "find the layers that an engine computes wrongly"),
+    _command("convert", "write a model in the form of an engine, or in fp16", **_RUNS_ENGINES),
+    _command("data to-input", "merge inputs and outputs into one file of inputs"),
+    _command("data merge", "the same as 'data to-input'", module="data.to_input"),
+    _command("data concat", "join the iterations of several files"),
+    _command("data from-torch", "record golden values of a PyTorch module"),
+    _command("inspect model", "show the nodes, attributes and weights of a model", **_LOOKS_AT_A_MODEL),
+    _command("inspect data", "show statistics of saved inputs or outputs", **_LOOKS_AT_A_FILE),
+    _command("inspect capability", "show which nodes an engine refuses, and why", **_RUNS_ENGINES),
+    _command("inspect sparsity", "show which weights follow the 2:4 pattern of sparsity", **_LOOKS_AT_A_MODEL),
+    _command("inspect tactics", "show what an engine chose for each layer", **_LOOKS_AT_A_FILE),
+    _command("inspect diff-tactics", "show which engine choices go with bad builds", **_LOOKS_AT_A_FILE),
+    _command(
+        "check lint",
         "find the nodes of a model that are invalid or fail, and what else is wrong",
-        may_crash=True,
-        may_take="24h",
-        says_when_it_looks=True,
+        module="lint",
+        **_LOOKS_AT_A_MODEL,
     ),
-    Command(
-        ("surgeon", "sanitize"),
-        "biopsy.cli.surgeon.sanitize",
-        "fix shapes, fold constants, clean up",
-        may_crash=True,
-        may_take="24h",
-        says_when_it_looks=True,
-    ),
-    Command(
-        ("surgeon", "extract"),
-        "biopsy.cli.surgeon.extract",
-        "cut a subgraph out of a model",
-        may_crash=True,
-        may_take="24h",
-        says_when_it_looks=True,
-    ),
-    Command(
-        ("surgeon", "insert"),
-        "biopsy.cli.surgeon.insert",
-        "insert a node between tensors of a model",
-        may_crash=True,
-        may_take="24h",
-        says_when_it_looks=True,
-    ),
-    Command(
-        ("surgeon", "prune"),
-        "biopsy.cli.surgeon.prune",
-        "make weights 2:4 sparse, whatever that does to accuracy",
-        may_crash=True,
-        may_take="24h",
-        says_when_it_looks=True,
-    ),
-    Command(
-        ("surgeon", "weight-strip"),
-        "biopsy.cli.surgeon.weight_strip",
-        "leave out the weights that an engine can be refitted with",
-        may_crash=True,
-        may_take="24h",
-        says_when_it_looks=True,
-    ),
-    Command(
-        ("surgeon", "weight-reconstruct"),
-        "biopsy.cli.surgeon.weight_reconstruct",
-        "make up values for a stripped model",
-        may_crash=True,
-        may_take="24h",
-        says_when_it_looks=True,
-    ),
-    Command(
-        ("doctor",), "biopsy.cli.doctor", "show which engines work here, and how to get the others", may_crash=True
-    ),
-    Command(("cache", "list"), "biopsy.cli.cache.list", "list the environments that hold other releases of packages"),
-    Command(("cache", "clear"), "biopsy.cli.cache.clear", "remove environments that hold other releases of packages"),
-    Command(("report",), "biopsy.cli.report", "make a page of a report"),
-    Command(("completion",), "biopsy.cli.completion", "write a script that lets a shell complete commands and options"),
-    Command(("demo",), "biopsy.cli.demo", "find a real engine bug in a model of 458 nodes"),
+    _command("surgeon sanitize", "fix shapes, fold constants, clean up", **_LOOKS_AT_A_MODEL),
+    _command("surgeon extract", "cut a subgraph out of a model", **_LOOKS_AT_A_MODEL),
+    _command("surgeon insert", "insert a node between tensors of a model", **_LOOKS_AT_A_MODEL),
+    _command("surgeon prune", "make weights 2:4 sparse, whatever that does to accuracy", **_LOOKS_AT_A_MODEL),
+    _command("surgeon weight-strip", "leave out the weights that an engine can be refitted with", **_LOOKS_AT_A_MODEL),
+    _command("surgeon weight-reconstruct", "make up values for a stripped model", **_LOOKS_AT_A_MODEL),
+    _command("doctor", "show which engines work here, and how to get the others", may_crash=True),
+    _command("cache list", "list the environments that hold other releases of packages", module="cache"),
+    _command("cache clear", "remove environments that hold other releases of packages", module="cache"),
+    _command("report", "make a page of a report"),
+    _command("completion", "write a script that lets a shell complete commands and options"),
+    _command("demo", "find a real engine bug in a model of 458 nodes"),
 )
 
 ABSENT: dict[tuple[str, ...], tuple[str, tuple[str, ...]]] = {
@@ -229,10 +134,7 @@ GROUPS = {
 
 def find(words: Sequence[str]) -> Command | None:
     """The command that a command line begins with; None for words that are none."""
-    for command in COMMANDS:
-        if tuple(words[: len(command.words)]) == command.words:
-            return command
-    return None
+    return next((each for each in COMMANDS if tuple(words[: len(each.words)]) == each.words), None)
 
 
 def why_absent(words: Sequence[str]) -> tuple[str, tuple[str, ...]] | None:
@@ -269,10 +171,12 @@ def unknown(program: str, words: Sequence[str]) -> errors.UsageError:
     if absent is not None:
         return errors.UsageError(absent[0], next_steps=absent[1])
     in_group = words[0] in GROUPS
-    close = _commands_like(list(words[:2]))
     return errors.UsageError(
         f"there is no command '{' '.join(words[:2]) if in_group else words[0]}'",
-        next_steps=[*ask_for(close), f"{program} {words[0]} --help" if in_group else f"{program} --help"],
+        next_steps=[
+            *ask_for(_commands_like(list(words[:2]))),
+            f"{program} {words[0]} --help" if in_group else f"{program} --help",
+        ],
     )
 
 
@@ -280,22 +184,18 @@ def _commands_like(words: list[str]) -> list[str]:
     by_last: dict[str, list[str]] = {}
     for command in COMMANDS:
         by_last.setdefault(command.words[-1], []).append(" ".join(command.words))
-    if words[0] in GROUPS:
-        if words[1] in by_last:  # the wrong group
-            return by_last[words[1]]
-        names = [" ".join(command.words) for command in COMMANDS if command.words[0] == words[0]]
-        return similar(" ".join(words), names, most=1, cutoff=0.7) or _by_last_word(words[1], by_last)
-    if words[0] in by_last:
-        return by_last[words[0]]
-    plain = [command.words[0] for command in COMMANDS if len(command.words) == 1]
-    first = similar(words[0], [*plain, *GROUPS], most=1, cutoff=0.6)
-    if first and first[0] in GROUPS:
-        return _commands_like([first[0], *words[1:]]) if len(words) > 1 else first
-    return first or _by_last_word(words[0], by_last)
-
-
-def _by_last_word(word: str, by_last: Mapping[str, list[str]]) -> list[str]:
-    return [name for last in similar(word, by_last, most=1, cutoff=0.6) for name in by_last[last]]
+    in_group = words[0] in GROUPS
+    word = words[1] if in_group else words[0]
+    if word in by_last:  # the wrong group, or none
+        return by_last[word]
+    if in_group:
+        names = [name for like in by_last.values() for name in like if name.startswith(f"{words[0]} ")]
+        near = similar(" ".join(words), names, most=1, cutoff=0.7)
+    else:
+        near = similar(word, [*(name for name in by_last if [name] == by_last[name]), *GROUPS], most=1, cutoff=0.6)
+        if near and near[0] in GROUPS and len(words) > 1:
+            return _commands_like([near[0], *words[1:]])
+    return near or [name for last in similar(word, by_last, most=1, cutoff=0.6) for name in by_last[last]]
 
 
 def overview(program: str, group: str | None) -> list[str]:

@@ -169,23 +169,19 @@ class Console:
         return self.failure(problem)
 
     def _lines(self, lines: Iterable[str]) -> None:
+        """Write lines, of a verdict with its basis and its first word green or red where colours are wanted."""
         for line in lines:
-            short = (
-                self._shortened(line) if (self._out is not None and self._out.isatty()) else line
-            )  # a file or a script gets all of it
-            self._write(self._out, self._as_verdict(printable(short)), wraps=True)
-
-    def _as_verdict(self, line: str) -> str:
-        """A command's verdict with its basis, its first word green or red where colours are wanted; else the line."""
-        word, bar, text = line.partition(" | ")
-        if not bar or word not in _VERDICTS:
-            return line
-        if self.form.is_coloured(self._out):
-            word = f"\x1b[{_VERDICTS[word]}m{word}{_NO_COLOUR}"
-        if self.basis.text:
-            self.basis.said = self.basis.text
-            word += f", with {printable(self.basis.text)}"
-        return f"{word} | {text}"
+            # A file or a script gets all of it.
+            text = printable(self._shortened(line) if self._out is not None and self._out.isatty() else line)
+            word, bar, rest = text.partition(" | ")
+            if bar and word in _VERDICTS:
+                if self.form.is_coloured(self._out):
+                    word = f"\x1b[{_VERDICTS[word]}m{word}{_NO_COLOUR}"
+                if self.basis.text:
+                    self.basis.said = self.basis.text
+                    word += f", with {printable(self.basis.text)}"
+                text = f"{word} | {rest}"
+            self._write(self._out, text, wraps=True)
 
     def _problem(self, tag: str, text: str, lines: Iterable[str]) -> None:
         """A tag and a text, what it quotes of others, and lines of our own."""
@@ -223,7 +219,12 @@ class Console:
 
     def _write(self, stream: TextIO | None, text: str, *, wraps: bool = False) -> None:
         text = self.form.before_a_line() + text
-        self._write_log(text)
+        try:
+            if self.log is not None:
+                self.log.write(text)
+        except OSError as error:
+            self.end_log()
+            self.warn(f"cannot write to the file of --log-file any more: {error.strerror or error}")
         if stream is None:  # closed before we started, as by ``>&-``
             return
         width = _width(stream) if wraps and stream.isatty() else 0
@@ -240,14 +241,6 @@ class Console:
             _discard_from_now_on(stream)
             if stream is not self._err:
                 self.warn(f"cannot write to stdout any more: {error.strerror or error}")
-
-    def _write_log(self, text: str) -> None:
-        try:
-            if self.log is not None:
-                self.log.write(text)
-        except OSError as error:
-            self.end_log()
-            self.warn(f"cannot write to the file of --log-file any more: {error.strerror or error}")
 
     def end_log(self) -> None:
         """Write no more into the log."""

@@ -78,9 +78,7 @@ def execute(args: argparse.Namespace, console: Console) -> int:
         model = demonstration_model()
         write_whole(Path("model.onnx"), [model.SerializeToString(deterministic=True)])
         console.note(f"model.onnx: a transformer of {len(model.graph.node)} nodes with several branches", "")
-        used = _real_bug(console)
-        if used is None:
-            used = _second_demonstration(console)
+        used = _demonstrated(console)
     console.note("", f"Everything is in {folder}: {', '.join(sorted(path.name for path in folder.iterdir()))}")
     console.note("The command lines, to repeat them on your own model:", "")
     for words in used:
@@ -88,26 +86,21 @@ def execute(args: argparse.Namespace, console: Console) -> int:
     return 0
 
 
-def _real_bug(console: Console) -> list[Sequence[str]] | None:
-    """Find the bug of ONNX Runtime; the commands used, or None if the one installed does not have it."""
+def _demonstrated(console: Console) -> list[Sequence[str]]:
+    """Find the bug of ONNX Runtime, or do the same job with a check that looks for an operator; the commands used."""
     console.note("1. Does ONNX Runtime agree with itself, its optimizer off and on?")
-    if _run(COMPARE, console, (0, 1)) == 0:
-        return None
-    console.note(
-        "",
-        "   It does not. 2. Golden values of every layer, and each layer's inputs, from the run that is right:",
-    )
-    _run(GOLDEN, console)
-    _run(MERGE, console)
-    console.note("", "3. The smallest part of the model that still fails:")
-    _run(REDUCE, console)
-    console.note("", "4. There it is:")
-    _run(SHOW, console)
-    return [COMPARE, GOLDEN, MERGE, REDUCE, SHOW]
-
-
-def _second_demonstration(console: Console) -> list[Sequence[str]]:
-    """The same job with a check that looks for an operator."""
+    if _run(COMPARE, console, (0, 1)) == 1:
+        console.note(
+            "",
+            "   It does not. 2. Golden values of every layer, and each layer's inputs, from the run that is right:",
+        )
+        _run(GOLDEN, console)
+        _run(MERGE, console)
+        console.note("", "3. The smallest part of the model that still fails:")
+        _run(REDUCE, console)
+        console.note("", "4. There it is:")
+        _run(SHOW, console)
+        return [COMPARE, GOLDEN, MERGE, REDUCE, SHOW]
     import onnxruntime
 
     from biopsy.model.demonstration import SEARCHED_FOR

@@ -33,34 +33,23 @@ def execute(args: argparse.Namespace, console: Console) -> int:
         _say_engine(console, shown, len(shown.name))
         if shown.engine is not None:
             _say_details(console, shown.engine, args.engine)
-        return _status(shown)
+        return 0 if shown.version is not None else errors.EngineMissing.status
     found = registry.installed()
-    from importlib.metadata import version
+    from importlib.metadata import PackageNotFoundError, version
 
     console.say(f"biopsy {version('biopsy')} · Python {platform.python_version()} · {platform.platform(terse=True)}")
     width = max(len(engine.name) for engine in found)
     for engine in found:
         _say_engine(console, engine, width)
-    _say_pytorch(console)
-    _say_environments(console)
-    _say_settings(console)
-    return _status(next(engine for engine in found if engine.name == NEEDED))
-
-
-def _status(engine: Installed) -> int:
-    return 0 if engine.version is not None else errors.EngineMissing.status
-
-
-def _say_pytorch(console: Console) -> None:
-    """Whether modules can be exported here. Nothing is imported, which would take seconds."""
-    from importlib.metadata import PackageNotFoundError, version
-
     try:
-        found = [f"{name} {version(name)}" for name in ("torch", "onnxscript")]
+        packages = [f"{name} {version(name)}" for name in ("torch", "onnxscript")]  # to import them would take seconds
+        console.say(f"PyTorch  {' · '.join(packages)} · biopsy torch, biopsy data from-torch")
     except PackageNotFoundError as error:
         console.say(f'PyTorch  {error.name} is not installed: pip install "biopsy[torch]"')
-    else:
-        console.say(f"PyTorch  {' · '.join(found)} · biopsy torch, biopsy data from-torch")
+    _say_environments(console)
+    _say_settings(console)
+    works = any(engine.name == NEEDED and engine.version is not None for engine in found)
+    return 0 if works else errors.EngineMissing.status
 
 
 def _say_environments(console: Console) -> None:

@@ -135,7 +135,8 @@ def _without_missing_engines(parser: argparse.ArgumentParser) -> Iterator[dict[s
     kept: list[tuple[argparse.Action, str | None]] = []
     missing: dict[str, int] = {}
     for action in parser._actions:
-        engine = _engine_of(action)
+        flags = (engine for engine in _PACKAGES if f"--{engine}" in action.option_strings)
+        engine = "trt" if action.dest.startswith("trt_") else next(flags, None)
         if engine is not None and not any(find_spec(name) for name in _PACKAGES[engine]):
             kept.append((action, action.help))
             missing[engine] = missing.get(engine, 0) + 1
@@ -148,73 +149,53 @@ def _without_missing_engines(parser: argparse.ArgumentParser) -> Iterator[dict[s
             action.help = text
 
 
-def _engine_of(action: argparse.Action) -> str | None:
-    """The engine that an option is of alone."""
-    if action.dest.startswith("trt_"):
-        return "trt"
-    return next((engine for engine in _PACKAGES if f"--{engine}" in action.option_strings), None)
-
-
 def painted(lines: Sequence[str]) -> list[str]:
     """The lines of a help text, in colours where these are wanted."""
     if not wants_colours(sys.stdout):
         return list(lines)
-    return [_painted_line(line) for line in lines]
-
-
-def _painted_line(line: str) -> str:
-    if line.startswith("usage: "):
-        return f"{_HEADING}usage:{_END} {_PROGRAM}{line.removeprefix('usage: ')}{_END}"
-    if line.endswith(":") and not line.startswith(" "):
-        return f"{_HEADING}{line}{_END}"
-    match = re.fullmatch(r"(  )((?:\S+ )*\S+)(  .*)", line)
-    head, rest = (f"  {_NAME}{match[2]}{_END}", match[3]) if match else ("", line)
-    return head + _OPTION.sub(f"{_NAME}\\g<0>{_END}", rest)
+    shown = []
+    for line in lines:
+        match = re.fullmatch(r"(  )((?:\S+ )*\S+)(  .*)", line)
+        if line.startswith("usage: "):
+            shown.append(f"{_HEADING}usage:{_END} {_PROGRAM}{line.removeprefix('usage: ')}{_END}")
+        elif line.endswith(":") and not line.startswith(" "):
+            shown.append(f"{_HEADING}{line}{_END}")
+        else:
+            head, rest = (f"  {_NAME}{match[2]}{_END}", match[3]) if match else ("", line)
+            shown.append(head + _OPTION.sub(f"{_NAME}\\g<0>{_END}", rest))
+    return shown
 
 
 # What ``-h`` shows: the options that most people need, examples, and which command comes next; one screen.
 
+_ESSENTIAL = """\
+run: model --onnxrt --reference --openvino --trt --engine --load-inputs --save-inputs --load-outputs --save-outputs
+    --onnx-outputs --atol --rtol
+diagnose: model --onnxrt --openvino --engine --load-inputs --input-shapes --atol --rtol --check --max-time --dir
+debug reduce: model --output --mode --check --fail-regex --hide-fail-output --load-inputs --max-time --simplify
+debug precision: model --output --list --fp16 --bf16 --mode --dir --check
+debug repeat: --until --check --fail-regex --artifacts --art-dir --jobs
+debug build: model --until --vary --save-tactics --artifacts --art-dir --check
+debug flags: model --engine --output --check --fail-regex
+debug version: model --package --good --bad --versions --with --all --reduce --report --check
+debug workaround: model --engine --output --only --piece --nodes --reference-engine --load-inputs --atol --rtol
+    --max-time --check
+debug transform: model --by --passes --package --output --engine --load-inputs --atol --rtol --report --max-time
+    --check
+debug layers: model --suspect --reference-engine --onnxrt --openvino --engine --load-inputs --atol --rtol --report
+inspect capability: model --output --onnxrt --openvino --trt --engine
+convert: model --output --convert-to --fp-to-fp16 --input-shapes --trt --engine
+check lint: model --output --onnxrt --engine --load-inputs --input-shapes
+surgeon extract: model --output --inputs --outputs --model-input-shapes --force-fallback-shape-inference --load-inputs
+    --save-external-data
+surgeon insert: model --output --op --name --inputs --outputs --attrs --save-external-data
+surgeon sanitize: model --output --fold-constants --cleanup --toposort --override-input-shapes --outputs
+    --save-external-data
+"""
+
 ESSENTIAL: dict[tuple[str, ...], list[str]] = {
     tuple(command.split()): options.split()
-    for command, options in {
-        "run": (
-            "model --onnxrt --reference --openvino --trt --engine --load-inputs --save-inputs --load-outputs "
-            "--save-outputs --onnx-outputs --atol --rtol"
-        ),
-        "diagnose": (
-            "model --onnxrt --openvino --engine --load-inputs --input-shapes --atol --rtol --check --max-time --dir"
-        ),
-        "debug reduce": (
-            "model --output --mode --check --fail-regex --hide-fail-output --load-inputs --max-time --simplify"
-        ),
-        "debug precision": "model --output --list --fp16 --bf16 --mode --dir --check",
-        "debug repeat": "--until --check --fail-regex --artifacts --art-dir --jobs",
-        "debug build": "model --until --vary --save-tactics --artifacts --art-dir --check",
-        "debug flags": "model --engine --output --check --fail-regex",
-        "debug version": "model --package --good --bad --versions --with --all --reduce --report --check",
-        "debug workaround": (
-            "model --engine --output --only --piece --nodes --reference-engine --load-inputs --atol --rtol --max-time "
-            "--check"
-        ),
-        "debug transform": (
-            "model --by --passes --package --output --engine --load-inputs --atol --rtol --report --max-time --check"
-        ),
-        "debug layers": (
-            "model --suspect --reference-engine --onnxrt --openvino --engine --load-inputs --atol --rtol --report"
-        ),
-        "inspect capability": "model --output --onnxrt --openvino --trt --engine",
-        "convert": "model --output --convert-to --fp-to-fp16 --input-shapes --trt --engine",
-        "check lint": "model --output --onnxrt --engine --load-inputs --input-shapes",
-        "surgeon extract": (
-            "model --output --inputs --outputs --model-input-shapes --force-fallback-shape-inference --load-inputs "
-            "--save-external-data"
-        ),
-        "surgeon insert": "model --output --op --name --inputs --outputs --attrs --save-external-data",
-        "surgeon sanitize": (
-            "model --output --fold-constants --cleanup --toposort --override-input-shapes --outputs "
-            "--save-external-data"
-        ),
-    }.items()
+    for command, _, options in (row.partition(": ") for row in re.sub(r"\n +", " ", _ESSENTIAL).splitlines())
 }
 """The options of a command that ``-h`` shows, if not all of them."""
 

@@ -12,8 +12,8 @@ from dataclasses import replace
 from biopsy.checks import verdict
 from biopsy.cli.arguments import absent_options, engines, groups, types
 from biopsy.cli.arguments.declared import Options, option
-from biopsy.cli.arguments.limits import CommandLimits
-from biopsy.cli.arguments.tensorrt import TensorrtOptions
+from biopsy.cli.arguments.engines import TensorrtOptions
+from biopsy.cli.arguments.groups import CommandLimits
 from biopsy.cli.console import Console
 from biopsy.cli.run.execution import Feeder
 from biopsy.engines.registry import EngineSpec, create

@@ -6,18 +6,20 @@ otherwise.
 from __future__ import annotations
 
 import argparse
-from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
-from functools import cached_property
+from collections.abc import Callable, Collection, Mapping, Sequence
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from biopsy import errors
 from biopsy.checks import verdict
-from biopsy.cli.arguments import absent_options, groups
-from biopsy.cli.arguments.comparing import parse_ranges
+from biopsy.cli.arguments import absent_options
+from biopsy.cli.arguments.comparing import parse_ranges, parse_shapes
+from biopsy.cli.arguments.declared import Options, option, switch
+from biopsy.cli.arguments.groups import FallbackInputs, ModelOption, WeightsFileOptions, WeightsFolderOption
 from biopsy.cli.arguments.types import Derived, written_over
 from biopsy.cli.console import Console
+from biopsy.engines.runner import Inputs, casts, casts_told, checked_feed, feeds_for
 from biopsy.model import external, index, load, weights_file
 from biopsy.model.known_names import require_known
 from biopsy.model.tensor_type import TensorType, ValueType
@@ -31,227 +33,200 @@ from biopsy.tensors.results import Feed
 if TYPE_CHECKING:
     import onnx
 
-    from biopsy.engines.runner import Inputs
 
+class ResultOptions(WeightsFileOptions):
+    """The model that is written, and whether it may be less valid than the one that it was made of."""
 
-def add(parser: argparse.ArgumentParser, command: str) -> None:
-    """The model, the file to write, where weights stand and go, and what Polygraphy's ``command`` has besides."""
-    groups.ModelOption.add(parser)
-    parser.add_argument(
+    output: Path = option(
         "-o",
         "--output",
         type=written_over("model"),
         required=True,
-        metavar="FILE",
-        help="write the result to this file, which may be the model itself",
+        meaning="write the result to this file, which may be the model itself",
     )
-    group = parser.add_argument_group("weights in files of their own")
-    groups.WeightsFolderOption.add(group)
-    group.add_argument(
-        "--ignore-external-data",
-        action="store_true",
-        help="do not look for external weights, which may be missing: what is written refers to them as the model does",
-    )
-    groups.WeightsFileOptions.add(group)
-    add_allow_invalid(parser)
-    absent_options.add(parser, command)
-
-
-def derived(args: argparse.Namespace) -> Derived:
-    """The file for weights beside the output."""
-    return groups.WeightsFileOption.of(args).derived_weights(args.output)
-
-
-@dataclass(frozen=True, kw_only=True)
-class Opened:
-    """A model that was read: as bytes, without its external weights; these stand in ``folder``, if it needs them."""
-
-    data: bytes
-    path: Path
-    folder: Path
-    ignores_weights: bool
-
-    def parsed(self) -> onnx.ModelProto:
-        """The model as an object. Raises ModelError if it is damaged."""
-        return load.parse(self.data, self.path)
-
-
-def opened(args: argparse.Namespace) -> Opened:
-    """Read and check the model, and make sure that the output can be written.
-
-    Raises UsageError or ModelError that name the file.
-    """
-    import onnx  # noqa: F401 -- loaded before the model is looked at
-
-    verdict.report_looking()
-    if args.ignore_external_data and args.save_external_data is not None:
-        raise errors.UsageError(
-            "--save-external-data moves weights, and --ignore-external-data leaves them where they are",
-            next_steps=["leave out one of them"],
-        )
-    data = load.read_bytes(args.model)
-    folder = args.external_data_dir or args.model.parent
-    external.require_safe_locations(data, folder, args.model)
-    index.require_sound(data, args.model)
-    writing.require_writable(args.output)
-    return Opened(data=data, path=args.model, folder=folder, ignores_weights=args.ignore_external_data)
-
-
-def save(
-    args: argparse.Namespace,
-    model: onnx.ModelProto,
-    opened: Opened,
-    console: Console,
-    anew: Sequence[Anew] = (),
-    *,
-    at_fault: Sequence[str] = (),
-    loads: bool = True,
-) -> None:
-    """Write ``model`` as the options say; ``anew`` are initializers with other values.
-
-    It is not written if it is less valid than what was opened: ``at_fault`` are lines on the options that may have made
-    it so, ``loads`` says whether an engine can be asked. Raises InvalidResult then, and as ``weights_file`` does.
-    """
-    filled = [weight.name for weight, _ in anew]
-    require_as_valid(args, model, opened.data, opened.folder, console, filled=filled, at_fault=at_fault, loads=loads)
-    if args.ignore_external_data:
-        weights_file.put_inside(model, args.output, anew)
-        write_whole(args.output, [weights_file.serialized(model, args.output)])
-        return
-    name = groups.WeightsFileOption.of(args).weights_file(args.output)
-    threshold = args.external_data_size_threshold
-    weights_file.save_with_weights(model, args.output, opened.folder, name, threshold, anew=anew)
-
-
-# How a surgeon command learns types and shapes: its options, and the inputs of a run that tells them.
-
-
-def add_shape_inference(
-    group: argparse._ArgumentGroup, *, no_effect: str, without: str
-) -> argparse._MutuallyExclusiveGroup:
-    """``--shape-inference``, of which ``no_effect`` says why it has none, and ``--no-shape-inference``.
-
-    Returns the group of options that exclude each other.
-    """
-    ways = group.add_mutually_exclusive_group()
-    ways.add_argument(
-        "--shape-inference", "--do-shape-inference", action="store_true", help=f"has no effect: {no_effect}"
-    )
-    ways.add_argument("--no-shape-inference", action="store_true", help=without)
-    return ways
-
-
-def add_no_onnxruntime(group: argparse._ArgumentGroup) -> None:
-    """The option of Polygraphy that names the only way there is here."""
-    group.add_argument(
-        "--no-onnxruntime-shape-inference",
-        action="store_true",
-        help="has no effect: shapes are inferred by onnx alone, in any case",
+    allow_invalid: bool = switch(
+        "--allow-invalid", meaning="write the result even if it is invalid where the model was not", decides="yes"
     )
 
-
-def warn_of_idle_options(args: argparse.Namespace, console: Console, *, runs: bool) -> None:
-    """Say which options on inputs mean nothing: all of them if there is no run, and some in any case."""
-    inputs = groups.FallbackInputs.of(args)
-    given = {**inputs.sources_given(), **inputs.draws_given()}
-    if given and not runs:
-        console.warn(f"{', '.join(given)} has no effect without --force-fallback-shape-inference")
-    elif "--iterations" in given:
-        console.warn("--iterations has no effect: types and shapes are taken from one run")
-
-
-class FallbackRun:
-    """Tells types and shapes by running a model, with the inputs that ``groups.FallbackInputs`` say.
-
-    ``folder`` is where external weights stand. ``shapes``, of random inputs whose dimensions the model leaves open, are
-    those of the option ``--model-input-shapes``; others are 1.
-    """
-
-    def __init__(
+    def require_as_valid(
         self,
-        args: argparse.Namespace,
+        result: onnx.ModelProto,
+        original: bytes,
         folder: Path,
         console: Console,
-        shapes: Mapping[str, tuple[int, ...]] | None = None,
+        *,
+        filled: Collection[str] = (),
+        at_fault: Sequence[str] = (),
+        loads: bool = True,
     ) -> None:
-        self._options = groups.FallbackInputs.of(args)
-        self._folder = folder
-        self._console = console
-        self._shapes = shapes or {}
-        self._told = False
+        """Raise InvalidResult, before anything is written, if a judge refuses the result and accepts the original.
 
-    @cached_property
-    def _inputs(self) -> Inputs:
-        from biopsy.engines.runner import Inputs
-
-        given = self._options.given_feeds()
-        return Inputs(
-            given=None if given is None else given[:1],
-            seed=1 if self._options.seed is None else self._options.seed,
-            val_range=parse_ranges(self._options.val_range),
-            shapes=self._shapes,
-        )
-
-    def types(self, data: bytes) -> dict[str, TensorType]:
-        """Types of the inputs and outputs of a model in that run.
-
-        Raises BiopsyError if the run fails, DoesNotFit and CannotCompare if the inputs do not fit the model.
+        With ``--allow-invalid`` it is a warning, as where an engine only lacks an implementation. ``at_fault`` are
+        lines on what may have made it so; ``filled`` and ``loads`` as ``lost_validity`` has it.
         """
-        return types_by_running(data, self._folder, self._feed)
-
-    def _feed(self, wanted: Mapping[str, ValueType | None]) -> Feed:
-        from biopsy.engines.runner import casts, casts_told, checked_feed, feeds_for
-
-        require_known("--model-input-shapes", "input", self._shapes, wanted)
-        found = feeds_for(wanted, self._inputs).feeds
-        if not found:
-            raise errors.CannotCompare("no inputs were loaded: there is nothing to run the model with")
-        feed = checked_feed(found[0], wanted, 0)
-        changes = casts(found[:1], [feed]) if self._inputs.given is not None else ()
-        if changes and not self._told:
-            self._told = True
-            self._console.warn(casts_told(changes))
-        return feed
+        lost = lost_validity(result, original, folder, filled=filled, loads=loads)
+        if lost is None:
+            return
+        if not lost.certain:
+            console.warn(f"{lost.judge} can run the model, but not what is made of it: {lost.reason}")
+        elif self.allow_invalid:
+            console.warn(f"what was written is invalid, and the model was not: {lost}")
+        else:
+            raise errors.InvalidResult(
+                f"the result would be invalid, and the model is not: {lost}",
+                kept=f"nothing was written to {self.output}",
+                next_steps=[*at_fault, "--allow-invalid    writes it all the same"],
+            )
 
 
-# What a command writes is at least as valid as what it was given, unless ``--allow-invalid`` says otherwise.
+class ChangeOptions(ModelOption, WeightsFolderOption, ResultOptions):
+    """The model that a surgeon command changes, and what becomes of it."""
+
+    ignore_external_data: bool = switch(
+        "--ignore-external-data",
+        meaning="do not look for external weights, which may be missing: what is written refers to them as the model "
+        "does",
+    )
+
+    @classmethod
+    def add_groups(cls, parser: argparse.ArgumentParser, command: str) -> None:
+        """Add these options, and what Polygraphy's ``command`` has besides."""
+        cls.add(parser, only=("model", "output"))
+        group = parser.add_argument_group("weights in files of their own")
+        cls.add(group, only=("external_data_dir", "ignore_external_data", *WeightsFileOptions.declared))
+        cls.add(parser, only=("allow_invalid",))
+        absent_options.add(parser, command)
+
+    def derived(self) -> Derived:
+        """The file for weights beside the output."""
+        return self.derived_weights(self.output)
+
+    @property
+    def folder(self) -> Path:
+        """The folder of external weights."""
+        return self.external_data_dir or self.model.parent
+
+    def read(self) -> bytes:
+        """The bytes of the model, which was looked at, once it is sure that the output can be written.
+
+        Raises UsageError or ModelError that name the file.
+        """
+        import onnx  # noqa: F401 -- loaded before the model is looked at
+
+        verdict.report_looking()
+        if self.ignore_external_data and self.save_external_data is not None:
+            raise errors.UsageError(
+                "--save-external-data moves weights, and --ignore-external-data leaves them where they are",
+                next_steps=["leave out one of them"],
+            )
+        data = load.read_bytes(self.model)
+        external.require_safe_locations(data, self.folder, self.model)
+        index.require_sound(data, self.model)
+        writing.require_writable(self.output)
+        return data
+
+    def save(
+        self,
+        model: onnx.ModelProto,
+        original: bytes,
+        console: Console,
+        anew: Sequence[Anew] = (),
+        *,
+        at_fault: Sequence[str] = (),
+        loads: bool = True,
+    ) -> None:
+        """Write ``model`` as the options say; ``anew`` are initializers with other values.
+
+        It is not written if it is less valid than the ``original``: ``at_fault`` are lines on the options that may have
+        made it so, ``loads`` says whether an engine can be asked. Raises InvalidResult then, and as ``weights_file``
+        does.
+        """
+        filled = [weight.name for weight, _ in anew]
+        self.require_as_valid(model, original, self.folder, console, filled=filled, at_fault=at_fault, loads=loads)
+        if self.ignore_external_data:
+            weights_file.put_inside(model, self.output, anew)
+            write_whole(self.output, [weights_file.serialized(model, self.output)])
+            return
+        name, threshold = self.weights_file(self.output), self.external_data_size_threshold
+        weights_file.save_with_weights(model, self.output, self.folder, name, threshold, anew=anew)
 
 
-def add_allow_invalid(parser: argparse.ArgumentParser) -> None:
-    """The option that has a model written all the same, into ``args.allow_invalid``."""
-    parser.add_argument(
-        "--allow-invalid",
-        action="store_true",
-        help="write the result even if it is invalid where the model was not",
+# How a surgeon command learns types and shapes: by onnx's inference, or by one run with inputs that options tell.
+
+
+class InferenceOptions(Options):
+    """Whether types and shapes are inferred."""
+
+    shape_inference: bool = switch(
+        "--shape-inference", "--do-shape-inference", rivals="inference", meaning="has no effect: {text}"
+    )
+    no_shape_inference: bool = switch(
+        "--no-shape-inference", rivals="inference", text="write no inferred types and shapes", meaning="{text}"
+    )
+    force_fallback_shape_inference: bool = switch(
+        "--force-fallback-shape-inference",
+        rivals="inference",
+        meaning="take types and shapes from a run of the model in onnxruntime; dynamic dimensions become fixed{text}",
+    )
+    no_onnxruntime_shape_inference: bool = switch(
+        "--no-onnxruntime-shape-inference",
+        meaning="has no effect: shapes are inferred by onnx alone, in any case",
     )
 
 
-def require_as_valid(
-    args: argparse.Namespace,
-    result: onnx.ModelProto,
-    original: bytes,
-    folder: Path,
-    console: Console,
-    *,
-    filled: Collection[str] = (),
-    at_fault: Sequence[str] = (),
-    loads: bool = True,
-) -> None:
-    """Raise InvalidResult, before anything is written, if a judge refuses the result and accepts the original.
+class FallbackOptions(InferenceOptions, FallbackInputs):
+    """The same, and the inputs of a run that tells types and shapes."""
 
-    With ``--allow-invalid`` it is a warning, as where an engine only lacks an implementation. ``at_fault`` are lines on
-    what may have made it so; ``filled`` and ``loads`` as ``lost_validity`` has it.
-    """
-    lost = lost_validity(result, original, folder, filled=filled, loads=loads)
-    if lost is None:
-        return
-    if not lost.certain:
-        console.warn(f"{lost.judge} can run the model, but not what is made of it: {lost.reason}")
-    elif args.allow_invalid:
-        console.warn(f"what was written is invalid, and the model was not: {lost}")
-    else:
-        raise errors.InvalidResult(
-            f"the result would be invalid, and the model is not: {lost}",
-            kept=f"nothing was written to {args.output}",
-            next_steps=[*at_fault, "--allow-invalid    writes it all the same"],
-        )
+    model_input_shapes: Sequence[str] | None = option(
+        "--model-input-shapes",
+        "--model-inputs",
+        nargs="+",
+        metavar="NAME:SHAPE",
+        meaning="shapes of the model's inputs in that run, where it leaves them open",
+    )
+
+    @classmethod
+    def add_inputs(cls, to: argparse._ActionsContainer) -> None:
+        """Add the options on the inputs of the run."""
+        FallbackInputs.add(to, load_inputs="the run that types and shapes are taken from has the first of these inputs")
+
+    def warn_of_idle_options(self, console: Console, *, runs: bool) -> None:
+        """Say which options on inputs mean nothing: all of them if there is no run, and some in any case."""
+        given = {**self.sources_given(), **self.draws_given()}
+        if given and not runs:
+            console.warn(f"{', '.join(given)} has no effect without --force-fallback-shape-inference")
+        elif "--iterations" in given:
+            console.warn("--iterations has no effect: types and shapes are taken from one run")
+
+    def types_in_run(self, folder: Path, console: Console) -> Callable[[bytes], dict[str, TensorType]]:
+        """What gives the types of the inputs and outputs of a model by running it, with external weights in ``folder``.
+
+        It raises BiopsyError if the run fails, DoesNotFit and CannotCompare if the inputs do not fit the model; this
+        itself raises UsageError for words that are no shapes.
+        """
+        shapes = parse_shapes(self.model_input_shapes, "--model-input-shapes")
+        told: list[str] = []
+
+        @cache
+        def inputs() -> Inputs:
+            given = self.given_feeds()
+            return Inputs(
+                given=None if given is None else given[:1],
+                seed=1 if self.seed is None else self.seed,
+                val_range=parse_ranges(self.val_range),
+                shapes=shapes,
+            )
+
+        def feed(wanted: Mapping[str, ValueType | None]) -> Feed:
+            require_known("--model-input-shapes", "input", shapes, wanted)
+            feeds = feeds_for(wanted, inputs()).feeds
+            if not feeds:
+                raise errors.CannotCompare("no inputs were loaded: there is nothing to run the model with")
+            checked = checked_feed(feeds[0], wanted, 0)
+            changes = casts(feeds[:1], [checked]) if inputs().given is not None else ()
+            if changes and not told:
+                told.append(casts_told(changes))
+                console.warn(*told)
+            return checked
+
+        return lambda data: types_by_running(data, folder, feed)

@@ -15,10 +15,10 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from biopsy import errors
-from biopsy.checks.own_program import FORMATS, HELP, LEVELS, VERSION
+from biopsy.checks.words import FORMATS, HELP, LEVELS, VERSION
 from biopsy.cli.arguments import types
-from biopsy.cli.arguments.declared import Options, option, switch
-from biopsy.cli.arguments.limits import CommandLimits
+from biopsy.cli.arguments.declared import Declaration, Options, option, switch
+from biopsy.cli.arguments.groups import CommandLimits
 from biopsy.cli.arguments.types import READ, Derived, FileKind
 from biopsy.cli.commands import Command
 from biopsy.cli.console import Console, LogFile
@@ -47,6 +47,10 @@ class Parser(argparse.ArgumentParser):
         """Whether a word is an option that this command has and shows, alone or with a value behind ``=``."""
         action = self._option_string_actions.get(word.partition("=")[0])
         return action is not None and action.help != argparse.SUPPRESS
+
+    def declaration_of(self, option: str) -> Declaration | None:
+        """What a record of options declares of an option; None if this command does not have it from one."""
+        return getattr(self._option_string_actions.get(option), "declaration", None)
 
     def dest_of(self, option: str) -> str:
         """Where the values of an option go, whichever of its spellings it has; "" if this command does not have it."""
@@ -160,10 +164,8 @@ def _level(text: str) -> tuple[str, str]:
 class MessageOptions(Options):
     """What is shown, in which form, and where it is written too."""
 
-    verbose: int = option("-v", "--verbose", action="count", default=0, meaning="show more; twice: tracebacks too")
-    quiet: int = option(
-        "-q", "--quiet", action="count", default=0, meaning="show less; twice: warnings and errors only"
-    )
+    verbose: int = option("-v --verbose", action="count", default=0, meaning="show more; twice: tracebacks too")
+    quiet: int = option("-q --quiet", action="count", default=0, meaning="show less; twice: warnings and errors only")
     silent: bool = switch("--silent", meaning="show nothing but the error that ends the command")
     verbosity: Sequence[tuple[str, str]] | None = option(
         "--verbosity",
@@ -217,30 +219,24 @@ class MessageOptions(Options):
 def add_options(parser: argparse.ArgumentParser) -> None:
     """``-v``, ``-q`` and the like."""
     group = parser.add_argument_group("messages (these may also stand before the command)")
-    group.add_argument("-h", nargs=0, action=_Help, help="show what most people need, and exit")
-    group.add_argument("--help", nargs=0, action=_Help, help="show all options, and exit")
+    group.add_argument("-h", nargs=0, action=_Shows, help="show what most people need, and exit")
+    group.add_argument("--help", nargs=0, action=_Shows, help="show all options, and exit")
     MessageOptions.add(group)
-    group.add_argument(*reversed(VERSION), nargs=0, action=_Version, help="show the version and exit")
+    group.add_argument(*reversed(VERSION), nargs=0, action=_Shows, help="show the version and exit")
 
 
-class _Help(argparse.Action):
-    """Shows the short or the whole help, and exits."""
-
-    def __call__(
-        self, parser: argparse.ArgumentParser, namespace: argparse.Namespace, values: Any, option: str | None = None
-    ) -> None:
-        show_short = getattr(parser, "print_short_help", parser.print_help)
-        (show_short if option == "-h" else parser.print_help)()
-        parser.exit()
-
-
-class _Version(argparse.Action):
-    """Shows the version and exits, as --help does."""
+class _Shows(argparse.Action):
+    """Shows the short or the whole help, or the version, and exits."""
 
     def __call__(
         self, parser: argparse.ArgumentParser, namespace: argparse.Namespace, values: Any, option: str | None = None
     ) -> None:
-        say_version()
+        if option == "-h" and isinstance(parser, Parser):
+            parser.print_short_help()
+        elif option in HELP:
+            parser.print_help()
+        else:
+            say_version()
         parser.exit()
 
 
@@ -272,42 +268,31 @@ def purposes_of(parser: argparse.ArgumentParser, args: argparse.Namespace) -> It
     for action in parser._actions:
         if isinstance(action.type, FileKind):
             value = getattr(args, action.dest, None)
+            is_operand = not action.option_strings and action.dest != "model"
+            role = f"a {action.metavar} that is read" if is_operand else name_of(action)
             for one in value if isinstance(value, list) else [value]:
                 if one is not None:
-                    yield Purpose(action.type.path_of(str(one)), _role_of(action), action.dest, action.type)
+                    yield Purpose(action.type.path_of(str(one)), role, action.dest, action.type)
 
 
-def sources(parser: argparse.ArgumentParser, args: argparse.Namespace) -> Iterator[Path]:
+def purposes_of_check(args: argparse.Namespace) -> list[Purpose]:
+    """The files that a check's words name and that stand there: what it runs, and what it reads."""
+    from biopsy.checks.command_line import parse
+
+    named = parse(getattr(args, "check", None) or ()).files_named()
+    return [Purpose(path, "the check", CHECKS_PROGRAM if runs else CHECKS_DATA, READ) for path, runs in named]
+
+
+def sources(parser: argparse.ArgumentParser, args: argparse.Namespace) -> list[Path]:
     """The files of data that a command or its check reads: what it writes holds something of them. Scripts are none."""
-    for purpose in purposes_of(parser, args):
-        if purpose.kind.task == "read" and not purpose.kind.textual:
-            yield purpose.path
-    check: Any = getattr(args, "check", None)
-    for purpose in purposes_of_check(check or ()):
-        if purpose.dest == CHECKS_DATA:
-            yield purpose.path
+    read = [one for one in purposes_of(parser, args) if one.kind.task == "read" and not one.kind.textual]
+    return [one.path for one in (*read, *purposes_of_check(args)) if one.dest != CHECKS_PROGRAM]
 
 
 def name_of(action: argparse.Action) -> str:
     """What a person calls an option: its longest common spelling, or what it stands for."""
-    spellings = [spelling for spelling in action.option_strings if spelling.startswith("--")]
-    if spellings or action.option_strings:
-        return (spellings or list(action.option_strings))[0]
-    return "the model" if action.dest == "model" else str(action.metavar)
-
-
-def _role_of(action: argparse.Action) -> str:
-    """What a file is to a command, in a sentence."""
-    is_operand = not action.option_strings and action.dest != "model"
-    return f"a {action.metavar} that is read" if is_operand else name_of(action)
-
-
-def purposes_of_check(words: Sequence[str]) -> Iterator[Purpose]:
-    """The files that a check's words name and that stand there: what it runs, and what it reads."""
-    from biopsy.checks.command_line import parse
-
-    for path, is_program in parse(words).files_named():
-        yield Purpose(path, "the check", CHECKS_PROGRAM if is_program else CHECKS_DATA, READ)
+    spellings = sorted(action.option_strings, key=lambda spelling: not spelling.startswith("--"))
+    return spellings[0] if spellings else "the model" if action.dest == "model" else str(action.metavar)
 
 
 CHECKS_PROGRAM, CHECKS_DATA, WEIGHTS = " program of the check", " file of the check", " weights"
@@ -334,10 +319,15 @@ def _weights_of_the_model(found: Sequence[Purpose], folder: Path | None) -> list
 
 def require_distinct(purposes: Sequence[Purpose]) -> None:
     """Raise UsageError if one file has two purposes, so that it would be lost."""
-    for place, one in enumerate(purposes):
-        for other in purposes[:place]:
-            if _ruins(one, other) and (_same(one.path, other.path) or _inside(one, other) or _inside(other, one)):
-                raise _twice(other, one)
+    for one, other in ((one, other) for place, one in enumerate(purposes) for other in purposes[:place]):
+        if _ruins(one, other) and (_same(one.path, other.path) or _inside(one, other) or _inside(other, one)):
+            first, second = sorted((other, one), key=lambda purpose: purpose.kind.task != "read")
+            end = "moved away" if "move" in (one.kind.task, other.kind.task) else "lost"
+            path = other.path if other.kind.task != "read" else one.path
+            raise errors.UsageError(
+                f"{path} is given twice, for {first.option} and for {second.option}: it would be {end}",
+                next_steps=["give another name to what is written"],
+            )
 
 
 def _ruins(one: Purpose, other: Purpose) -> bool:
@@ -370,16 +360,6 @@ def _inside(one: Purpose, other: Purpose) -> bool:
     return one.path.is_file() and other.path.is_dir() and other.path.resolve() in one.path.resolve().parents
 
 
-def _twice(one: Purpose, other: Purpose) -> errors.UsageError:
-    path = one.path if one.kind.task != "read" else other.path
-    first, second = sorted((one, other), key=lambda purpose: purpose.kind.task != "read")
-    end = "moved away" if "move" in (one.kind.task, other.kind.task) else "lost"
-    return errors.UsageError(
-        f"{path} is given twice, for {first.option} and for {second.option}: it would be {end}",
-        next_steps=["give another name to what is written"],
-    )
-
-
 _LONGEST_NAME = 255  # bytes, as nearly all file systems have it
 _ROOM = len("..4194304.part")  # what is written stands under a longer name until it is whole
 
@@ -396,5 +376,4 @@ def require_no_file_twice(parser: argparse.ArgumentParser, args: argparse.Namesp
                 next_steps=["give a shorter name"],
             )
     found += _weights_of_the_model(found, getattr(args, "external_data_dir", None))
-    check: Any = getattr(args, "check", None)
-    require_distinct([*found, *purposes_of_check(check or ())])
+    require_distinct([*found, *purposes_of_check(args)])

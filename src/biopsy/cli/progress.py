@@ -4,28 +4,24 @@ check printed, where nodes come from in their author's code, and how repeated ch
 
 from __future__ import annotations
 
-import argparse
 import contextlib
 import io
 import json
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, ClassVar, TextIO, TypeVar
+from typing import ClassVar, TypeVar
 
 from biopsy import errors, events
+from biopsy.checks.judge import rate_text
 from biopsy.checks.outcome import Outcome
-from biopsy.checks.repetition import rate_text
-from biopsy.cli.console import COLUMN, Console, LiveLine
+from biopsy.cli.arguments.checks import ShownChecks
+from biopsy.cli.console import COLUMN, Console, LiveLine, LogFile
 from biopsy.findings.search_history import SearchHistory
 from biopsy.model.sources import NodeSource, group_name, places_of
-from biopsy.processes.writing import cannot_write, open_anew
+from biopsy.processes.writing import cannot_write
 from biopsy.text import count, series, size_text
-
-if TYPE_CHECKING:
-    from biopsy.cli.arguments.checks import ShownChecks
 
 Self = TypeVar("Self", bound="Progress")
 Shower = TypeVar("Shower", bound="Progress")
@@ -85,7 +81,7 @@ class Progress:
                 with contextlib.suppress(errors.UsageError):  # the other error is the one to end with
                     self._log.write(events.CommandEnded(status=errors.status_of(value)))
         finally:
-            self._log.__exit__(kind, value, trace)
+            self._log.__exit__()
 
     def ended(self, status: int, nodes: Sequence[str] = ()) -> int:
         """Say with which exit status the command ends, and the nodes of its result; returns the status."""
@@ -109,7 +105,7 @@ class Progress:
         self._live.stop()
         self._console.note(f"{head:<{COLUMN}} {text}")
 
-    def show_output(self, shown: ShownChecks | argparse.Namespace, output: bytes, *, is_first: bool) -> None:
+    def show_output(self, shown: ShownChecks, output: bytes, *, is_first: bool) -> None:
         """Show what a check printed, if that is asked for; ``is_first``: it is the first failure, or the first such."""
         if shown.show_output or (is_first and not shown.hide_fail_output):
             self._live.stop()
@@ -194,43 +190,34 @@ class EventLog:
     def __init__(self, path: Path | None, started: float | None = None) -> None:
         self._path = path
         self._started = time.monotonic() if started is None else started
-        self._stream: TextIO | None = None
+        self._file: LogFile | None = None
 
     def __enter__(self) -> EventLog:
         """Raises UsageError if the file cannot be written."""
         if self._path is not None:
-            self._stream = io.TextIOWrapper(open_anew(self._path), encoding="utf-8")
+            self._file = LogFile(self._path)
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        if self._stream is not None:
-            with contextlib.suppress(OSError):  # what could not be written was told of then
-                self._stream.close()
+    def __exit__(self, *_: object) -> None:
+        if self._file is not None:
+            self._file.close()
 
     def write(self, event: events.Event) -> None:
-        """Write one event, at once, so that who follows the file sees it."""
-        if self._stream is None or self._path is None:
+        """Write one event, at once, so that who follows the file sees it. An output loses its middle if it is long."""
+        if self._file is None or self._path is None:
             return
-        plain = {
-            key: _cut(value).decode("utf-8", "backslashreplace") if isinstance(value, bytes) else value
-            for key, value in asdict(event).items()
-        }
+        plain = dict(vars(event))
+        output = plain.get("output")
+        if isinstance(output, bytes):
+            half = _MOST_BYTES_LOGGED // 2
+            if len(output) > _MOST_BYTES_LOGGED:
+                output = output[:half] + b"\n[... cut by biopsy ...]\n" + output[-half:]
+            plain["output"] = output.decode("utf-8", "backslashreplace")
+        at = round(time.monotonic() - self._started, 4)
         try:
-            at = round(time.monotonic() - self._started, 4)
-            self._stream.write(json.dumps({"event": event.kind, "at": at, **plain}) + "\n")
-            self._stream.flush()
+            self._file.write(json.dumps({"event": event.kind, "at": at, **plain}))
         except OSError as error:
             raise cannot_write(self._path, error) from error
-
-
-def _cut(output: bytes) -> bytes:
-    """An output without its middle if it is long."""
-    if len(output) <= _MOST_BYTES_LOGGED:
-        return output
-    half = _MOST_BYTES_LOGGED // 2
-    return output[:half] + b"\n[... cut by biopsy ...]\n" + output[-half:]
 
 
 class CheckProgress(Progress):
@@ -240,7 +227,7 @@ class CheckProgress(Progress):
     is flaky, such as "a release passes".
     """
 
-    def __init__(self, console: Console, shown: ShownChecks | argparse.Namespace, *, head: str, needs: str) -> None:
+    def __init__(self, console: Console, shown: ShownChecks, *, head: str, needs: str) -> None:
         super().__init__(console, shown.events)
         self._shown = shown
         self._head = head
@@ -367,21 +354,15 @@ _MOST_BYTES_SHOWN = 1 << 14
 def say_output(console: Console, output: bytes, *, whole: bool) -> None:
     """What a check printed, indented; only its last lines unless ``whole``."""
     output = output.rstrip()
-    lines = _lines(output)
+    # One by one: millions of lines at once would need many times their memory.
+    lines: Iterable[bytes] = io.BytesIO(output)
     if not whole and output:
-        last = list(_lines(output[-_MOST_BYTES_SHOWN:]))[-_MOST_LINES_SHOWN:]
-        left_out = output.count(b"\n") + 1 - len(last)
+        lines = output[-_MOST_BYTES_SHOWN:].split(b"\n")[-_MOST_LINES_SHOWN:]
+        left_out = output.count(b"\n") + 1 - len(lines)
         if left_out > 0:
             console.note(f"  | ... {left_out} lines before, shown by --show-output")
-        lines = iter(last)
     for line in lines:
-        console.quote(line)
-
-
-def _lines(output: bytes) -> Iterator[str]:
-    """The lines of an output one by one: millions of them at once would need many times its memory."""
-    for line in io.BytesIO(output):
-        yield line.decode("utf-8", "backslashreplace").rstrip("\r\n")
+        console.quote(line.decode("utf-8", "backslashreplace").rstrip("\r\n"))
 
 
 # Where nodes come from in the code of their author: a line for each place, not for each node.

@@ -72,17 +72,15 @@ _PAGE = ".html"
 
 @dataclass(frozen=True, kw_only=True)
 class ReportFile:
-    """The report of one command line: where it goes, None for nowhere, and what was typed when.
+    """The report of one command line, and the console that its remarks are from."""
 
-    ``began`` is in seconds since 1970, ``started`` by ``time.monotonic``.
-    """
-
-    path: Path | None
-    command: str
-    line: str
-    began: float
-    started: float
+    options: ReportOption
     console: Console
+
+    @property
+    def path(self) -> Path | None:
+        """Where it goes, None for nowhere."""
+        return self.options.report
 
     @property
     def folder(self) -> Path:
@@ -98,20 +96,18 @@ class ReportFile:
 
     def as_bytes(self, status: int, sections: Sections) -> bytes:
         """The report of a command that ends with this status, as it stands in a file."""
-        from biopsy.findings.envelope import CommandRun, as_json, report_tree
+        from biopsy.cli import commands
+        from biopsy.findings.report import as_json, report_tree
         from biopsy.records import plain
+        from biopsy.text import line_of
 
-        ended = CommandRun(
-            command=self.command,
-            line=self.line,
-            status=status,
-            began=self.began,
-            seconds=time.monotonic() - self.started,
-        )
+        words, seconds = self.options.words, time.monotonic() - self.options.started
         told = {**sections(), "remarks": [vars(one) for one in self.console.remarks]}
         if self.console.basis.text and told.get("verdict"):
             told["verdict"] = {**plain(told["verdict"]), "settings": self.console.basis.text}
-        return as_json(report_tree(ended, told))
+        command = commands.read(words).command
+        head = " ".join(command.words) if command else "", line_of(["biopsy", *words])
+        return as_json(report_tree(*head, status=status, began=self.options.began, seconds=seconds, sections=told))
 
     @contextlib.contextmanager
     def also_of_errors(self, sections: Sections = dict) -> Iterator[None]:
@@ -141,7 +137,7 @@ def page_in(report: bytes) -> bytes:
 
 
 class ReportOption(Options):
-    """The report of a command line: its words, and when it began, as ``ReportFile`` has it."""
+    """The report of a command line: its words, and when it began, in seconds since 1970 and by ``time.monotonic``."""
 
     report: Path | None = option(
         "--report",
@@ -157,24 +153,13 @@ class ReportOption(Options):
 
         Raises UsageError if it could not be written, BiopsyError for a page without what makes pages.
         """
-        from biopsy.cli import commands
-        from biopsy.text import line_of
-
-        command = commands.read(self.words).command
         if self.report is not None:
             require_writable(self.report)
             if self.report.suffix == _PAGE:
                 from biopsy.findings.page.document import require_possible
 
                 require_possible()
-        return ReportFile(
-            path=self.report,
-            command=" ".join(command.words) if command else "",
-            line=line_of(["biopsy", *self.words]),
-            began=self.began,
-            started=self.started,
-            console=console,
-        )
+        return ReportFile(options=self, console=console)
 
 
 def report_file(args: argparse.Namespace, console: Console) -> ReportFile:

@@ -4,16 +4,21 @@ that they become, wherever the command has the option.
 
 from __future__ import annotations
 
+import math
 import os
 import stat
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cache
 from itertools import chain
 from pathlib import Path
 from typing import Any, TypeAlias, TypeVar
 
 from biopsy import errors
-from biopsy.checks.own_program import HELP, NO_SETTINGS, SETTINGS_VARIABLE, VERSION
+from biopsy.checks.words import HELP, NO_SETTINGS, SETTINGS_VARIABLE, VERSION
+from biopsy.cli.arguments import engines, groups
+from biopsy.cli.arguments.declared import Declaration
+from biopsy.cli.arguments.types import FileKind
 from biopsy.cli.commands import COMMANDS, REST_OPTIONS, Command, own_command
 from biopsy.cli.parser import Parser, parser_of
 from biopsy.processes.own_files import folder_of_user, has_modes
@@ -59,11 +64,10 @@ def of_project(folder: Path) -> SettingsFile | None:
     upwards = (folder.absolute(), *folder.absolute().parents)
     root = next((place for place in upwards if (place / ".git").exists()), upwards[0])
     for place in upwards[: upwards.index(root) + 1]:
-        for name in (OWN_FILE, SHARED_FILE):
-            table = _table(place / name, root)
-            if table is not None:
-                _require_owner(place / name)
-                return SettingsFile(file=place / name, values=_values(table, place / name), is_users=False)
+        for file in (place / OWN_FILE, place / SHARED_FILE):
+            if (table := _table(file, root)) is not None:
+                _require_owner(file)
+                return SettingsFile(file=file, values=_values(table, file), is_users=False)
     return None
 
 
@@ -151,50 +155,62 @@ def _values(table: Mapping[str, Any], file: Path) -> dict[str, Value]:
         if value == []:
             raise errors.UsageError(f"{file}: {key} has no value")
         listed = value if isinstance(value, list) else [value]
-        values[key] = value if isinstance(value, bool) else tuple(_word(one, key, file) for one in listed)
+        if not isinstance(value, bool) and any(
+            isinstance(one, bool) or not isinstance(one, str | int) for one in listed
+        ):
+            raise errors.UsageError(f"{file}: {key} is text, a number, or a list of them; a switch is true or false")
+        for one in listed:
+            if isinstance(one, str) and not isinstance(one, _Number) and one.startswith("-"):
+                raise errors.UsageError(f"{file}: {key} begins with a dash: {one!r}")
+        values[key] = value if isinstance(value, bool) else tuple(map(str, listed))
     return values
 
 
-def _word(value: object, key: str, file: Path) -> str:
-    if isinstance(value, bool) or not isinstance(value, str | int):
-        raise errors.UsageError(f"{file}: {key} is text, a number, or a list of them; a switch is true or false")
-    if isinstance(value, str) and not isinstance(value, _Number) and value.startswith("-"):
-        raise errors.UsageError(f"{file}: {key} begins with a dash: {value!r}")
-    return str(value)
-
-
-# What a settings file may say that was found in a folder: only what this table names.
+# What a settings file may say that was found in a folder: only options that are declared as ``shared``.
 #
-# It came with the folder, as the model did. So a setting stands here only if it is harmless in the sense of
-# ``biopsy.engines.base.Option.harmless``, but for files below the folder. A new option is refused until it is put
-# here.
+# It came with the folder, as the model did. So an option is declared so only if it is harmless in the sense of
+# ``biopsy.engines.base.Option.harmless``, but for files below the folder.
 
 ENGINES = "engines"
 """The key of the engines that ``biopsy run`` compares, in a list: what ``--engine`` takes."""
 
-PATHS = ("load-inputs", "external-data-dir")
-TOLERANCES = (
-    "atol", "rtol", "check-error-stat", "error-quantile", "cosine", "psnr", "snr", "l2", "ulp", "noise-ratio",
-)  # fmt: skip
-INPUTS = ("input-shapes", "input-symbols", "val-range", "seed", "iterations")
-KEYS = (ENGINES, *TOLERANCES, "validate", *INPUTS, *PATHS)
 MOST_ITERATIONS = 1000
 
 
-def objection(key: str, value: bool | tuple[str, ...], folder: Path) -> str:
+@cache
+def common_options() -> Mapping[str, Declaration]:
+    """The options of a ``run`` by their first spelling, which mean the same in every command that has them."""
+    from biopsy.cli.arguments import comparing  # for most commands that find no file, nothing else is imported
+
+    records = (
+        engines.EngineOptions, comparing.JudgeOptions, comparing.NoiseOptions, comparing.RunningOptions,
+        comparing.OutputOptions, groups.InputOptions, groups.WeightsFolderOption,
+    )  # fmt: skip
+    fields = (field for record in records for field in record.declared.values())
+    return {field.spellings[0]: field for field in fields if field is not None and field.spellings}
+
+
+def shared_keys() -> tuple[str, ...]:
+    """The settings that a project may give."""
+    return (ENGINES, *(option[2:] for option, field in common_options().items() if field.shared))
+
+
+def objection(key: str, value: Value, folder: Path) -> str:
     """Why a file in a folder may not say this, in words behind its name; "" if it may."""
-    if key not in KEYS:
+    if key not in shared_keys():
         return f"may not give {key}"
-    for text in () if isinstance(value, bool) else value:
-        if key == ENGINES:
-            why = _of_engine(text)
-        elif key in PATHS:
-            why = _of_path(key, text, folder)
-        else:
-            why = _of_iterations(text) if key == "iterations" else ""
-        if why:
-            return why
+    texts = () if isinstance(value, bool) else value
+    if key == ENGINES:
+        return next(filter(None, map(_of_engine, texts)), "")
+    if _names_file(key):
+        return next(filter(None, (_of_path(key, text, folder) for text in texts)), "")
+    if key == "iterations" and any(text.isdecimal() and int(text) > MOST_ITERATIONS for text in texts):
+        return f"may not ask for more than {MOST_ITERATIONS} iterations"
     return ""
+
+
+def _names_file(key: str) -> bool:
+    return key != ENGINES and isinstance(common_options()[f"--{key}"].settings.get("type"), FileKind)
 
 
 def path_below(text: str, folder: Path) -> Path | None:
@@ -204,13 +220,6 @@ def path_below(text: str, folder: Path) -> Path | None:
     except ValueError:  # a NUL
         return None
     return real if real.is_relative_to(root) else None
-
-
-def _of_iterations(text: str) -> str:
-    try:
-        return f"may not ask for more than {MOST_ITERATIONS} iterations" if int(text) > MOST_ITERATIONS else ""
-    except ValueError:
-        return ""  # which the option itself refuses
 
 
 def _of_path(key: str, text: str, folder: Path) -> str:
@@ -249,19 +258,8 @@ def _of_engine(text: str) -> str:
 # A person's words count most, then the project's file, then the user's own. As the settings are words, everything
 # that keeps or shows a command line, such as a journal or an advised command, holds them too.
 
-DECIDING = frozenset({
-    "--engine", *(f"--{key}" for key in (*TOLERANCES, *INPUTS, *PATHS)),
-    "--top-k", "--index-tolerance", "--compare", "--data-loader-script", "--load-outputs", "--compare-with",
-    "--compare-func-script", "--postprocess-func-script", "--build-only", "--onnx-outputs",
-    "--onnx-outputs-by-type", "--onnx-exclude-outputs", "--match", "--fail-regex", "--fail-code",
-    "--ignore-fail-code", "--allow-vacuous-check", "--allow-invalid", "--require-uniform",
-})  # fmt: skip
-"""Options with which a model may pass that fails without them: a verdict names those that a file gave."""
-
 TYPED = frozenset({*REST_OPTIONS, *HELP, *VERSION})
 """Options that no file gives, since they change what a command line is."""
-
-_NEARLY = 0.8
 
 _Word = TypeVar("_Word")
 
@@ -285,6 +283,11 @@ class SettledLine:
         """Whether it was given the option already, in any spelling, or one that excludes it."""
         return any(self.parser.rivals(word, _option(key)) for word in self.words if word.startswith("-"))
 
+    def decides(self, key: str) -> str:
+        """As ``Declaration.decides`` of the option of a setting."""
+        declared = self.parser.declaration_of(_option(key)) or common_options().get(_option(key))
+        return "" if declared is None else declared.decides or ""
+
     def typed(self, key: str, value: Value) -> Sequence[str | ListOption]:
         """A setting as a person types it here."""
         option = _option(key)
@@ -303,7 +306,7 @@ class SettledLine:
             if isinstance(value, bool) != is_switch:
                 wanted = "true or false" if is_switch else "text, a number, or a list of them"
                 raise errors.UsageError(f"{file.name}: {key} is {wanted}")
-            is_path = key in PATHS and not file.is_users
+            is_path = not file.is_users and _names_file(key)
             typed = self.typed(key, _from_here(value, file.file.parent) if is_path else value)
             added[key] = [*chain.from_iterable([one] if isinstance(one, str) else one.words for one in typed)]
             self.added += added[key]
@@ -336,7 +339,7 @@ def applied(program: str, command: Command, own: list[str], rest_option: str, re
     if rest is None and not {*HELP, *VERSION}.isdisjoint(own):
         return Applied(own=own, rest=rest)
     lines = [SettledLine(command=command, parser=parser_of(program, command), given=own)]
-    looks = rest is not None or any(map(lines[0].takes, KEYS))
+    looks = rest is not None or any(map(lines[0].takes, shared_keys()))
     sources = [file for file in (of_project(Path.cwd()) if looks else None, of_user()) if file is not None]
     if not sources:
         return Applied(own=own, rest=rest)
@@ -349,9 +352,22 @@ def applied(program: str, command: Command, own: list[str], rest_option: str, re
             _require_known(file, lines)
         else:
             _require_allowed(file, lines, [] if rest is None else [rest_option, *rest], program)
-        words_by_key = [line.add(file) for line in lines]
-        remarks += _remarks(file, words_by_key)
-        bases += _bases(file, words_by_key)
+        added = [line.add(file) for line in lines]
+        shown = [
+            f"{label}{line_of(chain.from_iterable(words.values()))}"
+            for label, words in zip(("", "check: "), added, strict=False)
+            if any(words.values())
+        ]
+        if shown:
+            remarks.append(f"settings   {file.name}: {' · '.join(shown)}")
+        weights = {
+            key: line.decides(key)
+            for line, words in zip(lines, added, strict=True)
+            for key in words
+            if words[key] and line.decides(key)
+        }
+        if weights:
+            bases.append(f"{in_words(file.values, weights)} of {file.name}")
     if rest is not None:
         rest = _joined(rest, lines[1].added if len(lines) > 1 else [])
     return Applied(own=lines[0].words, rest=rest, remarks=remarks, basis=", ".join(bases))
@@ -363,36 +379,16 @@ def is_known(key: str) -> bool:
     return any(SettledLine(command=command, parser=parser, given=[]).takes(key) for command, parser in parsers)
 
 
-def _remarks(file: SettingsFile, words_by_key: Iterable[dict[str, list[str]]]) -> list[str]:
-    """A line with the words that a file added to a command and to its check; none if it added nothing."""
-    shown = [
-        f"{label}{line_of(chain.from_iterable(added.values()))}"
-        for label, added in zip(("", "check: "), words_by_key, strict=False)
-        if any(added.values())
-    ]
-    return [f"settings   {file.name}: {' · '.join(shown)}"] if shown else []
-
-
-def _bases(file: SettingsFile, words_by_key: Sequence[dict[str, list[str]]]) -> list[str]:
-    """What a verdict owes to a file; nothing if that decides nothing."""
-    deciding = {
-        key: value
-        for key, value in file.values.items()
-        if _option(key) in DECIDING and any(added.get(key) for added in words_by_key)
-    }
-    return [f"{in_words(deciding)} of {file.name}"] if deciding else []
-
-
-def _joined(given: Sequence[_Word], added: Sequence[_Word]) -> list[_Word]:
-    at = given.index("--") if "--" in given else len(given)
-    return [*given[:at], *added, *given[at:]]
-
-
 def _from_here(value: Value, folder: Path) -> Value:
     """Paths below a folder as paths from the current one, as words that are no options, whatever files are called."""
     texts = () if isinstance(value, bool) else value
     paths = [os.path.relpath(path_below(text, folder) or folder) for text in texts]
     return tuple(f"{os.curdir}{os.sep}{path}" if path.startswith("-") else path for path in paths)
+
+
+def _joined(given: Sequence[_Word], added: Sequence[_Word]) -> list[_Word]:
+    at = given.index("--") if "--" in given else len(given)
+    return [*given[:at], *added, *given[at:]]
 
 
 def _require_allowed(file: SettingsFile, lines: Sequence[SettledLine], rest: list[str], program: str) -> None:
@@ -407,8 +403,8 @@ def _require_allowed(file: SettingsFile, lines: Sequence[SettledLine], rest: lis
     if not refused:
         return
     for key in refused:
-        if key not in KEYS and _option(key) not in TYPED and not is_known(key):
-            free = [name for name in KEYS if name not in file.values]
+        if key not in shared_keys() and _option(key) not in TYPED and not is_known(key):
+            free = [name for name in shared_keys() if name not in file.values]
             raise errors.UsageError(
                 f"{file.name}: there is no setting {key!r}", next_steps=did_you_mean(key, free, most=1, cutoff=0.6)
             )
@@ -436,8 +432,8 @@ def _require_known(file: SettingsFile, lines: Sequence[SettledLine]) -> None:
     for key in file.values:
         if any(line.takes(key) for line in lines):
             continue
-        here = [one for one in KEYS if any(line.takes(one) for line in lines)]
-        meant = did_you_mean(key, here, most=1, cutoff=_NEARLY)
+        here = [one for one in shared_keys() if any(line.takes(one) for line in lines)]
+        meant = did_you_mean(key, here, most=1, cutoff=0.8)
         if _option(key) in TYPED or (meant and not is_known(key)):
             raise errors.UsageError(f"{file.name}: there is no setting {key!r}", next_steps=meant)
 
@@ -448,40 +444,41 @@ def _option(key: str) -> str:
 
 # Settings as a verdict names them: of many tolerances, those that loosen most come first, and are never cut.
 
-_LEAST = frozenset({"cosine", "psnr", "snr", "error-quantile"})
-"""Limits that are the looser, the smaller they are."""
-
 _LONGEST = 200
 _LONGEST_NAME = 40
 _MOST = 5
 """Values that are named of too many: also how many statistics there are."""
 
 
-def in_words(settings: Mapping[str, Value]) -> str:
-    """Settings, tolerances first: ``atol=o30:1e9 o0:1e-5 and 58 no looser, engines=onnxrt reference``."""
-    keys = sorted(settings, key=lambda key: key not in TOLERANCES)
-    return ", ".join(_shown(key, settings[key]) for key in keys)
+def in_words(settings: Mapping[str, Value], weights: Mapping[str, str]) -> str:
+    """Those settings that decide, limits first: ``atol=o30:1e9 o0:1e-5 and 58 no looser, engines=onnxrt reference``.
+
+    ``weights`` are what ``Declaration.decides`` says of each of them.
+    """
+    keys = sorted((key for key in settings if key in weights), key=lambda key: weights[key] == "yes")
+    return ", ".join(_shown(key, settings[key], weights[key]) for key in keys)
 
 
-def _shown(key: str, value: Value) -> str:
+def _shown(key: str, value: Value, weight: str) -> str:
     if isinstance(value, bool):
         return key
     text = line_of(value)
-    if key not in TOLERANCES or len(text) <= _LONGEST:
+    if weight == "yes" or len(text) <= _LONGEST:
         return f"{key}={text}"
-    loosest_first = sorted(value, key=lambda one: _looseness(key, one), reverse=True)
-    one_of_each = {one.rpartition(":")[2]: one for one in reversed(loosest_first)}
-    named = [_short(one) for one in reversed(one_of_each.values())][:_MOST]
+
+    def looseness(word: str) -> float:
+        try:
+            number = float(word.rpartition(":")[2])
+        except ValueError:
+            return math.inf  # a statistic, or nothing that the option takes
+        return -number if weight == "the smaller, the looser" else number
+
+    one_of_each: dict[str, str] = {}
+    for word in sorted(value, key=looseness, reverse=True):
+        one_of_each.setdefault(word.rpartition(":")[2], word)
+    named = [_short(word) for word in one_of_each.values()][:_MOST]
     left = len(value) - len(named)
     return f"{key}={line_of(named)}{f' and {left} no looser' if left else ''}"
-
-
-def _looseness(key: str, value: str) -> float:
-    try:
-        number = float(value.rpartition(":")[2])
-    except ValueError:
-        return float("inf")  # a statistic, or nothing that the option takes
-    return -number if key in _LEAST else number
 
 
 def _short(value: str) -> str:

@@ -60,34 +60,31 @@ def wrapped(line: str, width: int, least_indent: int = _LEAST_INDENT) -> list[st
     for gap, unit in _in_parts(_units(line), width - len(indent)):
         place += len(gap)
         helps = len(gap) == 1 or _width(indent + unit) <= width  # a column that is too wide stays where it begins
-        helps = helps and not _HEAD.match(line, place)
+        goes_on = not (helps and shown.strip() and _width(shown + gap + unit) > width) or _HEAD.match(line, place)
         place += len(unit)
-        if shown.strip() and helps and _width(shown + gap + unit) > width:
+        if goes_on:
+            shown += gap + unit
+        else:
             lines.append(shown)
             shown = indent + unit
-        else:
-            shown += gap + unit
     return [*lines, shown]
 
 
 def _in_parts(units: Iterable[tuple[str, str]], most: int) -> Iterator[tuple[str, str]]:
     """The units, those between two dots as one where that is not wider than ``most``."""
     parts: list[list[tuple[str, str]]] = [[]]
-    has_dots = False
     for gap, unit in units:
         if len(gap) > 1:
             parts.append([])
         parts[-1].append((gap, unit))
         if unit.endswith("·"):
-            has_dots = True
             parts.append([])
+    has_dots = any(part and part[-1][1].endswith("·") for part in parts)
     for part in filter(None, parts):
         whole = "".join(gap + unit for gap, unit in part)
         blanks = len(part[0][0])
-        if has_dots and _width(whole) - blanks <= most:
-            yield whole[:blanks], whole[blanks:]
-        else:
-            yield from part
+        fits = has_dots and _width(whole) - blanks <= most
+        yield from [(whole[:blanks], whole[blanks:])] if fits else part
 
 
 def _width(text: str) -> int:
@@ -124,64 +121,40 @@ def _units(line: str) -> Iterator[tuple[str, str]]:
 
 def fitted(lines: Sequence[str], width: int) -> list[str]:
     """The lines, none of them longer than ``width`` unless one word is. What fits stays as it is."""
-    kinds = list(zip(lines, _commands(lines), strict=True))
-    shown: list[str] = []
-    for (is_command, indent), part in groupby(kinds, lambda kind: (kind[1], _indent(kind[0]))):
-        text = [line for line, _ in part]
-        if all(len(line) <= width for line in text):
-            shown += text
-        elif is_command:
-            shown += [piece for line in text for piece in _command(line, width)]
-        else:
-            shown += textwrap.wrap(
-                " ".join(line.strip() for line in text),
-                width,
-                initial_indent=indent,
-                subsequent_indent=indent,
-                break_on_hyphens=False,
-            )
-    return shown
-
-
-def _indent(line: str) -> str:
-    return line[: len(line) - len(line.lstrip())]
-
-
-def _commands(lines: Sequence[str]) -> Iterator[bool]:
-    """Whether each line is a command, or goes on with one."""
+    kinds: list[tuple[bool, str]] = []  # whether each line is a command, or goes on with one; and its indent
     goes_on = False
     for line in lines:
         is_command = goes_on or re.match(r"\s*(biopsy|polygraphy) ", line) is not None or not line.strip()
-        yield is_command
+        kinds.append((is_command, line[: len(line) - len(line.lstrip())]))
         goes_on = is_command and line.endswith("\\")
+    shown: list[str] = []
+    for (is_command, indent), part in groupby(zip(kinds, lines, strict=True), lambda pair: pair[0]):
+        text = [line for _, line in part]
+        if all(len(line) <= width for line in text):
+            shown += text
+        elif is_command:
+            shown += [piece for line in text for piece in ([line] if len(line) <= width else _command(line, width))]
+        else:
+            shown += _paragraph(" ".join(line.strip() for line in text), width, indent)
+    return shown
 
 
-def _command(line: str, width: int) -> Iterator[str]:
-    if len(line) <= width:
-        yield line
-        return
-    indent = _indent(line)
-    text = line.strip()
-    match = _GAP.search(text)
-    command, _, note = (text, "", "") if match is None else (text[: match.start()], match[0], text[match.end() :])
-    goes_on = command.endswith(" \\")
-    if len(indent + command) <= width:
-        yield indent + command
-    else:
-        pieces = list(_pieces(command.removesuffix(" \\"), indent, width - 2))
-        last = len(pieces) - 1
-        yield from (piece + (" \\" if number < last or goes_on else "") for number, piece in enumerate(pieces))
-    if note:
-        yield from textwrap.wrap(note, width, initial_indent=f"{indent}    ", subsequent_indent=f"{indent}    ")
+def _paragraph(text: str, width: int, indent: str) -> list[str]:
+    return textwrap.wrap(text, width, initial_indent=indent, subsequent_indent=indent, break_on_hyphens=False)
 
 
-def _pieces(command: str, indent: str, width: int) -> Iterator[str]:
-    """The lines of a command: broken before options, and between words only where an option is too long."""
-    line = indent
-    for part in re.split(r" (?=-)", command):
-        for words in [part] if len(indent) + 4 + len(part) <= width else part.split(" "):
-            if line.strip() and len(line) + 1 + len(words) > width:
-                yield line
-                line = f"{indent}    "
-            line += f"{' ' if line.strip() else ''}{words}"
-    yield line
+def _command(line: str, width: int) -> list[str]:
+    """A command: broken before options, and between words only where an option is too long; then what is said of it."""
+    indent = line[: len(line) - len(line.lstrip())]
+    command, *notes = _GAP.split(line.strip(), maxsplit=1)
+    lines = [indent + command]
+    if len(lines[0]) > width:
+        goes_on = command.endswith(" \\")
+        lines = [indent]
+        for part in re.split(r" (?=-)", command.removesuffix(" \\")):
+            for words in [part] if len(indent) + 4 + len(part) <= width - 2 else part.split(" "):
+                if lines[-1].strip() and len(lines[-1]) + 1 + len(words) > width - 2:
+                    lines.append(f"{indent}    ")
+                lines[-1] += f"{' ' if lines[-1].strip() else ''}{words}"
+        lines = [f"{one} \\" for one in lines[:-1]] + [lines[-1] + (" \\" if goes_on else "")]
+    return [*lines, *(line for note in notes for line in _paragraph(note, width, f"{indent}    "))]

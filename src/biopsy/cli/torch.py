@@ -4,19 +4,27 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 from biopsy import errors
 from biopsy.checks.words import as_word
 from biopsy.cli.advice import Advice, say_advice
-from biopsy.cli.arguments import checks, comparing, types
+from biopsy.cli.arguments import comparing, types
+from biopsy.cli.arguments.checks import EventsOption
+from biopsy.cli.arguments.declared import option, switch
 from biopsy.cli.arguments.groups import FACTORY, ModuleOptions
 from biopsy.cli.console import COLUMN, Console
 from biopsy.cli.debug.checking import ended_politely
-from biopsy.cli.report import ReportOption, report_file
+from biopsy.cli.diagnose import DiagnosisProgress
+from biopsy.cli.report import ReportOption
+from biopsy.findings.report import versions_tree
+from biopsy.findings.verdict import Verdict
 from biopsy.processes.writing import require_writable
 from biopsy.text import first_of, line_of
-from biopsy.torch.facts import TorchDiagnosis
+from biopsy.torch.calls import named_call, surroundings
+from biopsy.torch.exporting import dynamic_shapes_of
+from biopsy.torch.facts import GOLDEN, TorchDiagnosis
 
 _DEFAULT_SUSPECT = "onnxrt"
 _TOLERANCE = "1e-5"
@@ -39,109 +47,115 @@ narrower than rounding: whose fault that is, is said as far as it is known; 2 wr
 (PyTorch or an engine is missing, the module itself raises); 5 interrupted"""
 
 
-def configure(parser: argparse.ArgumentParser) -> None:
-    """Add the options of ``torch``."""
-    parser.epilog = _EPILOG
-    ModuleOptions.add(parser)
-    parser.add_argument(
+class TorchOptions(ModuleOptions, ReportOption, EventsOption):
+    """All options of ``torch``."""
+
+    output: Path = option(
         "-o",
         "--output",
         type=types.FOLDER_WRITTEN,
         required=True,
-        metavar="DIR",
-        help="a folder, new or empty, for the exported model, its inputs, the values of the module, and the smallest "
-        "part that still fails as a folder to send",
+        meaning="a folder, new or empty, for the exported model, its inputs, the values of the module, and the "
+        "smallest part that still fails as a folder to send",
     )
-    parser.add_argument(
+    suspect: str = option(
         "--suspect",
         default=_DEFAULT_SUSPECT,
         metavar="NAME[:key=value,...]",
-        help=f"the engine to examine; 'biopsy doctor' lists all (default: {_DEFAULT_SUSPECT})",
+        meaning=f"the engine to examine; 'biopsy doctor' lists all (default: {_DEFAULT_SUSPECT})",
     )
-    _add_comparison(parser.add_argument_group("what is compared, and how"))
-    group = parser.add_argument_group("what is told")
-    ReportOption.add(group)
-    group.add_argument("--json", action="store_true", help="print the report as JSON on stdout, and nothing else")
-    checks.EventsOption.add(group)
-
-
-def _add_comparison(group: argparse._ArgumentGroup) -> None:
-    for option, which in (("--atol", "absolute"), ("--rtol", "relative")):
-        group.add_argument(
-            option,
-            type=types.tolerance,
-            default=_TOLERANCE,
-            metavar="NUMBER",
-            help=f"{which} tolerance (default: {_TOLERANCE})",
-        )
-    group.add_argument(
-        "--no-optimize", action="store_true", help="export with optimize=False, without onnxscript's optimizer"
+    atol: float = option(
+        "--atol",
+        type=types.tolerance,
+        default=_TOLERANCE,
+        metavar="NUMBER",
+        meaning=f"absolute tolerance (default: {_TOLERANCE})",
     )
-    group.add_argument("--run-timeout", type=types.duration, metavar="TIME", help="end a run that takes longer: 90s")
-    group.add_argument(
+    rtol: float = option(
+        "--rtol",
+        type=types.tolerance,
+        default=_TOLERANCE,
+        metavar="NUMBER",
+        meaning=f"relative tolerance (default: {_TOLERANCE})",
+    )
+    no_optimize: bool = switch("--no-optimize", meaning="export with optimize=False, without onnxscript's optimizer")
+    run_timeout: float | None = option(
+        "--run-timeout", type=types.duration, metavar="TIME", meaning="end a run that takes longer: 90s"
+    )
+    max_time: float | None = option(
         "--max-time",
         type=types.duration,
         metavar="TIME",
-        help="stop after this time (90s, 10m, 2h), and say what is known by then, and what is open",
+        meaning="stop after this time (90s, 10m, 2h), and say what is known by then, and what is open",
     )
+    json: bool = switch("--json", meaning="print the report as JSON on stdout, and nothing else")
 
 
-def execute(args: argparse.Namespace, console: Console) -> int:
+def configure(parser: argparse.ArgumentParser) -> None:
+    """Add the options of ``torch``."""
+    parser.epilog = _EPILOG
+    TorchOptions.add(parser, only=(*ModuleOptions.declared, "output", "suspect"))
+    group = parser.add_argument_group("what is compared, and how")
+    TorchOptions.add(group, only=("atol", "rtol", "no_optimize", "run_timeout", "max_time"))
+    TorchOptions.add(parser.add_argument_group("what is told"), only=("report", "json", "events"))
+
+
+@TorchOptions.reading
+def execute(options: TorchOptions, console: Console) -> int:
     """Diagnose the module; returns 0 if nothing fails, 1 if something does, 4 if not even that is known."""
-    from biopsy.torch.loading import surroundings
+    from biopsy.torch.diagnosing import diagnose, require_folder
 
-    with surroundings(is_stdout_ours=args.json):
-        from biopsy.cli.diagnose.command import DiagnosisProgress
-        from biopsy.torch.diagnosing import diagnose, require_folder
-        from biopsy.torch.exporting import dynamic_shapes_of
-        from biopsy.torch.loading import named_call
-
-        if args.events is not None:
-            require_writable(args.events)
-        require_folder(args.output)
-        shapes = comparing.parse_symbolic_shapes(args.dynamic_shapes, "--dynamic-shapes")
-        shown = console.on_stderr() if args.json else console
-        report = report_file(args, shown)
-        module, given = named_call(args.factory, args.arguments)
-        with ended_politely(), DiagnosisProgress(shown, args.events) as progress, report.also_of_errors():
-            found = diagnose(
+    with surroundings(is_stdout_ours=options.json):
+        if options.events is not None:
+            require_writable(options.events)
+        require_folder(options.output)
+        shapes = comparing.parse_symbolic_shapes(options.dynamic_shapes, "--dynamic-shapes")
+        shown = console.on_stderr() if options.json else console
+        report = options.report_file(shown)
+        module, given = named_call(options.factory, options.arguments)
+        with ended_politely(), DiagnosisProgress(shown, options.events) as progress, report.also_of_errors():
+            diagnosis = diagnose(
                 module,
                 given.args,
                 given.kwargs,
                 dynamic_shapes=dynamic_shapes_of(module, given, shapes),
-                suspect=args.suspect,
-                output=args.output,
-                atol=args.atol,
-                rtol=args.rtol,
-                export={"optimize": False} if args.no_optimize else None,
-                run_timeout=args.run_timeout,
-                max_time=args.max_time,
+                suspect=options.suspect,
+                output=options.output,
+                atol=options.atol,
+                rtol=options.rtol,
+                export={"optimize": False} if options.no_optimize else None,
+                run_timeout=options.run_timeout,
+                max_time=options.max_time,
                 listener=progress,
             )
-            status = progress.ended({True: 1, False: 0, None: errors.CannotCompare.status}[found.failed])
-        word = {True: "FAILED", False: "PASSED", None: "UNKNOWN"}[found.failed]
-        verdict = found.verdict
-        blame = f"{verdict.blame}, its {verdict.part}" if verdict.part else verdict.blame
-        shown.note("")
-        shown.say(f"{word} | {verdict.text if verdict.blame == 'passes' else f'{blame}: {verdict.text}'}")
-        for head, text in _facts(found):
-            shown.say(f"{head:<{COLUMN}} {text}")
-        for remark in found.remarks:
-            shown.warn(remark)
-        kept = "nothing was left to keep" if found.folder is None else found.folder
-        shown.note(f"{'evidence':<{COLUMN}} {kept} · {found.seconds:.1f} s")
-        say_advice(shown, next_lines(found))
-        report.write(status, lambda: _sections(found))
-        if args.json:
-            console.program_text(report.as_bytes(status, lambda: _sections(found)).decode("ascii"))
+            word, status = {True: ("FAILED", 1), False: ("PASSED", 0), None: ("UNKNOWN", errors.CannotCompare.status)}[
+                diagnosis.failed
+            ]
+            status = progress.ended(status)
+        _say(shown, word, diagnosis)
+        report.write(status, lambda: _sections(diagnosis))
+        if options.json:
+            console.program_text(report.as_bytes(status, lambda: _sections(diagnosis)).decode("ascii"))
         return status
+
+
+def _say(console: Console, word: str, found: TorchDiagnosis) -> None:
+    """The verdict and what supports it, in lines."""
+    verdict = found.verdict
+    blame = f"{verdict.blame}, its {verdict.part}: " if verdict.part else f"{verdict.blame}: "
+    console.note("")
+    console.say(f"{word} | {'' if verdict.blame == 'passes' else blame}{verdict.text}")
+    for head, text in _facts(found):
+        console.say(f"{head:<{COLUMN}} {text}")
+    for remark in found.remarks:
+        console.warn(remark)
+    kept = "nothing was left to keep" if found.folder is None else found.folder
+    console.note(f"{'evidence':<{COLUMN}} {kept} · {found.seconds:.1f} s")
+    say_advice(console, next_lines(found))
 
 
 def _sections(found: TorchDiagnosis) -> Mapping[str, Any]:
     """What a report tells."""
-    from biopsy.findings.report import versions_tree
-    from biopsy.findings.verdict import Verdict
-
     tree = found.as_json()
     return {
         "verdict": Verdict(kind=found.verdict.blame, text=found.verdict.text, certainty=found.verdict.reason or None),
@@ -173,8 +187,6 @@ def _facts(found: TorchDiagnosis) -> Iterator[tuple[str, str]]:
 
 def next_lines(found: TorchDiagnosis) -> Sequence[Advice]:
     """What to type next, each line as it is."""
-    from biopsy.torch.location import GOLDEN
-
     if found.piece is None or found.piece.path is None or found.folder is None:
         return []
     lines = [Advice(line_of(["biopsy", "inspect", "model", as_word(found.piece.path), "--mode=full"]), "what is left")]

@@ -17,21 +17,21 @@ from pathlib import Path
 from typing import Any
 
 from biopsy import errors
-from biopsy.checks.own_program import NO_SETTINGS, SETTINGS_VARIABLE
+from biopsy.checks.words import NO_SETTINGS, SETTINGS_VARIABLE
 from biopsy.cli import cold_start
-from biopsy.cli.run.options import RunOptions
+from biopsy.cli.run.options import RunOptions, own_run
 from biopsy.engines.base import Engine
 from biopsy.engines.registry import created_plain
 from biopsy.processes.forks import connections_of_environment, is_parted_fork
 from biopsy.processes.reaper import VERDICT_VARIABLE
-from biopsy.processes.serving import arguments, serve_forks
+from biopsy.processes.server import serve_forks
 
 
 def main() -> int:
     """Load, and part: the fork serves checks, unless these words cannot be served, and this process waits."""
-    asked, lifeline, *words = arguments()
+    asked, lifeline, *words = sys.argv[1:]
     connections = connections_of_environment()
-    options = cold_start.options_of(words)
+    options = own_run(words)
     engines = [] if options is None else cold_start.load(options)
     if options is not None and _may_be_served(options, engines) and is_parted_fork(int(lifeline)):
         os.close(int(asked))
@@ -53,10 +53,9 @@ def warm_up(options: RunOptions, engines: Sequence[type[Engine]]) -> None:
     for engine in engines:
         with suppress(errors.BiopsyError):  # an engine that is missing will be told of by the check
             created_plain(engine).warm_up()
-    paths = (*(options.load_inputs or ()), *(options.load_outputs or ()))
     from biopsy.tensors import files
 
-    for path in paths:
+    for path in (*(options.load_inputs or ()), *(options.load_outputs or ())):
         with suppress(errors.BiopsyError):
             files.keep(path)
 

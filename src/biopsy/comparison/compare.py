@@ -12,9 +12,9 @@ from typing import Literal, TypeAlias
 import numpy as np
 
 from biopsy import errors
-from biopsy.comparison import metrics, similarity
-from biopsy.comparison.differences import Differences, differences_between, scan
-from biopsy.comparison.metrics import Element, ErrorStatistics, Statistics
+from biopsy.comparison import differences, metrics
+from biopsy.comparison.differences import Differences, ErrorSummary
+from biopsy.comparison.metrics import Element, Statistics
 from biopsy.comparison.tolerance import AT_LEAST, DEFAULT_QUANTILE, STRICTEST, Criteria, Limit, Stat, Tolerance
 from biopsy.tensors.results import Array
 from biopsy.tensors.types import is_text
@@ -25,34 +25,29 @@ Detail: TypeAlias = Literal["brief", "usual", "full"]
 
 
 @dataclass(frozen=True, kw_only=True)
-class ErrorSummary:
-    """The numbers of two tensors of one shape; by default those of equal ones.
+class JudgedLimit:
+    """One figure and its limit.
 
-    ``mismatching`` counts the elements outside the tolerances, whichever statistic decides; ``broken`` those of them
-    where only one side is a finite number, or where infinities have other signs. ``passing_atol`` is the smallest atol
-    that would pass with the given rtol, ``passing_rtol`` the other way round, both rounded up; None where none would.
-    ``worst_absolute`` and ``worst_relative`` are None where no element differs. ``offending`` is the element that is
-    farthest outside the tolerances, and its error how many times what is allowed there; None where none is outside.
-    ``differing`` counts the elements that are not equal; ``greatest`` is the greatest finite |expected| where any is.
+    ``value`` of "indices" is how many of ``ranks`` indices are out of place, of "ulp" the greatest distance; ``worst``
+    is the element of that distance, or the first rank out of place with both indices. None where nothing differs.
     """
 
-    elements: int
-    mismatching: int = 0
-    broken: int = 0
-    absolute: ErrorStatistics = metrics.NO_ERROR
-    relative: ErrorStatistics = metrics.NO_ERROR
-    worst_absolute: Element | None = None
-    worst_relative: Element | None = None
-    passing_atol: float | None
-    passing_rtol: float | None
-    offending: Element | None = None
-    differing: int = 0
-    greatest: float = 0.0
+    limit: Limit
+    value: float
+    passed: bool
+    worst: Element | None = None
+    ranks: int = 0
 
-    @property
-    def fraction(self) -> float:
-        """The part of the elements that mismatches, 0 to 1."""
-        return self.mismatching / self.elements if self.elements else 0.0
+
+@dataclass(frozen=True, kw_only=True)
+class Figures:
+    """All figures of two numeric tensors of one shape (see differences.py); ``ulp`` is the greatest distance."""
+
+    l2: float
+    cosine: float
+    psnr: float
+    snr: float
+    ulp: float
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -126,20 +121,21 @@ def compare_output(
 
     Raises DoesNotFit if the output lacks an axis along which ranks are asked for.
     """
-    measured = shown = pictured = None
+    measured = figures = pictured = None
     judged: tuple[JudgedLimit, ...] = ()
     tolerance = asked.tolerance_of(expected)
+    dtypes = tuple("string" if is_text(side) else side.dtype.name for side in (actual, expected))
     if actual.shape != expected.shape:
         reason: str | None = f"shapes differ: {list(actual.shape)}, expected {list(expected.shape)}"
     elif is_text(actual) != is_text(expected):
-        reason = f"types differ: {_dtype(actual)}, expected {_dtype(expected)}"
+        reason = f"types differ: {dtypes[0]}, expected {dtypes[1]}"
     elif is_text(actual):
         measured = _measured_text(actual, expected)
         reason = f"{measured.mismatching} of {measured.elements} strings differ" if measured.mismatching else None
     else:
         measured = _measured(actual, expected, tolerance, asked, detail)
         judged = tuple(judge(name, actual, expected, limit) for limit in asked.limits)
-        shown = figures(actual, expected) if detail == "full" else None
+        figures = Figures(**differences.figures(actual, expected)) if detail == "full" else None
         has_no_rank = any(one.limit.metric == "indices" and one.ranks == 0 for one in judged)
         if has_no_rank and actual.size and not measured.broken:  # that all of none fit says nothing
             raise errors.DoesNotFit(
@@ -147,7 +143,8 @@ def compare_output(
                 next_steps=["--index-tolerance 0"],
             )
         reason = _reason(measured, asked, tolerance, judged)
-        pictured = differences_between(actual, expected) if reason and detail == "full" and actual.size else None
+        if reason and detail == "full" and actual.size:
+            pictured = differences.differences_between(actual, expected)
     is_described = reason is not None or detail != "brief"
     return OutputComparison(
         name=name,
@@ -158,26 +155,21 @@ def compare_output(
         tolerance=tolerance,
         actual_shape=actual.shape,
         expected_shape=expected.shape,
-        actual_dtype=_dtype(actual),
-        expected_dtype=_dtype(expected),
+        actual_dtype=dtypes[0],
+        expected_dtype=dtypes[1],
         actual_statistics=metrics.statistics(actual) if is_described else None,
         expected_statistics=metrics.statistics(expected) if is_described else None,
         measured=measured,
         judged=judged,
         tolerances_decide=asked.tolerances_decide,
-        figures=shown,
+        figures=figures,
         differences=pictured,
     )
 
 
-def _dtype(array: Array) -> str:
-    return "string" if is_text(array) else array.dtype.name
-
-
 def _measured_text(actual: Array, expected: Array) -> ErrorSummary:
     differ = metrics.differing(actual, expected).reshape(-1).astype(np.float64)
-    counts = metrics.error_statistics(differ, DEFAULT_QUANTILE)
-    worst = metrics.worst(actual, expected, differ)
+    counts, worst = metrics.error_statistics(differ, DEFAULT_QUANTILE), metrics.worst(actual, expected, differ)
     return ErrorSummary(
         elements=differ.size,
         mismatching=int(differ.sum()),
@@ -193,55 +185,34 @@ def _measured_text(actual: Array, expected: Array) -> ErrorSummary:
 
 
 def _measured(actual: Array, expected: Array, tolerance: Tolerance, asked: Criteria, detail: Detail) -> ErrorSummary:
+    atol, rtol = tolerance.atol, tolerance.rtol
     if detail == "brief" and asked.stat == "elemwise" and not asked.limits:  # only tolerances decide
-        within = scan(actual, expected, tolerance)
-        if within is not None and not within.identical:
-            absolute, relative = (
-                metrics.NO_ERROR if worst is None else ErrorStatistics(worst.error, math.nan, math.nan, math.nan)
-                for worst in (within.worst_absolute, within.worst_relative)
-            )
-            return ErrorSummary(
-                elements=actual.size,
-                absolute=absolute,
-                relative=relative,
-                worst_absolute=within.worst_absolute,
-                worst_relative=within.worst_relative,
-                passing_atol=tolerance.atol,
-                passing_rtol=tolerance.rtol,
-                differing=within.differing,
-                greatest=within.greatest,
-            )
-        is_equal = within is not None
-    else:
-        is_equal = actual.dtype == expected.dtype and np.array_equal(actual, expected)
-    if is_equal:  # as most tensors are: nothing of their size is computed for them
+        within = differences.summary_within(actual, expected, tolerance)
+        if within is not None:
+            return within
+    elif actual.dtype == expected.dtype and np.array_equal(actual, expected):
+        # As most tensors are: nothing of their size is computed for them.
         passing = tolerance if asked.stat == "elemwise" else Tolerance(0.0, 0.0)
         return ErrorSummary(elements=actual.size, passing_atol=passing.atol, passing_rtol=passing.rtol)
-    return _measured_whole(actual, expected, tolerance, asked.stat, asked.quantile)
-
-
-def _measured_whole(actual: Array, expected: Array, tolerance: Tolerance, stat: Stat, quantile: float) -> ErrorSummary:
     between = metrics.errors_between(actual, expected)
-    absolute = metrics.error_statistics(between.absolute, quantile)
-    relative = metrics.error_statistics(between.relative, quantile)
-    mismatching = int(metrics.outside(between, tolerance.atol, tolerance.rtol).sum())
-    passing_atol: float | None = tolerance.atol
-    passing_rtol: float | None = tolerance.rtol
-    if stat == "elemwise":
-        if mismatching:
-            passing_atol = metrics.passing_atol(between, tolerance.atol, tolerance.rtol)
-            passing_rtol = metrics.passing_rtol(between, tolerance.atol, tolerance.rtol)
-    elif between.broken:
-        passing_atol = passing_rtol = None
-    else:
+    absolute, relative = (
+        metrics.error_statistics(side, asked.quantile) for side in (between.absolute, between.relative)
+    )
+    mismatching = int(metrics.outside(between, atol, rtol).sum())
+    passing_atol: float | None = None
+    passing_rtol: float | None = None
+    if asked.stat == "elemwise":
+        passing_atol, passing_rtol = metrics.passing(between, atol, rtol)
+    elif not between.broken:
         # A limit of 0 asks for equality, whatever the statistic: what differs needs one above it.
         least = metrics.LEAST if absolute.maximum > 0 else 0.0
-        passing_atol = metrics.rounded_up(max(absolute.of(stat), least))
-        passing_rtol = metrics.rounded_up(max(relative.of(stat), least))
+        passing_atol, passing_rtol = (
+            metrics.rounded_up(max(side.of(asked.stat), least)) for side in (absolute, relative)
+        )
     offending = None
     if mismatching:
         # Of those that are farthest outside, as all are where nothing is allowed, the one with the greatest error.
-        times = metrics.shares(between, tolerance.atol, tolerance.rtol)
+        times = metrics.shares(between, atol, rtol)
         farthest = float(times.max())
         offending = metrics.worst(actual, expected, np.where(times == farthest, between.absolute, 0))
         offending = None if offending is None else replace(offending, error=farthest)
@@ -262,77 +233,34 @@ def _measured_whole(actual: Array, expected: Array, tolerance: Tolerance, stat: 
 
 
 def _reason(measured: ErrorSummary, asked: Criteria, tolerance: Tolerance, judged: Sequence[JudgedLimit]) -> str | None:
+    def elements(some: int) -> str:
+        return f"{some} of {measured.elements} elements {'is' if some == 1 else 'are'}"
+
     if measured.broken:
-        return f"{_elements(measured.broken, measured.elements)} NaN or infinite on one side only"
-    beyond: str | None = None
-    if asked.stat == "elemwise":
+        return f"{elements(measured.broken)} NaN or infinite on one side only"
+    reasons = []
+    if not asked.tolerances_decide:
+        pass
+    elif asked.stat == "elemwise":
         if measured.mismatching:
-            beyond = f"{_elements(measured.mismatching, measured.elements)} outside the tolerances"
+            reasons.append(f"{elements(measured.mismatching)} outside the tolerances")
     elif tolerance == Tolerance(0, 0) and measured.differing:
-        beyond = f"{_elements(measured.differing, measured.elements)} not equal, which tolerances of 0 ask for"
+        reasons.append(f"{elements(measured.differing)} not equal, which tolerances of 0 ask for")
     else:
         absolute, relative = measured.absolute.of(asked.stat), measured.relative.of(asked.stat)
         if not (absolute <= tolerance.atol or relative <= tolerance.rtol):
             sizes = f"absolute {absolute:.3g}, relative {relative:.3g}"
-            beyond = f"{asked.stat} errors are outside the tolerances: {sizes}"
-    reasons = [beyond] if asked.tolerances_decide else []
-    reasons += [_beyond_limit(limit, measured) for limit in judged]
-    return "; ".join(filter(None, reasons)) or None
-
-
-def _beyond_limit(one: JudgedLimit, measured: ErrorSummary) -> str | None:
-    if one.passed:
-        return None
-    if one.limit.metric == "cosine" and one.limit.value >= STRICTEST["cosine"]:
-        return f"{_elements(measured.differing, measured.elements)} not equal, which cosine 1 asks for"
-    if one.limit.metric == "indices":
-        what = "indices" if one.limit.top is None else f"indices of the top {one.limit.top.k}"
-        return f"{one.value:.0f} of {one.ranks} {what} are out of place"
-    return f"{one.limit.metric} is outside its limit"
-
-
-def _elements(some: int, everything: int) -> str:
-    return f"{some} of {everything} elements {'is' if some == 1 else 'are'}"
-
-
-# Holding the single figures of two tensors against their limits.
-
-
-@dataclass(frozen=True, kw_only=True)
-class JudgedLimit:
-    """One figure and its limit.
-
-    ``value`` of "indices" is how many of ``ranks`` indices are out of place, of "ulp" the greatest distance; ``worst``
-    is the element of that distance, or the first rank out of place with both indices. None where nothing differs.
-    """
-
-    limit: Limit
-    value: float
-    passed: bool
-    worst: Element | None = None
-    ranks: int = 0
-
-
-@dataclass(frozen=True, kw_only=True)
-class Figures:
-    """All figures of two numeric tensors of one shape (see similarity.py); ``ulp`` is the greatest distance."""
-
-    l2: float
-    cosine: float
-    psnr: float
-    snr: float
-    ulp: float
-
-
-def figures(actual: Array, expected: Array) -> Figures:
-    """Every figure, for a report."""
-    return Figures(
-        l2=similarity.l2(actual, expected),
-        cosine=similarity.cosine(actual, expected),
-        psnr=similarity.psnr(actual, expected),
-        snr=similarity.snr(actual, expected),
-        ulp=float(similarity.ulps(actual, expected).max(initial=0)),
-    )
+            reasons.append(f"{asked.stat} errors are outside the tolerances: {sizes}")
+    for one in (one for one in judged if not one.passed):
+        top = f" of the top {one.limit.top.k}" if one.limit.top else ""
+        words = {
+            "cosine": f"{elements(measured.differing)} not equal, which cosine 1 asks for",
+            "indices": f"{one.value:.0f} of {one.ranks} indices{top} are out of place",
+        }
+        is_strict = one.limit.metric != "cosine" or one.limit.value >= STRICTEST["cosine"]
+        beyond = words.get(one.limit.metric) if is_strict else None
+        reasons.append(beyond or f"{one.limit.metric} is outside its limit")
+    return "; ".join(reasons) or None
 
 
 def judge(name: str, actual: Array, expected: Array, limit: Limit) -> JudgedLimit:
@@ -340,35 +268,29 @@ def judge(name: str, actual: Array, expected: Array, limit: Limit) -> JudgedLimi
 
     Raises DoesNotFit if the top elements are asked for along an axis that the output ``name`` does not have.
     """
-    if limit.metric == "indices":
-        return _judge_ranks(name, actual, expected, limit)
     worst = None
+    if limit.metric == "indices":
+        left, right = actual, expected
+        if limit.top is not None:
+            try:
+                left, right = (differences.top_k(side, limit.top) for side in (actual, expected))
+            except ValueError as error:
+                raise errors.DoesNotFit(
+                    f"output {name!r} of shape {list(actual.shape)} has no axis {limit.top.axis} to rank along"
+                ) from error
+        moved = differences.rank_mismatches(left, right, int(limit.value))
+        if moved.first is not None:
+            ours, theirs = (metrics.element(side.reshape(moved.shape), moved.first) for side in (left, right))
+            worst = Element(moved.first, ours, theirs, 1.0)
+        return JudgedLimit(limit=limit, value=moved.count, passed=not moved.count, worst=worst, ranks=moved.ranks)
+    is_equal = not metrics.differing(actual, expected).any()
     if limit.metric == "ulp":
-        distances = similarity.ulps(actual, expected)
+        distances = differences.ulps(actual, expected)
         value = float(distances.max(initial=0))
         worst = metrics.worst(actual, expected, distances)
-    elif metrics.differing(actual, expected).any():
-        value = float(getattr(similarity, limit.metric)(actual, expected))
     else:
-        value = STRICTEST[limit.metric]
+        value = STRICTEST[limit.metric] if is_equal else differences.FIGURES[limit.metric](actual, expected)
     kept = value >= limit.value if limit.metric in AT_LEAST else value <= limit.value
-    if limit.metric == "cosine" and metrics.differing(actual, expected).any():  # 1 also for a multiple of the other
+    if limit.metric == "cosine" and not is_equal:  # 1 also for a multiple of the other
         kept = kept and limit.value < STRICTEST["cosine"]
     return JudgedLimit(limit=limit, value=value, passed=kept, worst=worst)
-
-
-def _judge_ranks(name: str, actual: Array, expected: Array, limit: Limit) -> JudgedLimit:
-    left, right = actual, expected
-    if limit.top is not None:
-        try:
-            left, right = (similarity.top_k(side, limit.top) for side in (actual, expected))
-        except ValueError as error:
-            raise errors.DoesNotFit(
-                f"output {name!r} of shape {list(actual.shape)} has no axis {limit.top.axis} to rank along"
-            ) from error
-    found = similarity.rank_mismatches(left, right, int(limit.value))
-    worst = None
-    if found.first is not None:
-        ours, theirs = (metrics.element(side.reshape(found.shape), found.first) for side in (left, right))
-        worst = Element(found.first, ours, theirs, 1.0)
-    return JudgedLimit(limit=limit, value=found.count, passed=found.count == 0, worst=worst, ranks=found.ranks)

@@ -5,7 +5,8 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from biopsy.comparison.compare import ErrorSummary, JudgedLimit, OutputComparison
+from biopsy.comparison.compare import JudgedLimit, OutputComparison
+from biopsy.comparison.differences import ErrorSummary
 from biopsy.comparison.metrics import Element, NotFinite, Scalar, Statistics
 from biopsy.comparison.noise import NoiseComparison, NoiseReport, explained_by
 from biopsy.comparison.runs import RunComparison
@@ -30,25 +31,19 @@ def report_lines(output: OutputComparison) -> list[str]:
             lines.append(f"  {'limit' if limit.passed else 'LIMIT':<9} {_limit_text(limit)}")
             if not limit.passed and limit.worst is not None:
                 lines[-1] += f", {'first' if limit.limit.metric == 'indices' else 'worst'} {_element(limit.worst)}"
-        if output.tolerances_decide:
-            lines += _tolerance_lines(output, output.measured)
+        if output.tolerances_decide and output.actual_dtype != "string":
+            measured, tolerance = output.measured, output.tolerance
+            given = f"atol {tolerance.atol:g}, rtol {tolerance.rtol:g}, {output.stat}"
+            given += f" {output.quantile:g}" if output.stat == "quantile" else ""
+            if tolerance == Tolerance(0, 0) and output.expected_dtype.startswith(("int", "uint", "bool")):
+                given += "; integers are compared exactly by default"
+            passing = [("atol", measured.passing_atol), ("rtol", measured.passing_rtol)]
+            options = [option_line(f"--{key}", f"{output.name}:{each:g}") for key, each in passing if each is not None]
+            lines.append(f"  passes    with {' or '.join(options) or 'no tolerance'} (now: {given})")
     if output.actual_statistics is not None or output.expected_statistics is not None:
         lines.append(f"  actual    {statistics_text(output.actual_statistics)}")
         lines.append(f"  expected  {statistics_text(output.expected_statistics)}")
     return lines
-
-
-def _tolerance_lines(output: OutputComparison, measured: ErrorSummary) -> list[str]:
-    if measured.worst_absolute is not None and isinstance(measured.worst_absolute.actual, (str, bytes)):
-        return []
-    given = f"atol {output.tolerance.atol:g}, rtol {output.tolerance.rtol:g}, {output.stat}"
-    if output.stat == "quantile":
-        given += f" {output.quantile:g}"
-    if output.tolerance == Tolerance(0, 0) and output.expected_dtype.startswith(("int", "uint", "bool")):
-        given += "; integers are compared exactly by default"
-    limits = [("atol", measured.passing_atol), ("rtol", measured.passing_rtol)]
-    options = [option_line(f"--{name}", f"{output.name}:{value:g}") for name, value in limits if value is not None]
-    return [f"  passes    with {' or '.join(options) or 'no tolerance'} (now: {given})"]
 
 
 def wide_tolerance(output: OutputComparison) -> str | None:
@@ -187,42 +182,42 @@ def run_tree(compared: RunComparison) -> dict[str, Any]:
 
 def output_tree(output: OutputComparison) -> dict[str, Any]:
     """One output: the verdict, what was asked, what was measured."""
-    sides = {
-        "actual": (output.actual_dtype, output.actual_shape, output.actual_statistics),
-        "expected": (output.expected_dtype, output.expected_shape, output.expected_statistics),
-    }
-    return {
-        "name": output.name,
-        "passed": output.passed,
-        "reason": output.reason,
-        "tolerances": {
-            "decide": output.tolerances_decide,
-            "atol": output.tolerance.atol,
-            "rtol": output.tolerance.rtol,
-            "stat": output.stat,
-            "quantile": output.quantile,
-        },
-        "limits": [_limit_tree(one) for one in output.judged],
-        "measured": plain(output.measured),
-        "figures": plain(output.figures),
-        "differences": plain(output.differences),
-        **{side: plain({"dtype": dtype, "shape": shape, "statistics": statistics})
-           for side, (dtype, shape, statistics) in sides.items()},
-    }  # fmt: skip
-
-
-def _limit_tree(one: JudgedLimit) -> dict[str, Any]:
-    top = one.limit.top
-    tree: dict[str, Any] = {
-        "metric": one.limit.metric,
-        "value": one.value,
-        "limit": one.limit.value,
-        "passed": one.passed,
-    }
-    if one.limit.metric == "indices":
-        tree |= {"ranks": one.ranks, "top_k": None if top is None else top.k, "axis": None if top is None else top.axis}
-    found: dict[str, Any] = plain({**tree, "worst": one.worst})
-    return found
+    limits: list[dict[str, Any]] = []
+    for one in output.judged:
+        limit, top = one.limit, one.limit.top
+        tree: dict[str, Any] = {"metric": limit.metric, "value": one.value, "limit": limit.value, "passed": one.passed}
+        if limit.metric == "indices":
+            tree |= {"ranks": one.ranks, "top_k": top.k if top else None, "axis": top.axis if top else None}
+        limits.append({**tree, "worst": one.worst})
+    tree_of_output: dict[str, Any] = plain(
+        {
+            "name": output.name,
+            "passed": output.passed,
+            "reason": output.reason,
+            "tolerances": {
+                "decide": output.tolerances_decide,
+                "atol": output.tolerance.atol,
+                "rtol": output.tolerance.rtol,
+                "stat": output.stat,
+                "quantile": output.quantile,
+            },
+            "limits": limits,
+            "measured": output.measured,
+            "figures": output.figures,
+            "differences": output.differences,
+            "actual": {
+                "dtype": output.actual_dtype,
+                "shape": output.actual_shape,
+                "statistics": output.actual_statistics,
+            },
+            "expected": {
+                "dtype": output.expected_dtype,
+                "shape": output.expected_shape,
+                "statistics": output.expected_statistics,
+            },
+        }
+    )
+    return tree_of_output
 
 
 def noise_tree(report: NoiseReport) -> dict[str, Any]:

@@ -1,147 +1,332 @@
-"""How two tensors differ, in one pass block by block: whether one is within tolerances, a histogram, and a map of
-the greatest errors.
+"""How two tensors of one shape differ: single figures (L2, cosine, PSNR, SNR, ULP, ranks), a summary made block by
+block, a histogram, and a map of the greatest errors. Nothing is decided here.
+
+Where both sides hold the same NaN or infinity there is no error, and the element is left out of sums; elements that
+only one side has finite are for ``errors_between`` to count, and left out of sums too.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from biopsy.comparison import metrics
-from biopsy.comparison.metrics import Element, Floats
-from biopsy.comparison.tolerance import Tolerance
+from biopsy.comparison.metrics import (
+    Element,
+    Errors,
+    ErrorStatistics,
+    Floats,
+    Index,
+    at,
+    differing,
+    errors_between,
+    numeric,
+)
+from biopsy.comparison.tolerance import Tolerance, TopK
 from biopsy.tensors.results import Array
+from biopsy.tensors.types import is_float, number_info
+
+
+@dataclass(frozen=True, kw_only=True)
+class ErrorSummary:
+    """The numbers of two tensors of one shape; by default those of equal ones.
+
+    ``mismatching`` counts the elements outside the tolerances, whichever statistic decides; ``broken`` those of them
+    where only one side is a finite number, or where infinities have other signs. ``passing_atol`` is the smallest atol
+    that would pass with the given rtol, ``passing_rtol`` the other way round, both rounded up; None where none would.
+    ``worst_absolute`` and ``worst_relative`` are None where no element differs. ``offending`` is the element that is
+    farthest outside the tolerances, and its error how many times what is allowed there; None where none is outside.
+    ``differing`` counts the elements that are not equal; ``greatest`` is the greatest finite |expected| where any is.
+    """
+
+    elements: int
+    mismatching: int = 0
+    broken: int = 0
+    absolute: ErrorStatistics = metrics.NO_ERROR
+    relative: ErrorStatistics = metrics.NO_ERROR
+    worst_absolute: Element | None = None
+    worst_relative: Element | None = None
+    passing_atol: float | None
+    passing_rtol: float | None
+    offending: Element | None = None
+    differing: int = 0
+    greatest: float = 0.0
+
+    @property
+    def fraction(self) -> float:
+        """The part of the elements that mismatches, 0 to 1."""
+        return self.mismatching / self.elements if self.elements else 0.0
+
 
 BLOCK = 1 << 14
 """Elements that are looked at together."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class ErrorScan:
-    """The errors of two tensors of one shape, as ``metrics.errors_between`` has them, none outside the tolerances.
+def summary_within(actual: Array, expected: Array, tolerance: Tolerance) -> ErrorSummary | None:
+    """The errors between two numeric tensors of one shape; None if any element is outside the tolerances.
 
-    ``worst_absolute`` and ``worst_relative`` are None where no element differs. ``differing`` counts the elements that
-    are not equal; ``greatest`` is the greatest finite |expected|, not looked for where the tensors are ``identical``:
-    of one type, every element equal and no NaN.
+    Of the statistics there are the greatest errors. The ``greatest`` value is not looked for where the tensors are
+    identical: of one type, every element equal and no NaN.
     """
-
-    identical: bool
-    worst_absolute: Element | None
-    worst_relative: Element | None
-    differing: int
-    greatest: float
-
-
-def scan(actual: Array, expected: Array, tolerance: Tolerance) -> ErrorScan | None:
-    """The errors between two numeric tensors of one shape; None if any element is outside the tolerances."""
-    absolute, relative = _Greatest(), _Greatest()
+    tops: list[tuple[Any, int]] = [(0.0, 0), (0.0, 0)]  # in their type, which may be more precise than a float
     greatest: Any = 0.0
-    differing = looked_at = 0
+    count = 0
     same = []
     for start in range(0, actual.size, BLOCK):
         left, right = (side.reshape(-1)[start : start + BLOCK] for side in (actual, expected))
         if left.dtype == right.dtype and bool((left == right).all()):
             same.append(right)
             continue
-        block = _seen_at_once(left, right, tolerance) or _seen_closely(left, right, tolerance)
-        if block is None:
+        errors = _ordinary_errors(left, right) or errors_between(left, right)
+        if errors.broken or (
+            errors.absolute.max() > tolerance.atol and metrics.outside(errors, tolerance.atol, tolerance.rtol).any()
+        ):
             return None
-        absolute.see(block.absolute, start)
-        relative.see(block.relative, start)
-        greatest = max(greatest, block.greatest)
-        differing += block.differing
-        looked_at += 1
-    identical = actual.dtype == expected.dtype and not looked_at
-    if not identical:
-        alike = (metrics.errors_between(one, one).magnitude for one in same)
+        for number, values in enumerate((errors.absolute, errors.relative)):
+            place = int(values.argmax())
+            if values[place] > tops[number][0]:
+                tops[number] = values[place], start + place
+        greatest = max(greatest, metrics.greatest_finite(errors.magnitude))
+        count += int(np.count_nonzero(errors.absolute))
+    if len(same) * BLOCK < actual.size or actual.dtype != expected.dtype:
+        alike = (errors_between(one, one).magnitude for one in same)
         greatest = max([greatest, *map(metrics.greatest_finite, alike)])
-    return ErrorScan(
-        identical=identical,
-        worst_absolute=absolute.element(actual, expected),
-        worst_relative=relative.element(actual, expected),
-        differing=differing,
+    absolute, relative = (
+        metrics.element_of_both(actual, expected, place, float(value)) if value else None for value, place in tops
+    )
+    return ErrorSummary(
+        elements=actual.size,
+        absolute=_greatest_alone(absolute),
+        relative=_greatest_alone(relative),
+        worst_absolute=absolute,
+        worst_relative=relative,
+        passing_atol=tolerance.atol,
+        passing_rtol=tolerance.rtol,
+        differing=count,
         greatest=float(greatest),
     )
 
 
-class _First(NamedTuple):
-    """The greatest of some values, and where it is met first. In their type, which may be more precise than a float."""
-
-    value: Any
-    position: int
-
-    @classmethod
-    def of(cls, values: metrics.Floats) -> _First:
-        position = int(values.argmax())
-        return cls(values[position], position)
+def _greatest_alone(worst: Element | None) -> ErrorStatistics:
+    return metrics.NO_ERROR if worst is None else ErrorStatistics(worst.error, math.nan, math.nan, math.nan)
 
 
-class _Seen(NamedTuple):
-    """What was seen of a block, no element of which is outside the tolerances."""
-
-    absolute: _First
-    relative: _First
-    greatest: Any
-    differing: int
-
-
-def _seen_closely(left: Array, right: Array, tolerance: Tolerance) -> _Seen | None:
-    """What a block comes to; None if an element is outside."""
-    errors = metrics.errors_between(left, right)
-    if metrics.outside(errors, tolerance.atol, tolerance.rtol).any():
-        return None
-    return _Seen(
-        _First.of(errors.absolute),
-        _First.of(errors.relative),
-        metrics.greatest_finite(errors.magnitude),
-        int(np.count_nonzero(errors.absolute)),
-    )
-
-
-def _seen_at_once(left: Array, right: Array, tolerance: Tolerance) -> _Seen | None:
-    """What ``_seen_closely`` gives for finite floats of ordinary size, in half the time; None for any others."""
+def _ordinary_errors(left: Array, right: Array) -> Errors | None:
+    """What ``errors_between`` gives for finite floats of ordinary size, in half the time; None for any others."""
     if not all(side.dtype.kind == "f" and side.dtype.itemsize <= 8 for side in (left, right)):
         return None
     with np.errstate(all="ignore"):
-        errors, magnitude = left.astype(np.float64), right.astype(np.float64)
-        errors -= magnitude
-        np.abs(errors, out=errors)
+        absolute, magnitude = left.astype(np.float64), right.astype(np.float64)
+        absolute -= magnitude
+        np.abs(absolute, out=absolute)
         np.abs(magnitude, out=magnitude)
-        absolute, greatest = _First.of(errors), magnitude.max()
-        if not 0 < absolute.value < math.inf:  # NaN is neither, and argmax finds it
-            return None
-        if absolute.value > tolerance.atol and (errors > tolerance.atol + tolerance.rtol * magnitude).any():
-            return None
-        differing = int(np.count_nonzero(errors))
         zero = magnitude == 0
-        if zero.any():
-            if errors[zero].any():
-                return None
-            magnitude += zero  # nothing by nothing is no error
-        errors /= magnitude
-        relative = _First.of(errors)
-    # Great enough that no quotient before it was rounded to 0, which would be an error all the same.
-    is_sure = metrics.LEAST < relative.value < math.inf
-    return _Seen(absolute, relative, greatest, differing) if is_sure else None
+        if zero.any() and absolute[zero].any():
+            return None
+        relative = absolute / (magnitude + zero)  # nothing by nothing is no error
+        # Great enough that no quotient before it was rounded to 0, which would be an error all the same.
+        is_sure = 0 < absolute.max() < math.inf and metrics.LEAST < relative.max() < math.inf  # NaN is neither
+    return Errors(absolute, relative, magnitude, 0) if is_sure else None
 
 
-class _Greatest:
-    """The first of the greatest values that were seen."""
+def finite_pairs(actual: Array, expected: Array) -> tuple[Floats, Floats]:
+    """Both tensors flat, in float64 (complex ones as pairs), without elements that are not finite on both sides."""
+    flat = _parts if "c" in (actual.dtype.kind, expected.dtype.kind) else numeric
+    left, right = (flat(side).reshape(-1).astype(np.float64, copy=False) for side in (actual, expected))
+    both = np.isfinite(left) & np.isfinite(right)
+    return (left, right) if both.all() else (left[both], right[both])
 
-    def __init__(self) -> None:
-        self._value: Any = 0.0
-        self._position = 0
 
-    def see(self, found: _First, start: int) -> None:
-        if found.value > self._value:
-            self._value, self._position = found.value, start + found.position
+def finite_errors(actual: Array, expected: Array) -> Floats:
+    """The absolute errors, flat, of the elements that are finite on both sides; above 0 wherever the values differ."""
+    between = errors_between(actual, expected).absolute
+    left, right = (np.isfinite(numeric(side)).reshape(-1) for side in (actual, expected))
+    both = left & right
+    return between if both.all() else between[both]
 
-    def element(self, actual: Array, expected: Array) -> Element | None:
-        """The element that it belongs to; None if there was none above 0."""
-        return metrics.element_of_both(actual, expected, self._position, float(self._value)) if self._value else None
+
+def l2(actual: Array, expected: Array) -> float:
+    """The Euclidean distance, sqrt(sum((actual - expected)**2))."""
+    return _norm(finite_errors(actual, expected))
+
+
+def cosine(actual: Array, expected: Array) -> float:
+    """The cosine of the angle between both as vectors, -1 to 1. 1 if both are zero everywhere, 0 if only one is.
+
+    Vectors of other lengths may have no angle between them: the cosine alone never tells that tensors are equal.
+    """
+    left, right = finite_pairs(actual, expected)
+    lengths = _norm(left), _norm(right)
+    if 0 in lengths:
+        return 1.0 if lengths == (0, 0) else 0.0
+    found = float(np.dot(left / lengths[0], right / lengths[1]))
+    return max(-1.0, min(1.0, found))
+
+
+def snr(actual: Array, expected: Array) -> float:
+    """Signal-to-noise ratio in dB: 10 log10(mean(expected**2) / mean((actual - expected)**2)).
+
+    inf where nothing differs, -inf where only the expected values are all zero.
+    """
+    _, right = finite_pairs(actual, expected)
+    return _decibel(_log_norm(right), _log_norm(finite_errors(actual, expected)))
+
+
+def psnr(actual: Array, expected: Array) -> float:
+    """Peak signal-to-noise ratio in dB: 20 log10(max(expected)) - 10 log10(mean((actual - expected)**2)).
+
+    The peak is 1 where no expected value is above 0, as in Polygraphy. inf where nothing differs.
+    """
+    _, right = finite_pairs(actual, expected)
+    if right.size == 0:
+        return math.inf
+    peak = float(right.max())
+    signal = math.log10(peak if peak > 0 else 1.0) + math.log10(right.size) / 2
+    return _decibel(signal, _log_norm(finite_errors(actual, expected)))
+
+
+def greatest_ulps(actual: Array, expected: Array) -> float:
+    """The greatest distance of any element: see ``ulps``."""
+    return float(ulps(actual, expected).max(initial=0))
+
+
+FIGURES: Mapping[str, Callable[[Array, Array], float]] = {
+    "l2": l2, "cosine": cosine, "psnr": psnr, "snr": snr, "ulp": greatest_ulps,
+}  # fmt: skip
+"""What computes a figure of two numeric tensors of one shape."""
+
+
+def figures(actual: Array, expected: Array) -> dict[str, float]:
+    """Every figure, for a report."""
+    return {name: figure(actual, expected) for name, figure in FIGURES.items()}
+
+
+def _scaled_norm(values: Floats) -> tuple[float, float]:
+    """The greatest size, and the Euclidean norm as a multiple of it: so no square overflows or vanishes."""
+    largest = float(np.abs(values).max(initial=0))
+    if largest == 0 or math.isinf(largest):
+        return largest, 1.0
+    return largest, float(np.linalg.norm(values / largest))
+
+
+def _norm(values: Floats) -> float:
+    return math.prod(_scaled_norm(values))
+
+
+def _log_norm(values: Floats) -> float:
+    """The common logarithm of the Euclidean norm, which may be greater than a float64 holds; -inf of nothing."""
+    largest, times = _scaled_norm(values)
+    return math.log10(largest) + math.log10(times) if largest else -math.inf
+
+
+def _decibel(signal: float, noise: float) -> float:
+    """From the logarithms of both."""
+    return math.inf if noise == -math.inf else 20 * (signal - noise)
+
+
+# Units in the last place
+
+
+def ulps(actual: Array, expected: Array) -> Floats:
+    """How many numbers of their type lie between the elements, flat, as float64; whole numbers differ by what they do.
+
+    The type is the less precise one of the two: the other side is rounded to it first. 0 for two equal NaN or
+    infinities, inf where only one side is NaN. Ordinals: floats of one sign are ordered as their bits are (IEEE 754).
+    Values that differ are apart by more than 0, unless it is rounding to the less precise type that makes them equal.
+    """
+    if "c" in (actual.dtype.kind, expected.dtype.kind):
+        worse: Floats = ulps(_parts(actual), _parts(expected)).reshape(-1, 2).max(axis=1)
+        return worse
+    if not (is_float(actual.dtype) and is_float(expected.dtype)):
+        return errors_between(actual, expected).absolute
+    dtype = min((actual.dtype, expected.dtype), key=lambda dtype: int(number_info(dtype).nmant))
+    with np.errstate(over="ignore"):
+        left, right = (side.astype(dtype, copy=False).reshape(-1) for side in (actual, expected))
+    (sizes, below), (others, others_below) = _ordinals(left), _ordinals(right)
+    apart = np.where(sizes > others, sizes - others, others - sizes)
+    distance = np.where(below == others_below, apart, sizes + others).astype(np.float64)
+    nan = [np.isnan(numeric(side)) for side in (left, right)]
+    distance[nan[0] | nan[1]] = math.inf
+    distance[nan[0] & nan[1]] = 0
+    if actual.dtype == expected.dtype and dtype.itemsize > 8:  # what has been rounded to be counted
+        distance = np.maximum(distance, differing(left, right))
+    return distance
+
+
+def _parts(array: Array) -> Floats:
+    """Real and imaginary parts in turn, of the precision that the numbers have."""
+    if array.dtype.kind == "c":
+        return np.ascontiguousarray(array).reshape(-1).view(array.real.dtype)
+    values = numeric(array).reshape(-1)
+    return np.stack([values, np.zeros_like(values)], axis=-1).reshape(-1)
+
+
+def unit_roundoff(dtype: np.dtype[Any]) -> float:
+    """The greatest relative error of rounding to a floating type, such as 2**-24 for float32; 0 for other types."""
+    kind = np.dtype(dtype.type(0).real.dtype) if dtype.kind == "c" else dtype
+    return 0.5 ** (int(number_info(kind).nmant) + 1) if is_float(kind) else 0.0
+
+
+def _ordinals(values: Array) -> tuple[npt.NDArray[np.uint64], npt.NDArray[np.bool_]]:
+    """The number of each element counted from 0, and whether it is below. What is wider than 8 bytes, as float64."""
+    if values.dtype.itemsize > 8:
+        values = values.astype(np.float64)
+    width = int(number_info(values.dtype).bits)
+    bits = values.view(f"u{values.dtype.itemsize}").astype(np.uint64)
+    if "e8m0" in values.dtype.name:  # has no sign
+        return bits, np.zeros(bits.shape, bool)
+    return bits & np.uint64((1 << (width - 1)) - 1), (bits >> np.uint64(width - 1) & np.uint64(1)).astype(bool)
+
+
+# Ranks
+
+
+@dataclass(frozen=True)
+class RankMismatches:
+    """How many ranked indices are out of place, of how many, and where the first is in the ranking of that shape."""
+
+    count: int
+    ranks: int
+    first: Index | None
+    shape: tuple[int, ...]
+
+
+def top_k(array: Array, wanted: TopK) -> npt.NDArray[np.int64]:
+    """The indices of the greatest elements along an axis, greatest first; the axis is moved to the end.
+
+    Of equal elements the one with the lower index comes first. Raises ValueError if there is no such axis.
+    """
+    values = numeric(array)
+    if values.dtype.kind == "c":
+        values = np.abs(values)
+    values = np.moveaxis(np.atleast_1d(values), wanted.axis, -1)
+    # Sorted from the end, so that a stable sort keeps the first of equals first.
+    order = np.argsort(values[..., ::-1], axis=-1, kind="stable")[..., ::-1]
+    found: npt.NDArray[np.int64] = (values.shape[-1] - 1 - order)[..., : wanted.k].astype(np.int64)
+    return found
+
+
+def rank_mismatches(actual: Array, expected: Array, tolerance: int) -> RankMismatches:
+    """Indices of ``actual`` that ``expected`` has more than ``tolerance`` places off in the last axis, or not at all.
+
+    The last ``tolerance`` places of each row are not looked at: their indices may just have moved out of it. That is
+    Polygraphy's comparison of indices.
+    """
+    left, right = np.atleast_1d(numeric(actual)), np.atleast_1d(numeric(expected))
+    looked = max(left.shape[-1] - tolerance, 0)
+    fits = np.zeros((*left.shape[:-1], looked), bool)
+    for shift in range(-tolerance, tolerance + 1):
+        start, stop = max(0, -shift), min(looked, right.shape[-1] - shift)
+        if start < stop:
+            fits[..., start:stop] |= ~differing(left[..., start:stop], right[..., start + shift : stop + shift])
+    count = int((~fits).sum())
+    first = at(fits, int((~fits).reshape(-1).argmax())) if count else None
+    return RankMismatches(count, fits.size, first, left.shape)
 
 
 # Where and how much two tensors differ, in a few thousand numbers: a histogram, and a map of the greatest errors.
@@ -195,11 +380,12 @@ class Differences:
 def differences_between(actual: Array, expected: Array) -> Differences:
     """The picture of two numeric tensors of one shape, which have at least one element."""
     absolute = metrics.errors_between(actual, expected).absolute
-    return Differences(
-        histogram=histogram_of(absolute),
-        heat=heat_of(absolute.reshape(actual.shape)),
-        worst=_worst(actual, expected, absolute),
-    )
+    left, worst = absolute.copy(), list[Element]()
+    while len(worst) < _MOST_WORST and (element := metrics.worst(actual, expected, left)) is not None:
+        worst.append(element)
+        left[int(np.argmax(left))] = 0
+    heat = heat_of(absolute.reshape(actual.shape))
+    return Differences(histogram=histogram_of(absolute), heat=heat, worst=tuple(worst))
 
 
 def histogram_of(absolute: Floats) -> Histogram:
@@ -235,15 +421,3 @@ def heat_of(absolute: Floats) -> Heat:
         grid = np.maximum.reduceat(grid, [block * size // blocks for block in range(blocks)], axis=axis)
     rows = tuple(tuple(map(float, row)) for row in grid)
     return Heat(rows=rows, axes=axes, shape=absolute.shape)
-
-
-def _worst(actual: Array, expected: Array, absolute: Floats) -> tuple[Element, ...]:
-    left = absolute.copy()
-    found = []
-    for _ in range(_MOST_WORST):
-        one = metrics.worst(actual, expected, left)
-        if one is None:
-            break
-        found.append(one)
-        left[int(np.argmax(left))] = 0
-    return tuple(found)

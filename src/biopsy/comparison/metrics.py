@@ -5,7 +5,7 @@ decided here.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from decimal import ROUND_CEILING, Context, Decimal
 from typing import Any, TypeAlias
@@ -35,13 +35,13 @@ class Statistics:
     elements: int
     nan: int
     inf: int
-    minimum: float
-    minimum_at: Index | None
-    maximum: float
-    maximum_at: Index | None
-    mean: float
-    std: float
-    median: float
+    minimum: float = math.nan
+    minimum_at: Index | None = None
+    maximum: float = math.nan
+    maximum_at: Index | None = None
+    mean: float = math.nan
+    std: float = math.nan
+    median: float = math.nan
 
 
 @dataclass(frozen=True)
@@ -128,19 +128,7 @@ def statistics(array: Array) -> Statistics | None:
             positions = np.flatnonzero(finite)
             flat = flat[positions]
     if flat.size == 0:
-        empty = math.nan
-        return Statistics(
-            elements=values.size,
-            nan=nan,
-            inf=inf,
-            minimum=empty,
-            minimum_at=None,
-            maximum=empty,
-            maximum_at=None,
-            mean=empty,
-            std=empty,
-            median=empty,
-        )
+        return Statistics(elements=values.size, nan=nan, inf=inf)
     low, high = int(flat.argmin()), int(flat.argmax())
     places = (low, high) if positions is None else (int(positions[low]), int(positions[high]))
     precise = flat.astype(_wide(flat.dtype), copy=False)
@@ -389,44 +377,33 @@ def shares(errors: Errors, atol: float, rtol: float) -> Floats:
     return found
 
 
-def passing_atol(errors: Errors, atol: float, rtol: float) -> float | None:
-    """The smallest atol, rounded up to three digits, with which every element passes; None if there is none."""
+def passing(errors: Errors, atol: float, rtol: float) -> tuple[float | None, float | None]:
+    """The smallest atol, and the smallest rtol, with which every element passes beside the other one as it is.
+
+    Rounded up to three digits; None if there is none.
+    """
     where = outside(errors, atol, rtol)
-    if not where.any():
-        return atol
     absolute, magnitude = errors.absolute[where], errors.magnitude[where]
+    if not absolute.size:
+        return atol, rtol
     if not np.isfinite(absolute).all():
-        return None
-    found = _rounded_up(float((absolute - rtol * magnitude).max()))
-    # Rounding inside the sum may still leave an element outside.
-    while np.any(absolute > found + rtol * magnitude):
-        found = _rounded_up(math.nextafter(found, math.inf))
-    return found if math.isfinite(found) else None
-
-
-def passing_rtol(errors: Errors, atol: float, rtol: float) -> float | None:
-    """The smallest rtol, rounded up to three digits, with which every element passes; None if there is none."""
-    where = outside(errors, atol, rtol)
-    if not where.any():
-        return rtol
-    absolute, magnitude = errors.absolute[where], errors.magnitude[where]
-    if not (np.isfinite(absolute).all() and np.isfinite(magnitude).all() and (magnitude > 0).all()):
-        return None
+        return None, None
+    by_rtol = None
     with np.errstate(over="ignore"):
-        found = _rounded_up(float(((absolute - atol) / magnitude).max()))
-        while np.any(absolute > atol + found * magnitude):
-            found = _rounded_up(math.nextafter(found, math.inf))
+        by_atol = rounded_up((absolute - rtol * magnitude).max(), lambda found: absolute > found + rtol * magnitude)
+        if np.isfinite(magnitude).all() and (magnitude > 0).all():
+            least = ((absolute - atol) / magnitude).max()
+            by_rtol = rounded_up(least, lambda found: absolute > atol + found * magnitude)
+    return by_atol, by_rtol
+
+
+def rounded_up(value: Any, is_less: Callable[[float], Any] = lambda _: False) -> float | None:
+    """The value rounded up to three digits, as often as ``is_less`` than it has to be; None if it is not finite."""
+    context = Context(prec=3, rounding=ROUND_CEILING)
+    found = float(context.create_decimal(Decimal(float(value))))
+    while np.any(is_less(found)):  # rounding inside a sum may still leave an element outside
+        found = float(context.create_decimal(Decimal(math.nextafter(found, math.inf))))
     return found if math.isfinite(found) else None
-
-
-def rounded_up(value: float) -> float | None:
-    """The value rounded up to three digits; None if it is not finite."""
-    rounded = _rounded_up(value)
-    return rounded if math.isfinite(rounded) else None
-
-
-def _rounded_up(value: float) -> float:
-    return float(Context(prec=3, rounding=ROUND_CEILING).create_decimal(Decimal(value)))
 
 
 # The outputs of a runner that hold NaN or infinities.

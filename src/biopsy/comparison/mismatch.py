@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields
-from typing import Any, Literal, TypeAlias, get_args
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Literal, TypeAlias, get_args
+
+from biopsy.records import Record, record_of
 
 Kind: TypeAlias = Literal[
     "mismatch", "not-finite-mismatch", "shape-mismatch", "type-mismatch", "missing-output"
@@ -123,7 +125,32 @@ def size_beside(found: Sequence[Mismatch], original: Sequence[Mismatch]) -> Size
     if not mine:
         return "smaller"
     theirs = [one for one in theirs if not one.is_tie]
-    return "comparable" if any(_reaches(one, theirs) for one in mine) else "doubtful"
+    for one in mine:
+        sort = [other for other in theirs if other.discrete == one.discrete]
+        if one.discrete:  # steps count by their number
+            is_as_large = bool(sort) and one.share * COMPARABLE >= max(other.share for other in sort)
+        else:
+            is_as_large = bool(sort) and _errs_as_much(one, sort)
+        if is_as_large:
+            return "comparable"
+    return "doubtful"
+
+
+def _errs_as_much(one: Mismatch, sort: Sequence[Mismatch]) -> bool:
+    """Whether errors are about as great as any of those, both by the tolerance and by rounding.
+
+    Where values are great, an absolute tolerance is exceeded by rounding alone.
+    """
+
+    def is_within(size: float | None, sizes: Sequence[float | None]) -> bool:
+        known = [other for other in sizes if other is not None]
+        return size is None or len(known) < len(sizes) or size * COMPARABLE >= max(known)
+
+    return (
+        not _is_rarer(one, sort)
+        and is_within(one.times_tolerance, [other.times_tolerance for other in sort])
+        and (_surely_more_than_rounding(one) or is_within(one.times_rounding, [other.times_rounding for other in sort]))
+    )
 
 
 def why_not(found: Sequence[Mismatch], original: Sequence[Mismatch], rounding: Rounding | None) -> str | None:
@@ -180,32 +207,9 @@ def _measured(found: Sequence[Mismatch]) -> list[Mismatch]:
     return [one for one in found if one.kind == "mismatch" and one.wrong]
 
 
-def _reaches(one: Mismatch, originals: Sequence[Mismatch]) -> bool:
-    """Whether a mismatch is within ``COMPARABLE`` times of the greatest of its sort.
-
-    Steps of discrete outputs count by their number, errors both by the tolerance and by rounding: where values are
-    great, an absolute tolerance is exceeded by rounding alone.
-    """
-    sort = [other for other in originals if other.discrete == one.discrete]
-    if not sort:
-        return False
-    if one.discrete:
-        return one.share * COMPARABLE >= max(other.share for other in sort)
-    if _is_rarer(one, sort):
-        return False
-    return _within(one.times_tolerance, [other.times_tolerance for other in sort]) and (
-        _surely_more_than_rounding(one) or _within(one.times_rounding, [other.times_rounding for other in sort])
-    )
-
-
 def _is_rarer(one: Mismatch, originals: Sequence[Mismatch]) -> bool:
     """Whether few elements are wrong where many were: behind a step that rounding moved, errors are rare and great."""
     return one.share <= _RARE and one.share < _RARE * max(other.share for other in originals)
-
-
-def _within(size: float | None, sizes: Sequence[float | None]) -> bool:
-    known = [other for other in sizes if other is not None]
-    return size is None or len(known) < len(sizes) or size * COMPARABLE >= max(known)
 
 
 def _surely_more_than_rounding(one: Mismatch) -> bool:
@@ -215,14 +219,6 @@ def _surely_more_than_rounding(one: Mismatch) -> bool:
     return one.times_rounding is None or one.times_rounding >= FAR_BEYOND_ROUNDING
 
 
-# As JSON
-
-
-_TYPES: Mapping[str, tuple[type, ...]] = {
-    "output": (str,), "kind": (str,), "elements": (int,), "wrong": (int,), "above": (int,), "index": (list, tuple),
-}  # fmt: skip
-
-
 _MOST = (1 << 63) - 1
 """No tensor has more elements."""
 
@@ -230,57 +226,37 @@ _MOST = (1 << 63) - 1
 def mismatches_from(trees: object) -> tuple[Mismatch, ...]:
     """Mismatches as JSON has them: a list of objects. Keys that are not known are ignored.
 
-    Raises ValueError for a value of a wrong type, and for counts that cannot be.
+    What is no finite number is not known. Raises ValueError for a value of a wrong type, and for counts that cannot be.
     """
     if not isinstance(trees, list | tuple):
         raise ValueError("'mismatches' that are no list")
-    return tuple(map(_mismatch, trees))
-
-
-def _mismatch(tree: object) -> Mismatch:
-    if not isinstance(tree, Mapping) or "output" not in tree:
-        raise ValueError("a mismatch that names no 'output'")
-    known: dict[str, Any] = {field.name: tree[field.name] for field in fields(Mismatch) if field.name in tree}
-    for name, value in known.items():
-        if name in _TYPES:
-            if not isinstance(value, _TYPES[name]) or isinstance(value, bool):
-                raise ValueError(f"a mismatch with {name!r} of a wrong type")
-        else:
-            known[name] = _number(value, f"a mismatch with {name!r}")
-    known["index"] = tuple(known.get("index", ()))
-    whole = [number for number in (*known["index"], *known.values()) if isinstance(number, int)]
-    if not all(isinstance(number, int) and not isinstance(number, bool) for number in known["index"]):
-        raise ValueError("a mismatch with an 'index' of a wrong type")
-    if any(abs(number) > _MOST for number in whole):
-        raise ValueError("a mismatch with a number that is too large")
-    found = Mismatch(**known)
-    if not 0 <= found.above <= found.wrong <= max(found.elements, 0):
-        raise ValueError("a mismatch with more wrong elements than there are")
-    return found
+    mismatches = [_finite(Mismatch, tree) for tree in trees]
+    for each in mismatches:
+        if not 0 <= each.above <= each.wrong <= max(each.elements, 0):
+            raise ValueError("a mismatch with more wrong elements than there are")
+        if any(abs(number) > _MOST for number in (each.elements, *each.index)):
+            raise ValueError("a mismatch with a number that is too large")
+    return tuple(mismatches)
 
 
 def rounding_from(tree: object) -> Rounding | None:
     """What float64 says, as JSON has it. Raises ValueError for what cannot be."""
     if tree is None:
         return None
-    if not isinstance(tree, Mapping) or tree.get("verdict") not in ("rounding", "bug", "unknown"):
-        raise ValueError("a 'rounding' without a verdict")
-    reason = tree.get("reason", "")
-    if not isinstance(reason, str):
-        raise ValueError("a 'rounding' with a value of a wrong type")
-    return Rounding(tree["verdict"], _number(tree.get("times"), "a 'rounding' with 'times'"), reason)
-
-
-def _number(value: object, what: str) -> float | None:
-    """A number as JSON has it; None for what is not finite, or not given. Raises ValueError for anything else."""
-    if value is None:
-        return None
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        raise ValueError(f"{what} of a wrong type")
     try:
-        return float(value) if math.isfinite(value) else None
+        return _finite(Rounding, tree)
+    except ValueError as error:
+        raise ValueError(f"a 'rounding' that is none: {error}") from error
+
+
+def _finite(kind: type[Record], tree: object) -> Record:
+    """A record of JSON, in which None stands for the numbers that are not finite."""
+    try:
+        record = record_of(kind, tree)
     except OverflowError:
-        raise ValueError(f"{what} that is too large") from None
+        raise ValueError("a number that is too large") from None
+    odd = [name for name, value in vars(record).items() if isinstance(value, float) and not math.isfinite(value)]
+    return replace(record, **dict.fromkeys(odd))  # type: ignore[type-var]
 
 
 def error_text(size: ErrorSize) -> str:

@@ -6,14 +6,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Collection, Iterator
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
-from biopsy.comparison import metrics, similarity
-from biopsy.comparison.compare import ErrorSummary, OutputComparison
-from biopsy.comparison.metrics import Bools, Errors, Floats
+from biopsy.comparison import differences, metrics
+from biopsy.comparison.compare import OutputComparison
+from biopsy.comparison.differences import ErrorSummary
+from biopsy.comparison.metrics import Bools, Errors
 from biopsy.comparison.mismatch import Kind, Mismatch, Rounding, most_telling
 from biopsy.comparison.noise import NoiseComparison, compare_noise
 from biopsy.comparison.runs import RunComparison
@@ -30,17 +30,15 @@ _SAME_GRID = 1e-2
 
 def mismatches_of(output: OutputComparison, actual: Array, expected: Array) -> tuple[Mismatch, ...]:
     """How an output that fails differs: one mismatch for each kind, the one with numbers measured."""
-    measured, mismatches = output.measured, []
-    for kind in kinds_of(output):
-        if measured is None:
-            mismatches.append(Mismatch(output=output.name, kind=kind))
-        elif kind == "mismatch":
-            mismatches.append(_measured(output, measured, actual, expected))
-        else:
-            mismatches.append(
-                Mismatch(output=output.name, kind=kind, elements=measured.elements, wrong=measured.broken)
-            )
-    return tuple(mismatches)
+    measured = output.measured
+    return tuple(
+        Mismatch(output=output.name, kind=kind)
+        if measured is None
+        else _measured(output, measured, actual, expected)
+        if kind == "mismatch"
+        else Mismatch(output=output.name, kind=kind, elements=measured.elements, wrong=measured.broken)
+        for kind in kinds_of(output)
+    )
 
 
 def kinds_of(output: OutputComparison) -> tuple[Kind, ...]:
@@ -114,6 +112,8 @@ def _measured(output: OutputComparison, measured: ErrorSummary, actual: Array, e
     if left.dtype.kind == "c" or right.dtype.kind == "c":
         left, right = np.abs(left), np.abs(right)
     worst = metrics.worst(actual, expected, finite)
+    floating = [side.dtype for side in (actual, expected) if metrics.numeric(side).dtype.kind in "fc"]
+    rounding = max(map(differences.unit_roundoff, floating), default=0.0) * metrics.greatest_finite(errors.magnitude)
     return Mismatch(
         output=output.name,
         elements=measured.elements,
@@ -121,10 +121,10 @@ def _measured(output: OutputComparison, measured: ErrorSummary, actual: Array, e
         above=int((left > right).sum()),
         error=None if worst is None else worst.error,
         index=() if worst is None else worst.index,
-        actual=None if worst is None else _real(worst.actual),
-        expected=None if worst is None else _real(worst.expected),
+        actual=None if worst is None else _finite_or_none(worst.actual),
+        expected=None if worst is None else _finite_or_none(worst.expected),
         times_tolerance=_finite_or_none(_times_tolerance(output, measured, errors, wrong)),
-        times_rounding=_times_rounding(actual, expected, errors, finite),
+        times_rounding=_finite_or_none(float(finite.max(initial=0) / rounding)) if rounding else None,
         quantum=common_quantum(actual, expected),
         passing_atol=measured.passing_atol,
     )
@@ -132,8 +132,15 @@ def _measured(output: OutputComparison, measured: ErrorSummary, actual: Array, e
 
 def _times_tolerance(output: OutputComparison, measured: ErrorSummary, errors: Errors, wrong: Bools) -> float:
     """The greatest quotient of what is measured and what is allowed, of all that decides; inf where nothing is."""
-    times = [_times_limit(one.limit.metric, one.value, one.limit.value) for one in output.judged if not one.passed]
-    tolerance = output.tolerance
+    times, tolerance = [], output.tolerance
+    for one in (one for one in output.judged if not one.passed):
+        metric, value, limit = one.limit.metric, one.value, one.limit.value
+        if metric in ("psnr", "snr"):
+            times.append(float(10.0 ** min(300.0, (limit - value) / 20)))
+        elif metric == "cosine":
+            times.append(math.sqrt(_divided(max(0.0, 1 - value), max(0.0, 1 - limit))))
+        elif metric in ("l2", "ulp"):
+            times.append(_divided(value, limit))
     if output.tolerances_decide and output.stat == "elemwise" and wrong.any():
         allowed = tolerance.atol + tolerance.rtol * errors.magnitude[wrong]
         with np.errstate(divide="ignore"):
@@ -144,30 +151,11 @@ def _times_tolerance(output: OutputComparison, measured: ErrorSummary, errors: E
     return max((quotient for quotient in times if not math.isnan(quotient)), default=math.inf)
 
 
-def _times_limit(metric: str, value: float, limit: float) -> float:
-    if metric in ("psnr", "snr"):
-        return float(10.0 ** min(300.0, (limit - value) / 20))
-    if metric == "cosine":
-        return math.sqrt(_divided(max(0.0, 1 - value), max(0.0, 1 - limit)))
-    return _divided(value, limit) if metric in ("l2", "ulp") else math.nan
-
-
 def _divided(value: float, limit: float) -> float:
     return value / limit if limit > 0 else math.inf
 
 
-def _times_rounding(actual: Array, expected: Array, errors: Errors, finite: Floats) -> float | None:
-    sides = [side for side in (actual, expected) if metrics.numeric(side).dtype.kind in "fc"]
-    roundoff = max((similarity.unit_roundoff(side.dtype) for side in sides), default=0.0)
-    rounding = roundoff * float(metrics.greatest_finite(errors.magnitude))
-    return _finite_or_none(float(finite.max(initial=0)) / rounding) if rounding else None
-
-
-def _finite_or_none(value: float) -> float | None:
-    return value if math.isfinite(value) else None
-
-
-def _real(value: Any) -> float | None:
+def _finite_or_none(value: Any) -> float | None:
     return float(value) if isinstance(value, int | float) and math.isfinite(value) else None
 
 
@@ -233,8 +221,7 @@ def explained(
 
 def only(side: RunnerResult, names: Collection[str]) -> RunnerResult:
     """What a runner gave for some outputs."""
-    kept = (Iteration({name: value for name, value in one.outputs.items() if name in names}) for one in side.iterations)
-    return replace(side, iterations=tuple(kept))
+    return side.with_outputs(lambda _, each: {name: value for name, value in each.outputs.items() if name in names})
 
 
 def _difference(actual: RunnerResult, expected: RunnerResult, exact: RunnerResult) -> RunnerResult:

@@ -10,8 +10,8 @@ from typing import Literal, TypeAlias
 import numpy as np
 
 from biopsy import errors
-from biopsy.comparison import metrics, similarity
-from biopsy.comparison.metrics import Bools, Element, Floats, errors_between
+from biopsy.comparison import differences, metrics
+from biopsy.comparison.metrics import Element, Floats, errors_between
 from biopsy.tensors.results import Array, Iteration, RunnerResult, release
 from biopsy.tensors.types import is_text
 
@@ -112,15 +112,16 @@ def compare_noise(
     limits = limits or {}
     judged = []
     alone: dict[str, None] = {}
-    for number, (one, two, three) in enumerate(
-        zip(suspect.iterations, plain.iterations, exact.iterations, strict=False)
-    ):
-        for name in one.outputs:
-            if name not in two.outputs or name not in three.outputs:
+    runs = zip(suspect.iterations, plain.iterations, exact.iterations, strict=False)
+    for number, sides_of_run in enumerate(runs):
+        for name in sides_of_run[0].outputs:
+            if not all(name in side.outputs for side in sides_of_run):
                 alone[name] = None
                 continue
-            sides = one.outputs[name], two.outputs[name], three.outputs[name]
-            judged.append(judge_noise(name, number, *sides, limits.get(name, limits.get("", DEFAULT_RATIO))))
+            ours, theirs, true = sides = [side.outputs[name] for side in sides_of_run]
+            judged.append(
+                judge_noise(name, number, ours, theirs, true, limits.get(name, limits.get("", DEFAULT_RATIO)))
+            )
             release(*sides)
     if not judged:
         raise errors.CannotCompare(
@@ -156,7 +157,11 @@ def judge_noise(
     if any(is_text(side) for side in (suspect, plain, exact)):
         # Strings as 0 where they are the exact ones, else 1.
         suspect, plain, exact = (metrics.differing(side, exact).astype(np.uint8) for side in (suspect, plain, exact))
-    trusted = _trusted(plain, exact)
+    # Where float32 itself overflows, nothing is said about the engine.
+    left, right = (metrics.numeric(side).reshape(-1) for side in (plain, exact))
+    trusted = np.isfinite(left) & np.isfinite(right)
+    if not trusted.all():
+        trusted |= (left == right) | (np.isnan(left) & np.isnan(right))
     if not trusted.any():
         why = "it has no elements" if not trusted.size else "plain float32 is NaN or infinite in all its elements"
         return replace(comparison, reason=why)
@@ -164,16 +169,21 @@ def judge_noise(
     ours, theirs = (
         _deviation(side, exact, trusted, absolute) for side, absolute in zip((suspect, plain), found, strict=True)
     )
-    roundoff = similarity.unit_roundoff(plain.dtype)
-    ratio, part = _ratio(ours, theirs, exact, trusted, roundoff), None
+    roundoff = differences.unit_roundoff(plain.dtype)
+    sizes = np.abs(metrics.numeric(exact)).reshape(-1).astype(np.float64)
+    sizes = np.where(trusted & np.isfinite(sizes), sizes, 0)
+    floor = roundoff * _rms(sizes), roundoff * float(sizes.max(initial=0))
+    pairs = (ours.rms, max(theirs.rms, floor[0])), (ours.maximum, max(theirs.maximum, floor[1]))
+    ratio = math.inf if ours.broken else max(_divided(error, noise) for error, noise in pairs)
+    where = None
     if roundoff and 0 < ratio <= limit:
         # Denormal numbers an engine may take as 0, but for float16, which needs them.
         half = plain.dtype.name == "float16"
         least = np.finfo("float16").smallest_subnormal if half else np.finfo("float32").tiny
-        sides = (*(np.where(trusted, side, 0) for side in found), _magnitudes(exact, trusted))
-        shaped = (side.astype(np.float64, copy=False).reshape(exact.shape) for side in sides)
-        part = wrong_part(PartErrors(*shaped), NoiseFloor(limit, roundoff, float(least)))
-    ratio, where = (ratio, None) if part is None else (part.ratio, part.where)
+        sides = (*(np.where(trusted, side, 0) for side in found), sizes)
+        errs, noise, values = (side.astype(np.float64, copy=False).reshape(exact.shape) for side in sides)
+        parts = PartErrors(ours=errs, theirs=noise, sizes=values, limit=limit, roundoff=roundoff, least=float(least))
+        ratio, where = parts.wrong_part() or (ratio, None)
     reason = _reason(ours, ratio, limit, where)
     verdict: Verdict = "rounding" if reason is None else "bug"
     return replace(comparison, verdict=verdict, reason=reason, ratio=ratio, suspect=ours, plain=theirs, part=where)
@@ -186,16 +196,6 @@ def explained_by(ratio: float, dtype: str = "float32") -> str | None:
     return next((name for name, times in named if DEFAULT_RATIO < ratio <= DEFAULT_RATIO * times * wider), None)
 
 
-def _trusted(plain: Array, exact: Array) -> metrics.Bools:
-    """Elements by which a suspect can be judged: where float32 itself overflows, nothing is said about the engine."""
-    left, right = (metrics.numeric(side).reshape(-1) for side in (plain, exact))
-    finite = np.isfinite(left) & np.isfinite(right)
-    if finite.all():
-        return finite
-    same: metrics.Bools = (left == right) | (np.isnan(left) & np.isnan(right))
-    return finite | same
-
-
 def _deviation(actual: Array, exact: Array, trusted: metrics.Bools, absolute: Floats) -> Deviation:
     judged = np.where(trusted, absolute, 0)
     broken = int(np.isinf(judged).sum())
@@ -206,21 +206,6 @@ def _deviation(actual: Array, exact: Array, trusted: metrics.Bools, absolute: Fl
 def _rms(values: Floats) -> float:
     largest = float(values.max(initial=0))
     return largest * math.sqrt(float(np.mean((values / largest) ** 2))) if largest > 0 else 0.0
-
-
-def _ratio(ours: Deviation, theirs: Deviation, exact: Array, trusted: metrics.Bools, roundoff: float) -> float:
-    if ours.broken:
-        return math.inf
-    values = _magnitudes(exact, trusted)
-    least = roundoff * _rms(values), roundoff * float(values.max(initial=0))
-    pairs = ((ours.rms, max(theirs.rms, least[0])), (ours.maximum, max(theirs.maximum, least[1])))
-    return max(_divided(error, noise) for error, noise in pairs)
-
-
-def _magnitudes(exact: Array, trusted: metrics.Bools) -> Floats:
-    """Magnitudes of the exact values, flat; 0 where they are not to be judged, or not finite."""
-    values = np.abs(metrics.numeric(exact)).reshape(-1).astype(np.float64)
-    return np.where(trusted & np.isfinite(values), values, 0)
 
 
 def _divided(error: float, noise: float) -> float:
@@ -267,107 +252,72 @@ _CLASS_BITS = 10
 """Powers of two in one class of magnitude."""
 
 
-@dataclass(frozen=True)
-class WrongPart:
-    """A part of a tensor that is wrong: where it is, in words, and how many times its noise its error is."""
-
-    where: str
-    ratio: float
-
-
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class PartErrors:
     """Errors of a suspect and of plain float32 in one tensor, and the exact magnitudes: of the tensor's shape, finite.
 
-    What is not to be judged is 0 in all three.
+    What is not to be judged is 0 in all three. Rounding is so many times (``limit``) the error of plain float32. That
+    is taken as one rounding at least (``roundoff``, relative to a value), and as ``least``, below which an engine may
+    take everything as 0.
     """
 
     ours: Floats
     theirs: Floats
     sizes: Floats
-
-
-@dataclass(frozen=True)
-class NoiseFloor:
-    """What is rounding: so many times (``limit``) the error of plain float32.
-
-    That is taken as one rounding at least (``roundoff``, relative to a value), and as ``least``, below which an engine
-    may take everything as 0.
-    """
-
     limit: float
     roundoff: float
     least: float
 
+    def wrong_part(self) -> tuple[float, str] | None:
+        """How many times its noise the worst part errs, and where it is: a slice, else a class of magnitude."""
+        if not self.ours.any():
+            return None
+        axes = range(self.ours.ndim)
+        slices = [tuple(other for other in axes if other != axis) for axis in axes]
+        rows = [tuple(axes[depth:]) for depth in axes[2:]]
+        parts = [part for within in slices + rows if (part := self._worst_slice(within)) is not None]
+        return max(parts or self._classes(), key=lambda part: part[0], default=None)
 
-def wrong_part(errors: PartErrors, floor: NoiseFloor) -> WrongPart | None:
-    """The slice that is wrong by the most, else the class of magnitude; None if there is none."""
-    if not errors.ours.any():
-        return None
-    for parts in (_slices, _classes):
-        worst = max(parts(errors, floor), key=lambda part: part.ratio, default=None)
-        if worst is not None:
-            return worst
-    return None
-
-
-def _slices(errors: PartErrors, floor: NoiseFloor) -> Iterator[WrongPart]:
-    """The worst slice of each axis, and the worst row of each depth."""
-    shape = errors.ours.shape
-    for axis in range(len(shape)):
-        others = tuple(other for other in range(len(shape)) if other != axis)
-        yield from _worst_of(errors, others, floor)
-    for depth in range(2, len(shape)):
-        yield from _worst_of(errors, tuple(range(depth, len(shape))), floor)
-
-
-def _worst_of(errors: PartErrors, within: tuple[int, ...], floor: NoiseFloor) -> Iterator[WrongPart]:
-    """The worst of the slices that hold what the axes ``within`` count."""
-    shape = errors.ours.shape
-    if math.prod(shape[axis] for axis in within) < LEAST:
-        return
-    noise = _relative(errors, within).max(initial=floor.roundoff)
-    ratios = _ratios(errors, within, float(noise), WIDER, floor)
-    place = np.unravel_index(int(ratios.argmax()), ratios.shape)
-    if ratios[place] > 0:
+    def _worst_slice(self, within: tuple[int, ...]) -> tuple[float, str] | None:
+        """The worst of the slices that hold what the axes ``within`` count."""
+        shape = self.ours.shape
+        if math.prod(shape[axis] for axis in within) < LEAST:
+            return None
+        noise = self._relative(within).max(initial=self.roundoff)
+        ratios = self._ratios(within, float(noise), WIDER)
+        place = np.unravel_index(int(ratios.argmax()), ratios.shape)
         written = [":" if axis in within else str(int(place[axis])) for axis in range(len(shape))]
-        yield WrongPart(f"in the slice [{', '.join(written)}]", float(ratios[place]))
+        return (float(ratios[place]), f"in the slice [{', '.join(written)}]") if ratios[place] > 0 else None
 
+    def _classes(self) -> Iterator[tuple[float, str]]:
+        """Elements by the magnitude of the exact value, greatest first; none where there is one class."""
+        ours, theirs, sizes = (side.reshape(-1) for side in (self.ours, self.theirs, self.sizes))
+        exponents = np.frexp(sizes)[1] // _CLASS_BITS
+        numbers = np.unique(exponents[sizes > 0])[::-1]
+        noise = self.roundoff
+        for number in numbers if len(numbers) > 1 else ():
+            among = np.flatnonzero((exponents == number) & (sizes > 0))
+            part = replace(self, ours=ours[among], theirs=theirs[among], sizes=sizes[among])
+            noise = max(noise, float(part._relative((0,))[0]))
+            ratio = float(part._ratios((0,), noise, WIDER_BY_SIZE)[0])
+            if ratio > 0:
+                yield ratio, f"among the {len(among)} values of {part.sizes.min():.2g} to {part.sizes.max():.2g}"
 
-def _classes(errors: PartErrors, floor: NoiseFloor) -> Iterator[WrongPart]:
-    """Elements by the magnitude of the exact value, greatest first; nothing is to be seen where there is one class."""
-    sizes = errors.sizes.reshape(-1)
-    exponents = np.frexp(sizes)[1] // _CLASS_BITS
-    numbers = np.unique(exponents[sizes > 0])[::-1]
-    noise = floor.roundoff
-    for number in numbers if len(numbers) > 1 else ():
-        among = np.flatnonzero((exponents == number) & (sizes > 0))
-        part = PartErrors(errors.ours.reshape(-1)[among], errors.theirs.reshape(-1)[among], sizes[among])
-        noise = max(noise, float(_relative(part, (0,))[0]))
-        ratio = float(_ratios(part, (0,), noise, WIDER_BY_SIZE, floor)[0])
-        if ratio > 0:
-            low, high = part.sizes.min(), part.sizes.max()
-            yield WrongPart(f"among the {len(among)} values of {low:.2g} to {high:.2g}", ratio)
+    def _relative(self, within: tuple[int, ...]) -> Floats:
+        """What rounding does in each slice, relative to its values."""
+        theirs, sizes = (_rms_of_slices(side, within) for side in (self.theirs, self.sizes))
+        with np.errstate(over="ignore"):
+            return np.divide(theirs, sizes, out=np.zeros_like(sizes), where=sizes > 0)
 
-
-def _relative(errors: PartErrors, within: tuple[int, ...]) -> Floats:
-    """What rounding does in each slice, relative to its values."""
-    theirs, sizes = (_rms_of_slices(side, within) for side in (errors.theirs, errors.sizes))
-    with np.errstate(over="ignore"):
-        found: Floats = np.divide(theirs, sizes, out=np.zeros_like(sizes), where=sizes > 0)
-    return found
-
-
-def _ratios(errors: PartErrors, within: tuple[int, ...], noise: float, wider: float, floor: NoiseFloor) -> Floats:
-    """How many times its noise each slice errs, where most of its elements are wrong; else 0."""
-    with np.errstate(over="ignore"):
-        rounded = np.maximum(np.maximum(noise * errors.sizes, errors.theirs), floor.least)
-        wrong: Bools = errors.ours > wider * floor.limit * rounded
-    counted = np.count_nonzero(errors.sizes, axis=within, keepdims=True)
-    most = np.count_nonzero(wrong, axis=within, keepdims=True) >= np.maximum(MOST * counted, LEAST * MOST)
-    with np.errstate(over="ignore"):
-        found = _rms_of_slices(errors.ours, within) / _rms_of_slices(rounded, within)
-    return np.where(most & (counted >= LEAST), found, 0)
+    def _ratios(self, within: tuple[int, ...], noise: float, wider: float) -> Floats:
+        """How many times its noise each slice errs, where most of its elements are wrong; else 0."""
+        with np.errstate(over="ignore"):
+            rounded = np.maximum(np.maximum(noise * self.sizes, self.theirs), self.least)
+            wrong = self.ours > wider * self.limit * rounded
+            counted = np.count_nonzero(self.sizes, axis=within, keepdims=True)
+            most = np.count_nonzero(wrong, axis=within, keepdims=True) >= np.maximum(MOST * counted, LEAST * MOST)
+            ratios = _rms_of_slices(self.ours, within) / _rms_of_slices(rounded, within)
+        return np.where(most & (counted >= LEAST), ratios, 0)
 
 
 def _rms_of_slices(values: Floats, within: tuple[int, ...]) -> Floats:
@@ -389,10 +339,9 @@ ROUNDINGS = 1000.0
 
 def is_doubtful(plain: RunnerResult, exact: RunnerResult) -> bool:
     """Whether the plain run is far from the exact one in any output."""
-    pairs = zip(plain.iterations, exact.iterations, strict=False)
     return any(
         _roundings(value, right.outputs[name]) > ROUNDINGS
-        for left, right in pairs
+        for left, right in zip(plain.iterations, exact.iterations, strict=False)
         for name, value in left.outputs.items()
         if name in right.outputs
     )
@@ -424,9 +373,10 @@ _ABOUT = 1.01
 
 def closest(plain: RunnerResult, other: RunnerResult, exact: RunnerResult) -> RunnerResult:
     """Output by output the plain run that is closer to the exact values by more than chance; else the first one."""
-    iterations = []
     taken: set[str] = set()
-    for left, right, true in zip(plain.iterations, other.iterations, exact.iterations, strict=False):
+
+    def outputs_of(number: int, left: Iteration) -> dict[str, Array]:
+        right, true = other.iterations[number], exact.iterations[number]
         outputs = dict(left.outputs)
         for name in outputs.keys() & right.outputs.keys() & true.outputs.keys():
             first, second, exact_value = left.outputs[name], right.outputs[name], true.outputs[name]
@@ -434,8 +384,11 @@ def closest(plain: RunnerResult, other: RunnerResult, exact: RunnerResult) -> Ru
             if is_bug and _roundings(first, exact_value) > ROUNDINGS:
                 outputs[name] = second
                 taken.add(other.runner)
-        iterations.append(Iteration(outputs))
-    return replace(plain, runner=" or ".join([plain.runner, *taken]), iterations=tuple(iterations))
+        return outputs
+
+    count = min(len(side.iterations) for side in (plain, other, exact))
+    merged = replace(plain, iterations=plain.iterations[:count]).with_outputs(outputs_of)
+    return replace(merged, runner=" or ".join([plain.runner, *taken]))
 
 
 def _roundings(value: Array, exact: Array) -> float:

@@ -145,15 +145,28 @@ def compare_runs_by(
 def _compared(actual: RunnerResult, expected: RunnerResult, judge: _Judge, *, fail_fast: bool) -> RunComparison:
     pairs = list(zip(actual.iterations, expected.iterations, strict=False))
     if not any(left.outputs.keys() & right.outputs.keys() for left, right in pairs):
-        raise _nothing_in_common(actual, expected)
+        named = []
+        for one in (actual, expected):
+            if not one.iterations:
+                raise errors.CannotCompare(f"there is nothing to compare: {one.runner} has no iteration")
+            names = first_of(list(map(repr, one.iterations[0].outputs)), 4)
+            named.append(f"{one.runner} has {names or 'no outputs'}")
+        raise errors.CannotCompare(
+            f"there is nothing to compare: {', '.join(named)}",
+            details=["no name is in both: these values are of another model, or of other tensors of this one"],
+            next_steps=[
+                "biopsy inspect data FILE    and    biopsy inspect model MODEL    show the names of both",
+                "if they are of this model: save them with --onnx-outputs mark all, so that every tensor is among them",
+            ],
+        )
     compared: list[IterationComparison] = []
     complete = True
     for number, (left, right) in enumerate(pairs):
         outputs = []
         for output in judge(left, right, [name for name in left.outputs if name in right.outputs]):
             outputs.append(output)
-            if fail_fast and not output.passed:
-                complete = False
+            complete = output.passed or not fail_fast
+            if not complete:
                 break
         only_left = tuple(name for name in left.outputs if name not in right.outputs)
         only_right = tuple(name for name in right.outputs if name not in left.outputs)
@@ -176,24 +189,6 @@ def _compared(actual: RunnerResult, expected: RunnerResult, judge: _Judge, *, fa
             next_steps=["give other inputs, with which the outputs have elements"],
         )
     return comparison
-
-
-def _nothing_in_common(actual: RunnerResult, expected: RunnerResult) -> errors.CannotCompare:
-    for one in (actual, expected):
-        if not one.iterations:
-            return errors.CannotCompare(f"there is nothing to compare: {one.runner} has no iteration")
-    return errors.CannotCompare(
-        f"there is nothing to compare: {actual.runner} has {_names(actual)}, {expected.runner} has {_names(expected)}",
-        details=["no name is in both: these values are of another model, or of other tensors of this one"],
-        next_steps=[
-            "biopsy inspect data FILE    and    biopsy inspect model MODEL    show the names of both",
-            "if they are of this model: save them with --onnx-outputs mark all, so that every tensor is among them",
-        ],
-    )
-
-
-def _names(result: RunnerResult) -> str:
-    return first_of(list(map(repr, result.iterations[0].outputs)), 4) or "no outputs"
 
 
 def require_same_inputs(
@@ -249,18 +244,19 @@ class ComparisonFunction:
             except AssertionError as error:
                 why = printable(first_line(str(error).strip())) or "an assertion does not hold"
                 return dict.fromkeys(common, f"{self.label}: {why}")
-            verdicts = self._verdicts(said)
+            if not isinstance(said, Mapping):
+                verdicts = {"": self._truth("what it returns", said)}
+            else:
+                verdicts = {str(name): self._truth(f"what it says of {name!r}", value) for name, value in said.items()}
+                if not verdicts:
+                    raise self._no_verdict("what it returns is empty")
         others = {name: passes for name, passes in verdicts.items() if name not in common}
         wrong = [name for name, passes in others.items() if not passes]
         judged = common if others else [name for name in common if name in verdicts]
-        return {name: self._reason(verdicts.get(name, True), wrong) for name in judged}
-
-    def _verdicts(self, said: Any) -> dict[str, bool]:
-        if not isinstance(said, Mapping):
-            return {"": self._truth("what it returns", said)}
-        if not said:
-            raise self._no_verdict("what it returns is empty")
-        return {str(name): self._truth(f"what it says of {name!r}", value) for name, value in said.items()}
+        named = ", ".join(printable(repr(name)) for name in wrong if name)
+        reasons = {True: f"{self.label} says no{f' to {named}' if named else ''}", False: f"{self.label} says no"}
+        passes = {name: verdicts.get(name, True) for name in judged}
+        return {name: None if passed and not wrong else reasons[passed] for name, passed in passes.items()}
 
     def _truth(self, what: str, value: Any) -> bool:
         """Whether a value is a yes. Numbers are neither yes nor no: a distance of 0 would be a no, any other a yes."""
@@ -279,9 +275,3 @@ class ComparisonFunction:
             f"{self.label} gives no verdict: {what}",
             next_steps=["it must return True or False, or a dictionary of them by the names of outputs"],
         )
-
-    def _reason(self, passes: bool, wrong: Sequence[str]) -> str | None:
-        if passes and not wrong:
-            return None
-        named = ", ".join(printable(repr(name)) for name in wrong if name)
-        return f"{self.label} says no{f' to {named}' if passes and named else ''}"

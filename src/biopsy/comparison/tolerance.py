@@ -24,7 +24,7 @@ relative errors <= rtol.
 STATS: tuple[Stat, ...] = get_args(Stat)
 
 Metric: TypeAlias = Literal["l2", "cosine", "psnr", "snr", "ulp", "indices"]
-"""A figure with a limit of its own (see similarity.py).
+"""A figure with a limit of its own (see differences.py).
 
 At most the limit must be ``l2``, ``ulp`` (the greatest distance of any element), and how many places ``indices`` are
 moved; at least the limit ``cosine``, and ``psnr`` and ``snr`` in dB.

@@ -6,22 +6,22 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self
 
 from biopsy import errors, events
-from biopsy.checks.command import CommandCheck, last_words
+from biopsy.checks.command import CommandCheck
 from biopsy.checks.command_line import OwnRun, parse
 from biopsy.checks.outcome import Judged, Outcome
 from biopsy.checks.warm import command_check
 from biopsy.diagnosis.facts import KnownFacts
 from biopsy.diagnosis.question import DiagnosisQuestion, Words
-from biopsy.findings.envelope import as_json
+from biopsy.findings.report import as_json
 from biopsy.processes.writing import write_whole
 from biopsy.records import plain
-from biopsy.session.judging import CheckRuns, cannot_run
+from biopsy.session.trial import CheckRuns, cannot_run
 
 TIME = "the time limit"
 PERSON = "an interruption"
@@ -42,7 +42,7 @@ class StepAnswer:
 
 @dataclass(frozen=True, kw_only=True)
 class DiagnosisStep:
-    """A question, the reason not to ask it (None: it is asked), and what answers it.
+    """A question, the reasons not to ask it, each with whether it holds, and what answers it.
 
     ``evidence`` is the key of the report that holds the evidence. ``answer`` raises TimeUpError, and BiopsyError where
     the question cannot be answered. ``files`` are what it leaves in the folder of the evidence, if it has an answer.
@@ -52,12 +52,21 @@ class DiagnosisStep:
 
     name: str
     question: str
-    not_asked: Callable[[KnownFacts, StepContext], str | None]
+    unless: Callable[[KnownFacts, StepContext], Mapping[str, object]]
     answer: Callable[[KnownFacts, StepContext], StepAnswer]
     evidence: str | None = None
     files: tuple[str, ...] = ()
     share: float = 1.0
     warm: bool = False
+
+    def not_asked(self, facts: KnownFacts, context: StepContext) -> str | None:
+        """The first reason not to ask it that holds; None: it is asked."""
+        return next((reason for reason, holds in self.unless(facts, context).items() if holds), None)
+
+
+def asked(name: str, question: str, **more: Any) -> Callable[[Callable[..., StepAnswer]], DiagnosisStep]:
+    """A decorator that makes a step of the function that answers its question."""
+    return lambda answer: DiagnosisStep(name=name, question=question, answer=answer, **more)
 
 
 CANDIDATE = "candidate.onnx"
@@ -71,14 +80,9 @@ class TimeUpError(Exception):
     """The time that a step or the whole diagnosis may take is over."""
 
 
-def was_asked_for(stop: BaseException) -> bool:
+def was_asked_for(stop: BaseException | None) -> bool:
     """Whether a person, or a signal, is what ended long work, and not its limit."""
-    cause: BaseException | None = stop
-    while cause is not None:
-        if isinstance(cause, KeyboardInterrupt):
-            return True
-        cause = cause.__cause__
-    return False
+    return stop is not None and (isinstance(stop, KeyboardInterrupt) or was_asked_for(stop.__cause__))
 
 
 @contextlib.contextmanager
@@ -92,27 +96,14 @@ def limit_as_time_up() -> Iterator[None]:
         raise TimeUpError from stop
 
 
-@dataclass(frozen=True, kw_only=True)
-class CheckRun:
-    """One run of a check: its outcome, and what it printed last, as lines."""
+def fails(run: Judged) -> bool:
+    """Whether a check failed."""
+    return run.outcome in (Outcome.REPRODUCES, Outcome.OTHER_FAILURE)
 
-    judged: Judged
-    tail: str
 
-    @property
-    def fails(self) -> bool:
-        """Whether the check failed."""
-        return self.judged.outcome in (Outcome.REPRODUCES, Outcome.OTHER_FAILURE)
-
-    @property
-    def passes(self) -> bool:
-        """Whether the check passed."""
-        return self.judged.outcome is Outcome.PASSES
-
-    @property
-    def timed_out(self) -> bool:
-        """Whether it was ended because its own time was over."""
-        return self.judged.evidence.timed_out
+def passes(run: Judged) -> bool:
+    """Whether a check passed."""
+    return run.outcome is Outcome.PASSES
 
 
 class StepContext:
@@ -190,7 +181,7 @@ class StepContext:
         with limit_as_time_up(), contextlib.closing(made) as check:
             yield check
 
-    def run(self, words: Words, model: Path, *, description: str = "", share: float = 1.0) -> CheckRun:
+    def run(self, words: Words, model: Path, *, description: str = "", share: float = 1.0) -> Judged:
         """Run a check once, for at most a ``share`` of the step's time.
 
         Raises CheckError if it could not be run, TimeUpError if the time of the step was over before, or while it ran.
@@ -203,7 +194,7 @@ class StepContext:
             check.command = command
         return self.run_check(check, model, description=description, share=share)
 
-    def run_check(self, check: CommandCheck, model: Path, *, description: str = "", share: float = 1.0) -> CheckRun:
+    def run_check(self, check: CommandCheck, model: Path, *, description: str = "", share: float = 1.0) -> Judged:
         """The same for a check that is made already."""
         if self.seconds_left == 0:
             raise TimeUpError
@@ -217,7 +208,7 @@ class StepContext:
             raise TimeUpError
         if judged.outcome is Outcome.INFRASTRUCTURE:
             raise cannot_run(judged, line)
-        return CheckRun(judged=judged, tail=last_words(judged.evidence.output).strip("\n"))
+        return judged
 
 
 # Why a question could not be asked: what a verdict must then leave open.

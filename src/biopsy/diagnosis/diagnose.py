@@ -1,18 +1,29 @@
-"""A diagnosis from its beginning to its end: the steps of the plan, their evidence, and the verdict."""
+"""A diagnosis from its beginning to its end: the steps of the plan, their evidence, the verdict, and the report."""
 
 from __future__ import annotations
 
+import contextlib
 import time
+from collections.abc import Sequence
 from dataclasses import replace
+from pathlib import Path
+from typing import Any
 
 from biopsy import errors, events
 from biopsy.checks.command import CommandCheck
 from biopsy.diagnosis.context import CANDIDATE, PERSON, TIME, DiagnosisStep, StepContext, TimeUpError, was_asked_for
 from biopsy.diagnosis.evidence import PLAN, EvidenceFile, KnownSteps, identity_of
-from biopsy.diagnosis.facts import Diagnosis, KnownFacts, Outcome, StepReport
-from biopsy.diagnosis.question import DiagnosisQuestion, require_no_place
-from biopsy.diagnosis.verdict import verdict_of
+from biopsy.diagnosis.facts import Diagnosis, KnownFacts, ModelFailure, Outcome, RoundingFacts, StepReport
+from biopsy.diagnosis.question import DiagnosisQuestion, path_of, require_no_place
+from biopsy.diagnosis.steps import causes, parts
+from biopsy.diagnosis.steps.failing import run_of, tree_of
+from biopsy.diagnosis.verdict import next_lines, verdict_of
+from biopsy.findings.model import MeasuredErrors, graph_tree, map_tree, model_tree, numbers_in
+from biopsy.findings.reduction import file_tree
+from biopsy.findings.report import Tree, versions_tree
+from biopsy.model.index import index_file
 from biopsy.processes.writing import as_private_as
+from biopsy.records import plain
 from biopsy.session.workspace import sources
 
 
@@ -27,10 +38,8 @@ def diagnose(question: DiagnosisQuestion, listener: events.Listener = events.ign
     if question.check is None:
         require_no_place([*question.samples.files, *filter(None, [question.weights_folder])], "give it another name")
     with as_private_as(sources(question.index)):
-        check = CommandCheck(
-            question.check if question.check is not None else question.original_words(question.rivals[0]),
-            str(question.folder / CANDIDATE),
-        )
+        words = question.check if question.check is not None else question.original_words(question.rivals[0])
+        check = CommandCheck(words, str(question.folder / CANDIDATE))
         evidence = EvidenceFile(question.folder, identity_of(question, check), fresh=question.fresh)
         if evidence.resumed:
             listener(events.Resumed(str(evidence.path), len(evidence.known.steps)))
@@ -67,32 +76,24 @@ class _PlanRun:
         for number, step in enumerate(PLAN, 1):
             report = before.get(step.name) or self._report(step, number)
             reports.append(report)
-            self._listener(
-                events.StepDone(
-                    name=report.name,
-                    outcome=report.outcome,
-                    answer=report.answer,
-                    seconds=report.seconds,
-                    checks=report.checks,
-                )
-            )
+            shown = {key: getattr(report, key) for key in ("name", "outcome", "answer", "seconds", "checks")}
+            self._listener(events.StepDone(**shown))
             if report.outcome in ("done", "failed"):
                 self._evidence.save(KnownSteps(self._facts, tuple(reports)), complete=False)
         return KnownSteps(self._facts, tuple(reports)), self._stopped
 
     def _report(self, step: DiagnosisStep, number: int) -> StepReport:
+        report = StepReport(name=step.name, question=step.question, outcome="skipped", answer="")
         if self._stopped is not None:
-            answer = f"not asked: {self._stopped} came before"
-            return StepReport(name=step.name, question=step.question, outcome="stopped", answer=answer)
+            return replace(report, outcome="stopped", answer=f"not asked: {self._stopped} came before")
         why_not = step.not_asked(self._facts, self._context)
         if why_not is not None:
-            return StepReport(name=step.name, question=step.question, outcome="skipped", answer=why_not)
+            return replace(report, answer=why_not)
         self._listener(events.StepStarted(step.name, step.question, number, len(PLAN)))
         started, checks = time.monotonic(), self._context.checks
         outcome, answer = self._answer(step)
-        return StepReport(
-            name=step.name,
-            question=step.question,
+        return replace(
+            report,
             outcome=outcome,
             answer=answer,
             seconds=time.monotonic() - started,
@@ -111,7 +112,7 @@ class _PlanRun:
             self._stopped = TIME if self._context.is_over else self._stopped
             return "stopped", "not answered in time"
         except (KeyboardInterrupt, errors.Interrupted) as stop:
-            if isinstance(stop, errors.Interrupted) and not was_asked_for(stop):
+            if not was_asked_for(stop):
                 raise
             self._stopped = PERSON
             kept = f": {stop.message}; kept {stop.kept}" if isinstance(stop, errors.Interrupted) and stop.kept else ""
@@ -134,3 +135,87 @@ class _PlanRun:
         if answered.ended == PERSON or self._context.is_over:
             self._stopped = answered.ended
         return "stopped", f"not finished: {answered.line}"
+
+
+# A diagnosis as the sections of a report: what they are made from are the facts and the files of its folder.
+
+
+def diagnosis_sections(diagnosis: Diagnosis, question: DiagnosisQuestion, folder: Path) -> dict[str, Any]:
+    """The sections of a diagnosis (docs/reference/report.md); paths are written as seen from ``folder``."""
+    facts, piece = diagnosis.facts, diagnosis.facts.piece
+    small, numbers = None, list[int | None]()
+    if piece is not None:
+        with contextlib.suppress(errors.BiopsyError):  # somebody may have removed or changed it since
+            small = index_file(Path(piece.path))
+            numbers = numbers_in(small, question.index, piece.kept)
+
+    def kept(report: str, fact: object) -> Tree | None:
+        """What a step has left in the folder, if it has an answer."""
+        return None if fact is None else tree_of(question.folder / report) or None
+
+    of_piece = facts.layers is not None and facts.layers.of_piece
+    is_of_whole = (facts.failure is None or facts.is_masked) and not of_piece
+    examined = kept(parts.MASKED_REPORT if is_of_whole else parts.LAYERS_REPORT, facts.layers)
+    measured = _measured(examined or {}, numbers if of_piece else range(len(question.index.nodes)))
+    is_broken = facts.transformation is not None and facts.transformation.breaks
+    sections = {
+        "verdict": diagnosis.verdict,
+        "model": model_tree(question.index, question.model),
+        "versions": versions_tree(facts.versions),
+        "steps": diagnosis.steps,
+        "failure": None if facts.failure is None else _failure(facts.failure, facts.rounding),
+        "piece": None,
+        "whole": None,
+        "search": kept(parts.SEARCH_REPORT, piece),
+        "run": run_of(question.folder) or None,
+        "layers": examined,
+        "settings": kept(causes.SETTINGS_REPORT, facts.settings),
+        "transformation": kept(causes.TRANSFORMATION_REPORT, facts.transformation) if is_broken else None,
+        "workaround": kept(causes.CHANGES_REPORT, facts.changes),
+        "releases": kept(causes.RELEASES_REPORT, facts.releases),
+        "precision": kept(parts.PRECISION_REPORT, facts.precision),
+        "variation": kept(parts.VARIATION_REPORT, piece and piece.variation),
+        "known": kept(parts.KNOWN_REPORT, facts.known),
+        "other_failures": None,
+        "next": [{"line": text, "why": why} for text, why in next_lines(facts, question)],
+    }
+    if facts.failure is not None:
+        sections["whole"] = map_tree(question.index, [number for number in numbers if number is not None], measured)
+    if piece is not None:
+        others = piece.other_failures
+        sections["other_failures"] = [{"reason": reason, "times": times, "model": None} for reason, times in others]
+    if piece is not None and small is not None:
+        sections["piece"] = {
+            **file_tree(Path(piece.path), path_of(piece.inputs), folder),
+            "failure": {"signature": piece.signature, "reason": piece.error_after or piece.signature},
+            **graph_tree(small, original=question.index, kept=piece.kept, tensor_errors=_errors_in(examined, of_piece)),
+        }
+    return {key: plain(section) for key, section in sections.items()}
+
+
+def _errors_in(examined: Tree | None, of_piece: bool) -> dict[str, Tree]:
+    """The error of each tensor in the whole piece, by its name; of an output with no tensor marked."""
+    known = examined or {} if of_piece else {}
+    of_layers = (layer.get("propagated") or layer.get("introduced") for layer in known.get("layers", ()))
+    return {error["tensor"]: error for error in (*of_layers, *known.get("outputs", ())) if error is not None}
+
+
+def _failure(failure: ModelFailure, rounding: RoundingFacts | None) -> Tree:
+    judged = None
+    if rounding is not None and rounding.verdicts:
+        worst = next((verdict for verdict in ("bug", "unknown") if verdict in rounding.verdicts), "rounding")
+        judged = {"verdict": worst, "times": rounding.times, "reason": rounding.reason}
+    said, keys = plain(failure.said), ("status", "output", "trusted", "suspect", "check")
+    head = {"signature": said.pop("signature"), "reason": failure.error or failure.said.signature}
+    return {**head, **said, "rounding": judged, **{key: getattr(failure, key) for key in keys}}
+
+
+def _measured(examined: Tree, numbers: Sequence[int | None]) -> MeasuredErrors:
+    """The errors of layers by the number of the node in the original, where ``numbers`` tells it."""
+    ratios: dict[str, dict[int, float]] = {"introduced": {}, "propagated": {}}
+    for layer in examined.get("layers", ()):
+        number = numbers[layer["number"]] if layer["number"] < len(numbers) else None
+        for kind, of_kind in ratios.items():
+            if number is not None and layer.get(kind) is not None:
+                of_kind[number] = layer[kind]["tolerance_ratio"]
+    return MeasuredErrors(**ratios)

@@ -22,12 +22,9 @@ from biopsy.checks.words import as_word
 from biopsy.diagnosis.context import CANDIDATE, DiagnosisStep
 from biopsy.diagnosis.facts import KnownFacts, StepReport
 from biopsy.diagnosis.question import DiagnosisQuestion, require_no_place
-from biopsy.diagnosis.steps.changes import CHANGES, SETTINGS
-from biopsy.diagnosis.steps.failing import FAILING
-from biopsy.diagnosis.steps.layers import LAYERS, MASKED, PRECISION
-from biopsy.diagnosis.steps.origin import RELEASES, TRANSFORMATION
-from biopsy.diagnosis.steps.piece import KNOWN, PIECE, SMALLEST_PIECE, VARIATION
-from biopsy.diagnosis.steps.rounding import ROUNDING, STEADINESS
+from biopsy.diagnosis.steps import causes, parts
+from biopsy.diagnosis.steps.failing import failing
+from biopsy.diagnosis.steps.rounding import rounding, steadiness
 from biopsy.processes.own_files import key_path, user_key
 from biopsy.processes.reading import digest_of, read_plain
 from biopsy.processes.writing import make_folders_of, remove_empty, write_whole
@@ -41,6 +38,7 @@ _LOCK = f".{STATE}.lock"
 _MOST_BYTES = 64 << 20
 _VERSION = 1
 _FRESH = "--fresh    begins anew"
+_FORM = "2"  # of its facts and steps; what has another one is begun anew
 _MOST_NAMED = 3
 
 
@@ -69,7 +67,16 @@ def held_folder(folder: Path, *, beside: bool = False, warn: Callable[[str], obj
     place = next(each for each in places if not beside or not os.path.lexists(each) or _why_not_ours(each) is None)
     if place != folder:
         warn(f"{folder} {_why_not_ours(folder)}: it stays as it is, and the evidence goes to {place}")
-    new_folders, was_marked = _prepare(place)
+    try:
+        new_folders = make_folders_of(place / STATE)
+    except OSError as error:
+        raise errors.UsageError(f"cannot make the folder {place}: {error.strerror or error}") from error
+    why_not = _why_not_ours(place)
+    if why_not is not None:
+        raise errors.UsageError(f"{place} {why_not}: nothing is written there", next_steps=_ways_out(place))
+    was_marked = _sealed(place) is not None
+    if not was_marked:  # nothing has stood in it
+        _write(place / STATE, {"biopsy_diagnosis": _VERSION, "complete": True}, user_key())
     with locked([place / STATE]):
         try:
             yield place
@@ -90,16 +97,16 @@ def _why_not_ours(folder: Path) -> str | None:
     try:
         if not folder.is_dir():
             return "is no folder"
-        names = [entry.name for entry in os.scandir(folder)]
-        strange = next((name for name in names if not _has_one_name((folder / name).lstat())), None)
+        entries = {entry.name: (folder / entry.name).lstat() for entry in os.scandir(folder)}
     except OSError as error:
         raise errors.UsageError(f"cannot read the folder {folder}: {error.strerror or error}") from error
-    if strange is not None:
-        return f"holds a link, {printable(strange)}"
+    for name, status in entries.items():  # writing to a file that has no other name changes nothing elsewhere
+        if not stat.S_ISDIR(status.st_mode) and not (stat.S_ISREG(status.st_mode) and status.st_nlink == 1):
+            return f"holds a link, {printable(name)}"
     tree = _sealed(folder)
     if tree is None:
-        is_empty = all(name == _LOCK for name in names)
-        return None if is_empty else f"holds no {STATE} that is sealed with your key ({key_path() or 'you have none'})"
+        sealed = f"holds no {STATE} that is sealed with your key ({key_path() or 'you have none'})"
+        return None if set(entries) <= {_LOCK} else sealed
     left = tree.get("files", {})
     changed = next((name for name, digest in _digests(folder, left).items() if digest not in (None, left[name])), None)
     # One that was interrupted is refused by name, and not begun anew elsewhere.
@@ -107,38 +114,14 @@ def _why_not_ours(folder: Path) -> str | None:
     return f"holds another {changed} than a diagnosis has left there" if is_changed else None
 
 
-def _has_one_name(status: os.stat_result) -> bool:
-    """Whether this is a folder, or a file that has no other name: writing to it changes nothing elsewhere."""
-    return stat.S_ISDIR(status.st_mode) or (stat.S_ISREG(status.st_mode) and status.st_nlink == 1)
-
-
-def _prepare(folder: Path) -> tuple[list[Path], bool]:
-    """Make the folder, if it is not there, and mark it as that of a diagnosis.
-
-    Returns the folders that were made, and whether it was marked before; if not, nothing has stood in it.
-    """
-    try:
-        new_folders = make_folders_of(folder / STATE)
-    except OSError as error:
-        raise errors.UsageError(f"cannot make the folder {folder}: {error.strerror or error}") from error
-    why_not = _why_not_ours(folder)
-    if why_not is not None:
-        raise errors.UsageError(f"{folder} {why_not}: nothing is written there", next_steps=list(_ways_out(folder)))
-    was_marked = _sealed(folder) is not None
-    if not was_marked:
-        _write(folder / STATE, {"biopsy_diagnosis": _VERSION, "complete": True}, user_key())
-    return new_folders, was_marked
-
-
-def _ways_out(folder: Path) -> Iterator[str]:
+def _ways_out(folder: Path) -> list[str]:
     """What to do about a folder that is refused: name another, or move it to a name beside it that is free."""
-    yield "--dir ANOTHER"
-    if folder.name not in ("", ".."):
-        numbers = itertools.chain([""], itertools.count(2))
-        places = (folder.with_name(f"{folder.name}.old{number}") for number in numbers)
-        free = next(place for place in places if not os.path.lexists(place))
-        line = line_of(["mv", as_word(folder), as_word(free)])
-        yield line if is_refused(line) else f"{line}    moves it aside"
+    if folder.name in ("", ".."):
+        return ["--dir ANOTHER"]
+    places = (folder.with_name(f"{folder.name}.old{number}") for number in itertools.chain([""], itertools.count(2)))
+    free = next(place for place in places if not os.path.lexists(place))
+    line = line_of(["mv", as_word(folder), as_word(free)])
+    return ["--dir ANOTHER", line if is_refused(line) else f"{line}    moves it aside"]
 
 
 def identity_of(question: DiagnosisQuestion, check: Check) -> dict[str, str]:
@@ -156,10 +139,9 @@ def identity_of(question: DiagnosisQuestion, check: Check) -> dict[str, str]:
         "input-symbols": sorted(samples.inputs.symbols.items()),
     }
     search = SearchOptions(rules=question.judging.rules, candidate=question.folder / CANDIDATE)
-    written = [question.folder / name for name in (STATE, PIECE)]
-    return dict(
-        JournalIdentity(index=question.index, check=check, search=search, options=options, written=written).entries()
-    )
+    written = [question.folder / name for name in (STATE, parts.PIECE)]
+    identity = JournalIdentity(index=question.index, check=check, search=search, options=options, written=written)
+    return {**dict(identity.entries()), "form of diagnosis.json": _FORM}
 
 
 class EvidenceFile:
@@ -212,18 +194,14 @@ class EvidenceFile:
             )
         except ValueError as error:
             raise errors.UsageError(f"{self.path} is of another version: {error}", next_steps=[_FRESH]) from error
-        self._require_unchanged(tree.get("files", {}))
-        self.resumed = bool(self.known.steps)
-
-    def _require_unchanged(self, before: Mapping[str, str | None]) -> None:
-        now = _digests(self.path.parent, _files_of(self.known.steps))
-        changed = [name for name in now if before.get(name) != now[name]]
-        if changed:
+        before, now = tree.get("files", {}), _digests(self.path.parent, _files_of(self.known.steps))
+        for name in (name for name in now if before.get(name) != now[name]):
             raise errors.UsageError(
-                f"{self.path.parent / changed[0]} is no longer what the interrupted diagnosis has left there",
+                f"{self.path.parent / name} is no longer what the interrupted diagnosis has left there",
                 kept="what it has found, as it is",
                 next_steps=[_FRESH],
             )
+        self.resumed = bool(self.known.steps)
 
 
 def _files_of(steps: Sequence[StepReport]) -> list[str]:
@@ -259,11 +237,8 @@ def _sealed(folder: Path) -> dict[str, Any] | None:
 
 
 def _is_sealed(tree: Mapping[str, Any], key: bytes | None) -> bool:
-    seal = tree.get("seal")
     content = {name: value for name, value in tree.items() if name != "seal"}
-    return (
-        key is not None and isinstance(seal, str) and hmac.compare_digest(seal.encode(), _seal(key, content).encode())
-    )
+    return key is not None and hmac.compare_digest(str(tree.get("seal")).encode(), _seal(key, content).encode())
 
 
 def _write(path: Path, content: Mapping[str, Any], key: bytes | None) -> None:
@@ -280,18 +255,18 @@ def _seal(key: bytes | None, content: Mapping[str, Any]) -> str:
 # The questions of a diagnosis in their order. Each one decides by what is known whether it is asked.
 
 PLAN: tuple[DiagnosisStep, ...] = (
-    FAILING,
-    MASKED,
-    ROUNDING,
-    STEADINESS,
-    SMALLEST_PIECE,
-    KNOWN,
-    LAYERS,
-    SETTINGS,
-    PRECISION,
-    TRANSFORMATION,
-    VARIATION,
-    CHANGES,
-    RELEASES,
+    failing,
+    parts.masked_error,
+    rounding,
+    steadiness,
+    parts.smallest_piece,
+    parts.known_bug,
+    parts.wrong_layers,
+    causes.settings,
+    parts.high_precision,
+    causes.transformation,
+    parts.may_vary,
+    causes.changes,
+    causes.releases,
 )
-"""A further question is a step in a file of its own, and its place here."""
+"""A further question is a step in ``steps``, and its place here."""

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
-from typing import Any, Literal
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
 
 from biopsy.findings.verdict import Verdict
+from biopsy.questions.builds.flags import Switch
 from biopsy.text import html_table, printable
 
 Outcome = Literal["done", "skipped", "stopped", "failed"]
@@ -39,39 +41,6 @@ class FailureReport:
 
 
 @dataclass(frozen=True, kw_only=True)
-class FailureSeen:
-    """How the model fails ``check``, whose words hold ``{}`` for a model.
-
-    ``trusted`` and ``suspect`` are specs of engines; None where nobody knows. ``error`` is the worst error in words,
-    ``output`` the end of what the check printed. ``passes_with`` are shapes of inputs with which it does not fail,
-    ``passing_inputs`` is the file of them. ``masked``: the outputs are right, an inner tensor is wrong.
-    """
-
-    check: tuple[str, ...]
-    said: FailureReport
-    status: int = 1
-    output: str = ""
-    error: str = ""
-    tolerance_ratio: float | None = None
-    trusted: str | None = None
-    suspect: str | None = None
-    seconds: float = 0.0
-    passes_with: tuple[str, ...] = ()
-    passing_inputs: str | None = None
-    masked: bool = False
-
-    @property
-    def is_of_values(self) -> bool:
-        """Whether values differ, and not shapes, types or whether there are any: what rounding may explain."""
-        return self.said.stage == "compare" and self.said.kind == "mismatch"
-
-    @property
-    def is_of_not_finite(self) -> bool:
-        """Whether only one of two engines gives NaN or infinity: no rounding, but float64 may say which is wrong."""
-        return self.said.stage == "compare" and self.said.kind == "not-finite-mismatch" and self.trusted is not None
-
-
-@dataclass(frozen=True, kw_only=True)
 class FaultBeforeEngines:
     """A failure that is no engine's: ``every`` engine has it.
 
@@ -88,7 +57,41 @@ class FaultBeforeEngines:
 
 
 @dataclass(frozen=True, kw_only=True)
-class ComparisonSeen:
+class ModelFailure:
+    """How the model fails ``check``, whose words hold ``{}`` for a model.
+
+    ``trusted`` and ``suspect`` are specs of engines; None where nobody knows. ``error`` is the worst error in words,
+    ``output`` the end of what the check printed. ``passes_with`` are shapes of inputs with which it does not fail,
+    ``passing_inputs`` is the file of them. ``masked``: the outputs are right, an inner tensor is wrong. ``fault``
+    is the one that is no engine's, if there is one.
+    """
+
+    check: tuple[str, ...]
+    said: FailureReport
+    status: int = 1
+    output: str = ""
+    error: str = ""
+    tolerance_ratio: float | None = None
+    trusted: str | None = None
+    suspect: str | None = None
+    passes_with: tuple[str, ...] = ()
+    passing_inputs: str | None = None
+    masked: bool = False
+    fault: FaultBeforeEngines | None = None
+
+    @property
+    def is_of_values(self) -> bool:
+        """Whether values differ, and not shapes, types or whether there are any: what rounding may explain."""
+        return self.said.stage == "compare" and self.said.kind == "mismatch"
+
+    @property
+    def is_of_not_finite(self) -> bool:
+        """Whether only one of two engines gives NaN or infinity: no rounding, but float64 may say which is wrong."""
+        return self.said.stage == "compare" and self.said.kind == "not-finite-mismatch" and self.trusted is not None
+
+
+@dataclass(frozen=True, kw_only=True)
+class EngineComparison:
     """Engines that were run on the original: the label of each with its version, and what was said of them.
 
     ``rows`` are engines that agree; in words, that and more is ``passed``.
@@ -101,7 +104,7 @@ class ComparisonSeen:
 
 
 @dataclass(frozen=True, kw_only=True)
-class RoundingSeen:
+class RoundingFacts:
     """What float64 says of the difference, for each set of inputs that fails: ``rounding``, ``bug`` or ``unknown``.
 
     There are no ``verdicts`` where the difference is no question of rounding: NaN or infinity.
@@ -137,7 +140,7 @@ class RoundingSeen:
 
 
 @dataclass(frozen=True, kw_only=True)
-class SteadinessSeen:
+class Steadiness:
     """In how many runs the model fails, and how the engine contradicts itself, in words, where it does."""
 
     failed: int
@@ -157,24 +160,13 @@ class SteadinessSeen:
 
 
 @dataclass(frozen=True, kw_only=True)
-class PieceSearch:
-    """What the search for the piece took, and what else it met.
-
-    ``stopped`` is the limit that ended it, so that a smaller part may exist; None if no single node can go.
-    """
-
-    checks: int
-    seconds: float
-    stopped: str | None = None
-    other_failures: tuple[tuple[str, int], ...] = ()
-
-
-@dataclass(frozen=True, kw_only=True)
-class PieceFound:
+class FailingPiece:
     """The smallest part that still fails, as a reduction has left it.
 
-    ``kept`` are numbers of nodes of the original. ``masked``: every inner tensor is an output of it. ``places`` are the
-    lines of their author's code that its nodes come from, in words, as far as an exporter says.
+    ``kept`` are numbers of nodes of the original. ``stopped`` is the limit that ended the search, so that a smaller
+    part may exist; None if no single node can go. ``other_failures`` were met on the way, each so many times.
+    ``places`` are the lines of their author's code that its nodes come from, in words, as far as an exporter says.
+    ``variation`` is what may vary in it, in a sentence; "" where nothing was varied, None where that was not asked.
     """
 
     path: str
@@ -184,19 +176,20 @@ class PieceFound:
     kept: tuple[int, ...]
     nodes_before: int
     signature: str
-    search: PieceSearch
+    stopped: str | None = None
+    other_failures: tuple[tuple[str, int], ...] = ()
     error_after: str = ""
-    masked: bool = False
     places: tuple[str, ...] = ()
+    variation: str | None = None
 
-    @property
-    def is_one_minimal(self) -> bool:
-        """Whether no single node of it can go."""
-        return self.search.stopped is None
+    def joined(self, names: Sequence[str]) -> str:
+        """Its nodes, by these names, in one line: with arrows where they are a chain."""
+        is_chain = all(sources == ((place - 1,) if place else ()) for place, sources in enumerate(self.reads))
+        return (" -> " if is_chain else ", ").join(names)
 
 
 @dataclass(frozen=True, kw_only=True)
-class LayersSeen:
+class LayerFacts:
     """What isolated layers and groups of them say, of the piece or of the whole model.
 
     ``alone`` are layers that are wrong, or fail, by themselves, ``together`` groups that do although each of their
@@ -208,45 +201,35 @@ class LayersSeen:
     together: tuple[tuple[str, ...], ...] = ()
     hides: bool | None = None
     suspect: str = ""
-    masked: bool = False
     of_piece: bool = True
     layers: int = 0
     complete: bool = True
 
 
 @dataclass(frozen=True, kw_only=True)
-class SwitchSeen:
-    """A smallest change of settings with which the check passes. ``engine`` is the spec with it.
+class MendingSwitch(Switch):
+    """A switch that was tried on the original. ``engine`` is the spec with it.
 
-    ``verified``: fresh processes pass with it, and fail without. ``mends_original``: the original passes with it, too;
-    ``right_by_float64``: and errs no more than by rounding, as ``--compare-with noise`` has it.
+    ``mends_original``: the original passes with it, too; ``right_by_float64``: and errs no more than by rounding, as
+    ``--compare-with noise`` has it.
     """
 
-    text: str
     engine: str
-    environment: tuple[tuple[str, str], ...] = ()
-    optimizers: tuple[str, ...] = ()
-    verified: bool = False
     mends_original: bool = False
     right_by_float64: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
-class SettingsSeen:
-    """The settings of ``engine`` that were tried, with what each did, and the switches.
+class SettingFacts:
+    """How many settings were tried, and the switches. ``complete``: no other one of that length is left."""
 
-    ``complete``: no other switch of the same length is left.
-    """
-
-    engine: str
-    tried: tuple[tuple[str, str, str], ...] = ()
-    switches: tuple[SwitchSeen, ...] = ()
+    tried: int = 0
+    switches: tuple[MendingSwitch, ...] = ()
     complete: bool = True
-    checks: int = 0
 
 
 @dataclass(frozen=True, kw_only=True)
-class PrecisionSeen:
+class PrecisionFacts:
     """Which layers must be in float32 so that the check ``passes``, of a model whose ``low`` precision is fp16 or bf16.
 
     ``high`` are these, of so many ``layers``; ``output`` is the model with them, which was checked.
@@ -260,74 +243,58 @@ class PrecisionSeen:
 
 
 @dataclass(frozen=True, kw_only=True)
-class VariationSeen:
-    """What may vary in the piece, in a sentence. ``kept`` says why nothing was varied; ``complete``: all was tried."""
-
-    sentence: str
-    kept: str = ""
-    complete: bool = True
-
-
-@dataclass(frozen=True, kw_only=True)
-class KnownFailureSeen:
+class KnownBug:
     """What the piece looks like, in a sentence without its beginning. ``reference`` is the known bug, "" for none.
 
     ``issue`` is the address of its report, "" if it has none or is not of the catalogue that comes with biopsy.
-    ``evidence`` says what agrees with it, and what does not. ``is_sure``: the pattern, the engine, the way in which it
-    fails and the release are all those that are known.
+    ``evidence`` says what agrees with it, and what does not.
     """
 
     sentence: str
     reference: str = ""
     issue: str = ""
     evidence: str = ""
-    is_sure: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
-class TransformationSeen:
+class TransformationFacts:
     """What a ``tool`` makes of the model, or of the piece (``of_piece``), in a ``sentence``.
 
-    ``breaks``: that is wrong, in an engine that runs the original rightly. ``nodes`` become those of ``nodes_after``;
-    they are the smallest part that the tool breaks. ``engine_doubted``: another engine runs both alike.
+    ``breaks``: that is wrong, in an engine that runs the original rightly. ``operators`` are those of what becomes of
+    the smallest part that it breaks, in words. ``engine_doubted``: another engine runs both alike.
     """
 
     tool: str
     sentence: str
     breaks: bool
     of_piece: bool = False
-    nodes: tuple[str, ...] = ()
-    nodes_after: tuple[str, ...] = ()
-    passes: tuple[str, ...] = ()
+    operators: str = ""
     engine_doubted: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
-class ReleaseChangeSeen:
+class ReleaseChange:
     """Two releases between which the answer changes, in words; ``right`` is the one without the failure.
 
     ``engine`` is the spec that runs it. ``verified``: the original, asked once more, says the same of both.
     """
 
     text: str
-    broke: bool
     right: str
     engine: str
     verified: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
-class ReleasesSeen:
+class ReleaseFacts:
     """Which release of the engine's ``package`` broke the model, or mended it, in a sentence: ``text``.
 
-    ``tried`` is how many were asked. ``doubt`` is what makes the answer worth less. ``complete``: it was searched to
-    the end.
+    ``doubt`` is what makes the answer worth less. ``complete``: it was searched to the end.
     """
 
     package: str
     text: str
-    changes: tuple[ReleaseChangeSeen, ...] = ()
-    tried: int = 0
+    changes: tuple[ReleaseChange, ...] = ()
     doubt: str = ""
     complete: bool = True
 
@@ -338,7 +305,7 @@ class ReleasesSeen:
 
 
 @dataclass(frozen=True, kw_only=True)
-class ChangeSeen:
+class RightChange:
     """A change with which the whole model is right, verified: a setting, or another model.
 
     ``engine`` is the spec with it, ``nodes`` how many nodes of the original are changed. ``latency`` is how many times
@@ -348,52 +315,40 @@ class ChangeSeen:
     kind: str
     text: str
     engine: str
-    environment: tuple[tuple[str, str], ...] = ()
     nodes: int = 0
     latency: str = ""
     path: str | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
-class ChangesSeen:
+class ChangeFacts:
     """The best changes that make the whole model right, the best one first, and why others of settings do not.
 
-    ``rejected`` are engines with settings that pass the check and are not right, with the reason. ``tried`` is how
-    many changes were. ``doubt`` says whose word it is that they are right, if only one engine says so.
+    ``rejected`` are engines with settings that pass the check and are not right, with the reason. ``doubt`` says whose
+    word it is that they are right, if only one engine says so.
     """
 
-    best: tuple[ChangeSeen, ...] = ()
+    best: tuple[RightChange, ...] = ()
     rejected: tuple[tuple[str, str], ...] = ()
-    tried: int = 0
-    complete: bool = True
     doubt: str = ""
-
-
-@dataclass(frozen=True, kw_only=True)
-class FurtherFacts:
-    """What is asked last; None where a question has no answer."""
-
-    transformation: TransformationSeen | None = None
-    changes: ChangesSeen | None = None
-    releases: ReleasesSeen | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
 class KnownFacts:
     """All that is known so far; None where a question has no answer."""
 
-    compared: ComparisonSeen | None = None
-    failure: FailureSeen | None = None
-    fault_before: FaultBeforeEngines | None = None
-    rounding: RoundingSeen | None = None
-    steadiness: SteadinessSeen | None = None
-    piece: PieceFound | None = None
-    known: KnownFailureSeen | None = None
-    layers: LayersSeen | None = None
-    settings: SettingsSeen | None = None
-    precision: PrecisionSeen | None = None
-    variation: VariationSeen | None = None
-    further: FurtherFacts = field(default_factory=FurtherFacts)
+    compared: EngineComparison | None = None
+    failure: ModelFailure | None = None
+    rounding: RoundingFacts | None = None
+    steadiness: Steadiness | None = None
+    piece: FailingPiece | None = None
+    known: KnownBug | None = None
+    layers: LayerFacts | None = None
+    settings: SettingFacts | None = None
+    precision: PrecisionFacts | None = None
+    transformation: TransformationFacts | None = None
+    changes: ChangeFacts | None = None
+    releases: ReleaseFacts | None = None
 
     @property
     def versions(self) -> dict[str, str]:
@@ -401,9 +356,30 @@ class KnownFacts:
         return dict(self.compared.engines) if self.compared is not None else {}
 
     @property
+    def agreeing(self) -> tuple[str, ...]:
+        """The first engines that agree, the trusted one first; none if nothing was compared."""
+        return self.compared.rows[0] if self.compared is not None and self.compared.rows else ()
+
+    @property
+    def failed(self) -> ModelFailure:
+        """How the model fails, where it is known to."""
+        assert self.failure is not None
+        return self.failure
+
+    @property
+    def suspect(self) -> str | None:
+        """The engine that fails, if that is known."""
+        return None if self.failure is None else self.failure.suspect
+
+    @property
+    def is_masked(self) -> bool:
+        """Whether the outputs do not show the failure."""
+        return self.failure is not None and self.failure.masked
+
+    @property
     def fault(self) -> str | None:
         """The kind of the fault that is no engine's, if there is one."""
-        return None if self.fault_before is None else self.fault_before.kind
+        return None if self.failure is None or self.failure.fault is None else self.failure.fault.kind
 
     @property
     def is_rounding(self) -> bool:
@@ -416,14 +392,10 @@ class KnownFacts:
         return self.steadiness is not None and self.steadiness.is_flaky
 
     @property
-    def mending_switches(self) -> tuple[SwitchSeen, ...]:
+    def mending_switches(self) -> tuple[MendingSwitch, ...]:
         """The changes of settings with which the original passes."""
         switches = self.settings.switches if self.settings is not None else ()
         return tuple(switch for switch in switches if switch.mends_original)
-
-    def also(self, **answers: Any) -> KnownFacts:
-        """The same with answers to what is asked last."""
-        return replace(self, further=replace(self.further, **answers))
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -10,10 +10,9 @@ from pathlib import Path
 from typing import TypeAlias
 
 from biopsy import errors
-from biopsy.checks.command_line import LOAD_INPUTS, PLACEHOLDER, CommandLine, OwnRun, parse
+from biopsy.checks.command_line import LOAD_INPUTS, PLACEHOLDER, OwnRun, parse
 from biopsy.checks.judge import Rules
-from biopsy.checks.own_program import NAME
-from biopsy.checks.words import as_word
+from biopsy.checks.words import NAME, as_word
 from biopsy.engines.registry import PLAIN
 from biopsy.engines.runner import Inputs, feeds_for
 from biopsy.model.index import ModelIndex
@@ -125,12 +124,32 @@ def require_no_place(paths: Iterable[Path], next_step: str) -> None:
                 raise errors.UsageError(told, next_steps=[next_step])
 
 
+def path_of(name: str | None) -> Path | None:
+    """A path of a record, if it has one."""
+    return None if name is None else Path(name)
+
+
+def feeds_in(files: Iterable[Path]) -> Sequence[Feed]:
+    """The samples in files of inputs. Raises DataError."""
+    return [feed for file in files for feed in read_feeds(file)]
+
+
 def with_inputs(words: Words, inputs: Path | None) -> Words:
     """The words of a check with a file of inputs in place of those that it loads, if it is a ``biopsy run``."""
     command = parse(words)
     if inputs is None or not isinstance(command, OwnRun):
         return words
     return command.with_inputs(inputs).words
+
+
+_TOLERANCES = (
+    "--atol", "--abs-tol", "--absolute-tolerance", "--rtol", "--rel-tol", "--relative-tolerance",
+)  # fmt: skip
+
+
+def with_limits(command: OwnRun, limits: Words) -> Words:
+    """The words of a run with other tolerances than it has."""
+    return command.without_option(_TOLERANCES).with_options(*limits).words
 
 
 def without_weights_folder(words: Words) -> Words:
@@ -141,15 +160,11 @@ def without_weights_folder(words: Words) -> Words:
 
 def with_engine_place(words: Words, engine: str) -> Words | None:
     """The words with ``{engine}`` where they name an engine, the last one of that spec; None if they do not name it."""
-    command: CommandLine = parse(words)
-    if not isinstance(command, OwnRun):
-        return None
-    places = command.engine_places
-    for number in reversed(range(len(places))):
-        first, count = places[number]
-        named = command.words[first + count - 1].removeprefix("--engine=").removeprefix("--")
-        if named == engine:
-            return command.with_engine(number, ENGINE_PLACE)
+    command = parse(words)
+    if isinstance(command, OwnRun):
+        for number, (first, size) in reversed(list(enumerate(command.engine_places))):
+            if command.words[first + size - 1].removeprefix("--engine=").removeprefix("--") == engine:
+                return command.with_engine(number, ENGINE_PLACE)
     return None
 
 
@@ -187,19 +202,15 @@ def settled(index: ModelIndex, inputs: Inputs, folder: Path, files: Sequence[Pat
     """
     wanted = wanted_by(index)
     require_sizes(index, inputs)
-    if not wanted:
-        return Samples(inputs=inputs, made_up=False)
-    drawn = feeds_for(wanted, inputs)
-    if files and not drawn.made_up:
-        return Samples(inputs=inputs, files=tuple(files), made_up=False)
-    path = written(folder / "inputs", drawn.feeds)
-    return Samples(inputs=inputs, files=(path,), made_up=inputs.given is None)
+    drawn = feeds_for(wanted, inputs) if wanted else None
+    if drawn is None or (files and not drawn.made_up):
+        return Samples(inputs=inputs, files=() if drawn is None else tuple(files), made_up=False)
+    return Samples(inputs=inputs, files=(written(folder / "inputs", drawn.feeds),), made_up=inputs.given is None)
 
 
 def feeds_of(index: ModelIndex, samples: Samples) -> Sequence[Feed]:
     """The samples themselves: those of the files, else random ones. Raises DataError."""
-    given = [feed for path in samples.files for feed in read_feeds(path)]
-    return given or feeds_for(wanted_by(index), samples.inputs).feeds
+    return feeds_in(samples.files) or feeds_for(wanted_by(index), samples.inputs).feeds
 
 
 def require_sizes(index: ModelIndex, inputs: Inputs) -> None:
@@ -210,12 +221,10 @@ def require_sizes(index: ModelIndex, inputs: Inputs) -> None:
     if not guessed:
         return
     shown = [f"{name!r} is {open_ones[name]}" for name in guessed]
+    dims = {name: list(enumerate(open_ones[name].shape or ())) for name in guessed}
     example = {
-        name: [
-            dim if isinstance(dim, int) else _EXAMPLE if place else 1
-            for place, dim in enumerate(open_ones[name].shape or ())
-        ]
-        for name in guessed
+        name: [dim if isinstance(dim, int) else _EXAMPLE if place else 1 for place, dim in of_name]
+        for name, of_name in dims.items()
     }
     raise errors.UsageError(
         f"the model leaves sizes of its inputs open, and none were given: {'; '.join(shown)}",
@@ -229,15 +238,12 @@ def require_sizes(index: ModelIndex, inputs: Inputs) -> None:
 
 def written(path: Path, feeds: Sequence[Feed]) -> Path:
     """Write feeds to ``path`` plus the ending of the first file format that can hold them. Raises DataError."""
-    for ending in _ENDINGS:
-        whole = path.with_name(f"{path.name}{ending}")
-        try:
-            write_feeds(whole, feeds)
-        except errors.DataError:
-            if ending == _ENDINGS[-1]:
-                raise
-        else:
-            break
+    whole = path.with_name(f"{path.name}{_ENDINGS[0]}")
+    try:
+        write_feeds(whole, feeds)
+    except errors.DataError:
+        whole = path.with_name(f"{path.name}{_ENDINGS[1]}")
+        write_feeds(whole, feeds)
     return whole
 
 
@@ -252,11 +258,8 @@ def with_other_seed(index: ModelIndex, samples: Samples, seed: int, folder: Path
 def shapes_of(index: ModelIndex, samples: Samples) -> dict[str, tuple[int, ...]]:
     """The shapes of the first sample, of those inputs that the model takes."""
     wanted = wanted_by(index)
-    shapes: dict[str, tuple[int, ...]] = {}
-    for path in samples.files:
-        feed: Feed = read_feeds(path)[0]
-        shapes.update({name: form_of(feed, name).shape for name in feed if name in wanted})
-    return shapes
+    feeds = [read_feeds(path)[0] for path in samples.files]
+    return {name: form_of(feed, name).shape for feed in feeds for name in feed if name in wanted}
 
 
 def shape_words(shapes: Mapping[str, Sequence[int | None]]) -> tuple[str, ...]:
@@ -272,24 +275,24 @@ def larger(index: ModelIndex, samples: Samples, folder: Path) -> Iterator[tuple[
     None if no open dimension but the first, the batch, is tiny.
     """
     shapes = shapes_of(index, samples)
+
+    def grown(name: str, size: int) -> tuple[int, ...]:
+        kind, shape = index.declared_type(name), shapes[name]
+        if not isinstance(kind, TensorType) or kind.shape is None or len(kind.shape) != len(shape):
+            return shape
+        dims = enumerate(zip(kind.shape, shape, strict=True))
+        return tuple(size if place and not isinstance(dim, int) and n <= _TINY else n for place, (dim, n) in dims)
+
     for size in _USUAL:
-        grown = {}
-        for name, shape in shapes.items():
-            kind = index.declared_type(name)
-            grown[name] = shape
-            if isinstance(kind, TensorType) and kind.shape is not None and len(kind.shape) == len(shape):
-                grown[name] = tuple(
-                    size if place and not isinstance(dim, int) and now <= _TINY else now
-                    for place, (dim, now) in enumerate(zip(kind.shape, shape, strict=True))
-                )
-        if grown == shapes:
+        larger_shapes = {name: grown(name, size) for name in shapes}
+        if larger_shapes == shapes:
             return
         try:
-            drawn = feeds_for(wanted_by(index), replace(samples.inputs, given=None, shapes=grown, symbols={}))
+            drawn = feeds_for(wanted_by(index), replace(samples.inputs, given=None, shapes=larger_shapes, symbols={}))
             path = written(folder / f"inputs_of_size_{size}", drawn.feeds)
         except errors.BiopsyError:
             continue  # sizes that contradict each other, or too much memory: nothing is learnt from them
-        yield shape_words(grown), path
+        yield shape_words(larger_shapes), path
 
 
 def of_same_size(index: ModelIndex, samples: Samples, folder: Path) -> Path:

@@ -1,24 +1,36 @@
-"""From what is known to words: what fails, whose failure it is, how sure that is, what avoids it."""
+"""From what is known to words: what fails, whose failure it is, how sure that is, what avoids it, what to type next."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 
+from biopsy.checks.command_line import OwnRun, parse
+from biopsy.checks.words import as_word
 from biopsy.diagnosis.context import UNABLE
-from biopsy.diagnosis.facts import FailureSeen, KnownFacts, SettingsSeen, StepReport
-from biopsy.diagnosis.question import DiagnosisQuestion, fixed_and_tiny
-from biopsy.diagnosis.steps.origin import RELEASES, operators_of
-from biopsy.diagnosis.steps.piece import joined
-from biopsy.diagnosis.workarounds import workarounds_of
+from biopsy.diagnosis.facts import KnownFacts, MendingSwitch, ModelFailure, StepReport
+from biopsy.diagnosis.question import (
+    DiagnosisQuestion,
+    Words,
+    fixed_and_tiny,
+    path_of,
+    shape_words,
+    with_engine,
+    with_engine_place,
+    with_inputs,
+    with_limits,
+    without_weights_folder,
+)
+from biopsy.diagnosis.steps.causes import reasons_against
+from biopsy.diagnosis.steps.causes import releases as release_step
 from biopsy.engines import registry
-from biopsy.engines.registry import parse_spec
-from biopsy.findings.verdict import Verdict
-from biopsy.text import count, first_line, first_of, series
+from biopsy.engines.registry import find_class, parse_spec
+from biopsy.findings.verdict import Verdict, Workaround
+from biopsy.text import can_be_typed, count, first_line, first_of, line_of, series
 
 _MOST_NODES = 8
 _MOST_PLACES = 2
 _LONGEST_MESSAGE = 300
-_WHOLE = "the model"
 
 _OTHER_KINDS = {
     "not-finite-mismatch": "differs from {}, only one of them gives NaN or infinity,",
@@ -31,7 +43,7 @@ _OTHER_KINDS = {
 
 def verdict_of(facts: KnownFacts, steps: Sequence[StepReport], question: DiagnosisQuestion) -> Verdict:
     """The verdict on what is known, and what was left open."""
-    kind, text = _kind_and_text(facts, question)
+    kind, text = _without_failure(facts, question) if facts.failure is None else _of_failure(facts, question)
     certainty = [*_certainty(facts), *_certainty_of_causes(facts)] if kind not in ("passes", "unknown") else []
     return Verdict(
         kind=kind,
@@ -42,10 +54,29 @@ def verdict_of(facts: KnownFacts, steps: Sequence[StepReport], question: Diagnos
     )
 
 
-def _kind_and_text(facts: KnownFacts, question: DiagnosisQuestion) -> tuple[str, str]:
-    failure, fault, precision = facts.failure, facts.fault_before, facts.precision
-    if failure is None:
-        return _without_failure(facts, question)
+def _without_failure(facts: KnownFacts, question: DiagnosisQuestion) -> tuple[str, str]:
+    compared, layers, tool, samples = facts.compared, facts.layers, facts.transformation, question.samples
+    if compared is None:
+        return "unknown", "Whether the model fails is not known: the first question has no answer yet."
+    if question.check is None and not compared.rows:
+        ran, why = ", ".join(question.engines), "; ".join(compared.not_compared)
+        return "unknown", f"{ran} runs the model, but nothing could be compared: {why}."
+    inputs = "no inputs, which it does not take" if question.check is None else "the inputs of the check"
+    if samples.files:
+        drawn = f"{count(samples.inputs.iterations, 'random sample')} of seed {samples.inputs.seed}"
+        inputs = drawn if samples.made_up else "the inputs that were given"
+    inside = ""
+    if layers is not None and layers.complete:
+        inside = f"; in {layers.suspect}, none of its {count(layers.layers, 'layer')} is wrong by more than rounding"
+    passes = f"the model does not fail: {'; '.join(compared.passed)}, with {inputs}{inside}."
+    if tool is not None and tool.breaks:
+        return "fails", f"{tool.sentence} Before that, {passes}"
+    return "passes", sentence(passes)
+
+
+def _of_failure(facts: KnownFacts, question: DiagnosisQuestion) -> tuple[str, str]:
+    failure, precision, steadiness = facts.failed, facts.precision, facts.steadiness
+    fault = failure.fault
     message = first_line(failure.said.message)[:_LONGEST_MESSAGE]
     says = f" {title_of(failure.suspect)} says: {message}" if message and failure.suspect else ""
     piece = "" if facts.piece is None else f" The smallest part that shows it: {_where(facts)}."
@@ -57,70 +88,44 @@ def _kind_and_text(facts: KnownFacts, question: DiagnosisQuestion) -> tuple[str,
     if fault is not None and fault.kind == "random":
         return "random", f"Nothing can be said of an engine: {fault.text}."
     if facts.is_rounding:
-        return "rounding", _rounding_text(facts, failure)
+        return "rounding", _rounding_text(facts)
     if precision is not None and precision.passes and precision.high:
         high, total = first_of(precision.high, _MOST_NODES), count(precision.layers, "layer")
         return "precision", (
-            f"It is a matter of precision: {_suspect(facts, failure)} and {_trusted(failure)} differ, and agree with "
+            f"It is a matter of precision: {_suspect(facts)} and {_trusted(failure)} differ, and agree with "
             f"{high} in float32, {len(precision.high)} of {total}. Either {precision.low} "
             f"is not enough there, or the {precision.low} arithmetic of one of them is wrong.{piece}"
         )
     if fault is not None and fault.kind == "not-finite":
         return "not-finite", f"The model or its inputs make NaN, not one engine: {fault.text}.{piece}"
     if fault is not None:
-        wrong = "either none of them supports it, or the model or its inputs are wrong"
-        tiny = fixed_and_tiny(question.index)
+        tiny, wrong = fixed_and_tiny(question.index), "the model or its inputs are wrong"
         small = f" Its input may be too small: {', '.join(tiny)}, and the model fixes that." if tiny else ""
-        return "refused", f"{sentence(fault.text)}: {wrong}.{small}{piece}{says}"
-    is_flaky = facts.is_flaky or (facts.steadiness is not None and facts.steadiness.itself != "")
+        return "refused", f"{sentence(fault.text)}: either none of them supports it, or {wrong}.{small}{piece}{says}"
+    is_flaky = steadiness is not None and (steadiness.is_flaky or steadiness.itself != "")
     kind = "masked" if failure.masked else "flaky" if is_flaky else "reduced" if facts.piece else "fails"
-    subject = sentence(_subject(facts, failure, question))
-    return kind, " ".join([subject, *_circumstances(facts), *_causes(facts, failure)])
+    return kind, " ".join([sentence(_subject(facts, question)), *_circumstances(facts), *_causes(facts)])
 
 
-def _without_failure(facts: KnownFacts, question: DiagnosisQuestion) -> tuple[str, str]:
-    compared, layers, transformation = facts.compared, facts.layers, facts.further.transformation
-    samples = question.samples
-    if compared is None:
-        return "unknown", "Whether the model fails is not known: the first question has no answer yet."
-    if question.check is None and not compared.rows:
-        ran = ", ".join(question.engines)
-        return "unknown", f"{ran} runs the model, but nothing could be compared: {'; '.join(compared.not_compared)}."
-    inputs = f"{count(samples.inputs.iterations, 'random sample')} of seed {samples.inputs.seed}"
-    if not samples.files:
-        inputs = "no inputs, which it does not take" if question.check is None else "the inputs of the check"
-    elif not samples.made_up:
-        inputs = "the inputs that were given"
-    inside = ""
-    if layers is not None and layers.complete:
-        inside = f"; in {layers.suspect}, none of its {count(layers.layers, 'layer')} is wrong by more than rounding"
-    passes = f"the model does not fail: {'; '.join(compared.passed)}, with {inputs}{inside}."
-    if transformation is not None and transformation.breaks:
-        return "fails", f"{transformation.sentence} Before that, {passes}"
-    return "passes", sentence(passes)
-
-
-def _rounding_text(facts: KnownFacts, failure: FailureSeen) -> str:
-    rounding = facts.rounding
+def _rounding_text(facts: KnownFacts) -> str:
+    failure, rounding = facts.failed, facts.rounding
     assert rounding is not None
-    times = ""
-    if rounding.times is not None:
-        times = f", at most {rounding.times:.3g} times the error of plain float32"
+    times = "" if rounding.times is None else f", at most {rounding.times:.3g} times the error of plain float32"
     ratio = failure.tolerance_ratio
     beyond = "" if ratio is None else f" by {ratio:.3g} times what the tolerances allow"
-    inputs = f"{len(rounding.verdicts)} of {count(rounding.inputs, 'set of inputs', 'sets of inputs')} differ"
-    inputs += "s" if len(rounding.verdicts) == 1 else ""
+    verb = "differs" if len(rounding.verdicts) == 1 else "differ"
+    inputs = f"{len(rounding.verdicts)} of {count(rounding.inputs, 'set of inputs', 'sets of inputs')} {verb}"
     head, end = "It is rounding, and no bug", ""
     if rounding.reason:  # both may have the same bug
         head, end = "The difference is rounding", f" But {rounding.reason}."
-    sides = f"{_suspect(facts, failure)} differs from {_trusted(failure)}"
+    sides = f"{_suspect(facts)} differs from {_trusted(failure)}"
     return f"{head}: {sides}{beyond}; held against float64, that is rounding{times} ({inputs}).{end}"
 
 
-def _subject(facts: KnownFacts, failure: FailureSeen, question: DiagnosisQuestion) -> str:
+def _subject(facts: KnownFacts, question: DiagnosisQuestion) -> str:
     """What fails, in the model's smallest part."""
-    where, optimizer, engine, said = _where(facts), sole_optimizer(facts), _suspect(facts, failure), failure.said
-    on = f"{'on' if where == _WHOLE else 'for'} {where}"
+    failure, where, optimizer, engine = facts.failed, _where(facts), _sole_optimizer(facts), _suspect(facts)
+    said, on = failure.said, f"{'on' if where == 'the model' else 'for'} {where}"
     who = engine if optimizer is None else f"{engine}'s optimizer {optimizer}"
     if failure.masked:
         return f"{engine} computes an inner tensor wrongly, which the outputs do not show: {where}."
@@ -130,7 +135,7 @@ def _subject(facts: KnownFacts, failure: FailureSeen, question: DiagnosisQuestio
     if said.stage == "compare" and said.kind == "not-finite":
         return f"{engine} gives NaN or infinity {on}."
     if said.stage == "compare":
-        return f"{who} {_differs(facts, failure)} {on}."
+        return f"{who} {_differs(facts)} {on}."
     if not said.stage:
         return f"{who} fails {on}: {said.signature}."
     message = first_line(said.message)[:_LONGEST_MESSAGE]
@@ -139,8 +144,8 @@ def _subject(facts: KnownFacts, failure: FailureSeen, question: DiagnosisQuestio
     return f"{with_it}{engine} cannot {said.stage} {where}{detail}."
 
 
-def _differs(facts: KnownFacts, failure: FailureSeen) -> str:
-    rounding, trusted = facts.rounding, _trusted(failure)
+def _differs(facts: KnownFacts) -> str:
+    failure, rounding, trusted = facts.failed, facts.rounding, _trusted(facts.failed)
     if failure.is_of_not_finite and rounding is not None and rounding.blames(failure.suspect, failure.trusted):
         return "gives NaN or infinity where float64 does not, or the other way round,"
     if failure.said.kind != "mismatch":
@@ -153,30 +158,26 @@ def _differs(facts: KnownFacts, failure: FailureSeen) -> str:
     return f"differs from {trusted} by more than rounding ({both})"
 
 
-def _suspect(facts: KnownFacts, failure: FailureSeen) -> str:
-    if failure.suspect is None:
-        return "the check"
-    return full_title(failure.suspect, facts.versions.get(failure.suspect, ""))
+def _suspect(facts: KnownFacts) -> str:
+    suspect = facts.suspect
+    return "the check" if suspect is None else full_title(suspect, facts.versions.get(suspect, ""))
 
 
-def _trusted(failure: FailureSeen) -> str:
+def _trusted(failure: ModelFailure) -> str:
     return "what is expected" if failure.trusted is None else full_title(failure.trusted, "")
 
 
 def _where(facts: KnownFacts) -> str:
     piece, layers = facts.piece, facts.layers
-    if piece is None:
-        if layers is not None and layers.alone:
-            return first_of(layers.alone, _MOST_NODES)
-        if layers is not None and layers.together:
-            return f"{first_of(layers.together[0], _MOST_NODES)} together"
-        return _WHOLE
-    if len(piece.nodes) == 1 and piece.is_one_minimal:
-        return f"one node, {piece.nodes[0]}"
-    if len(piece.nodes) > _MOST_NODES:
-        return f"{len(piece.nodes)} nodes (piece.onnx)"
-    operators = [node.partition(" ")[0] for node in piece.nodes]
-    return (" -> " if joined(piece)[1] else ", ").join(operators)
+    if piece is not None:
+        if len(piece.nodes) == 1 and piece.stopped is None:
+            return f"one node, {piece.nodes[0]}"
+        operators = [node.partition(" ")[0] for node in piece.nodes]
+        return piece.joined(operators) if len(operators) <= _MOST_NODES else f"{len(operators)} nodes (piece.onnx)"
+    if layers is not None and layers.alone:
+        return first_of(layers.alone, _MOST_NODES)
+    together = layers.together if layers is not None else ()
+    return f"{first_of(together[0], _MOST_NODES)} together" if together else "the model"
 
 
 def _circumstances(facts: KnownFacts) -> Iterator[str]:
@@ -185,9 +186,8 @@ def _circumstances(facts: KnownFacts) -> Iterator[str]:
     if piece is not None and piece.places:
         yield f"It was written in {first_of(piece.places, _MOST_PLACES)}."
     if steadiness is not None:
-        if steadiness.is_flaky:
-            yield f"It is flaky: {steadiness.how_often}."
-        yield from (f"{sentence(text)}." for text in (steadiness.itself, steadiness.rows) if text)
+        flaky = f"it is flaky: {steadiness.how_often}" if steadiness.is_flaky else ""
+        yield from (f"{sentence(text)}." for text in (flaky, steadiness.itself, steadiness.rows) if text)
     if layers is None or piece is None or not layers.of_piece or not layers.complete or len(piece.nodes) < 2:
         return
     if layers.alone:
@@ -197,34 +197,28 @@ def _circumstances(facts: KnownFacts) -> Iterator[str]:
         yield f"No node of these fails alone; they fail together{fused}."
 
 
-def _causes(facts: KnownFacts, failure: FailureSeen) -> Iterator[str]:
+def _causes(facts: KnownFacts) -> Iterator[str]:
     """What switches the failure off, which bug it looks like, and which tool or release it comes from."""
-    settings, known, transformation = facts.settings, facts.known, facts.further.transformation
-    if settings is not None and settings.tried:
-        yield from _switched(settings, facts)
-    if failure.passes_with:
-        yield f"With larger inputs, {' '.join(failure.passes_with)}, it does not fail."
-    if known is not None and known.reference:
-        yield f"It {known.sentence}."
-    if transformation is not None and not transformation.of_piece:
-        text = transformation.sentence
-        yield text if transformation.breaks else f"{sentence(text).rstrip('.')}."
-    if facts.further.releases is not None and facts.further.releases.is_sure:
-        yield f"{facts.further.releases.text}."
-
-
-def _switched(settings: SettingsSeen, facts: KnownFacts) -> Iterator[str]:
-    if not settings.switches:
-        yield f"None of the {len(settings.tried)} settings that were tried switches it off."
+    settings, known, tool, releases = facts.settings, facts.known, facts.transformation, facts.releases
     mending = facts.mending_switches
-    if mending and not (sole_optimizer(facts) and len(mending) == 1):
+    if settings is not None and settings.tried and not settings.switches:
+        yield f"None of the {settings.tried} settings that were tried switches it off."
+    if mending and not _sole_optimizer(facts):
         yield f"It goes away {', or '.join(switch.text for switch in mending)}."
-    for switch in settings.switches:
+    for switch in settings.switches if settings is not None else ():
         if not switch.mends_original:
             yield f"In the piece it goes away {switch.text}; that does not mend the whole model."
+    if facts.failed.passes_with:
+        yield f"With larger inputs, {' '.join(facts.failed.passes_with)}, it does not fail."
+    if known is not None and known.reference:
+        yield f"It {known.sentence}."
+    if tool is not None and not tool.of_piece:
+        yield tool.sentence if tool.breaks else f"{sentence(tool.sentence).rstrip('.')}."
+    if releases is not None and releases.is_sure:
+        yield f"{releases.text}."
 
 
-def sole_optimizer(facts: KnownFacts) -> str | None:
+def _sole_optimizer(facts: KnownFacts) -> str | None:
     """The optimizer that is at fault: off alone it mends the model, and no other change of as few settings does."""
     mending = facts.mending_switches
     if facts.settings is None or not facts.settings.complete or len(mending) != 1:
@@ -240,36 +234,30 @@ def _certainty(facts: KnownFacts) -> Iterator[str]:
     if rounding is not None and rounding.is_more:
         times = "" if rounding.times is None else f", {rounding.times:.3g} times what plain float32 errs by"
         yield f"Float64 says that it is more than rounding{times}."
-    if rounding is not None and rounding.verdicts and not rounding.is_more and not rounding.is_rounding:
+    elif rounding is not None and rounding.verdicts and not rounding.is_rounding:
         yield f"Whether it is rounding is not known: {rounding.reason or 'float64 gave no answer'}."
     if piece is not None:
-        how = "no single node of it can go" if piece.is_one_minimal else "a smaller one may exist"
+        how = "no single node of it can go" if piece.stopped is None else "a smaller one may exist"
         yield f"The piece was checked again as it was written, in a process of its own; {how}."
 
 
 def _certainty_of_causes(facts: KnownFacts) -> Iterator[str]:
     """What is evidence of the causes that were found, and what makes them doubtful."""
-    tool, releases = facts.further.transformation, facts.further.releases
-    changes, settings = facts.further.changes, facts.settings
-    if tool is not None and tool.breaks and tool.of_piece and tool.nodes_after:
-        yield f"The optimizer turns the piece into {operators_of(tool)}, which is wrong with no optimizer, too."
-    if tool is not None and tool.breaks and tool.engine_doubted:
+    tool, releases, changes = facts.transformation, facts.releases, facts.changes
+    if tool is not None and tool.of_piece and tool.operators:
+        yield f"The optimizer turns the piece into {tool.operators}, which is wrong with no optimizer, too."
+    if tool is not None and tool.engine_doubted:
         yield f"In the reference evaluator, what {tool.tool} makes is right: the engine may be wrong about it."
     if releases is not None and releases.complete:
-        if releases.doubt:
-            yield f"{sentence(releases.doubt)}."
-        for change in releases.changes:
-            if not change.verified:
-                yield f"Not confirmed with the whole model: {releases.package}, {change.text}."
+        unsure = [change.text for change in releases.changes if not change.verified]
+        yield from [f"{sentence(releases.doubt)}."] if releases.doubt else []
+        yield from (f"Not confirmed with the whole model: {releases.package}, {text}." for text in unsure)
     if changes is not None and changes.best and changes.doubt:
         yield f"Of workarounds, {changes.doubt}; nothing else confirms it."
-    if settings is not None and settings.switches:
-        is_sure = all(switch.verified for switch in settings.switches)
-        yield (
-            "With the switch, fresh processes pass; without it, they fail."
-            if is_sure
-            else "The switch was not confirmed by fresh processes."
-        )
+    if facts.settings is not None and facts.settings.switches:
+        is_sure = all(switch.verified for switch in facts.settings.switches)
+        sure = "With the switch, fresh processes pass; without it, they fail."
+        yield sure if is_sure else "The switch was not confirmed by fresh processes."
 
 
 def _left_open(facts: KnownFacts, steps: Sequence[StepReport]) -> Iterator[str]:
@@ -279,10 +267,10 @@ def _left_open(facts: KnownFacts, steps: Sequence[StepReport]) -> Iterator[str]:
     if facts.compared is not None:
         yield from (f"{sentence(text)}." for text in facts.compared.not_compared)
     is_precision = facts.precision is not None and bool(facts.precision.high)
-    is_of_engine = facts.fault_before is None and not facts.is_rounding and not is_precision
-    is_open = facts.further.releases is None and not any(step.name == RELEASES.name and step.seconds for step in steps)
-    if facts.failure is not None and facts.failure.suspect is not None and is_of_engine and is_open:
-        yield f"Other releases of {title_of(facts.failure.suspect)} were not tried."
+    is_of_engine = facts.fault is None and not facts.is_rounding and not is_precision
+    was_asked = any(step.name == release_step.name and step.seconds for step in steps)
+    if facts.suspect is not None and is_of_engine and facts.releases is None and not was_asked:
+        yield f"Other releases of {title_of(facts.suspect)} were not tried."
 
 
 def sentence(text: str) -> str:
@@ -301,3 +289,129 @@ def full_title(spec: str, version: str) -> str:
     settings = parse_spec(spec).text.partition(":")[2]
     named = " ".join(filter(None, (title_of(spec), version)))
     return f"{named} ({settings})" if settings else named
+
+
+# What avoids a failure: only what was tried and passed, each with the line that shows it; and what to type next.
+
+_MOST_NAMED = 5
+
+
+def workarounds_of(facts: KnownFacts, question: DiagnosisQuestion) -> Iterator[Workaround]:
+    """Those that were tried on the original and passed."""
+    failure, precision, rounding, model = facts.failure, facts.precision, facts.rounding, question.model
+    if failure is None:
+        return
+    if rounding is not None and rounding.is_rounding and rounding.passes_noise and failure.suspect is not None:
+        words = (*question.without_limits.original_words([failure.suspect]), "--compare-with", "noise")
+        yield Workaround(text="A check that allows what rounding explains passes.", line=_line(words, model))
+    command = parse(failure.check)
+    if rounding is not None and rounding.is_rounding and rounding.passing_limits and isinstance(command, OwnRun):
+        line = _line(with_limits(command, rounding.passing_limits), model)
+        yield Workaround(text=f"With {' '.join(rounding.passing_limits)} it passes.", line=line)
+    if failure.passes_with:
+        line = _line(with_inputs(failure.check, path_of(failure.passing_inputs)), model)
+        yield Workaround(text=f"With inputs of {' '.join(failure.passes_with)} it does not fail.", line=line)
+    for switch in facts.mending_switches:
+        yield _of_switch(switch, facts, question)
+    yield from _of_changes(facts, question)
+    if precision is not None and precision.passes and precision.high and precision.output is not None:
+        path = Path(precision.output)
+        text = f"{as_word(path)}, the model with {first_of(precision.high, _MOST_NAMED)} in float32, passes."
+        yield Workaround(text=text, line=_line(without_weights_folder(failure.check), path))
+    # An engine cannot load, build or run the model, or dies of it, and not only now and then.
+    is_refused = failure.said.stage != "compare" and not facts.is_flaky
+    if failure.trusted is not None and question.check is None and is_refused:
+        line = _line(question.original_words([failure.trusted]), model)
+        yield Workaround(text=f"Another engine: {failure.trusted} runs it.", line=line)
+
+
+def _of_switch(switch: MendingSwitch, facts: KnownFacts, question: DiagnosisQuestion) -> Workaround:
+    """A switch, with what a closer look has said: how much slower the model is with it, or that it is not right."""
+    exact = ", and errs no more than by rounding" if switch.right_by_float64 else ""
+    more, changes = "", facts.changes
+    if changes is not None:
+        rejected = dict(changes.rejected).get(switch.engine)
+        latencies = [each.latency for each in changes.best if (each.engine, each.kind) == (switch.engine, "setting")]
+        if rejected is not None:
+            more = f"; but it is not shown to be right on other inputs: {rejected}"
+        elif latencies and latencies[0]:
+            more = f"; it takes {latencies[0]}"
+    what = f"{series(switch.optimizers)} off" if switch.optimizers else switch.text.removeprefix("with ")
+    assigned = [f"{name}={value}" for name, value in switch.change.environment.items() if can_be_typed(value)]
+    prefix = f"{line_of(['env', *assigned])} " if assigned else ""
+    line = f"{prefix}{_line(_with_engine(switch.engine, facts, question), question.model)}"
+    return Workaround(text=f"{what}: the model passes{exact}{more}.", line=line)
+
+
+def _with_engine(engine: str, facts: KnownFacts, question: DiagnosisQuestion) -> Words:
+    """The words of the check with another engine in the place of the one that fails; none if they have no place."""
+    template = question.template or with_engine_place(facts.failed.check, facts.suspect or "") or ()
+    return with_engine(template, engine)
+
+
+def _of_changes(facts: KnownFacts, question: DiagnosisQuestion) -> Iterator[Workaround]:
+    """The best changes of the model, and the last release that the original was asked with.
+
+    Changes of settings are told with what has found them.
+    """
+    changes, releases = facts.changes, facts.releases
+    for change in changes.best if changes is not None else ():
+        if change.kind != "setting":
+            cost = f", {count(change.nodes, 'node')} changed" if change.nodes else ""
+            cost += f"; it takes {change.latency}" if change.latency else ""
+            path, text = path_of(change.path), f"{change.text[:1].upper()}{change.text[1:]}"
+            what = "the model" if path is None else f"{as_word(path)}, the model with that,"
+            line = None if path is None else _line(without_weights_folder(facts.failed.check), path)
+            yield Workaround(text=f"{text}: {what} is right{cost}.", line=line)
+    if releases is not None and not releases.doubt and releases.changes and releases.changes[-1].verified:
+        last = releases.changes[-1]
+        line = _line(_with_engine(last.engine, facts, question), question.model)
+        yield Workaround(text=f"{releases.package} {last.right}: the model passes.", line=line)
+
+
+def _line(words: Words, model: Path) -> str:
+    """A line to paste: the words of a check on a model."""
+    return line_of([as_word(model) if word == "{}" else word for word in words])
+
+
+def next_lines(facts: KnownFacts, question: DiagnosisQuestion) -> Iterator[tuple[str, str]]:
+    """What to do next: a line to paste, and why."""
+    failure, piece, inputs, made_up = facts.failure, facts.piece, question.samples.inputs, question.samples.made_up
+    if failure is None and facts.agreeing and made_up and question.engines and question.check is None:
+        ranges = {name: f"[{least!r},{greatest!r}]" for name, (least, greatest) in inputs.val_range.items()}
+        making = {
+            "--input-shapes": shape_words(inputs.shapes),
+            "--input-symbols": [f"{name}={size}" for name, size in inputs.symbols.items()],
+            "--val-range": [f"{name}:{ends}" if name else ends for name, ends in ranges.items()],
+        }
+        words = ["biopsy", "diagnose", as_word(question.model)]
+        words += [word for engine in question.engines for word in ("--engine", engine)]
+        words += ["--seed", str(inputs.seed + 1), "--iterations", "8"]
+        words += [word for option, said in making.items() if said for word in (option, *said)]
+        yield line_of([*words, *question.judging.limits]), "other random inputs"
+    if failure is not None and piece is not None:
+        path = Path(piece.path)
+        repeated = with_inputs(without_weights_folder(failure.check), path_of(piece.inputs))
+        if not failure.masked:
+            yield _line(repeated, path), "the failure, in the piece"
+        yield line_of(["biopsy", "inspect", "model", as_word(path), "--mode=full"]), "what the piece computes"
+        if not question.effort.thorough and not any(reasons_against(facts, question).values()):
+            yield from _deeper(facts, question, repeated, as_word(path))
+    elif facts.fault == "refused":
+        yield line_of(["biopsy", "check", "lint", as_word(question.model)]), "what is wrong with the model"
+
+
+def _deeper(facts: KnownFacts, question: DiagnosisQuestion, of_piece: Words, path: str) -> Iterator[tuple[str, str]]:
+    """What takes minutes, and was not asked: which release it was, and which change of the model avoids it."""
+    suspect, check = facts.suspect or "", facts.failed.check
+    engine: list[str] = []
+    if question.template is not None:
+        engine, check, of_piece = ["--engine", suspect], question.template, question.template
+    elif not isinstance(parse(check), OwnRun):
+        return
+    if packages := find_class(parse_spec(suspect).name).distributions:
+        words = ["biopsy", "debug", "version", path, "--package", packages[0], *engine, "--check", *of_piece]
+        yield line_of(words), f"which release of {packages[0]} broke it (installs releases)"
+    weights = [] if question.weights_folder is None else ["--external-data-dir", as_word(question.weights_folder)]
+    words = ["biopsy", "debug", "workaround", as_word(question.model), "--piece", path, *weights, *engine, "--check"]
+    yield line_of([*words, *check]), "which change of the model avoids it, and what that costs"

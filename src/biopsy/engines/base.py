@@ -16,6 +16,7 @@ from biopsy.model.external import require_safe
 from biopsy.model.index import ModelIndex, index_bytes
 from biopsy.model.tensor_type import ValueType
 from biopsy.model.walk import require_bounded
+from biopsy.processes.reading import read_whole
 from biopsy.tensors.results import Array, Feed
 
 
@@ -283,7 +284,7 @@ class Session(ABC):
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
-        run_contract.record_calls_of_session(cls)
+        run_contract.record_calls(cls, run_contract.OF_SESSIONS)
 
     @property
     @abstractmethod
@@ -345,12 +346,17 @@ class Engine(ABC):
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
-        run_contract.record_calls_of_engine(cls)
+        run_contract.record_calls(cls, run_contract.OF_ENGINES)
 
     def __init__(self, options: Mapping[str, Any], label: str) -> None:
         self.options = options
         self.label = label
         """How a person told it apart: the text of ``--engine``, such as ``onnxrt:optimization=none``."""
+
+    @classmethod
+    def failure(cls, message: str, stage: errors.Stage, kind: str) -> errors.EngineFailure:
+        """What an engine of this class raises where a model fails."""
+        return errors.EngineFailure(message, engine=cls.name, stage=stage, kind=kind)
 
     @classmethod
     @abstractmethod
@@ -447,3 +453,11 @@ def require_ending(engine: type[Engine], path: Path) -> None:
     if not engine.capabilities.can_save(path):
         named = (" and " if len(endings) == 2 else ", ").join(endings)
         raise errors.UsageError(f"{path}: {engine.name} saves and loads {named} files")
+
+
+def read_built(path: Path) -> bytes:
+    """The bytes of a file that an engine has saved. Raises UsageError."""
+    try:
+        return read_whole(path)
+    except OSError as error:
+        raise errors.UsageError(f"{path} cannot be read: {error.strerror}") from error

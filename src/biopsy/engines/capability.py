@@ -6,10 +6,10 @@ are inputs of the types that shape inference tells.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Literal, Protocol
+from typing import Protocol
 
 from biopsy import errors
 from biopsy.engines.base import ModelInput
@@ -69,20 +69,17 @@ class Survey:
         for node in index.nodes:
             number = node.number
             before = [index.producer[tensor] for tensor in node.reads if tensor in index.producer]
-            stage[number] = max((stage[one] + (self._differs(one, number)) for one in before), default=0)
-            joined = {part_of[one] for one in before if stage[one] == stage[number] and not self._differs(one, number)}
+            alike = {one for one in before if (one in self.refused) == (number in self.refused)}
+            stage[number] = max((stage[one] + (one not in alike) for one in before), default=0)
+            joined = {part_of[one] for one in alike if stage[one] == stage[number]}
             target = min(joined, default=number)
             members.setdefault(target, []).append(number)
             part_of[number] = target
             for other in joined - {target}:
-                for one in members.pop(other):
-                    members[target].append(one)
-                    part_of[one] = target
+                part_of |= dict.fromkeys(members[other], target)
+                members[target] += members.pop(other)
         found = [ModelPart(nodes[0] not in self.refused, tuple(sorted(nodes))) for nodes in members.values()]
         return sorted(found, key=lambda part: part.nodes)
-
-    def _differs(self, one: int, other: int) -> bool:
-        return (one in self.refused) != (other in self.refused)
 
 
 class Parts:
@@ -105,24 +102,21 @@ class Parts:
         return candidate_bytes(subset, Boundary(infos=infos, frozen={}))
 
 
-def survey(
-    index: ModelIndex, asked: EngineAsked, parts: Parts, listen: Callable[[Survey], None] = lambda _: None
-) -> Survey:
-    """Find out which nodes are refused, and why. ``listen`` is called with each question.
+def survey(index: ModelIndex, asked: EngineAsked, parts: Parts) -> Survey:
+    """Find out which nodes are refused, and why.
 
     Raises what the engine raises, but for EngineFailure, which is the answer of a build.
     """
-    search = _Search(Survey(index=index), asked, parts, listen)
+    search = _Search(Survey(index=index), asked, parts)
     search.run()
     return search.found
 
 
+@dataclass(frozen=True)
 class _Search:
-    def __init__(self, found: Survey, asked: EngineAsked, parts: Parts, listen: Callable[[Survey], None]) -> None:
-        self.found = found
-        self._asked = asked
-        self._parts = parts
-        self._listen = listen
+    found: Survey
+    asked: EngineAsked
+    parts: Parts
 
     @property
     def _left(self) -> tuple[int, ...]:
@@ -130,18 +124,18 @@ class _Search:
         return tuple(number for number in left if number not in self.found.refused)
 
     def _model(self, nodes: Sequence[int]) -> ModelInput:
-        return ModelInput(self._parts.bytes_of(nodes), self.found.index.folder)
+        return ModelInput(self.parts.bytes_of(nodes), self.found.index.folder)
 
     def run(self) -> None:
         """Ask the engine, again without what it refuses, until it names nothing more; then build what is left."""
         found, named = self.found, None
         while left := self._left:
             try:
-                named = self._asked.refusals(self._model(left))
+                named = self.asked.refusals(self._model(left))
             except (errors.EngineFailure, errors.UsageError):
                 break
             if named is not None:
-                self._count("queries")
+                found.queries += 1
             if not named:
                 break
             found.refused |= {left[place]: reason for place, reason in named.items()}
@@ -174,16 +168,12 @@ class _Search:
                 return error.message
             self.found.unknown[nodes[0]] = error.message
             return None
-        self._count("builds")
+        self.found.builds += 1
         try:
-            self._asked.build(model)
+            self.asked.build(model)
         except errors.EngineFailure as failure:
             return " ".join(failure.message.split())
         return None
-
-    def _count(self, what: Literal["queries", "builds"]) -> None:
-        setattr(self.found, what, getattr(self.found, what) + 1)
-        self._listen(self.found)
 
 
 def file_names(parts: Sequence[ModelPart], folder: Path) -> list[Path]:

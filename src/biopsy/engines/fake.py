@@ -17,11 +17,12 @@ import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from biopsy import errors
 from biopsy.engines.base import BuiltModel, Engine, ModelInput, Option, Session, count, number, words
-from biopsy.engines.registry import create
+from biopsy.engines.registry import create, find_class
 from biopsy.model import infer, load, walk
 from biopsy.model.tensor_type import FLOATS, TensorType
 from biopsy.tensors.results import Array, Feed
@@ -90,11 +91,9 @@ class Fake(Engine):
     @classmethod
     def version(cls) -> str:
         """The version of biopsy. Raises EngineMissing without ONNX Runtime, which computes."""
+        find_class("onnxrt").version()
         from importlib.metadata import version
 
-        from biopsy.engines.onnxrt.engine import OnnxRuntime
-
-        OnnxRuntime.version()
         return version("biopsy")
 
     def build(self, model: ModelInput) -> Session:
@@ -132,9 +131,7 @@ class Fake(Engine):
         if stage in faults.crashing:
             signal.raise_signal(signal.Signals[self.options["signal"]])
         if stage in faults.refused:
-            raise errors.EngineFailure(
-                f"{faults.refused[stage]} is refused", engine=self.name, stage=stage, kind="NotSupported"
-            )
+            raise self.failure(f"{faults.refused[stage]} is refused", stage, "NotSupported")
 
     def _with_wrong_layers(self, model: ModelInput, proto: onnx.ModelProto) -> ModelInput:
         """The model with nodes behind each layer of its graph that is to be wrong; itself if there is none."""
@@ -215,14 +212,9 @@ def _label(node: onnx.NodeProto) -> str:
 # Wrong layers: nodes that read the right value x and give the wrong one, y
 
 
-def _scaled(x: str, y: str, factor: float, elem: int, seed: float) -> list[onnx.NodeProto]:
+def _combined(op_type: str, x: str, y: str, value: float, elem: int, seed: float) -> list[onnx.NodeProto]:
     del seed
-    return [_constant(f"{x}/factor", factor, elem), _node("Mul", [x, f"{x}/factor"], y)]
-
-
-def _offset(x: str, y: str, added: float, elem: int, seed: float) -> list[onnx.NodeProto]:
-    del seed
-    return [_constant(f"{x}/added", added, elem), _node("Add", [x, f"{x}/added"], y)]
+    return [_constant(f"{x}/by", value, elem), _node(op_type, [x, f"{x}/by"], y)]
 
 
 def _noisy(x: str, y: str, deviation: float, elem: int, seed: float) -> list[onnx.NodeProto]:
@@ -246,7 +238,12 @@ def _partly_nan(x: str, y: str, share: float, elem: int, seed: float) -> list[on
 _Fault = Callable[[str, str, float, int, float], "list[onnx.NodeProto]"]
 """Right tensor, wrong tensor, how much, element type, seed -> the nodes between them."""
 
-_WRONG: Mapping[str, _Fault] = {"scale": _scaled, "offset": _offset, "noise": _noisy, "nan": _partly_nan}
+_WRONG: Mapping[str, _Fault] = {
+    "scale": partial(_combined, "Mul"),
+    "offset": partial(_combined, "Add"),
+    "noise": _noisy,
+    "nan": _partly_nan,
+}
 
 
 def _node(op_type: str, inputs: Sequence[str], output: str, **attributes: Any) -> onnx.NodeProto:

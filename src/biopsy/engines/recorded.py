@@ -4,10 +4,11 @@ computes.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+
+import numpy as np
 
 from biopsy import errors
 from biopsy.engines.base import BuiltModel, Capabilities, Engine, GivenTensors, ModelInput, Option, Session, indexed
@@ -16,7 +17,9 @@ from biopsy.model.index import ModelIndex
 from biopsy.model.infer import infer_value_infos
 from biopsy.model.slice import without_weights
 from biopsy.model.tensor_type import ELEM_OF_DTYPE, FLOATS, TensorType
-from biopsy.tensors.results import Array, Feed, form_of, same_values
+from biopsy.tensors import files
+from biopsy.tensors.results import Array, Feed, RunnerResult, form_of, same_values
+from biopsy.text import first_of
 
 _MOST_NAMED = 4
 
@@ -51,20 +54,12 @@ class GoldenValues(Engine):
         outputs = [index.names[tensor] for tensor in index.outputs]
         missing = [name for name in outputs if not self._has(name)]
         if missing:
-            more = f" and {len(missing) - _MOST_NAMED} more" if len(missing) > _MOST_NAMED else ""
-            named = ", ".join(map(repr, missing[:_MOST_NAMED]))
-            raise errors.EngineFailure(
-                f"{self.options['file']} has no golden value of {named}{more}",
-                engine=self.name,
-                stage="load",
-                kind="NoGoldenValue",
-            )
+            message = f"{self.options['file']} has no golden value of {first_of(list(map(repr, missing)), _MOST_NAMED)}"
+            raise self.failure(message, "load", "NoGoldenValue")
         return _RecordedSession(index, outputs, self._samples)
 
     def warm_up(self) -> None:
         """Read the file: what is in it is then known to forks of this process."""
-        from biopsy.tensors import files
-
         files.keep(self._path("file"))
 
     def tensors_given(self, model: ModelInput) -> GivenTensors:
@@ -94,31 +89,25 @@ class GoldenValues(Engine):
     @cached_property
     def _samples(self) -> Sequence[Feed]:
         """The tensors of each sample, read when they are asked for."""
-        from biopsy.tensors.files import merge_feeds, read_feeds
-
-        golden = [iteration.outputs for iteration in self._runner()]
+        golden = [iteration.outputs for iteration in self._runner().iterations]
         if self.options["inputs"] is None:
             return golden
-        inputs = read_feeds(self._path("inputs"))
+        inputs = files.read_feeds(self._path("inputs"))
         if len(inputs) != len(golden):
             raise errors.UsageError(
                 f"{self._path('file')} holds golden values of {len(golden)} samples, and {self._path('inputs')} has "
                 f"{len(inputs)}"
             )
-        return merge_feeds([inputs, golden])
+        return files.merge_feeds([inputs, golden])
 
-    def _runner(self) -> Sequence[Any]:
-        from biopsy.tensors.files import read_results
-
-        path = self._path("file")
-        found = read_results(path)
-        if self.options["runner"] is not None:
-            found = [result for result in found if result.runner == self.options["runner"]]
+    def _runner(self) -> RunnerResult:
+        path, name = self._path("file"), self.options["runner"]
+        found = [result for result in files.read_results(path) if name in (None, result.runner)]
         if len(found) == 1 and found[0].iterations:
-            return found[0].iterations
-        if self.options["runner"] is not None:
-            raise errors.UsageError(f"{path} has not one runner that is called {self.options['runner']!r}")
-        if not found or len(found) == 1:
+            return found[0]
+        if name is not None:
+            raise errors.UsageError(f"{path} has not one runner that is called {name!r}")
+        if len(found) < 2:
             raise errors.DataError(f"{path} holds no values")
         raise errors.UsageError(
             f"{path} holds values of {len(found)} runners: whose are golden?",
@@ -132,7 +121,7 @@ class _RecordedSession(BuiltModel):
     gives_new_arrays = True
 
     def __init__(self, index: ModelIndex, outputs: Sequence[str], samples: Sequence[Feed]) -> None:
-        super().__init__({index.names[t]: index.value_type(t) for t in index.fed_inputs()}, outputs)
+        super().__init__(index.fed_types(), outputs)
         self._samples = samples
 
     def run(self, feed: Feed) -> dict[str, Array]:
@@ -144,13 +133,15 @@ class _RecordedSession(BuiltModel):
                 "which belong to it",
                 next_steps=["recorded:file=FILE,inputs=INPUTS    names the inputs that they were recorded with"],
             )
-        fitting = [sample for sample in self._samples if all(_is_fed(feed[name], sample[name]) for name in known)]
+        with np.errstate(all="ignore"):
+            fitting = [
+                sample
+                for sample in self._samples
+                if all(same_values(feed[name], sample[name].astype(feed[name].dtype, copy=False)) for name in known)
+            ]
         for name in self._outputs:
             values = [sample[name] for sample in fitting]
-            if not all(
-                value.shape == values[0].shape and value.dtype == values[0].dtype and same_values(values[0], value)
-                for value in values[1:]
-            ):
+            if not all(same_values(values[0], value) for value in values[1:]):
                 raise errors.CannotCompare(
                     f"{len(fitting)} samples have the same inputs and other golden values of {name!r}: nobody can tell "
                     "which are right"
@@ -161,16 +152,6 @@ class _RecordedSession(BuiltModel):
             f"the golden values belong to other values of {', '.join(map(repr, known[:_MOST_NAMED]))} than are fed",
             next_steps=["--load-inputs FILE    the inputs that they were recorded with"],
         )
-
-
-def _is_fed(fed: Array, golden: Array) -> bool:
-    """Whether a tensor is fed that is golden, but for being rounded to the model's type."""
-    import numpy as np
-
-    if fed.shape != golden.shape:
-        return False
-    with np.errstate(all="ignore"):
-        return same_values(fed, golden if fed.dtype == golden.dtype else golden.astype(fed.dtype))
 
 
 # Whether golden values are of the type and shape that a model computes: others are of another model, or misnamed.
@@ -196,7 +177,13 @@ class GoldenFit:
             kind = declared if isinstance(declared, TensorType) and declared.shape is not None else inferred or declared
             if isinstance(kind, TensorType):
                 self._types[name] = kind
-        self._sizes = [self._symbols(index, sample) for sample in samples]
+        # The sizes of open dimensions by their names, from the inputs that each sample holds.
+        fed = {name: known for name in index.fed_types() if (known := self._types.get(name)) and known.shape}
+        self._sizes: list[dict[str, int]] = []
+        for sample in samples:
+            shapes = ((known.shape or (), form_of(sample, name).shape) for name, known in fed.items() if name in sample)
+            pairs = (zip(said, shape, strict=True) for said, shape in shapes if len(said) == len(shape))
+            self._sizes.append({dim: size for pair in pairs for dim, size in pair if isinstance(dim, str)})
 
     def misfit(self, name: str) -> str | None:
         """What a tensor is in the first sample in which it does not fit, and in the model; None if it fits."""
@@ -204,37 +191,15 @@ class GoldenFit:
         if kind is None:
             return None
         for number, (sample, sizes) in enumerate(zip(self._samples, self._sizes, strict=True)):
-            form, wanted = form_of(sample, name), _bound(kind, sizes)
+            form, open_shape = form_of(sample, name), kind.shape
+            bound = open_shape and tuple(sizes.get(dim, dim) if isinstance(dim, str) else dim for dim in open_shape)
+            wanted = TensorType(kind.elem, bound)
             given = ELEM_OF_DTYPE.get(str(form.dtype))
             fits_type = not kind.elem or given is None or given == kind.elem
             if not fits_type and given is not None and {given, kind.elem} <= FLOATS:
                 fits_type = _BITS.get(str(form.dtype), 8) > _BITS.get(kind.dtype, 8)
-            shape = wanted.shape
-            fits_shape = shape is None or (
-                len(form.shape) == len(shape)
-                and all(not isinstance(dim, int) or dim == size for dim, size in zip(shape, form.shape, strict=True))
-            )
-            if not (fits_type and fits_shape):
+            if not (fits_type and wanted.fits(form.shape)):
                 which = f"in sample {number} " if len(self._samples) > 1 else ""
                 given_text = f"{form.dtype}[{','.join(map(str, form.shape))}]"
                 return f"{which}it is {given_text}, and the model computes {wanted}"
         return None
-
-    def _symbols(self, index: ModelIndex, sample: Feed) -> Mapping[str, int]:
-        """The sizes of open dimensions by their names, from the inputs that a sample holds."""
-        found: dict[str, int] = {}
-        for tensor in index.fed_inputs():
-            name, kind = index.names[tensor], self._types.get(index.names[tensor])
-            if kind is not None and kind.shape is not None and name in sample:
-                shape = form_of(sample, name).shape
-                if len(shape) == len(kind.shape):
-                    pairs = zip(kind.shape, shape, strict=True)
-                    found.update((dim, size) for dim, size in pairs if isinstance(dim, str))
-        return found
-
-
-def _bound(kind: TensorType, sizes: Mapping[str, int]) -> TensorType:
-    """The type with the sizes that are known."""
-    shape = kind.shape
-    known = None if shape is None else tuple(sizes.get(dim, dim) if isinstance(dim, str) else dim for dim in shape)
-    return TensorType(kind.elem, known)

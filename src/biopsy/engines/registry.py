@@ -20,10 +20,10 @@ if TYPE_CHECKING:
 GROUP = "biopsy.engines"
 
 BUILT_IN: dict[str, str] = {
-    "onnxrt": "biopsy.engines.onnxrt.engine:OnnxRuntime",
-    "reference": "biopsy.engines.reference.engine:Reference",
-    "openvino": "biopsy.engines.openvino.engine:OpenVino",
-    "trt": "biopsy.engines.trt.engine:TensorRt",
+    "onnxrt": "biopsy.engines.onnxrt:OnnxRuntime",
+    "reference": "biopsy.engines.reference:Reference",
+    "openvino": "biopsy.engines.openvino:OpenVino",
+    "trt": "biopsy.engines.trt:TensorRt",
     "recorded": "biopsy.engines.recorded:GoldenValues",
     "fake": "biopsy.engines.fake:Fake",
 }
@@ -110,7 +110,7 @@ def class_of(spec: EngineSpec) -> type[Engine]:
     if not engine_class.distributions:
         raise errors.UsageError(
             f"engine {spec.name!r} cannot be run from another release: {asked[0]} is none of its options",
-            next_steps=[f"engines that can: {', '.join(name for name in names() if _has_releases(name))}"],
+            next_steps=[f"engines that can: {', '.join(filter(_distributions, names()))}"],
         )
     from biopsy.engines.other_release.classes import class_from, release_of
 
@@ -126,8 +126,7 @@ def created_plain(engine_class: type[Engine]) -> Engine:
 
 def engines_of_distribution(distribution: str) -> list[str]:
     """Names of the engines that can be run from releases of a distribution, as package indexes call it."""
-    found = [name for name in names() if _has_releases(name)]
-    return [name for name in found if distribution in find_class(name).distributions]
+    return [name for name in names() if distribution in _distributions(name)]
 
 
 def release_settings(
@@ -165,18 +164,17 @@ def without_release(spec: EngineSpec) -> EngineSpec:
     return EngineSpec(spec.name, {key: value for key, value in spec.settings.items() if key not in asked})
 
 
-def _has_releases(name: str) -> bool:
+def _distributions(name: str) -> tuple[str, ...]:
     try:
-        return bool(find_class(name).distributions)
+        return find_class(name).distributions
     except errors.EngineMissing:
-        return False
+        return ()
 
 
 def find_class(name: str) -> type[Engine]:
     """The class of an engine. Raises UnknownEngine if there is none, EngineMissing if it cannot be loaded."""
     if name in BUILT_IN:
-        reference = BUILT_IN[name]
-        module, _, attribute = reference.partition(":")
+        module, _, attribute = BUILT_IN[name].partition(":")
         engine_class: type[Engine] = getattr(importlib.import_module(module), attribute)
         return engine_class
     for entry_point in _plug_ins():
@@ -195,8 +193,7 @@ def _unknown(name: str) -> errors.UnknownEngine:
 
 def names() -> list[str]:
     """Names of all engines that can be asked for here, whether or not their packages are installed."""
-    found = [*BUILT_IN, *(entry_point.name for entry_point in _plug_ins())]
-    return list(dict.fromkeys(found))
+    return list(dict.fromkeys([*BUILT_IN, *(entry_point.name for entry_point in _plug_ins())]))
 
 
 def installed(only: str | None = None) -> list[Installed]:
@@ -204,25 +201,21 @@ def installed(only: str | None = None) -> list[Installed]:
 
     Raises UnknownEngine if there is no engine ``only``.
     """
-    if only is not None:
-        if only not in names():
-            raise _unknown(only)
-        return [_describe(only)]
-    return [_describe(name) for name in names()]
-
-
-def _describe(name: str) -> Installed:
-    try:
-        found = find_class(name)
-    except errors.EngineMissing as error:
-        return Installed(name=name, problem=error.message)
-    about = Installed(name=name, summary=found.summary, package=found.package, engine=found)
-    try:
-        return replace(about, version=found.version(), devices=tuple(found.devices()))
-    except errors.EngineMissing as error:
-        return replace(about, problem=error.message)
-    except Exception as error:  # whatever a package does wrong while it is imported
-        return replace(about, problem=f"{type(error).__name__}: {error}")
+    if only is not None and only not in names():
+        raise _unknown(only)
+    described = []
+    for name in names() if only is None else [only]:
+        about = Installed(name=name)
+        try:
+            found = find_class(name)
+            about = replace(about, summary=found.summary, package=found.package, engine=found)
+            about = replace(about, version=found.version(), devices=tuple(found.devices()))
+        except errors.EngineMissing as error:
+            about = replace(about, problem=error.message)
+        except Exception as error:  # whatever a package does wrong while it is imported
+            about = replace(about, problem=f"{type(error).__name__}: {error}")
+        described.append(about)
+    return described
 
 
 def _plug_ins() -> list[EntryPoint]:
@@ -232,7 +225,6 @@ def _plug_ins() -> list[EntryPoint]:
 
 
 def _load_plug_in(entry_point: EntryPoint) -> type[Engine]:
-    fault = None
     try:
         loaded: Any = entry_point.load()
     except (Exception, SystemExit) as error:  # a plug-in may do anything
@@ -241,21 +233,18 @@ def _load_plug_in(entry_point: EntryPoint) -> type[Engine]:
         raise _broken(entry_point, "it is no subclass of Engine")
     named = ("name", "summary", "package")
     missing = [*sorted(loaded.__abstractmethods__), *(name for name in named if not hasattr(loaded, name))]
-    declared: Any = loaded.options_declared
     if missing:
-        fault = f"it lacks {', '.join(missing)}"
-    elif not isinstance(declared, tuple | list) or not all(isinstance(option, Option) for option in declared):
-        fault = "options_declared is no tuple of Option"
-    else:
-        stems = [option.stem for option in declared]
-        twice = sorted({stem for stem in stems if stems.count(stem) > 1})
-        if twice:
-            fault = f"it declares the option {', '.join(twice)} twice"
-        able: Any = loaded.capabilities
-        if not twice and not isinstance(able, Capabilities):
-            fault = "capabilities is no Capabilities"
-    if fault is not None:
-        raise _broken(entry_point, fault)
+        raise _broken(entry_point, f"it lacks {', '.join(missing)}")
+    declared: Any = loaded.options_declared
+    able: Any = loaded.capabilities
+    if not isinstance(declared, tuple | list) or not all(isinstance(option, Option) for option in declared):
+        raise _broken(entry_point, "options_declared is no tuple of Option")
+    stems = [option.stem for option in declared]
+    twice = sorted({stem for stem in stems if stems.count(stem) > 1})
+    if twice:
+        raise _broken(entry_point, f"it declares the option {', '.join(twice)} twice")
+    if not isinstance(able, Capabilities):
+        raise _broken(entry_point, "capabilities is no Capabilities")
     return loaded
 
 
@@ -267,7 +256,14 @@ def _broken(entry_point: EntryPoint, fault: str) -> errors.EngineMissing:
 def _parse_settings(spec: EngineSpec, declared: Sequence[Option]) -> dict[str, Any]:
     values: dict[str, Any] = {option.stem: {} if option.is_family else option.default for option in declared}
     for key, text in spec.settings.items():
-        option = _find_option(spec, key, declared)
+        takes = (each for each in declared if key == each.name or (each.is_family and key.startswith(f"{each.stem}.")))
+        option = next(takes, None)
+        if option is None:
+            known = [each.name for each in declared]
+            raise errors.UsageError(
+                f"engine {spec.name!r} has no option {key!r}; its options: {', '.join(known) or 'none'}",
+                next_steps=[*did_you_mean(key, known), f"biopsy doctor {spec.name}    explains them"],
+            )
         try:
             value = option.value_of(text)
         except ValueError as error:
@@ -280,17 +276,6 @@ def _parse_settings(spec: EngineSpec, declared: Sequence[Option]) -> dict[str, A
         else:
             values[key] = value
     return values
-
-
-def _find_option(spec: EngineSpec, key: str, declared: Sequence[Option]) -> Option:
-    for option in declared:
-        if key == option.name or (option.is_family and key.startswith(f"{option.stem}.")):
-            return option
-    known = [option.name for option in declared]
-    raise errors.UsageError(
-        f"engine {spec.name!r} has no option {key!r}; its options: {', '.join(known) or 'none'}",
-        next_steps=[*did_you_mean(key, known), f"biopsy doctor {spec.name}    explains them"],
-    )
 
 
 # What a person calls an engine, in a sentence.

@@ -33,30 +33,22 @@ OF_SESSIONS: Mapping[str, tuple[str, str]] = {
 _Method = Callable[..., Any]
 
 
-def record_calls_of_engine(engine_class: type) -> None:
-    """Have calls of the methods that a class of engines defines recorded."""
-    for name, (stage, description) in OF_ENGINES.items():
-        found = engine_class.__dict__.get(name)
-        if isinstance(found, classmethod):
-            setattr(engine_class, name, classmethod(_recorded(found.__func__, stage, description, _name_of_class)))
-        elif callable(found):
-            wrapped = _recorded(found, stage, description, _label_of_engine)
-            setattr(engine_class, name, _signing(wrapped) if name in {"build", "load"} else wrapped)
+def record_calls(kind: type, methods: Mapping[str, tuple[str, str]]) -> None:
+    """Have calls of the methods that a class of engines or sessions defines recorded, and held to their contract."""
+    around = {"build": _signing, "load": _signing, "run": _held_to_contract}
+    for name, (stage, description) in methods.items():
+        found: Any = kind.__dict__.get(name)
+        is_of_class = isinstance(found, classmethod)
+        if is_of_class or callable(found):
+            method = _recorded(found.__func__ if is_of_class else found, stage, description)
+            method = around[name](method) if name in around else method
+            setattr(kind, name, classmethod(method) if is_of_class else method)
 
 
-def record_calls_of_session(session_class: type) -> None:
-    """Have calls of the methods that a class of sessions defines recorded."""
-    for name, (stage, description) in OF_SESSIONS.items():
-        found = session_class.__dict__.get(name)
-        if callable(found):
-            method = _recorded(found, stage, description, _label_of_session)
-            setattr(session_class, name, _held_to_contract(method) if name == "run" else method)
-
-
-def _recorded(method: _Method, stage: str, description: str, name_of: Callable[[Any], str]) -> _Method:
+def _recorded(method: _Method, stage: str, description: str) -> _Method:
     @wraps(method)
     def recorded(self: Any, *args: Any, **kwargs: Any) -> Any:
-        with EngineCall(name_of(self), stage, description):
+        with EngineCall(_label_of(self), stage, description):
             return method(self, *args, **kwargs)
 
     return recorded
@@ -69,8 +61,8 @@ def _signing(method: _Method) -> _Method:
     def signed(self: Any, *args: Any, **kwargs: Any) -> Any:
         session = method(self, *args, **kwargs)
         model = next((one for one in (*args, *kwargs.values()) if hasattr(one, "data")), None)
-        require_session(session, _label_of_engine(self), model, self.capabilities)
-        session.made_by = _label_of_engine(self)
+        require_session(session, _label_of(self), model, self.capabilities)
+        session.made_by = _label_of(self)
         return session
 
     return signed
@@ -79,21 +71,16 @@ def _signing(method: _Method) -> _Method:
 def _held_to_contract(method: _Method) -> _Method:
     @wraps(method)
     def run(self: Any, feed: Any) -> Any:
-        return run_by_contract(self, _label_of_session(self), lambda fed: method(self, fed), feed)
+        return run_by_contract(self, _label_of(self), lambda fed: method(self, fed), feed)
 
     return run
 
 
-def _name_of_class(engine_class: Any) -> str:
-    return str(getattr(engine_class, "name", engine_class.__name__))
-
-
-def _label_of_engine(engine: Any) -> str:
-    return str(getattr(engine, "label", "") or _name_of_class(type(engine)))
-
-
-def _label_of_session(session: Any) -> str:
-    return str(session.made_by or type(session).__name__)
+def _label_of(called: Any) -> str:
+    """What a person calls an engine, or the one that has made a session; of a class, and in need, its name."""
+    kind = called if isinstance(called, type) else type(called)
+    own = getattr(called, "made_by", "") or getattr(called, "label", "") or getattr(kind, "name", "")
+    return own if isinstance(own, str) and own else kind.__name__
 
 
 # What ``Session.run`` may do with its inputs and must give, held where every call of it is made (see above).
@@ -112,7 +99,13 @@ def run_by_contract(session: Any, label: str, run: Callable[[Feed], Any], feed: 
     Raises EngineFailure with kind "missing output" if one is not there, BiopsyError for what breaks the contract in
     another way, and what ``run`` raises.
     """
-    fed = {name: _read_only(value) for name, value in feed.items()}
+    import numpy as np
+
+    fed = dict(feed)
+    for name, value in feed.items():
+        if isinstance(value, np.ndarray) and value.flags.writeable:
+            fed[name] = value.view()
+            fed[name].flags.writeable = False
     before = {} if is_ours(type(session)) else _checksums(feed)
     try:
         given = run(fed)
@@ -125,19 +118,19 @@ def run_by_contract(session: Any, label: str, run: Callable[[Feed], Any], feed: 
         writes = isinstance(error, ValueError) and "read-only" in str(error)
         why = ["its inputs are read-only: an engine that changes them must copy them first"] if writes else []
         raise errors.BiopsyError(text, details=why, next_steps=_steps(label)) from error
-    if before:
-        now = _checksums(feed)
-        written = [name for name, checksum in before.items() if now[name] != checksum]
-        if written:
-            raise _broken(label, f"writes into its input {some_of(map(repr, written))}, past NumPy's protection")
+    now = _checksums(feed) if before else {}
+    written = [name for name, checksum in before.items() if now[name] != checksum]
+    if written:
+        raise _broken(label, f"writes into its input {some_of(map(repr, written))}, past NumPy's protection")
     if not isinstance(given, Mapping):
         raise _broken(label, f"gives {_kind(given)} and no dictionary of outputs")
     place = _places(session, label, given)
     arrays = {name: _array(label, name, given[name]) for name in sorted(given, key=place.__getitem__)}
-    if not session.gives_new_arrays:
-        return {name: _copy(array) for name, array in arrays.items()}
-    begins = {_address(value) for value in fed.values() if hasattr(value, "__array_interface__")}
-    return {name: _copy(array) if _is_input(array, fed, begins) else array for name, array in arrays.items()}
+    inputs = {_address(value): value for value in fed.values() if hasattr(value, "__array_interface__")}
+    return {
+        name: np.array(array, order="K") if not session.gives_new_arrays or _is_input(array, inputs) else array
+        for name, array in arrays.items()
+    }
 
 
 def require_session(made: Any, label: str, model: Any, able: Any) -> None:
@@ -159,16 +152,6 @@ def require_session(made: Any, label: str, model: Any, able: Any) -> None:
 def is_ours(made: type) -> bool:
     """Whether a class is of biopsy itself, and of no plug-in."""
     return made.__module__.partition(".")[0] == "biopsy"
-
-
-def _read_only(value: Any) -> Any:
-    import numpy as np
-
-    if not isinstance(value, np.ndarray) or not value.flags.writeable:
-        return value
-    view = value.view()
-    view.flags.writeable = False
-    return view
 
 
 def _checksums(feed: Feed) -> dict[str, int]:
@@ -218,27 +201,21 @@ def _array(label: str, name: str, value: Any) -> Array:
     return text(array)
 
 
-def _is_input(array: Array, fed: Feed, begins: set[int]) -> bool:
-    """Whether an output is an input as it was fed, whose values its owner may change. ``begins``: addresses of those.
+def _is_input(array: Array, inputs: Mapping[int, Array]) -> bool:
+    """Whether an output is an input as it was fed, whose values its owner may change; ``inputs`` by their addresses.
 
     Such a view is read-only, but for one that native code has made anew from where the input begins.
     """
     import numpy as np
 
     if array.flags.writeable:
-        return _address(array) in begins
-    return any(np.may_share_memory(array, value) for value in fed.values())
+        return _address(array) in inputs
+    return any(np.may_share_memory(array, value) for value in inputs.values())
 
 
 def _address(array: Array) -> int:
     address: int = array.__array_interface__["data"][0]
     return address
-
-
-def _copy(array: Array) -> Array:
-    import numpy as np
-
-    return np.array(array, order="K")
 
 
 def _kind(value: Any) -> str:

@@ -16,8 +16,7 @@ from biopsy.model.index import ModelIndex
 from biopsy.model.known_names import listed, may_lack_names, require_known
 from biopsy.model.tensor_type import BOOL, DTYPE_OF_ELEM, FLOATS, STRING, TensorType, ValueType
 from biopsy.tensors.generate import Range, closed_shapes, defaulted_shapes, generate_feeds
-from biopsy.tensors.json_tensors import ChosenTensors
-from biopsy.tensors.results import Array, Feed, Iteration, RunnerResult, TensorForm, form_of
+from biopsy.tensors.results import Array, ChosenTensors, Feed, Iteration, RunnerResult, TensorForm, form_of
 from biopsy.tensors.types import (
     completed,
     drawn,
@@ -97,11 +96,8 @@ def checked_feed(feed: Feed, inputs: Mapping[str, ValueType | None], iteration: 
 
 
 def _fitting(name: str, value: Array, wanted: TensorType) -> Array:
-    array, shape = np.asarray(value), wanted.shape
-    if shape is not None and (
-        len(array.shape) != len(shape)
-        or any(isinstance(dim, int) and size != dim for size, dim in zip(array.shape, shape, strict=True))
-    ):
+    array = np.asarray(value)
+    if not wanted.fits(array.shape):
         raise errors.CannotCompare(
             f"input {name!r} is {wanted} in the model, but the value given has shape {list(array.shape)}"
         )
@@ -354,7 +350,11 @@ def wider_sample(index: ModelIndex, wanted: Mapping[str, ValueType | None], draw
     """
     if drawn.given is not None or drawn.val_range or not wanted:
         return None
-    ranges = {name: _WIDE for name, kind in wanted.items() if isinstance(kind, TensorType) and _may_widen(index, name)}
+    ranges = {}
+    for name, kind in wanted.items():
+        readers = {index.nodes[node].op_type for node in index.consumers.get(index.ids[name], ())}
+        if isinstance(kind, TensorType) and (kind.elem in FLOATS or (kind.elem != BOOL and readers <= _ARITHMETIC)):
+            ranges[name] = _WIDE
     if not ranges:
         return None
     other = replace(drawn, val_range=ranges, seed=drawn.seed + _OTHER_SEED, iterations=1)
@@ -362,11 +362,3 @@ def wider_sample(index: ModelIndex, wanted: Mapping[str, ValueType | None], draw
         return feeds_for(wanted, other).feeds[0]
     except errors.BiopsyError:
         return None
-
-
-def _may_widen(index: ModelIndex, name: str) -> bool:
-    kind = index.tensor_type(index.ids[name])
-    if kind is None or kind.elem == BOOL:
-        return False
-    readers = {index.nodes[node].op_type for node in index.consumers.get(index.ids[name], ())}
-    return kind.elem in FLOATS or readers <= _ARITHMETIC

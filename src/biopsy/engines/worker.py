@@ -19,8 +19,7 @@ from biopsy.engines.registry import create, find_class, parse_spec
 from biopsy.model.external import files_referred_to
 from biopsy.model.extract import mark_outputs
 from biopsy.model.load import read_bytes
-from biopsy.processes.server import Server, ServerEndedError
-from biopsy.processes.serving import Note, Request, Serving
+from biopsy.processes.server import Note, Request, Server, ServerEndedError, Serving
 from biopsy.processes.watch import Limits, engine_death
 from biopsy.processes.writing import write_whole
 from biopsy.tensors.results import Array, Feed, release
@@ -73,19 +72,15 @@ class Worker:
         EngineFailure also if it died by a signal, which is then the ``kind``, or took too long (``kind`` "Timeout").
         TooMuchMemory if it was ended at its limit of memory.
         """
-        output = self._new_path(".safetensors")
-        try:
-            with self._request(model) as request:
-                marked = None if outputs is None else list(outputs)
-                files = {"feeds": str(feeds), "output": str(output)}
-                self._settle_memory(model, feeds)
-                answer = self._ask({**request, **files, "wants": "outputs", "outputs": marked})
-            self.remarks = tuple(answer["remarks"])
-            from biopsy.tensors.files import read_results
+        from biopsy.tensors.files import read_results
 
+        with self._transient(".safetensors") as output, self._request(model) as request:
+            marked = None if outputs is None else list(outputs)
+            files = {"feeds": str(feeds), "output": str(output)}
+            self._settle_memory(model, feeds)
+            answer = self._ask({**request, **files, "wants": "outputs", "outputs": marked})
+            self.remarks = tuple(answer["remarks"])
             return [dict(iteration.outputs) for iteration in read_results(output)[0].iterations]
-        finally:
-            _remove(output)
 
     def build(self, model: ModelInput) -> None:
         """Build a model and do no more. Raises what the engine raises, as ``run`` does."""
@@ -105,8 +100,15 @@ class Worker:
             given = self._ask({**request, "wants": "tensors"})["tensors"]
         return None if given is None else GivenTensors(given["sizes"], given["refused"])
 
-    def _new_path(self, ending: str) -> Path:
-        return self._scratch / f"{id(self):x}-{next(self._numbers)}{ending}"
+    @contextlib.contextmanager
+    def _transient(self, ending: str) -> Iterator[Path]:
+        """The path of a file that is removed at the end."""
+        path = self._scratch / f"{id(self):x}-{next(self._numbers)}{ending}"
+        try:
+            yield path
+        finally:
+            with contextlib.suppress(OSError):
+                path.unlink(missing_ok=True)
 
     def limit(self, seconds: float | None) -> None:
         """Let every run from now on take so long; None for as long as it takes."""
@@ -133,14 +135,12 @@ class Worker:
     @contextlib.contextmanager
     def _request(self, model: ModelInput) -> Iterator[dict[str, Any]]:
         """What a request says of a model; one without a path has a file while it is asked about."""
-        path = model.path or self._new_path(".onnx")
-        try:
-            if model.path is None:
-                write_whole(path, [model.data])
+        if model.path is not None:
+            yield {"model": str(model.path), "folder": str(model.folder)}
+            return
+        with self._transient(".onnx") as path:
+            write_whole(path, [model.data])
             yield {"model": str(path), "folder": str(model.folder)}
-        finally:
-            if model.path is None:
-                _remove(path)
 
     def close(self) -> None:
         """End the process."""
@@ -156,11 +156,6 @@ class Worker:
                 message = f"{self.engine} was ended at {size_text(memory)} of memory: that is its limit"
                 raise errors.TooMuchMemory(message) from error
             raise engine_death(self.engine, cast("errors.Stage | None", error.note), error.ended) from error
-
-
-def _remove(path: Path) -> None:
-    with contextlib.suppress(OSError):
-        path.unlink(missing_ok=True)
 
 
 # The child's side

@@ -6,10 +6,17 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from biopsy.checks.repetition import RunTally, interval
+from biopsy import errors
+from biopsy.checks.judge import RunTally, interval
+from biopsy.comparison.describe import noise_tree, not_finite_tree, run_tree
+from biopsy.comparison.metrics import NotFinite
+from biopsy.comparison.noise import NoiseReport
+from biopsy.comparison.runs import RunComparison
+from biopsy.engines.base import Engine
 from biopsy.engines.registry import parse_spec
 from biopsy.findings.bundle.engine_script import calls_of
 from biopsy.findings.model import MeasuredErrors, map_tree
@@ -63,27 +70,25 @@ def layers_sections(
 
 
 def _layers_verdict(findings: LayerFindings) -> Verdict:
-    rest = [] if findings.complete else ["layers that were not measured before it was interrupted"]
-    if findings.unmeasured:
-        rest.append(f"{count(len(findings.unmeasured), 'layer')} that no golden value judges")
-    if findings.misfits:
-        rest.append(f"{count(len(findings.misfits), 'golden value')} not of the type or shape that the model computes")
-    if findings.suspects:
-        named = "; ".join(
-            f"{suspect.name} ({suspect.origins.places[0]})" if suspect.origins.places else suspect.name
-            for suspect in findings.suspects[:_MOST_NAMED]
-        )
+    unmeasured, misfits, suspects = len(findings.unmeasured), len(findings.misfits), findings.suspects
+    unfit = f"{count(misfits, 'golden value')} not of the type or shape that the model computes"
+    open_ones = {
+        "layers that were not measured before it was interrupted": not findings.complete,
+        f"{count(unmeasured, 'layer')} that no golden value judges": unmeasured,
+        unfit: misfits,
+    }
+    kind, text = "unknown", "Tensors are out of tolerance, and no isolated layer makes them so."
+    if suspects:
+        places = [f" ({suspect.origins.places[0]})" if suspect.origins.places else "" for suspect in suspects]
+        named = [f"{suspect.name}{place}" for suspect, place in zip(suspects, places, strict=True)]
         masked = " The outputs are right all the same: what follows hides the error." if findings.is_masked else ""
-        text = f"{count(len(findings.suspects), 'layer or group', 'layers or groups')} make errors: {named}.{masked}"
-        return Verdict(kind="wrong-layers", text=text, not_tried=rest)
-    if findings.failure is not None:
-        return Verdict(kind="fails", text=f"the engine {findings.failure.text}", not_tried=rest)
-    if findings.nothing_wrong:
-        return Verdict(
-            kind="passes" if findings.passed else "unknown", text="No tensor is out of tolerance.", not_tried=rest
-        )
-    text = "Tensors are out of tolerance, and no isolated layer makes them so."
-    return Verdict(kind="unknown", text=text, not_tried=rest)
+        makers = count(len(suspects), "layer or group", "layers or groups")
+        kind, text = "wrong-layers", f"{makers} make errors: {'; '.join(named[:_MOST_NAMED])}.{masked}"
+    elif findings.failure is not None:
+        kind, text = "fails", f"the engine {findings.failure.text}"
+    elif findings.nothing_wrong:
+        kind, text = "passes" if findings.passed else "unknown", "No tensor is out of tolerance."
+    return Verdict(kind=kind, text=text, not_tried=[text for text, holds in open_ones.items() if holds])
 
 
 # The sections of a search for the setting that switches a failure off.
@@ -152,9 +157,7 @@ def difference_tree(difference: Difference) -> Tree:
         "more_builds": difference.more,
         "groups": [
             {
-                "choices": [
-                    {"where": choice.where, "kind": choice.kind, "value": choice.value} for choice in group.choices
-                ],
+                "choices": [choice._asdict() for choice in group.choices],
                 "bad": group.table.bad,
                 "good": group.table.good,
                 "chance": group.chance,
@@ -246,3 +249,46 @@ def workarounds_verdict(search: Workarounds, lines: Mapping[int, str]) -> Verdic
         doubt = f"what is right is what {search.trust.reference} gives; nothing else confirms it"
     text = f"The model is right with: {search.best[0].text}."
     return Verdict(kind="fails", text=text, certainty=doubt, workarounds=shown)
+
+
+# The sections of ``biopsy run``: engines, comparisons, what noise says, NaN and infinity.
+
+
+@dataclass(frozen=True, kw_only=True)
+class EngineRun:
+    """What became of one engine: seconds of each iteration, None where not measured, or how it failed."""
+
+    engine: Engine
+    seconds: Sequence[float | None] = ()
+    remarks: Sequence[str] = ()
+    failure: errors.EngineFailure | None = None
+
+    @property
+    def version(self) -> str | None:
+        """The version of its package; None of one that has crashed: to ask it could crash this process too."""
+        return None if isinstance(self.failure, errors.EngineCrash) else self.engine.version()
+
+
+def run_section(
+    engines: Sequence[EngineRun],
+    compared: Sequence[RunComparison] = (),
+    noise: Sequence[NoiseReport] = (),
+    not_finite: Sequence[tuple[str, NotFinite]] = (),
+) -> Tree:
+    """The key ``run``; ``not_finite`` are found with the label of their engine."""
+    return {
+        "engines": [
+            {
+                "label": run.engine.label,
+                "name": run.engine.name,
+                "version": run.version,
+                "seconds": list(run.seconds),
+                "remarks": list(run.remarks),
+                "failure": run.failure and {key: getattr(run.failure, key) for key in ("stage", "kind", "message")},
+            }
+            for run in engines
+        ],
+        "comparisons": [run_tree(each) for each in compared],
+        "noise": [noise_tree(each) for each in noise],
+        "not_finite": [not_finite_tree(engine, odd) for engine, odd in not_finite],
+    }

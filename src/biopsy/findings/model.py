@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -103,7 +104,7 @@ def map_tree(index: ModelIndex, piece: Iterable[int] = (), measured: MeasuredErr
         return None
     places: dict[str, int] = {}
     op = [places.setdefault(shortened(node.op_type, _LONGEST_NAME), len(places)) for node in index.nodes]
-    ratios = measured or MeasuredErrors()
+    ratios = vars(measured or MeasuredErrors())
     return {
         "ops": list(places),
         "op": op,
@@ -113,8 +114,7 @@ def map_tree(index: ModelIndex, piece: Iterable[int] = (), measured: MeasuredErr
             for node in index.nodes
         ],
         "piece": sorted(piece),
-        "introduced": {str(node): ratio for node, ratio in ratios.introduced.items()},
-        "propagated": {str(node): ratio for node, ratio in ratios.propagated.items()},
+        **{kind: {str(node): ratio for node, ratio in of_kind.items()} for kind, of_kind in ratios.items()},
     }
 
 
@@ -148,14 +148,11 @@ def graph_tree(
     there. ``tensor_errors`` are errors by the name of the tensor. ``sources`` are those of the nodes, if they are known
     already.
     """
-    shown = index.nodes[:GRAPH_MOST_NODES]
     numbers = numbers_in(index, original, kept) if original is not None else [None] * len(index.nodes)
+    nodes = list(zip(index.nodes, numbers, sources or sources_of(index, original), strict=False))[:GRAPH_MOST_NODES]
     return {
-        "nodes": [
-            _node(index, node, number, source)
-            for node, number, source in zip(shown, numbers, sources or sources_of(index, original), strict=False)
-        ],
-        "more_nodes": len(index.nodes) - len(shown),
+        "nodes": [_node(index, *each) for each in nodes],
+        "more_nodes": len(index.nodes) - len(nodes),
         "inputs": values(index, index.fed_inputs()),
         "outputs": values(index, index.outputs),
         "tensors": dict(_tensors(index, tensor_errors or {})),
@@ -214,29 +211,17 @@ def _tensors(index: ModelIndex, tensor_errors: Mapping[str, Any]) -> Iterator[tu
     infos = infer_value_infos(without_weights(index)) if len(index.nodes) <= GRAPH_MOST_NODES else {}
     fed, given = frozenset(index.fed_inputs()), frozenset(index.outputs)
     for tensor in dict.fromkeys([*used, *index.outputs[:GRAPH_MOST_NODES]]):
-        name, declared = index.names[tensor], index.value_type(tensor)
+        name, known = index.names[tensor], index.value_type(tensor)
         inferred = parts.value_type(infos[name]) if name in infos else None
+        if known is None:
+            known = inferred
+        elif isinstance(known, TensorType) and isinstance(inferred, TensorType) and not known.is_static:
+            known = inferred if inferred.is_static or known.shape is None else known  # the type that says more
         kind = "weight" if tensor in index.weights else "input" if tensor in fed else "inner"
-        if kind == "inner" and tensor in given:
-            kind = "output"
-        value = value_tree(name, _better(declared, inferred))
-        yield (
-            name,
-            {
-                "kind": kind,
-                "dtype": value["dtype"],
-                "shape": value["shape"],
-                "values": _summary(index, tensor),
-                "error": tensor_errors.get(name),
-            },
-        )
-
-
-def _better(declared: ValueType | None, inferred: ValueType | None) -> ValueType | None:
-    """The type that says more."""
-    if isinstance(declared, TensorType) and isinstance(inferred, TensorType) and not declared.is_static:
-        return inferred if inferred.is_static or declared.shape is None else declared
-    return declared or inferred
+        kind = "output" if kind == "inner" and tensor in given else kind
+        value = value_tree(name, known)
+        del value["name"]
+        yield name, {"kind": kind, **value, "values": _summary(index, tensor), "error": tensor_errors.get(name)}
 
 
 def _summary(index: ModelIndex, tensor: int) -> str | None:
@@ -244,9 +229,7 @@ def _summary(index: ModelIndex, tensor: int) -> str | None:
     weight = index.weights.get(tensor)
     if weight is None or weight.sparse:
         return None
-    if elements(dim for dim in weight.kind.shape or () if isinstance(dim, int)) > _MOST_SUMMARISED:
-        return None
-    try:
-        return values_text(index.buffer, weight, index.folder) or None
-    except (errors.ModelError, ValueError, IndexError):
-        return None
+    size = elements(dim for dim in weight.kind.shape or () if isinstance(dim, int))
+    with contextlib.suppress(errors.ModelError, ValueError, IndexError):
+        return values_text(index.buffer, weight, index.folder) or None if size <= _MOST_SUMMARISED else None
+    return None

@@ -39,27 +39,25 @@ def reduction_sections(
     reduction: Reduction, index: ModelIndex, history: SearchHistory, mode: str, folder: Path
 ) -> dict[str, Any]:
     """The sections of a finished reduction of a model; paths are written as seen from ``folder``."""
-    piece, numbers = None, list(reduction.kept)
+    piece, numbers, before = None, list(reduction.kept), reduction.judged_before
     if reduction.output.is_file():  # it may have gone into a pipe or a device
         with contextlib.suppress(errors.BiopsyError):
             piece = index_file(reduction.output)
             numbers = [number for number in numbers_in(piece, index, reduction.kept) if number is not None]
     size = f"{len(reduction.nodes)} of {count(reduction.nodes_before, 'node')}"
-    left = f"The smallest part that still fails in the same way has {size}: {reduction.signature}."
-    ended = f" The search was stopped by {reduction.stopped}: smaller results may exist." if reduction.stopped else ""
-    before = reduction.judged_before
+    text = f"The smallest part that still fails in the same way has {size}: {reduction.signature}."
+    text += f" The search was stopped by {reduction.stopped}: smaller results may exist." if reduction.stopped else ""
     doubt = "not sure: the original and the result have the same status, but print different things at the end"
+    others = list(reduction.other_failures.items())[:_MOST_OTHERS]
     return {
-        "verdict": Verdict(
-            kind="reduced", text=left + ended, certainty=doubt if reduction.last_words is not None else None
-        ),
+        "verdict": Verdict(kind="reduced", text=text, certainty=doubt if reduction.last_words is not None else None),
         "failure": None if before is None else failure_tree(before, reduction.error_before),
         "piece": None if piece is None else _piece_tree(reduction, piece, index, folder),
         "whole": map_tree(index, numbers),
         "search": search_tree(reduction, history, mode),
         "other_failures": [
             {"reason": reason, "times": times, "model": relative(reduction.other_models.get(reason), folder)}
-            for reason, times in list(reduction.other_failures.items())[:_MOST_OTHERS]
+            for reason, times in others
         ],
     }
 

@@ -1,15 +1,21 @@
-"""What reports are made of: plain values bounded in size, and the versions of everything that ran."""
+"""What every report begins with: the command, how it ended, when and on what; and the bounds of its values.
+The schema: docs/reference/report.md.
+"""
 
 from __future__ import annotations
 
 import contextlib
+import json
 import platform
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from datetime import UTC, datetime
 from importlib import metadata
 from typing import Any, TypeAlias
 
 from biopsy import errors
 from biopsy.engines.registry import class_of, parse_spec
+from biopsy.findings.page.reading import VERSION
+from biopsy.records import plain
 from biopsy.session.conditions import hardware
 from biopsy.text import shortened
 
@@ -35,6 +41,32 @@ def bounded(tree: Any, key: str = "") -> Any:
     if key in _LINES:
         return tree if len(tree) <= _LONGEST_LINE else None
     return shortened(tree, LONGEST_TEXT)
+
+
+def report_tree(
+    command: str, line: str, *, status: int, began: float, seconds: float, sections: Mapping[str, Any]
+) -> Tree:
+    """The whole report of a command and how it ended: sections that are None are left out, long texts are shortened.
+
+    ``command`` are its words, such as "debug reduce"; ``line`` repeats it; ``status`` is its exit status. ``began`` is
+    in seconds since 1970, ``seconds`` is wall time.
+    """
+    head = {
+        "biopsy_report": VERSION,
+        "command": command,
+        "line": line,
+        "status": status,
+        "created": datetime.fromtimestamp(began, UTC).isoformat(timespec="seconds"),
+        "seconds": round(seconds, 3),
+    }
+    known = {key: value for key, value in sections.items() if value is not None}
+    tree: Tree = bounded(plain({**head, **known}))
+    return tree
+
+
+def as_json(tree: Tree) -> bytes:
+    """The report as it stands in a file."""
+    return json.dumps(tree, indent=1, allow_nan=False).encode("ascii") + b"\n"
 
 
 # What a command ran on: packages, engines, the processor and what it can do, the graphics card.
@@ -77,12 +109,10 @@ def machine_tree() -> Tree:
 
 
 def _engine(label: str) -> Tree:
-    name, version, elsewhere = label.partition(":")[0], None, {}
-    try:
+    tree: Tree = {"label": label, "name": label.partition(":")[0], "version": None}
+    with contextlib.suppress(errors.BiopsyError):  # nobody can say
         spec = parse_spec(label)
-        name, engine = spec.name, class_of(spec)
-        version, elsewhere = engine.version(), dict(engine.imports.facts())
-    except errors.BiopsyError:
-        pass  # nobody can say
-    tree: Tree = {"label": label, "name": name, "version": version}
-    return {**tree, "environment": elsewhere} if elsewhere else tree
+        engine = class_of(spec)
+        tree |= {"name": spec.name, "version": engine.version()}
+        tree |= {"environment": elsewhere} if (elsewhere := dict(engine.imports.facts())) else {}
+    return tree

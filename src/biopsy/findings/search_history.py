@@ -31,54 +31,40 @@ class SearchHistory:
 
     def __call__(self, event: events.Event) -> None:
         """Take note of one event."""
-        if isinstance(event, events.Checking):
-            nodes = event.nodes if isinstance(event, events.CheckingCandidate) else None
-            self._announced[event.number] = shortened(event.description, _LONGEST_REASON), nodes
-        elif isinstance(event, events.Checked):
-            self._checked(event)
-        elif isinstance(event, events.Abandoned):
-            self._announced.pop(event.number, None)
-        elif isinstance(event, events.StageDone):
-            before, after = (event.before, event.after) if isinstance(event, events.PassDone) else (None, None)
-            done = {
-                "stage": event.stage,
-                "before": before,
-                "after": after,
-                "checks": event.checks,
-                "seconds": round(event.seconds, 4),
-            }
-            if len(self._passes) < _MOST_PASSES:
-                self._passes.append(done)
-        elif isinstance(event, events.ModelRead):
-            self._facts["nodes"] = event.nodes
-        elif isinstance(event, events.Stopped):
-            self._facts["stopped"] = event.reason
-        elif isinstance(event, events.Resumed):
-            self._facts["remembered"] = event.runs
-        else:
-            self._note_rate(event)
-
-    def _note_rate(self, event: events.Event) -> None:
-        """Keep in how many runs something fails."""
-        if isinstance(event, events.Verified):
-            rate = {"failed": event.failed, "runs": event.runs}
-            self._facts["verified"] = {**rate, "machine": event.machine or None}
-        elif isinstance(event, events.FlakyFailure):
-            rate = {"failed": event.failed, "runs": event.runs}
-            self._facts["flaky"] = {**rate, "needed": event.needed, "confidence": event.confidence}
+        match event:
+            case events.Checking():
+                nodes = event.nodes if isinstance(event, events.CheckingCandidate) else None
+                self._announced[event.number] = shortened(event.description, _LONGEST_REASON), nodes
+            case events.Checked():
+                self._checked(event)
+            case events.Abandoned():
+                self._announced.pop(event.number, None)
+            case events.StageDone() if len(self._passes) < _MOST_PASSES:
+                sizes = {key: getattr(event, key, None) for key in ("before", "after")}
+                seconds = round(event.seconds, 4)
+                self._passes.append({"stage": event.stage, **sizes, "checks": event.checks, "seconds": seconds})
+            case events.ModelRead():
+                self._facts["nodes"] = event.nodes
+            case events.Stopped():
+                self._facts["stopped"] = event.reason
+            case events.Resumed():
+                self._facts["remembered"] = event.runs
+            case events.Verified():
+                rate = {"failed": event.failed, "runs": event.runs}
+                self._facts["verified"] = {**rate, "machine": event.machine or None}
+            case events.FlakyFailure():
+                rate = {"failed": event.failed, "runs": event.runs}
+                self._facts["flaky"] = {**rate, "needed": event.needed, "confidence": event.confidence}
 
     def _checked(self, event: events.Checked) -> None:
         description, nodes = self._announced.pop(event.number, ("", None))
-        left = None
-        if isinstance(event, events.CheckedCandidate):
-            nodes, left = event.nodes, event.left
         self._outcomes[event.outcome] += 1
         check = {
             "number": event.number,
             "stage": event.stage,
             "description": description,
-            "nodes": nodes,
-            "left": left,
+            "nodes": getattr(event, "nodes", nodes),
+            "left": getattr(event, "left", None),
             "outcome": event.outcome,
             "reason": shortened(event.reason, _LONGEST_REASON),
             "at": round(time.monotonic() - self._started, 4),

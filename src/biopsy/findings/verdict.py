@@ -1,8 +1,8 @@
-"""What was found, in words: the kind of an answer, how sure it is, what avoids a failure, and what was not asked."""
+"""What was found, in words, and the notes that a terminal, a page and an issue show of it, each in its own way."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from biopsy import errors
@@ -29,9 +29,27 @@ class Verdict:
 
 def verdict_of_error(error: errors.BiopsyError) -> Verdict:
     """What it means that a command ended with an error."""
+    kept = f" Kept: {error.kept}." if error.kept else ""
     if isinstance(error, errors.OriginalPasses):
         return Verdict(kind="passes", text=error.message)
     if isinstance(error, errors.EngineFailure):
         return Verdict(kind="fails", text=error.message)
-    kept = f" Kept: {error.kept}." if error.kept else ""
     return Verdict(kind="unknown", text=f"{error.message}{kept}")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Note:
+    """A sentence about a verdict under a label such as ``workaround``, with the line to paste that belongs to it."""
+
+    label: str
+    text: str = ""
+    line: str | None = None
+
+
+def notes_of(verdict: Verdict, following: Iterable[tuple[str | None, str | None]] = ()) -> Iterator[Note]:
+    """All notes: ``sure``, ``workaround``, ``open``, and ``next`` of each line that follows, given with its why."""
+    if verdict.certainty:
+        yield Note(label="sure", text=verdict.certainty)
+    yield from (Note(label="workaround", text=each.text, line=each.line) for each in verdict.workarounds)
+    yield from (Note(label="open", text=text) for text in verdict.not_tried)
+    yield from (Note(label="next", text=why or "", line=line) for line, why in following)

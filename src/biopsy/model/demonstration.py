@@ -8,12 +8,11 @@ broadcast along the other axis, and the fused kernel computes something else wit
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
-
-if TYPE_CHECKING:
-    import onnx
+import onnx
+from onnx import TensorProto, helper, numpy_helper
 
 WIDTH = 32
 """Tokens and channels: the matrices are square, or the model would not be valid."""
@@ -41,14 +40,10 @@ class _NodeWriter:
         self._keep("last", np.array([-1], np.int64))
 
     def _keep(self, name: str, value: np.typing.NDArray[np.float32 | np.int64]) -> str:
-        from onnx import numpy_helper
-
         self.weights.append(numpy_helper.from_array(value, name))
         return name
 
     def node(self, scope: str, op_type: str, *inputs: str, **attributes: Any) -> str:
-        from onnx import helper
-
         name = f"{scope}/{op_type}"
         taken = sum(node.name == name or node.name.startswith(f"{name}_") for node in self.nodes)
         name = f"{name}_{taken}" if taken else name
@@ -96,8 +91,6 @@ class _NodeWriter:
 
 def demonstration_model() -> onnx.ModelProto:
     """The model: float32 ``tokens`` [32, 32] to ``logits`` [32, 32]; the same bytes at every call."""
-    from onnx import TensorProto, helper
-
     made = _NodeWriter()
     x = "tokens"
     for number in range(BLOCKS):

@@ -12,21 +12,21 @@ from typing import TypeAlias
 from biopsy import errors
 from biopsy.model import graph_parts
 from biopsy.model.graph_parts import (
+    AttributeParts,
     GraphParts,
     ModelParts,
+    NodeParts,
     Source,
     Span,
     bytes_of,
     describe_weight,
     info_type,
-    read_graph,
     short_name,
     type_text,
     varints,
-    whole_model,
 )
 from biopsy.model.load import START, open_model, refused
-from biopsy.model.parts import DEEPEST_NESTING, Weight, name_of, read_sparse_weight, read_weight, string_in
+from biopsy.model.parts import Weight, name_of, read_sparse_weight, read_weight, string_in
 from biopsy.model.sources import source_of
 from biopsy.model.tensor_type import DTYPE_OF_ELEM, TensorType
 from biopsy.model.wire import BYTES, FileChanged, fields, signed, text, varint_at
@@ -62,11 +62,17 @@ def guarded(lines: Iterator[str], source: Source, path: Path) -> Iterator[str]:
 
 
 def _model_lines(source: Source, path: Path) -> Iterator[str]:
-    parts, graph = whole_model(source)
-    yield identity_line(path, graph, parts)
-    yield from _listed("inputs", graph.inputs, graph)
-    yield from _listed("outputs", graph.outputs, graph)
-    yield contents_line(graph, parts)
+    parts = ModelParts(source)
+    graph = parts.graph
+    yield identity_line(path, parts)
+    defaults = [" (has a default)" if name in graph.weight_names else "" for name in graph.inputs]
+    for title, names, remarks in (("inputs", graph.inputs, defaults), ("outputs", graph.outputs, None)):
+        for place, name in enumerate(names):
+            head = title if place == 0 else ""
+            yield f"{head:<10} {_with_type(name, [graph.types])}{remarks[place] if remarks else ''}"
+        if not names:
+            yield f"{title:<10} none"
+    yield contents_line(parts)
     if source.weights:
         yield from _weight_lines(source, graph, "")
     if source.layers:
@@ -76,39 +82,26 @@ def _model_lines(source: Source, path: Path) -> Iterator[str]:
             yield from ("", *function_lines(source, span))
 
 
-def identity_line(path: Path, graph: GraphParts, parts: ModelParts) -> str:
+def identity_line(path: Path, parts: ModelParts) -> str:
     """What the model is: its file, its name, its versions, who made it."""
     made = f"made by {' '.join(parts.producer)}".rstrip() if parts.producer[0] else ""
     opsets = [
         f"{domain} {version}" if domain else f"opset {version}"
         for domain, version in sorted(parts.opsets, key=lambda entry: bool(entry[0]))
     ]
-    named = f"graph {graph.name!r}" if graph.name else ""
+    named = f"graph {parts.graph.name!r}" if parts.graph.name else ""
     facts = (printable(path.name), named, f"IR version {parts.ir_version}", *opsets, made)
     return "model      " + " · ".join(filter(None, facts))
 
 
-def contents_line(graph: GraphParts, parts: ModelParts) -> str:
+def contents_line(parts: ModelParts) -> str:
     """How much is in the model."""
+    graph = parts.graph
     outside = sum(bytes_of(weight) for weight in graph.weights if weight.external)
-    inside = sum(bytes_of(weight) for weight in graph.weights if not weight.external)
-    return "holds      " + " · ".join(
-        (
-            count(len(graph.nodes), "node"),
-            count(len(graph.weights), "initializer"),
-            count(len(parts.functions), "function"),
-            f"{size_text(inside + outside)} of weights" + (f", {size_text(outside)} in other files" if outside else ""),
-        )
-    )
-
-
-def _listed(title: str, names: Sequence[str], graph: GraphParts) -> Iterator[str]:
-    defaults = {weight.name for weight in graph.weights} if title == "inputs" else set()
-    for place, name in enumerate(names):
-        default = " (has a default)" if name in defaults else ""
-        yield f"{title if place == 0 else '':<10} {_with_type(name, [graph.types])}{default}"
-    if not names:
-        yield f"{title:<10} none"
+    total = sum(map(bytes_of, graph.weights))
+    counts = (count(len(graph.nodes), "node"), count(len(graph.weights), "initializer"))
+    weights = f"{size_text(total)} of weights" + (f", {size_text(outside)} in other files" if outside else "")
+    return "holds      " + " · ".join((*counts, count(len(parts.functions), "function"), weights))
 
 
 def _with_type(name: str, scopes: Sequence[dict[str, str]]) -> str:
@@ -116,62 +109,34 @@ def _with_type(name: str, scopes: Sequence[dict[str, str]]) -> str:
     if not name:
         return "(none)"
     known = next((scope[name] for scope in reversed(scopes) if name in scope), "")
-    shown = short_name(printable(name))
-    return f"{shown} {known}" if known else shown
+    return _joined(short_name(printable(name)), known)
 
 
 def _node_lines(
     source: Source, number: int, span: Span, scopes: list[dict[str, str]], indent: str, depth: int
 ) -> Iterator[str]:
-    buffer = source.buffer
-    inputs: list[str] = []
-    outputs: list[str] = []
-    texts = {3: "", 4: "", 7: "", 8: ""}
-    attributes: list[Span] = []
-    noted = False
-    for part, kind, _, start, end in fields(buffer, *span):
-        if kind != BYTES:
-            continue
-        noted |= part in {3, 6, 9}  # a name, documentation or metadata: an exporter may say there where it comes from
-        if part in {1, 2}:
-            (inputs if part == 1 else outputs).append(text(buffer[start:end]))
-        elif part == 5:
-            attributes.append((start, end))
-        elif part in texts:
-            texts[part] = short_name(source.text(start, end))
-    domain = "" if texts[7] in {"", "ai.onnx"} else f"{texts[7]}::"
-    overload = f":{texts[8]}" if texts[8] else ""
-    yield f"{indent}Node {number:<4} | {texts[3]} [Op: {domain}{texts[4]}{overload}]"
-    yield f"{indent}    {', '.join(_with_type(name, scopes) for name in inputs) or '(no inputs)'}"
-    yield f"{indent}     -> {', '.join(_with_type(name, scopes) for name in outputs)}"
-    for attribute in attributes:
-        yield from _attribute_lines(source, attribute, scopes, indent + "    ", depth)
-    origin = source_of(buffer[slice(*span)]) if source.attrs and noted else None
+    """The node, and below it its attributes where they are shown, bodies of If, Loop and Scan always."""
+    node = NodeParts(source, span)
+    domain, overload = (f"{node.domain}::" if node.domain else "", f":{node.overload}" if node.overload else "")
+    yield f"{indent}Node {number:<4} | {node.name} [Op: {domain}{node.op_type}{overload}]"
+    yield f"{indent}    {', '.join(_with_type(name, scopes) for name in node.inputs) or '(no inputs)'}"
+    yield f"{indent}     -> {', '.join(_with_type(name, scopes) for name in node.outputs)}"
+    deeper = indent + "        "
+    for place in node.attributes:
+        attribute = AttributeParts(source, place, depth)
+        if source.attrs and not attribute.bodies:
+            yield f"{indent}    {attribute.name} = {value_text(source, place)}"
+        for graph in attribute.bodies:
+            inner = [*scopes, graph.types]
+            taken, given = (", ".join(_with_type(end, inner) for end in ends) for ends in (graph.inputs, graph.outputs))
+            yield f"{indent}    {attribute.name} = graph {graph.name!r} ({taken}) -> {given}"
+            if source.weights:
+                yield from _weight_lines(source, graph, deeper)
+            for place_in_body, inside in enumerate(graph.nodes):
+                yield from _node_lines(source, place_in_body, inside, inner, deeper, depth + 1)
+    origin = source_of(source.buffer[slice(*span)]) if source.attrs and node.is_noted else None
     if origin is not None:
         yield f"{indent}    from {short_name(printable(origin.with_code))}"
-
-
-def _attribute_lines(
-    source: Source, span: Span, scopes: list[dict[str, str]], indent: str, depth: int
-) -> Iterator[str]:
-    """``name = value`` where attributes are shown; bodies of If, Loop and Scan always, with their nodes."""
-    name = source.string(1, span)
-    parts = [(number, start, end) for number, kind, _, start, end in fields(source.buffer, *span) if kind == BYTES]
-    bodies = [(start, end) for number, start, end in parts if number in {6, 11}]
-    if source.attrs and not bodies:
-        yield f"{indent}{name} = {value_text(source, span)}"
-    if bodies and depth >= DEEPEST_NESTING:
-        raise errors.ModelError(f"graphs are nested more than {DEEPEST_NESTING} deep")
-    for body in bodies:
-        graph = GraphParts()
-        read_graph(source, body, graph)
-        inner = [*scopes, graph.types]
-        taken, given = (", ".join(_with_type(end, inner) for end in ends) for ends in (graph.inputs, graph.outputs))
-        yield f"{indent}{name} = graph {graph.name!r} ({taken}) -> {given}"
-        if source.weights:
-            yield from _weight_lines(source, graph, indent + "    ")
-        for number, node in enumerate(graph.nodes):
-            yield from _node_lines(source, number, node, inner, indent + "    ", depth + 1)
 
 
 def function_lines(source: Source, span: Span) -> Iterator[str]:
@@ -233,26 +198,26 @@ def value_text(source: Source, span: Span) -> str:
 _VALUE_FIELDS = frozenset({2, 3, 4, 5, 7, 8, 9, 10, 14, 15, 22, 23})
 
 
-def _element_texts(source: Source, number: int, kind: int, start: int, end: int) -> list[str]:
-    """The elements in one field of an AttributeProto: one, or several where numbers are packed."""
+def _element_texts(source: Source, number: int, kind: int, start: int, end: int, *, whole: bool = False) -> list[str]:
+    """The elements in one field of an AttributeProto: one, or several where numbers are packed.
+
+    ``whole``: with all digits, and all of a text as Python writes it, a single one without quotes.
+    """
     buffer = source.buffer
     if number in {2, 7}:
-        return [f"{value:.7g}" for (value,) in struct.iter_unpack("<f", buffer[start:end])]
+        floats = [value for (value,) in struct.iter_unpack("<f", buffer[start:end])]
+        return [repr(value) if whole else f"{value:.7g}" for value in floats]
     if number in {3, 8}:
-        if kind != BYTES:
-            return [str(signed(varint_at(buffer, start)))]
-        return [str(value) for value in varints(buffer, start, end)]
+        return list(map(str, varints(buffer, start, end) if kind == BYTES else [signed(varint_at(buffer, start))]))
+    if number in {4, 9} and whole:
+        return [source.text(start, end) if number == 4 else repr(text(buffer[start:end]))]
     if number in {4, 9}:
-        return [_quoted(buffer[start : min(end, start + 4 * _LONGEST_TEXT)])]
+        shown = printable(text(buffer[start : min(end, start + 4 * _LONGEST_TEXT)]))
+        return [f'"{shown[:_LONGEST_TEXT]}..."' if len(shown) > _LONGEST_TEXT else f'"{shown}"']
     if number in {14, 15}:
         return [type_text(source, buffer[start:end], 0) or "?"]
     read = read_weight if number in {5, 10} else read_sparse_weight
     return [_weight_text(source, read(buffer, start, end))]
-
-
-def _quoted(payload: bytes) -> str:
-    shown = printable(text(payload))
-    return f'"{shown[:_LONGEST_TEXT]}..."' if len(shown) > _LONGEST_TEXT else f'"{shown}"'
 
 
 # A model as text in the layout of Polygraphy's ``inspect model``, which scripts search: read without onnx and numpy.
@@ -296,9 +261,10 @@ def _dtype(kind: TensorType) -> str:
 
 
 def _lines(source: Source, path: Path) -> Iterator[str]:
-    parts, graph = whole_model(source)
-    yield identity_line(path, graph, parts)
-    yield contents_line(graph, parts)
+    parts = ModelParts(source)
+    graph = parts.graph
+    yield identity_line(path, parts)
+    yield contents_line(parts)
     versions = dict(parts.opsets)
     others = ", ".join(f"'{domain}': {version}" for domain, version in versions.items() if domain)
     more = f" | Other Opsets: {{{others}}}" if others else ""
@@ -329,16 +295,6 @@ def _graph_lines(source: Source, scopes: Scopes, kind: str) -> Iterator[str]:
         yield from braced([_tensor(source, name, scopes) for name in names])
         yield ""
     yield f"---- {len(graph.weights)} Initializer(s) ----"
-    yield from _initializers(source, graph)
-    yield ""
-    yield f"---- {len(graph.nodes)} Node(s) ----"
-    if source.layers:
-        for number, span in enumerate(graph.nodes):
-            yield from _polygraphy_node(source, number, span, scopes)
-            yield ""
-
-
-def _initializers(source: Source, graph: GraphParts) -> Iterator[str]:
     if source.weights:
         for number, weight in enumerate(graph.weights):
             if number:
@@ -349,6 +305,12 @@ def _initializers(source: Source, graph: GraphParts) -> Iterator[str]:
             yield "{}"
     elif source.layers:
         yield from braced([f"{_name(weight.name)} {spelled(weight.kind)}" for weight in graph.weights])
+    yield ""
+    yield f"---- {len(graph.nodes)} Node(s) ----"
+    if source.layers:
+        for number, span in enumerate(graph.nodes):
+            yield from _polygraphy_node(source, number, span, scopes)
+            yield ""
 
 
 def _weight_type(weight: Weight) -> str:
@@ -377,8 +339,8 @@ def _tensor(source: Source, name: str, scopes: Scopes) -> str:
     return _joined(_name(name), source.facts.get(name, ""))
 
 
-def _joined(*parts: str) -> str:
-    return " ".join(filter(None, parts))
+def _joined(*parts: str, by: str = " ") -> str:
+    return by.join(filter(None, parts))
 
 
 def braced(names: Sequence[str]) -> list[str]:
@@ -391,80 +353,46 @@ def _indented(lines: Sequence[str], levels: int = 1) -> list[str]:
 
 
 def _polygraphy_node(source: Source, number: int, span: Span, scopes: Scopes) -> Iterator[str]:
-    if len(scopes) > DEEPEST_NESTING:
-        raise errors.ModelError(f"graphs are nested more than {DEEPEST_NESTING} deep")
-    names: dict[int, list[str]] = {1: [], 2: []}
-    texts = {3: "", 4: "", 7: "", 8: ""}
-    attributes: list[Span] = []
-    for part, kind, _, start, end in fields(source.buffer, *span):
-        if kind == BYTES and part in names:
-            names[part].append(text(source.buffer[start:end]))
-        elif kind == BYTES and part == 5:
-            attributes.append((start, end))
-        elif kind == BYTES and part in texts:
-            texts[part] = short_name(source.text(start, end))
-    domain = f" [Domain: {texts[7]}]" if texts[7] not in {"", "ai.onnx"} else ""
-    overload = f" [Overload: {texts[8]}]" if texts[8] else ""
-    yield f"Node {number:<4} | {texts[3]} [Op: {texts[4]}]{domain}{overload}"
-    yield from _ends(
-        [_tensor(source, name, scopes) for name in names[1]], [_tensor(source, name, scopes) for name in names[2]]
-    )
-    if source.attrs and attributes:
+    node = NodeParts(source, span)
+    domain = f" [Domain: {node.domain}]" if node.domain else ""
+    overload = f" [Overload: {node.overload}]" if node.overload else ""
+    yield f"Node {number:<4} | {node.name} [Op: {node.op_type}]{domain}{overload}"
+    taken, given = (braced([_tensor(source, name, scopes) for name in names]) for names in (node.inputs, node.outputs))
+    if node.inputs and node.outputs:  # below each other
+        yield from _indented([*taken, f" -> {given[0]}", *(f"    {line}" for line in given[1:])])
+    else:
+        yield from _indented([*taken[:-1], f"{taken[-1]} -> {given[0]}", *given[1:]])
+    if source.attrs and node.attributes:
         yield f"{_TAB}---- Attributes ----"
-        for attribute in attributes:
-            yield from _polygraphy_attribute(source, attribute, texts[3], scopes)
-
-
-def _ends(inputs: Sequence[str], outputs: Sequence[str]) -> list[str]:
-    """What a node reads and writes: in one line if one of both is nothing, else indented below each other."""
-    taken, given = braced(inputs), braced(outputs)
-    if not (inputs and outputs):
-        lines = [*taken[:-1], f"{taken[-1]} -> {given[0]}", *given[1:]]
-        return _indented(lines)
-    return _indented([*taken, f" -> {given[0]}", *(f"    {line}" for line in given[1:])])
+        for attribute in node.attributes:
+            yield from _polygraphy_attribute(source, attribute, node.name, scopes)
 
 
 def _polygraphy_attribute(source: Source, span: Span, node: str, scopes: Scopes) -> Iterator[str]:
-    name = source.string(1, span)
-    head = f"{_TAB}{node}.{name} =" if node else f"{_TAB}{name} ="
-    parts = [(number, kind, start, end) for number, kind, _, start, end in fields(source.buffer, *span)]
-    bodies = [(start, end) for number, kind, start, end in parts if number in {6, 11} and kind == BYTES]
-    tensors = [(start, end) for number, kind, start, end in parts if number == 5 and kind == BYTES]
-    for body in bodies:
-        graph = GraphParts()
-        read_graph(source, body, graph)
+    attribute = AttributeParts(source, span, len(scopes) - 1)
+    head = f"{_TAB}{_joined(node, attribute.name, by='.')} ="
+    for graph in attribute.bodies:
         yield f"{head} "
         yield from _indented(list(_graph_lines(source, [*scopes, graph], "Subgraph")), 3)
-    if tensors and not bodies:
+    tensors = [(start, end) for number, kind, start, end in attribute.fields if number == 5 and kind == BYTES]
+    if tensors and not attribute.bodies:
         weight = read_weight(source.buffer, *tensors[-1])
         yield f"{head} Tensor: {_weight_type(weight)}" + (" | Values:" if source.weights else "")
         if source.weights:
             yield from _indented(_values(source, weight), 2)
-    elif not bodies:
-        yield f"{head} {_plain_value(source, name, span, parts)}"
+    elif not attribute.bodies:
+        yield f"{head} {_plain_value(source, attribute, span)}"
 
 
-def _plain_value(source: Source, name: str, span: Span, parts: Sequence[tuple[int, int, int, int]]) -> str:
+def _plain_value(source: Source, attribute: AttributeParts, span: Span) -> str:
     """An attribute that is a number, a text, or a list of these; others as the short description has them."""
-    kinds = {number for number, *_ in parts}
-    buffer = source.buffer
+    kinds = {number for number, *_ in attribute.fields}
     if 21 in kinds or not kinds & {2, 3, 4, 7, 8, 9} or kinds & {10, 14, 15, 22, 23}:
         return value_text(source, span)
-    found: list[str] = []
-    for number, kind, start, end in parts:
-        if number in {2, 7}:
-            found += [repr(value) for (value,) in struct.iter_unpack("<f", buffer[start:end])]
-        elif number in {3, 8}:
-            packed = kind == BYTES
-            found += (
-                map(str, graph_parts.varints(buffer, start, end))
-                if packed
-                else [str(signed(varint_at(source.buffer, start)))]
-            )
-        elif number in {4, 9}:
-            found.append(source.text(start, end) if number == 4 else repr(text(buffer[start:end])))
+    shown = [part for part in attribute.fields if part[0] in {2, 3, 4, 7, 8, 9}]
+    found = [element for part in shown for element in _element_texts(source, *part, whole=True)]
     if kinds & {7, 8, 9}:
         return f"[{', '.join(found)}]"
-    if 3 in kinds and name in _TYPE_ATTRIBUTES:
+    if 3 in kinds and attribute.name in _TYPE_ATTRIBUTES:
         return DTYPE_OF_ELEM.get(int(found[-1]), found[-1])
     return found[-1]

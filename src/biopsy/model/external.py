@@ -10,6 +10,7 @@ import os
 import re
 import stat
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import islice
@@ -120,18 +121,13 @@ def may_be_shared(path: Path, root: Path) -> bool:
 @lru_cache(maxsize=256)
 def _names_within(root: Path, device: int, inode: int, links: int, changed: int) -> int:
     """How many names a file has in a folder. Remembered until it is linked, unlinked or renamed: ``changed`` tells."""
-    try:
-        return sum(1 for other in islice(root.rglob("*"), _MOST_NAMES) if _is(other, device, inode))
-    except OSError:
-        return 0
-
-
-def _is(path: Path, device: int, inode: int) -> bool:
-    try:
-        found = path.lstat()
-    except OSError:
-        return False
-    return (found.st_dev, found.st_ino) == (device, inode)
+    number = 0
+    with suppress(OSError):
+        for other in islice(root.rglob("*"), _MOST_NAMES):
+            with suppress(OSError):
+                found = other.lstat()
+                number += (found.st_dev, found.st_ino) == (device, inode)
+    return number
 
 
 def is_external(tensor: onnx.TensorProto) -> bool:

@@ -64,8 +64,10 @@ def extract(
     Raises UsageError for a name that is no tensor of the model's graph, an output that needs a tensor which is
     neither given nor computed, or a type that is "auto" and cannot be told; what the run of ``inference`` raises.
     """
-    given = index.inputs if inputs is None else [_number(index, wanted.name) for wanted in _once(inputs)]
-    ends = index.outputs if outputs is None else [_number(index, wanted.name) for wanted in _once(outputs)]
+    given, ends = (
+        own if named is None else list(dict.fromkeys(_number(index, wanted.name) for wanted in named))
+        for own, named in ((index.inputs, inputs), (index.outputs, outputs))
+    )
     nodes = _needed(index, ends, set(given))
     if inputs is None:
         read = {*ends, *(tensor for node in nodes for tensor in index.nodes[node].reads)}
@@ -76,13 +78,14 @@ def extract(
         infos.setdefault(_number(index, wanted.name), types.of(wanted, "outputs"))
     subset = Subset(index, tuple(sorted(nodes)))
     model = parse(candidate_bytes(subset, Boundary(infos=infos, frozen={}, inputs=given, outputs=ends)), index.path)
-    if inputs is not None:
-        _cut_off(model, {index.names[tensor] for tensor in given})
+    # Inputs are what feeds their tensors: no initializer is their default, and no kept node writes them.
+    cut = set() if inputs is None else {index.names[tensor] for tensor in given}
+    walk.keep(model.graph.initializer, lambda weight: weight.name not in cut)
+    for node in model.graph.node if cut else ():
+        for place, name in enumerate(node.output):
+            if name in cut:
+                node.output[place] = f"{name}__not_used"
     return model
-
-
-def _once(wanted: Iterable[Wanted]) -> list[Wanted]:
-    return list({entry.name: entry for entry in wanted}.values())
 
 
 def _number(index: ModelIndex, name: str) -> int:
@@ -139,41 +142,31 @@ class _TypeInfos:
         else:
             kinds = {name: index.tensor_type(tensor) for name, tensor in index.ids.items()}
             known = {name: parts.value_info(name, kind) for name, kind in kinds.items() if kind is not None}
-        missing = []
-        for wanted in self._wanted:
-            info = known.get(wanted.name)
-            is_unknown = wanted.elem == "auto" and (info is None or not parts.has_type(info))
-            if how.runs_always or is_unknown:
-                missing.append(wanted.name)
+        missing = [
+            wanted.name
+            for wanted in self._wanted
+            if how.runs_always or (wanted.elem == "auto" and not parts.has_type(known.get(wanted.name, b"")))
+        ]
         if how.run is None or not missing:
             return known
         return {**known, **{name: parts.value_info(name, kind) for name, kind in how.run(missing).items()}}
 
     def of(self, wanted: Wanted, option: str) -> bytes:
-        if wanted.shape != "auto" and wanted.elem != "auto":
-            return parts.value_info(wanted.name, TensorType(wanted.elem, wanted.shape))
-        info = self._inferred.get(wanted.name)
-        known = parts.tensor_type(info) if info is not None else None
-        if wanted.shape == "auto" and wanted.elem == "auto" and info is not None:
+        shape: Shape | Auto | None = wanted.shape
+        elem = wanted.elem
+        info = self._inferred.get(wanted.name) if "auto" in (shape, elem) else None
+        if shape == elem == "auto" and info is not None:
             return info
-        elem = known.elem if wanted.elem == "auto" and known is not None else wanted.elem
+        known = parts.tensor_type(info) if info is not None else None
+        if known is not None:
+            shape, elem = known.shape if shape == "auto" else shape, known.elem if elem == "auto" else elem
         if elem == "auto":
             form = f"{wanted.name}:[1,3]:float32" if option == "inputs" else f"{wanted.name}:float32"
             raise errors.UsageError(
                 f"the type of tensor {wanted.name!r} is neither declared nor can it be inferred",
                 next_steps=[f"say it, as in {option_line(f'--{option}', form)}"],
             )
-        shape = known.shape if wanted.shape == "auto" and known is not None else wanted.shape
         return parts.value_info(wanted.name, TensorType(elem, None if shape == "auto" else shape))
-
-
-def _cut_off(model: onnx.ModelProto, given: set[str]) -> None:
-    """Let inputs be what feeds their tensors: no initializer is their default, and no kept node writes them."""
-    walk.keep(model.graph.initializer, lambda weight: weight.name not in given)
-    for node in model.graph.node:
-        for place, name in enumerate(node.output):
-            if name in given:
-                node.output[place] = f"{name}__not_used"
 
 
 # Marking tensors as outputs of a model, so that an engine returns them too.
@@ -220,12 +213,8 @@ def choose_outputs(data: bytes, choice: OutputChoice) -> bytes:
     index = index_bytes(data)
     names: list[str] = []
     for operator in choice.operators:
-        written = [
-            index.names[tensor]
-            for node in index.nodes
-            if node.op_type.lower() == operator.lower()
-            for tensor in node.writes
-        ]
+        nodes = [node for node in index.nodes if node.op_type.lower() == operator.lower()]
+        written = [index.names[tensor] for node in nodes for tensor in node.writes]
         if not written:
             raise errors.DoesNotFit(
                 f"the model has no {operator!r} whose outputs could be marked",
@@ -261,32 +250,27 @@ def mark_outputs(data: bytes, wanted: MarkedOutputs) -> bytes:
     """
     index = index_bytes(data)
     names = _every_tensor(index, data) if wanted == ALL else _chosen(index, wanted)
-    outputs = []
-    for name in names:
-        tensor = index.ids[name]
-        declared = index.infos.get(tensor) or parts.value_info(name, index.tensor_type(tensor))
-        outputs.append(string_field(_GRAPH_OUTPUT, declared))
+    infos = [
+        index.infos.get(tensor) or parts.value_info(index.names[tensor], index.tensor_type(tensor))
+        for tensor in map(index.ids.__getitem__, names)
+    ]
     model: list[bytes] = []
     graph: list[bytes] = []
     for number, _, tag, start, end in fields(data):
-        if number != _MODEL_GRAPH:
+        if number == _MODEL_GRAPH:
+            graph += [data[t:e] for inner, _, t, _, e in fields(data, start, end) if inner != _GRAPH_OUTPUT]
+        else:
             model.append(data[tag:end])
-            continue
-        graph += [data[t:e] for inner, _, t, _, e in fields(data, start, end) if inner != _GRAPH_OUTPUT]
-    return b"".join([*model, string_field(_MODEL_GRAPH, b"".join([*graph, *outputs]))])
+    graph += [string_field(_GRAPH_OUTPUT, info) for info in infos]
+    return b"".join([*model, string_field(_MODEL_GRAPH, b"".join(graph))])
 
 
 def _every_tensor(index: ModelIndex, data: bytes) -> list[str]:
     own = [index.names[tensor] for tensor in index.outputs]
     computed = [index.names[tensor] for node in index.nodes if node.op_type != "Constant" for tensor in node.writes]
     infos = {index.names[tensor]: info for tensor, info in index.infos.items()}
-    suspects = {
-        index.names[tensor]
-        for node in index.nodes
-        if node.op_type in _MAY_GIVE_NO_TENSOR or node.calls
-        for tensor in node.writes
-    }
-    if any(name not in infos for name in suspects):
+    suspects = [node for node in index.nodes if node.op_type in _MAY_GIVE_NO_TENSOR or node.calls]
+    if any(index.names[tensor] not in infos for node in suspects for tensor in node.writes):
         light = infer.without_weights(load.parse(data, None)).SerializeToString()
         infos = infer.infer_value_infos(light) | infos
     no_tensors = {name for name, info in infos.items() if parts.has_type(info) and parts.tensor_type(info) is None}

@@ -8,6 +8,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, MutableSequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -21,7 +22,6 @@ if TYPE_CHECKING:
 
 _MOST_PASSES = 10  # folding stops by itself; a model that never settles must not hang it
 
-_HIDDEN = "biopsy.hidden."
 _REWRITTEN = frozenset({"Dropout", "SequenceConstruct", "SequenceAt", "ConcatFromSequence", "SplitToSequence"})
 """Operators that onnxscript's folding does not fold but replaces by others; sequences below opset 13 wrongly so."""
 
@@ -44,6 +44,11 @@ class Folding:
     threshold: int | None = None
     ignores_weights: bool = False
 
+    @property
+    def most(self) -> int:
+        """Bytes of all constants together."""
+        return max(MOST_FOLDED, 2 * (self.threshold or 0))
+
     def may_be_computed(self, node: Any) -> bool | None:
         """False for a node of onnx_ir's that stays, True for one that is computed, None for the optimizer's own rules.
 
@@ -60,8 +65,7 @@ class Folding:
                 return False
         if self.threshold is None:
             return None
-        sizes = [_bytes_of(output) for output in node.outputs]
-        if any(size is None or size > self.threshold for size in sizes):
+        if any(size is None or size > self.threshold for size in map(_bytes_of, node.outputs)):
             return False
         return None if node.op_type in _KEPT else True
 
@@ -98,47 +102,36 @@ class _Budget:
 
     def __init__(self, how: Folding) -> None:
         self._how = how
-        self._bytes = max(MOST_FOLDED, 2 * (how.threshold or 0))
+        self._bytes = how.most
         self._until = time.monotonic() + MOST_SECONDS
-        self._has_refused = False
-        self._has_stopped = False
+        self._left = ""
 
     def allows(self, node: Any) -> bool | None:
         """As ``Folding.may_be_computed``, as long as something is left."""
         allowed = self._how.may_be_computed(node)
         if allowed is False or any(value is not None and value.const_value is None for value in node.inputs):
             return allowed
-        known = [_bytes_of(output) for output in node.outputs]
-        given = sum(value.const_value.nbytes for value in node.inputs if value is not None)
-        needed = sum(given if size is None else size for size in known)
-        if needed > self._bytes or self.is_over() or _uses(node) > _MOST_USES:
-            self._has_refused = True
+        times = Counter(value for value in node.inputs if value is not None)
+        given = sum(number * value.const_value.nbytes for value, number in times.items())
+        needed = sum(given if size is None else size for size in map(_bytes_of, node.outputs))
+        uses = sum(number * len(value.uses()) for value, number in times.items())
+        if needed > self._bytes or time.monotonic() > self._until or uses > _MOST_USES:
+            self._left = "not every constant is folded"
             return False
         self._bytes -= needed
         return allowed
 
-    def is_over(self) -> bool:
-        """Whether the time is up, so that nothing more is computed."""
-        return time.monotonic() > self._until
-
     def stops(self) -> bool:
         """Whether there is to be no other pass: one over a large model takes its time even if it computes nothing."""
-        self._has_stopped = self.is_over()
-        return self._has_stopped
+        if time.monotonic() <= self._until:
+            return False
+        self._left = self._left or "constants may be left"
+        return True
 
     def left_out(self) -> str:
         """A sentence on what was not computed, "" if everything was."""
-        if not self._has_refused and not self._has_stopped:
-            return ""
-        most = size_text(max(MOST_FOLDED, 2 * (self._how.threshold or 0)))
-        left = "not every constant is folded" if self._has_refused else "constants may be left"
-        return f"{left}: folding may take {MOST_SECONDS:.0f} s, and compute {most} in all"
-
-
-def _uses(node: Any) -> int:
-    """How many uses of values the optimizer lists once it has computed this node."""
-    times = Counter(value for value in node.inputs if value is not None)
-    return sum(number * len(value.uses()) for value, number in times.items())
+        limits = f"folding may take {MOST_SECONDS:.0f} s, and compute {size_text(self._how.most)} in all"
+        return f"{self._left}: {limits}" if self._left else ""
 
 
 def fold_constants(model: onnx.ModelProto, folder: Path, how: Folding = Folding()) -> str:
@@ -154,20 +147,25 @@ def fold_constants(model: onnx.ModelProto, folder: Path, how: Folding = Folding(
 
     Raises BiopsyError if onnxscript is not installed, ModelError if it cannot read the model or its external data.
     """
-    optimizer, ir = _load_onnxscript()
+    try:
+        import onnx_ir as ir
+        from onnxscript import optimizer
+    except ImportError as error:
+        raise errors.BiopsyError(
+            "folding constants needs the package onnxscript, which is not installed",
+            next_steps=['pip install "biopsy[surgeon]"'],
+        ) from error
     if not how.ignores_weights:
         for tensor in external.external_tensors(model):
             external.span_of(tensor, folder)
     for function in model.functions:  # the optimizer would look for their data in the current folder
         external.load_into(function, folder)
-    _require_each_computed_once(model)
     few_inferred = ""
     if how.infers and sum(len(node.input) for node in walk.nodes(model)) > _MOST_INFERRED:
         how = replace(how, infers=False)
         few_inferred = f"folding infers no shapes on its way: the nodes have more than {_MOST_INFERRED:,} inputs"
     lost = _lost_by_folding(model)
     names = {tuple(node.output): node.name for node in walk.nodes(model)}
-    computed = {name for node in walk.nodes(model) for name in node.output}
     listed = {info.name: info.SerializeToString() for infos in _listings(model) for info in infos}
     budget = _Budget(how)
     hidden = _REWRITTEN if how.shapes else _REWRITTEN | _OF_SHAPES  # the optimizer is not to touch these
@@ -200,8 +198,7 @@ def fold_constants(model: onnx.ModelProto, folder: Path, how: Folding = Folding(
     model.CopyFrom(folded)
     model.MergeFrom(lost)
     walk.show_again(model)
-    weights = {weight.name for weight in walk.weights(model)} & computed  # those have their type themselves
-    _restore(model, names, {name: info for name, info in listed.items() if name not in weights})
+    _restore(model, names, listed)
     clean_up(model, functions=False)
     return "; ".join(filter(None, [budget.left_out(), few_inferred]))
 
@@ -217,17 +214,15 @@ _GROWING = frozenset({
 """Operators whose results may be of any size, whatever is given to them."""
 
 
-def _require_each_computed_once(model: onnx.ModelProto) -> None:
-    computed: set[str] = set()
-    for node in model.graph.node:
-        for name in filter(None, node.output):
-            if name in computed:
-                raise errors.ModelError(f"constants cannot be folded: tensor {name!r} is defined twice")
-            computed.add(name)
-
-
 def _lost_by_folding(model: onnx.ModelProto) -> onnx.ModelProto:
-    """The parts that folding loses, orders anew or gives half a type, as a model that holds nothing else."""
+    """The parts that folding loses, orders anew or gives half a type, as a model that holds nothing else.
+
+    Raises ModelError for what it would do wrong.
+    """
+    times = Counter(name for node in model.graph.node for name in node.output if name)
+    for name, number in times.items():
+        if number > 1:
+            raise errors.ModelError(f"constants cannot be folded: tensor {name!r} is defined twice")
     if any(graph.sparse_initializer for place, graph in enumerate(walk.graphs(model)) if place):
         raise errors.ModelError("constants cannot be folded: a subgraph holds a sparse initializer")
     lost = type(model)()
@@ -237,18 +232,6 @@ def _lost_by_folding(model: onnx.ModelProto) -> onnx.ModelProto:
     lost.graph.output.extend(model.graph.output)
     lost.graph.sparse_initializer.extend(model.graph.sparse_initializer)
     return lost
-
-
-def _load_onnxscript() -> tuple[Any, Any]:
-    try:
-        import onnx_ir
-        from onnxscript import optimizer
-    except ImportError as error:
-        raise errors.BiopsyError(
-            "folding constants needs the package onnxscript, which is not installed",
-            next_steps=['pip install "biopsy[surgeon]"'],
-        ) from error
-    return optimizer, onnx_ir
 
 
 @contextmanager
@@ -278,8 +261,10 @@ def _restore(model: onnx.ModelProto, names: Mapping[tuple[str, ...], str], liste
     holders: list[Any] = [*walk.nodes(model), *walk.weights(model), *every_info(model)]
     for holder in holders:
         walk.keep(holder.metadata_props, lambda entry: not entry.key.startswith("pkg.onnxscript."))
+    # Weights that were computed have their type themselves.
+    computed = {weight.name for weight in walk.weights(model)}.intersection(chain.from_iterable(names))
     for infos in _listings(model):
-        walk.keep(infos, lambda info: info.name in listed)
+        walk.keep(infos, lambda info: info.name in listed and info.name not in computed)
         for info in infos:
             info.ParseFromString(listed[info.name])
 

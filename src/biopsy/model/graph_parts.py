@@ -7,7 +7,6 @@ from __future__ import annotations
 import os
 import struct
 from collections.abc import Callable, Collection, Iterator, Mapping
-from functools import cached_property
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
@@ -15,7 +14,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 from biopsy import errors
 from biopsy.model import external
 from biopsy.model.parts import DEEPEST_NESTING, Weight, name_of, read_sparse_weight, read_weight, string_in, tensor_type
-from biopsy.model.tensor_type import DTYPE_OF_ELEM, TensorType, elements, raw_size
+from biopsy.model.tensor_type import DTYPE_OF_ELEM, STRING, TensorType, elements, raw_size
 from biopsy.model.wire import BYTES, VARINT, Buffer, fields, signed, string_field, text, varint_at
 from biopsy.processes.reading import open_plain
 from biopsy.text import printable, size_text
@@ -27,7 +26,7 @@ Span: TypeAlias = tuple[int, int]
 """Where a message stands in the buffer: its first byte, and the one after its last."""
 
 
-# The three classes below are plain ones: making a dataclass takes a millisecond of every start.
+# The classes below are plain ones: making a dataclass takes a millisecond of every start.
 
 
 class Source:
@@ -56,10 +55,18 @@ class Source:
 LONGEST_NAME = 1000
 
 
-class GraphParts:
-    """A graph taken apart: spans of its nodes, and its tensors by name, with their types as text."""
+def short_name(name: str) -> str:
+    """A name without its end where nobody could read it all: a stranger's may have as many characters as he likes."""
+    return name if len(name) <= LONGEST_NAME else f"{name[:LONGEST_NAME]}... ({len(name)} characters)"
 
-    def __init__(self) -> None:
+
+class GraphParts:
+    """A graph taken apart: spans of its nodes, and its tensors by name, with their types as text.
+
+    Protobuf merges a message that stands there twice: so it may have several spans. Raises ModelError if it is damaged.
+    """
+
+    def __init__(self, source: Source, *spans: Span) -> None:
         self.name = ""
         self.doc = ""
         self.nodes: list[Span] = []
@@ -67,85 +74,97 @@ class GraphParts:
         self.inputs: list[str] = []
         self.outputs: list[str] = []
         self.types: dict[str, str] = {}
+        for span in spans:
+            self._read(source, span)
+        self.weight_names = frozenset(weight.name for weight in self.weights)
 
-    @cached_property
-    def weight_names(self) -> frozenset[str]:
-        """Names of the initializers, once all are read."""
-        return frozenset(weight.name for weight in self.weights)
+    def _read(self, source: Source, span: Span) -> None:
+        buffer = source.buffer
+        for number, kind, _, start, end in fields(buffer, *span):
+            if kind != BYTES:
+                continue
+            if number == 1:
+                self.nodes.append((start, end))
+            elif number == 2:
+                self.name = short_name(source.text(start, end))
+            elif number == 10:
+                self.doc = short_name(source.text(start, end))
+            elif number in {5, 15}:
+                self.weights.append((read_weight if number == 5 else read_sparse_weight)(buffer, start, end))
+            elif number in {11, 12} or (number == 13 and source.layers):
+                info = buffer[start:end]
+                name = name_of(info)
+                if number != 13:
+                    (self.inputs if number == 11 else self.outputs).append(name)
+                self.types[name] = info_type(source, info) or self.types.get(name, "")
+        self.types.update((weight.name, printable(source.spell(weight.kind))) for weight in self.weights)
 
 
 class ModelParts:
-    """A model taken apart: spans of its graph and functions, and what it says of itself as text."""
+    """A model taken apart: its graph, spans of its functions, and what it says of itself as text.
 
-    def __init__(self) -> None:
-        self.graphs: list[Span] = []
+    Raises ModelError if it has no graph, or is damaged.
+    """
+
+    def __init__(self, source: Source) -> None:
         self.functions: list[Span] = []
         self.opsets: list[tuple[str, int]] = []
         self.producer = ["", ""]
         self.ir_version = "unknown"
+        graphs: list[Span] = []
+        for number, kind, _, start, end in fields(source.buffer):
+            if number == 1 and kind == VARINT:
+                self.ir_version = str(signed(varint_at(source.buffer, start)))
+            elif kind == BYTES and number in {7, 25}:
+                (graphs if number == 7 else self.functions).append((start, end))
+            elif kind == BYTES and number == 8:
+                found = [at for n, k, _, at, _ in fields(source.buffer, start, end) if (n, k) == (2, VARINT)]
+                domain = source.string(1, (start, end))
+                version = signed(varint_at(source.buffer, found[0])) if found else 0
+                self.opsets.append(("" if domain == "ai.onnx" else domain, version))
+            elif kind == BYTES and number in {2, 3}:
+                self.producer[number - 2] = source.text(start, end)
+        if not graphs:
+            raise errors.ModelError("it has no graph")
+        self.graph = GraphParts(source, *graphs)
 
 
-def short_name(name: str) -> str:
-    """A name without its end where nobody could read it all: a stranger's may have as many characters as he likes."""
-    return name if len(name) <= LONGEST_NAME else f"{name[:LONGEST_NAME]}... ({len(name)} characters)"
+class NodeParts:
+    """A node taken apart: its texts, the names of its tensors, and the spans of its attributes.
+
+    ``is_noted``: it has a name, documentation or metadata, where an exporter may say where it comes from.
+    """
+
+    def __init__(self, source: Source, span: Span) -> None:
+        self.inputs: list[str] = []
+        self.outputs: list[str] = []
+        self.attributes: list[Span] = []
+        self.is_noted = False
+        texts = {3: "", 4: "", 7: "", 8: ""}
+        for part, kind, _, start, end in fields(source.buffer, *span):
+            if kind != BYTES:
+                continue
+            self.is_noted |= part in {3, 6, 9}
+            if part in {1, 2}:
+                (self.inputs if part == 1 else self.outputs).append(text(source.buffer[start:end]))
+            elif part == 5:
+                self.attributes.append((start, end))
+            elif part in texts:
+                texts[part] = short_name(source.text(start, end))
+        self.name, self.op_type, domain, self.overload = texts.values()
+        self.domain = "" if domain == "ai.onnx" else domain
 
 
-def whole_model(source: Source) -> tuple[ModelParts, GraphParts]:
-    """The parts of a model and of its graph. Raises ModelError if it has none."""
-    parts = ModelParts()
-    for number, kind, _, start, end in fields(source.buffer):
-        if number == 1 and kind == VARINT:
-            parts.ir_version = str(signed(varint_at(source.buffer, start)))
-        elif kind == BYTES and number in {7, 25}:
-            (parts.graphs if number == 7 else parts.functions).append((start, end))
-        elif kind == BYTES and number == 8:
-            parts.opsets.append(_opset(source, (start, end)))
-        elif kind == BYTES and number in {2, 3}:
-            parts.producer[number - 2] = source.text(start, end)
-    if not parts.graphs:
-        raise errors.ModelError("it has no graph")
-    graph = GraphParts()
-    for span in parts.graphs:  # protobuf merges a message that stands there twice
-        read_graph(source, span, graph)
-    return parts, graph
+class AttributeParts:
+    """An attribute taken apart: its name, its bodies, and all its fields as (number, kind, start, end)."""
 
-
-def _opset(source: Source, span: Span) -> tuple[str, int]:
-    """The domain, "" for the standard's own, and the version in an OperatorSetIdProto."""
-    version = next(
-        (
-            signed(varint_at(source.buffer, at))
-            for n, k, _, at, _ in fields(source.buffer, *span)
-            if (n, k) == (2, VARINT)
-        ),
-        0,
-    )
-    domain = source.string(1, span)
-    return "" if domain == "ai.onnx" else domain, version
-
-
-def read_graph(source: Source, span: Span, graph: GraphParts) -> None:
-    """Add what stands in a GraphProto to ``graph``. Raises ModelError if it is damaged."""
-    buffer = source.buffer
-    for number, kind, _, start, end in fields(buffer, *span):
-        if kind != BYTES:
-            continue
-        if number == 1:
-            graph.nodes.append((start, end))
-        elif number == 2:
-            graph.name = short_name(source.text(start, end))
-        elif number == 10:
-            graph.doc = short_name(source.text(start, end))
-        elif number in {5, 15}:
-            read = read_weight if number == 5 else read_sparse_weight
-            graph.weights.append(read(buffer, start, end))
-        elif number in {11, 12} or (number == 13 and source.layers):
-            info = buffer[start:end]
-            name = name_of(info)
-            if number != 13:
-                (graph.inputs if number == 11 else graph.outputs).append(name)
-            graph.types[name] = info_type(source, info) or graph.types.get(name, "")
-    graph.types.update((weight.name, printable(source.spell(weight.kind))) for weight in graph.weights)
+    def __init__(self, source: Source, span: Span, depth: int) -> None:
+        self.name = source.string(1, span)
+        self.fields = [(number, kind, start, end) for number, kind, _, start, end in fields(source.buffer, *span)]
+        bodies = [(start, end) for number, kind, start, end in self.fields if kind == BYTES and number in {6, 11}]
+        if bodies and depth >= DEEPEST_NESTING:
+            raise errors.ModelError(f"graphs are nested more than {DEEPEST_NESTING} deep")
+        self.bodies = [GraphParts(source, body) for body in bodies]
 
 
 def info_type(source: Source, info: bytes) -> str:
@@ -162,17 +181,15 @@ def type_text(source: Source, payload: bytes, depth: int) -> str:
         if kind != BYTES:
             continue
         inner = payload[start:end]
-        if number == 1:
+        if number in {1, 8}:
             known = tensor_type(string_field(2, string_field(1, inner)))
-            return printable(source.spell(known)) if known else ""
+            shown = printable(source.spell(known)) if known else ""
+            return shown if number == 1 else f"sparse({shown or '?'})"
         if number in {4, 9}:
             within = "".join(type_text(source, inner[s:e], depth + 1) for n, _, _, s, e in fields(inner) if n == 1)
             return f"{'sequence' if number == 4 else 'optional'}({within or '?'})"
         if number == 5:
             return _map_text(source, inner, depth)
-        if number == 8:
-            known = tensor_type(string_field(2, string_field(1, inner)))
-            return f"sparse({printable(source.spell(known)) if known else '?'})"
         if number == 7:
             domain, name = (printable(string_in(inner, part, 0, len(inner))) for part in (1, 2))
             return f"opaque({domain}::{name})"
@@ -192,16 +209,22 @@ def _map_text(source: Source, payload: bytes, depth: int) -> str:
 # Weights as text for people: type, bytes, place, some values; statistics by numpy, which is imported for them only.
 
 _FEW = 8  # values shown of a weight; a tensor with no more is shown whole and needs no statistics
-_FORMATS = {1: "f", 2: "B", 3: "b", 4: "H", 5: "h", 6: "i", 7: "q", 9: "?", 10: "e", 11: "d", 12: "I", 13: "Q"}
 _BFLOAT16 = 16
+_FORMATS = {
+    1: "f", 2: "B", 3: "b", 4: "H", 5: "h", 6: "i", 7: "q", 9: "?", 10: "e", 11: "d", 12: "I", 13: "Q", _BFLOAT16: "H",
+}  # fmt: skip
+"""ONNX element type -> how Python unpacks it; bfloat16 as its bits, which are the upper half of a float32."""
 _MOST_SUMMED = 1 << 26  # elements; statistics of a larger weight would take seconds and gigabytes
 
 
 def bytes_of(weight: Weight) -> int:
     """Bytes of a weight's values by its type and shape; of strings and sparse tensors as they stand in the file."""
-    assert weight.kind.shape is not None
-    size = raw_size(weight.kind.elem, (dim for dim in weight.kind.shape if isinstance(dim, int)))
+    size = raw_size(weight.kind.elem, _sizes(weight))
     return weight.end - weight.start if weight.sparse or not size else size
+
+
+def _sizes(weight: Weight) -> list[int]:
+    return [dim for dim in weight.kind.shape or () if isinstance(dim, int)]
 
 
 def describe_weight(buffer: Buffer, weight: Weight, folder: Path, *, values: bool) -> str:
@@ -213,9 +236,8 @@ def describe_weight(buffer: Buffer, weight: Weight, folder: Path, *, values: boo
     parts = [printable(str(weight.kind)), "sparse" if weight.sparse else "", size_text(bytes_of(weight))]
     if weight.external:
         parts.append(f"in {printable(weight.external.location)} at {weight.external.offset}")
-    number = _elements(weight)
-    if not weight.sparse and (values or (number <= _FEW and not weight.external)):
-        parts += _values_text(buffer, weight, folder, number)
+    if not weight.sparse and (values or (elements(_sizes(weight)) <= _FEW and not weight.external)):
+        parts.append(values_text(buffer, weight, folder))
     return " · ".join(filter(None, parts))
 
 
@@ -224,31 +246,24 @@ def values_text(buffer: Buffer, weight: Weight, folder: Path) -> str:
 
     ``folder`` is where external data stands; missing or unsafe data is told in the text.
     """
-    return " · ".join(filter(None, _values_text(buffer, weight, folder, _elements(weight))))
-
-
-def _elements(weight: Weight) -> int:
-    assert weight.kind.shape is not None
-    return elements(dim for dim in weight.kind.shape if isinstance(dim, int))
-
-
-def _values_text(buffer: Buffer, weight: Weight, folder: Path, number: int) -> list[str]:
+    number = elements(_sizes(weight))
     try:
-        payload = _external_payload(weight, folder, number) if weight.external else None
+        payload = _external_payload(weight, folder, number)
     except errors.ModelError as error:
-        return [printable(error.message)]
-    first = list(islice(_values(buffer, weight, payload), min(number, _FEW)))
+        return printable(error.message)
+    first = _first_values(buffer, weight, payload, min(number, _FEW))
     if not first:
-        return []
+        return ""
     shown = ", ".join(first) + (", ..." if number > _FEW else "")
-    shown = shown if weight.kind.shape == () else f"[{shown}]"
-    return [_statistics(buffer, weight, payload) if _FEW < number <= _MOST_SUMMED else "", shown]
+    statistics = _statistics(_array(buffer, weight, payload)) if _FEW < number <= _MOST_SUMMED else ""
+    return " · ".join(filter(None, [statistics, shown if weight.kind.shape == () else f"[{shown}]"]))
 
 
-def _external_payload(weight: Weight, folder: Path, number: int) -> bytes:
-    """The bytes of an external weight: all for statistics, or the first few values' worth of a huge one."""
+def _external_payload(weight: Weight, folder: Path, number: int) -> bytes | None:
+    """The bytes of a weight in another file, None for one that is not: the first few values' worth of a huge one."""
     place = weight.external
-    assert place is not None
+    if place is None:
+        return None
     path = external.resolve(folder, place.location, weight.name)
     size = bytes_of(weight) if number <= _MOST_SUMMED else 16 * _FEW
     try:
@@ -265,43 +280,35 @@ def _external_payload(weight: Weight, folder: Path, number: int) -> bytes:
     return payload
 
 
-def _values(buffer: Buffer, weight: Weight, payload: bytes | None) -> Iterator[str]:
-    """Values as text, one by one; nothing for types that Python has no format for (8 bits and less, except int8)."""
-    elem = weight.kind.elem
-    if payload is not None:
-        yield from _raw_values(payload, 0, len(payload), elem)
-        return
-    for number, kind, _, start, end in fields(buffer, weight.start, weight.end):
-        if number == 9:
-            yield from _raw_values(buffer, start, end, elem)
-        elif number == 6:
-            yield f'"{printable(text(buffer[start : min(end, start + 80)]))}"'
-        elif number in {4, 10} and elem in {1, 11}:
-            yield from map(_number, _unpacked(buffer, start, end, "f" if number == 4 else "d"))
-        elif number in {5, 7, 11} and kind == BYTES and (elem in _FORMATS or elem == _BFLOAT16):
-            yield from (_stored(value, elem) for value in varints(buffer, start, end))
+def _packed(buffer: Buffer, weight: Weight, payload: bytes | None, most: int | None = None) -> bytes:
+    """The values, or the first ``most`` at least, one after another as ``_FORMATS`` says, whichever field holds them.
 
-
-def _raw_values(buffer: Buffer, start: int, end: int, elem: int) -> Iterator[str]:
-    if elem == _BFLOAT16:
-        yield from (_stored(value, elem) for value in _unpacked(buffer, start, end, "H"))
-    elif elem in _FORMATS:
-        yield from map(_number, _unpacked(buffer, start, end, _FORMATS[elem]))
-
-
-def _unpacked(buffer: Buffer, start: int, end: int, form: str) -> Iterator[Any]:
+    Nothing for types that Python has no format for (8 bits and less, except int8 and uint8).
+    """
+    form = _FORMATS.get(weight.kind.elem)
+    if form is None:
+        return b""
     size = struct.calcsize(form)
-    for at in range(start, end - size + 1, size):
-        yield struct.unpack(f"<{form}", buffer[at : at + size])[0]
+    found = payload or b""
+    for number, kind, _, start, end in fields(buffer, weight.start, weight.end) if payload is None else ():
+        if number == 9 or (number, form) in {(4, "f"), (10, "d")}:
+            found += buffer[start : end if most is None else min(end, start + most * size)]
+        elif number in {5, 7, 11} and kind == BYTES:
+            numbers = islice(varints(buffer, start, end), most)
+            found += b"".join((value % (1 << 64)).to_bytes(8, "little")[:size] for value in numbers)
+    return found[: len(found) // size * size]
 
 
-def _stored(value: int, elem: int) -> str:
-    """A value of int32_data and its like: half precision stands there as its bits."""
-    if elem == _BFLOAT16:
-        return _number(struct.unpack("<f", struct.pack("<I", (value & 0xFFFF) << 16))[0])
-    if elem == 10:
-        return _number(struct.unpack("<e", struct.pack("<H", value & 0xFFFF))[0])
-    return str(bool(value)) if elem == 9 else str(value)
+def _first_values(buffer: Buffer, weight: Weight, payload: bytes | None, most: int) -> list[str]:
+    """Values as text; what no field of the model or of Python holds is missing."""
+    if weight.kind.elem == STRING:
+        places = ((s, e) for number, _, _, s, e in fields(buffer, weight.start, weight.end) if number == 6)
+        return [f'"{printable(text(buffer[s : min(e, s + 80)]))}"' for s, e in islice(places, most)]
+    form = _FORMATS.get(weight.kind.elem, "B")
+    values = (value for (value,) in struct.iter_unpack(f"<{form}", _packed(buffer, weight, payload, most)))
+    if weight.kind.elem == _BFLOAT16:
+        values = (struct.unpack("<f", struct.pack("<I", value << 16))[0] for value in values)
+    return [_number(value) for value in islice(values, most)]
 
 
 def _number(value: float | int | bool) -> str:
@@ -317,12 +324,11 @@ def varints(buffer: Buffer, start: int, end: int) -> Iterator[int]:
         start += 1
 
 
-def _statistics(buffer: Buffer, weight: Weight, payload: bytes | None) -> str:
+def _statistics(values: npt.NDArray[Any]) -> str:
     """Least, greatest and mean value, NaN and inf counted apart; "" for types without an order."""
     import numpy as np
 
-    values = _array(buffer, weight, payload)
-    if values is None or values.size == 0 or values.dtype.kind == "b":
+    if values.size == 0 or values.dtype.kind == "b":
         return ""
     finite = values
     strange = ""
@@ -337,46 +343,24 @@ def _statistics(buffer: Buffer, weight: Weight, payload: bytes | None) -> str:
     return f"least {_number(finite.min().item())}, greatest {_number(finite.max().item())}, mean {mean:.6g}{strange}"
 
 
-def _array(buffer: Buffer, weight: Weight, payload: bytes | None) -> npt.NDArray[Any] | None:
+def _array(buffer: Buffer, weight: Weight, payload: bytes | None) -> npt.NDArray[Any]:
+    """The values one after another; none of a type that Python has no format for."""
     import numpy as np
 
-    elem = weight.kind.elem
-    if payload is None:
-        for number, _, _, start, end in fields(buffer, weight.start, weight.end):
-            if number == 9:
-                payload = buffer[start:end]
-            elif number in {4, 10}:
-                return np.frombuffer(buffer[start:end], "<f4" if number == 4 else "<f8")
-            elif number in {5, 7, 11} and elem in _FORMATS and elem != 10:
-                return np.array(list(varints(buffer, start, end)))
-    if payload is None:
-        return None
-    if elem == _BFLOAT16:
-        # bfloat16 is the upper half of a float32.
-        import numpy as np
-
-        bits = np.frombuffer(payload[: len(payload) // 2 * 2], "<u2").astype(np.uint32) << 16
-        return bits.view(np.float32)
-    form = _FORMATS.get(elem)
-    whole = len(payload) - len(payload) % struct.calcsize(form) if form else 0
-    return np.frombuffer(payload[:whole], np.dtype(form).newbyteorder("<")) if form else None
+    dtype = np.dtype(_FORMATS.get(weight.kind.elem, "f")).newbyteorder("<")
+    values = np.frombuffer(_packed(buffer, weight, payload), dtype)
+    return (values.astype(np.uint32) << 16).view(np.float32) if weight.kind.elem == _BFLOAT16 else values
 
 
 def values_as_numpy_shows_them(buffer: Buffer, weight: Weight, folder: Path) -> list[str]:
     """The values in the lines of NumPy's own text; none for what NumPy cannot hold, or is too large or not there."""
-    import numpy as np
-
-    number = _elements(weight)
+    number = elements(_sizes(weight))
     if weight.sparse or number > _MOST_SUMMED:
         return []
     try:
-        payload = _external_payload(weight, folder, number) if weight.external else None
-    except errors.ModelError:
-        return []
-    try:
-        values = np.empty(0, np.float32) if number == 0 else _array(buffer, weight, payload)
-        if values is None or values.size != number:
+        values = _array(buffer, weight, _external_payload(weight, folder, number))
+        if values.size != number:
             return []
-        return str(values.reshape(weight.kind.shape)).split("\n")  # type: ignore[arg-type]  # a weight's sizes are known
-    except ValueError:  # bytes that are no whole numbers, sizes that are none
+        return str(values.reshape(_sizes(weight))).split("\n")
+    except (errors.ModelError, ValueError):  # what is not there; bytes that are no whole numbers, sizes that are none
         return []

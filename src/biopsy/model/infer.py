@@ -31,12 +31,9 @@ def infer_types(model: onnx.ModelProto) -> dict[str, TensorType]:
     Sequences, optionals, maps and tensors of unknown element type are left out; so are tensors inside subgraphs.
     Never raises: what cannot be inferred is missing.
     """
-    found = {}
-    for name, info in infer_value_infos(without_weights(model).SerializeToString()).items():
-        kind = parts.tensor_type(info)
-        if kind is not None and kind.elem:
-            found[name] = kind
-    return found
+    infos = infer_value_infos(without_weights(model).SerializeToString())
+    kinds = {name: parts.tensor_type(info) for name, info in infos.items()}
+    return {name: kind for name, kind in kinds.items() if kind is not None and kind.elem}
 
 
 def infer_value_infos(model_bytes_without_weights: bytes) -> dict[str, bytes]:
@@ -53,10 +50,8 @@ def infer_value_infos(model_bytes_without_weights: bytes) -> dict[str, bytes]:
     except DecodeError:
         return {}
     graph = onnx_native.inferred(model).model.graph
-    from onnx import helper
-
     found = {
-        weight.name: helper.make_tensor_value_info(weight.name, weight.data_type, list(weight.dims))
+        weight.name: onnx.helper.make_tensor_value_info(weight.name, weight.data_type, list(weight.dims))
         for weight in graph.initializer
     }
     for infos in (graph.value_info, graph.output, graph.input):
@@ -90,7 +85,6 @@ def without_weights(model: onnx.ModelProto) -> onnx.ModelProto:
     on the way. The copy is valid for inference only.
     """
     import onnx
-    from onnx import helper
 
     light = onnx.ModelProto(ir_version=max(model.ir_version, 4), producer_name=model.producer_name)
     light.opset_import.extend(model.opset_import)
@@ -109,7 +103,7 @@ def without_weights(model: onnx.ModelProto) -> onnx.ModelProto:
         if _is_small(weight):
             graph.initializer.append(weight)
         elif weight.name not in inputs:
-            graph.input.append(helper.make_tensor_value_info(weight.name, weight.data_type, list(weight.dims)))
+            graph.input.append(onnx.helper.make_tensor_value_info(weight.name, weight.data_type, list(weight.dims)))
     return light
 
 
@@ -118,25 +112,14 @@ def _is_small(tensor: onnx.TensorProto) -> bool:
 
 
 def _empty_node(node: onnx.NodeProto) -> None:
-    for attribute in node.attribute:
-        if attribute.HasField("t"):
-            _empty(attribute.t)
-    for body in walk.graphs_within([node]):
-        for weight in body.initializer:
-            _empty(weight)
-        for inner in body.node:
-            for attribute in inner.attribute:
-                if attribute.HasField("t"):
-                    _empty(attribute.t)
-
-
-def _empty(tensor: onnx.TensorProto) -> None:
-    """Take the values from a large tensor: "elsewhere" is how ONNX says that they are not here."""
-    if _is_small(tensor):
-        return
-    for field in VALUE_FIELDS:
-        tensor.ClearField(field)
-    tensor.data_location = 1  # type: ignore[assignment]
+    """Take the values from large tensors: "elsewhere" is how ONNX says that they are not here."""
+    inner = [weight for body in walk.graphs_within([node]) for weight in body.initializer]
+    attributes = (attribute for each in walk.nodes_within([node]) for attribute in each.attribute)
+    for tensor in (*inner, *(attribute.t for attribute in attributes if attribute.HasField("t"))):
+        if not _is_small(tensor):
+            for field in VALUE_FIELDS:
+                tensor.ClearField(field)
+            tensor.data_location = 1  # type: ignore[assignment]
 
 
 # What onnx itself says against a model: its checker, and its shape inference where types and shapes contradict.
@@ -283,10 +266,8 @@ def undeclared(index: ModelIndex, tensors: Iterable[int]) -> ModelIndex:
 
 def _bind(declared: Shape | None, given: Shape, sizes: dict[str, Dim]) -> bool:
     """Note which size a symbol gets, None if it gets several; True if a declared size or rank is contradicted."""
-    if declared is None:
-        return False
-    if len(declared) != len(given):
-        return True
+    if declared is None or len(declared) != len(given):
+        return declared is not None
     for old, new in zip(declared, given, strict=True):
         if isinstance(old, str):
             sizes[old] = new if sizes.get(old, new) == new else None
@@ -301,25 +282,17 @@ def _shaped_by(index: ModelIndex, inputs: Iterable[int]) -> dict[int, TensorType
             if node not in seen:
                 seen.add(node)
                 waiting += index.node_writes[node]
-    found = {}
-    for tensor in sorted(index.infos):
-        if index.producer.get(tensor) in seen:
-            kind = parts.tensor_type(index.infos[tensor])
-            if kind is not None and kind.shape is not None:
-                found[tensor] = kind
-    return found
+    behind = [tensor for tensor in sorted(index.infos) if index.producer.get(tensor) in seen]
+    kinds = {tensor: parts.tensor_type(index.infos[tensor]) for tensor in behind}
+    return {tensor: kind for tensor, kind in kinds.items() if kind is not None and kind.shape is not None}
 
 
 def _merged(declared: Shape, anew: Shape | None, sizes: Mapping[str, Dim], *, doubtful: bool) -> Shape:
     """A declared shape and one that was inferred without it; ``doubtful``: sizes may have changed unseen."""
-    known = tuple(sizes.get(dim, dim) if isinstance(dim, str) else dim for dim in declared)
+    known = [sizes.get(dim, dim) if isinstance(dim, str) else dim for dim in declared]
     if anew is not None and len(anew) != len(known):
         return anew
-    other = anew or (None,) * len(known)
-    return tuple(_size(old, new, doubtful=doubtful) for old, new in zip(known, other, strict=True))
-
-
-def _size(old: Dim, new: Dim, *, doubtful: bool) -> Dim:
-    if isinstance(new, int):
-        return new
-    return new if old is None or (doubtful and isinstance(old, int)) else old
+    return tuple(
+        new if isinstance(new, int) or old is None or (doubtful and isinstance(old, int)) else old
+        for old, new in zip(known, anew or (None,) * len(known), strict=True)
+    )

@@ -28,12 +28,8 @@ def require_file(path: Path, what: str = "model") -> Path:
             next_steps=[f"models there: {', '.join(map(str, models))}"] if models else (),
         )
     if not path.exists():
-        raise errors.UsageError(
-            f"there is no {what} {path}",
-            next_steps=files_meant(path, (".onnx",), "models")
-            if what == "model"
-            else files_meant(path, (".py",), "scripts"),
-        )
+        kind = ((".onnx",), "models") if what == "model" else ((".py",), "scripts")
+        raise errors.UsageError(f"there is no {what} {path}", next_steps=files_meant(path, *kind))
     if not path.is_file():
         raise errors.UsageError(f"the {what} {path} is a pipe or a device, not a file: it could be read only once")
     return path
@@ -96,14 +92,33 @@ def parse(data: bytes, path: Path | None) -> onnx.ModelProto:
 START = 1 << 12
 """Bytes from the beginning."""
 
-_MAGIC = (
-    (b"\x1f\x8b", "it is compressed with gzip", "gunzip -c -- {file} > model.onnx"),
-    (b"\xfd7zXZ\x00", "it is compressed with xz", "xz -dc -- {file} > model.onnx"),
-    (b"BZh", "it is compressed with bzip2", "bunzip2 -c -- {file} > model.onnx"),
-    (b"\x28\xb5\x2f\xfd", "it is compressed with zstd", "zstd -dc -- {file} > model.onnx"),
-    (b"\x89HDF", "it is an HDF5 file, such as a Keras model", "export it to ONNX, as with tf2onnx"),
-    (b"\x80\x02", "it is a Python pickle, such as an old PyTorch model", "export it with torch.onnx.export"),
+_EXPORT = "export it with torch.onnx.export"
+_DATA = "biopsy inspect data {file}"
+_BINARY = (
+    (rb"\x1f\x8b", "it is compressed with gzip", "gunzip -c -- {file} > model.onnx"),
+    (rb"\xfd7zXZ\x00", "it is compressed with xz", "xz -dc -- {file} > model.onnx"),
+    (rb"BZh", "it is compressed with bzip2", "bunzip2 -c -- {file} > model.onnx"),
+    (rb"\x28\xb5\x2f\xfd", "it is compressed with zstd", "zstd -dc -- {file} > model.onnx"),
+    (rb"\x89HDF", "it is an HDF5 file, such as a Keras model", "export it to ONNX, as with tf2onnx"),
+    (rb"\x80\x02", "it is a Python pickle, such as an old PyTorch model", _EXPORT),
+    (rb".{4}TFL3", "it is a TensorFlow Lite model", "export it to ONNX, as with tf2onnx"),
+    (rb"PK\x03\x04.*/(data\.pkl|version|\.format_version|byteorder)\Z", "it is a PyTorch model", _EXPORT),
+    (rb"PK\x03\x04.*\.npy\Z", "it is a file of tensors (.npz)", _DATA),
+    (rb"PK\x03\x04", "it is a zip archive", "unzip {file}"),
+    (rb".{4}\0{4}\{\"", "it is a file of tensors (safetensors): weights without a graph", _DATA),
 )
+"""What a file that is no text begins with, as a regular expression, and what to type then."""
+
+_AS_JSON = "import onnx, sys; onnx.save(onnx.load(sys.argv[1], format='json'), 'model.onnx')"
+_TEXTS = (
+    ("(?i)<!doctype html|<html", "it is a web page", "download the file itself, not the page that shows it (on GitHub:"
+     " the link 'Raw')"),
+    (r"(?i)<\?xml|<net\b", "it is XML, such as a model of OpenVINO", "take the ONNX model that it was made from"),
+    (r"[{\[](?=\s*([\"\]}{\[]|-?\d))(?=.*\"ir_?[vV]ersion\")", "it is an ONNX model as JSON",
+     "{reader} {file}"),
+    (r"[{\[]\s*([\"\]}{\[]|-?\d)", "it is JSON", f"{_DATA}    if it holds inputs or outputs"),
+)  # fmt: skip
+"""The same of text."""
 
 
 def refused(path: Path | None, start: bytes, why: str) -> errors.ModelError:
@@ -111,70 +126,35 @@ def refused(path: Path | None, start: bytes, why: str) -> errors.ModelError:
 
     ``start``: its first bytes, or all of them. ``path`` is only named.
     """
-    found = None if path is None else _recognized(bytes(start[:START]), line_of([str(path)]))
-    if found is None:
+    found = None if path is None else _recognized(bytes(start[:START]))
+    if path is None or found is None:
         return errors.ModelError(f"the model {path if path is not None else 'in memory'} {why}")
     what, step = found
-    return errors.ModelError(f"the file {path} is no ONNX model: {what}", next_steps=[step] if step else [])
+    reader = line_of(["python", "-P", "-c", _AS_JSON])
+    steps = [step.format(file=line_of([str(path)]), reader=reader)] if step else []
+    return errors.ModelError(f"the file {path} is no ONNX model: {what}", next_steps=steps)
 
 
-def _recognized(start: bytes, file: str) -> tuple[str, str] | None:
+def _recognized(start: bytes) -> tuple[str, str] | None:
     """What begins like this, and what to do with it; None if that is not known."""
-    for magic, what, step in _MAGIC:
-        if start.startswith(magic):
-            return what, step.format(file=file)
-    if start[4:8] == b"TFL3":
-        return "it is a TensorFlow Lite model", "export it to ONNX, as with tf2onnx"
-    if start.startswith(b"PK\x03\x04"):
-        first = start[30 : 30 + int.from_bytes(start[26:28], "little")]
-        if first.endswith((b"/data.pkl", b"/version", b"/.format_version", b"/byteorder")):
-            return "it is a PyTorch model", "export it with torch.onnx.export"
-        if first.endswith(b".npy"):
-            return "it is a file of tensors (.npz)", f"biopsy inspect data {file}"
-        return "it is a zip archive", f"unzip {file}"
-    if start[8:10] == b'{"' and start[1:8].rstrip(b"\0") == start[1:8].rstrip(b"\0")[:3]:
-        return "it is a file of tensors (safetensors): weights without a graph", f"biopsy inspect data {file}"
-    return _text(start, file)
-
-
-def _text(start: bytes, file: str) -> tuple[str, str] | None:
+    of_zip = start[: 30 + int.from_bytes(start[26:28], "little")]  # up to the name of the first file in it
+    for pattern, what, step in _BINARY:
+        if re.match(pattern, of_zip if start.startswith(b"PK") else start, re.DOTALL):
+            return what, step
     if b"\0" in start or re.search(rb"[\x01-\x08\x0e-\x1a\x1c-\x1f]", start):
         return None
     try:
         text = start.decode("utf-8-sig", "strict" if len(start) < START else "ignore").lstrip()
     except UnicodeDecodeError:
         return None
-    for recognize in (_lfs_pointer, _page, _json):
-        found = recognize(text, file)
-        if found is not None:
-            return found
+    if text.startswith("version https://git-lfs.github.com/spec/"):
+        size = re.search(r"^size (\d{1,15})$", text, re.MULTILINE)
+        whole = f" ({size[1]} bytes)" if size else ""
+        return f"it is a pointer of Git LFS; the model{whole} was not fetched", "git lfs pull -I {file}"
+    for form, what, step in _TEXTS:
+        if re.match(form, text, re.DOTALL):
+            return what, step
     return f"it is text, which begins with {text.split(chr(10))[0][:40]!r}", ""
-
-
-def _lfs_pointer(text: str, file: str) -> tuple[str, str] | None:
-    if not text.startswith("version https://git-lfs.github.com/spec/"):
-        return None
-    size = re.search(r"^size (\d{1,15})$", text, re.MULTILINE)
-    whole = f" ({size[1]} bytes)" if size else ""
-    return f"it is a pointer of Git LFS; the model{whole} was not fetched", f"git lfs pull -I {file}"
-
-
-def _page(text: str, file: str) -> tuple[str, str] | None:
-    begin = text[:200].lower()
-    if begin.startswith(("<!doctype html", "<html")):
-        return "it is a web page", "download the file itself, not the page that shows it (on GitHub: the link 'Raw')"
-    if begin.startswith("<?xml") or re.match(r"<net\b", begin):
-        return "it is XML, such as a model of OpenVINO", "take the ONNX model that it was made from"
-    return None
-
-
-def _json(text: str, file: str) -> tuple[str, str] | None:
-    if not re.match(r'[{\[]\s*(["\]}{\[]|-?\d)', text):
-        return None
-    if '"ir_version"' in text or '"irVersion"' in text:
-        code = "import onnx, sys; onnx.save(onnx.load(sys.argv[1], format='json'), 'model.onnx')"
-        return "it is an ONNX model as JSON", line_of(["python", "-P", "-c", code]) + f" {file}"
-    return "it is JSON", f"biopsy inspect data {file}    if it holds inputs or outputs"
 
 
 # Names of a model that are no text, found before anybody stumbles over them.
@@ -204,14 +184,10 @@ def require_text(data: bytes, path: Path | None) -> None:
     try:
         _strict_model().FromString(data if len(data) < _SMALL else _without_weights(data))
     except DecodeError as error:
+        line = line_of(["biopsy", "inspect", "model", str(path), "--show", "layers"])
         raise errors.ModelError(
             f"the model {path or 'in memory'} holds a name that is no text (UTF-8)",
-            next_steps=[]
-            if path is None
-            else [
-                line_of(["biopsy", "inspect", "model", str(path), "--show", "layers"])
-                + "    shows it, its bytes escaped"
-            ],
+            next_steps=[] if path is None else [f"{line}    shows it, its bytes escaped"],
         ) from error
 
 
@@ -259,6 +235,3 @@ def _strip(message: Any) -> None:
     message.ClearField("reserved_name")
     for inner in message.nested_type:
         _strip(inner)
-
-
-# The identity of a model's file.

@@ -4,7 +4,7 @@ keeps neighbours together.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
 from biopsy.model import walk, wire
@@ -102,13 +102,9 @@ def _trains(node: Node, called: frozenset[FunctionKey], index: ModelIndex) -> bo
     """Whether a Dropout that a node is, or runs, is in training mode as far as anybody knows."""
     import onnx
 
-    producers = [index.producer[tensor] for tensor in node.reads if tensor in index.producer]
-    constants = [
-        constant
-        for number in producers
-        if index.nodes[number].op_type == "Constant"
-        for constant in onnx.GraphProto.FromString(index.node_spans[number]).node
-    ]
+    producers = (index.producer[tensor] for tensor in node.reads if tensor in index.producer)
+    spans = [index.node_spans[number] for number in producers if index.nodes[number].op_type == "Constant"]
+    constants = [constant for span in spans for constant in onnx.GraphProto.FromString(span).node]
     scalars = [
         onnx.TensorProto.FromString(index.buffer[weight.start : weight.end])
         for weight in (index.weights[tensor] for tensor in node.reads if tensor in index.weights)
@@ -121,7 +117,13 @@ def _trains(node: Node, called: frozenset[FunctionKey], index: ModelIndex) -> bo
         nodes += walk.nodes_within(function.node)
     weights = [weight for body in walk.graphs_within(graph.node) for weight in body.initializer]
     known = {**_known(constants, scalars), **_known(nodes, weights)}
-    return any(_is_random(each, known, index.opset) for each in nodes if walk.operator(each) == _DROPOUT)
+    for dropout in (each for each in nodes if walk.operator(each) == _DROPOUT):
+        if index.opset < 7:
+            if not any(attribute.name == "is_test" and attribute.i for attribute in dropout.attribute):
+                return True
+        elif index.opset >= 12 and any(known.get(name, True) for name in dropout.input[2:3] if name):
+            return True
+    return False
 
 
 def _known(nodes: Iterable[onnx.NodeProto], weights: Iterable[onnx.TensorProto]) -> dict[str, bool]:
@@ -135,12 +137,6 @@ def _known(nodes: Iterable[onnx.NodeProto], weights: Iterable[onnx.TensorProto])
     return {
         name: bool(numpy_helper.to_array(tensor).any()) for name, tensor in tensors.items() if tensor.data_type == 9
     }
-
-
-def _is_random(dropout: onnx.NodeProto, known: Mapping[str, bool], opset: int) -> bool:
-    if opset < 7:
-        return not any(attribute.name == "is_test" and attribute.i for attribute in dropout.attribute)
-    return opset >= 12 and any(known.get(name, True) for name in dropout.input[2:3] if name)
 
 
 def neighbourhood_order(index: ModelIndex, nodes: Sequence[int]) -> list[int]:

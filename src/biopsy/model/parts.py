@@ -111,23 +111,14 @@ def _read_body(graph: bytes, captures: dict[str, None], calls: dict[FunctionKey,
             own.update(node.outputs)
             read.update(dict.fromkeys((*node.inputs, *node.captures)))
             calls.update(dict.fromkeys(node.calls))
-        elif number in {5, 11, 12, 15}:
-            name = _name_of_part(graph, number, start, end)
-            if number == 12:
-                results.append(name)
-            else:
-                own.add(name)
+        elif number == 12:
+            results.append(string_in(graph, 1, start, end))
+        elif number in {5, 11}:
+            own.add(string_in(graph, 8 if number == 5 else 1, start, end))
+        elif number == 15:  # a sparse initializer is named by its values
+            spans = [(at, to) for part, kind, _, at, to in fields(graph, start, end) if (part, kind) == (1, BYTES)]
+            own.update(string_in(graph, 8, *span) for span in spans[:1])
     captures.update(dict.fromkeys(name for name in (*read, *results) if name not in own))
-
-
-def _name_of_part(graph: bytes, number: int, start: int, end: int) -> str:
-    """The name of an initializer (5), input (11), output (12) or sparse initializer (15) of a graph."""
-    if number == 15:
-        for part, kind, _, value, stop in fields(graph, start, end):
-            if part == 1 and kind == 2:
-                return string_in(graph, 8, value, stop)
-        return ""
-    return string_in(graph, 8 if number == 5 else 1, start, end)
 
 
 def string_in(payload: bytes, wanted: int, start: int, end: int) -> str:
@@ -181,9 +172,9 @@ def has_type(info: bytes) -> bool:
 def tensor_type(info: bytes) -> TensorType | None:
     """The tensor type in a serialized ValueInfoProto; None when there is none or it is no plain tensor."""
     for number, kind, _, start, end in fields(info):
-        if number == 2 and kind == 2:
+        if number == 2 and kind == BYTES:
             for inner, inner_kind, _, value, stop in fields(info, start, end):
-                if inner == 1 and inner_kind == 2:
+                if inner == _TENSOR and inner_kind == BYTES:
                     return _read_tensor(info, value, stop)
     return None
 
@@ -221,23 +212,19 @@ def _read_type(info: bytes, start: int, end: int, depth: int = 0) -> ValueType |
 
 def _read_tensor(info: bytes, start: int, end: int) -> TensorType | None:
     elem = 0
-    shape: tuple[Dim, ...] | None = None
+    shape: list[Dim] | None = None
     for number, kind, _, value, stop in fields(info, start, end):
         if number == 1 and kind == VARINT:
             elem = varint_at(info, value)
         elif number == 2 and kind == BYTES:
-            shape = tuple(_dims(info, value, stop))
-    return TensorType(elem, shape) if elem else None
-
-
-def _dims(info: bytes, start: int, end: int) -> Iterator[Dim]:
-    number_of = 0
-    for number, kind, _, value, stop in fields(info, start, end):
-        if number == 1 and kind == BYTES:
-            number_of += 1
-            if number_of > MOST_DIMENSIONS:
-                raise errors.ModelError(f"tensor {name_of(info)!r:.100} has more than {MOST_DIMENSIONS} dimensions")
-            yield _read_dim(info, value, stop)
+            shape = []
+            for inner, inner_kind, _, at, to in fields(info, value, stop):
+                if inner == 1 and inner_kind == BYTES:
+                    shape.append(_read_dim(info, at, to))
+                    if len(shape) > MOST_DIMENSIONS:
+                        name = f"{name_of(info)!r:.100}"
+                        raise errors.ModelError(f"tensor {name} has more than {MOST_DIMENSIONS} dimensions")
+    return TensorType(elem, None if shape is None else tuple(shape)) if elem else None
 
 
 def _read_dim(info: bytes, start: int, end: int) -> Dim:
@@ -305,8 +292,7 @@ def read_weight(buffer: Buffer, start: int, end: int) -> Weight:
     external = False
     for number, kind, _, value, stop in fields(buffer, start, end):
         if number == 1:
-            dims += _weight_dims(buffer, kind, value, stop)
-            _require_rank(dims)
+            _add_dims(dims, buffer, kind, value, stop)
         elif number == 2 and kind == VARINT:
             elem = varint_at(buffer, value)
         elif number == 8 and kind == BYTES:
@@ -329,27 +315,21 @@ def read_sparse_weight(buffer: Buffer, start: int, end: int) -> Weight:
             values = read_weight(buffer, value, stop)
             name, elem = values.name, values.kind.elem
         elif number == 3:
-            dims += _weight_dims(buffer, kind, value, stop)
-            _require_rank(dims)
+            _add_dims(dims, buffer, kind, value, stop)
     return Weight(name, TensorType(elem, tuple(dims)), start, end, sparse=True)
 
 
-def _require_rank(dims: list[int]) -> None:
-    if len(dims) > MOST_DIMENSIONS:
-        raise errors.ModelError(f"a weight has more than {MOST_DIMENSIONS} dimensions")
-
-
-def _weight_dims(buffer: Buffer, kind: int, start: int, end: int) -> list[int]:
-    """A repeated int64, packed (proto3's default) or one by one."""
-    dims: list[int] = []
-    while start < end and len(dims) <= MOST_DIMENSIONS:
+def _add_dims(dims: list[int], buffer: Buffer, kind: int, start: int, end: int) -> None:
+    """Add a repeated int64, packed (proto3's default) or one by one."""
+    while start < end:
         dims.append(signed(varint_at(buffer, start)))
+        if len(dims) > MOST_DIMENSIONS:
+            raise errors.ModelError(f"a weight has more than {MOST_DIMENSIONS} dimensions")
         if kind != BYTES:
             break
         while buffer[start] >= 0x80:
             start += 1
         start += 1
-    return dims
 
 
 def external_place(tensor: str, entries: Iterable[tuple[str, str]]) -> ExternalPlace:
@@ -378,31 +358,22 @@ def external_tensor(weight: Weight, place: ExternalPlace) -> bytes:
     entries = {"location": place.location, "offset": str(place.offset)}
     if place.length is not None:
         entries["length"] = str(place.length)
-    assert weight.kind.shape is not None
-    return b"".join(
-        (
-            b"".join(varint_field(1, dim) for dim in weight.kind.shape if isinstance(dim, int)),
-            varint_field(2, weight.kind.elem),
-            string_field(8, raw(weight.name)),
-            b"".join(
-                string_field(13, string_field(1, key.encode()) + string_field(2, raw(entry)))
-                for key, entry in entries.items()
-            ),
-            varint_field(14, 1),
-        )
+    said = [string_field(1, key.encode()) + string_field(2, raw(entry)) for key, entry in entries.items()]
+    dims = tuple(dim for dim in weight.kind.shape or () if isinstance(dim, int))
+    return (
+        _tensor_head(weight.name, weight.kind.elem, dims)
+        + b"".join(string_field(13, entry) for entry in said)
+        + varint_field(14, 1)
     )
+
+
+def _tensor_head(name: str, elem: int, dims: tuple[int, ...]) -> bytes:
+    return b"".join(varint_field(1, dim) for dim in dims) + varint_field(2, elem) + string_field(8, raw(name))
 
 
 def raw_tensor(name: str, elem: int, dims: tuple[int, ...], data: bytes) -> bytes:
     """A serialized TensorProto with little-endian ``data``, packed as onnx.proto3 says for its element type."""
-    return b"".join(
-        (
-            b"".join(varint_field(1, dim) for dim in dims),
-            varint_field(2, elem),
-            string_field(8, raw(name)),
-            string_field(9, data),
-        )
-    )
+    return _tensor_head(name, elem, dims) + string_field(9, data)
 
 
 # Domains of operator sets.

@@ -1,13 +1,13 @@
-"""Changes that make a model easier to cut: fixed input shapes, bounds for sizes that depend on data, nothing unused,
-sorted nodes.
+"""Changes of a model: fixed input shapes, bounds for sizes that depend on data, nothing unused, sorted nodes, and one
+more node.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, MutableSequence, Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, MutableSequence, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, TypeAlias
 
 from biopsy import errors
 from biopsy.model import infer, parts, walk
@@ -24,19 +24,12 @@ Run = Callable[[bytes], Mapping[str, TensorType]]
 """Runs a serialized model once, with any inputs; returns the types of its outputs by name."""
 
 
-@dataclass(frozen=True)
-class Frozen:
-    """What ``freeze_inputs`` fixed: sizes of symbolic dimensions; ``conflicts`` are symbols given two sizes."""
-
-    sizes: Mapping[str, int]
-    conflicts: tuple[str, ...]
-
-
-def freeze_inputs(model: onnx.ModelProto, shapes: Mapping[str, Shape]) -> Frozen:
+def freeze_inputs(model: onnx.ModelProto, shapes: Mapping[str, Shape]) -> tuple[str, ...]:
     """Give inputs other shapes; a symbolic dimension that gets a size has it wherever the symbol stands.
 
-    A symbol that is given two sizes is only fixed where it was asked for. If a dimension that had a size gets another
-    one, declared shapes behind it are wrong: they are forgotten, element types stay (see ``refresh_shapes``).
+    If a dimension that had a size gets another one, declared shapes behind it are wrong: they are forgotten, element
+    types stay (see ``refresh_shapes``). Returns the symbols that are given two sizes: each is only fixed where it was
+    asked for.
 
     Raises UsageError for a name that is no input, or is no tensor.
     """
@@ -44,7 +37,11 @@ def freeze_inputs(model: onnx.ModelProto, shapes: Mapping[str, Shape]) -> Frozen
     found: dict[str, set[int]] = {}
     resized = ranked_anew = False
     for name, shape in shapes.items():
-        declared = _declared(inputs, name)
+        if name not in inputs:
+            raise no_such_input("--override-input-shapes", name, inputs)
+        declared = parts.tensor_type(inputs[name].SerializeToString())
+        if declared is None:
+            raise errors.UsageError(f"the input {name!r} is no tensor: it has no shape to set")
         for old, new in zip(declared.shape or (), shape, strict=False):
             if isinstance(old, str) and isinstance(new, int):
                 found.setdefault(old, set()).add(new)
@@ -53,22 +50,12 @@ def freeze_inputs(model: onnx.ModelProto, shapes: Mapping[str, Shape]) -> Frozen
         resized |= declared.shape is not None and not has_rank
         ranked_anew |= not has_rank
         inputs[name].ParseFromString(parts.value_info(name, TensorType(declared.elem, shape)))
-    conflicts = tuple(sorted(symbol for symbol, sizes in found.items() if len(sizes) > 1))
     sizes = {symbol: next(iter(values)) for symbol, values in found.items() if len(values) == 1}
     for info in every_info(model):
         _substitute(info.type, sizes)
     if resized:
         _forget_shapes(model, keep_ranks=not ranked_anew)
-    return Frozen(sizes, conflicts)
-
-
-def _declared(inputs: Mapping[str, onnx.ValueInfoProto], name: str) -> TensorType:
-    if name not in inputs:
-        raise no_such_input("--override-input-shapes", name, inputs)
-    declared = parts.tensor_type(inputs[name].SerializeToString())
-    if declared is None:
-        raise errors.UsageError(f"the input {name!r} is no tensor: it has no shape to set")
-    return declared
+    return tuple(sorted(found.keys() - sizes.keys()))
 
 
 def every_info(model: onnx.ModelProto) -> Iterator[onnx.ValueInfoProto]:
@@ -114,15 +101,14 @@ def refresh_shapes(model: onnx.ModelProto) -> None:
 def _write_infos(model: onnx.ModelProto, found: Mapping[str, bytes]) -> None:
     """Set the types of inputs, outputs and what nodes compute; an entry for each tensor in between, in their order."""
     graph = model.graph
-    for info in (*graph.input, *graph.output):
+    ends = [*graph.input, *graph.output]
+    computed = {name for node in graph.node for name in node.output}
+    for info in (*ends, *(info for info in graph.value_info if info.name in computed)):
         if info.name in found:
             info.type.CopyFrom(type(info).FromString(found[info.name]).type)
-    ends = {info.name for info in (*graph.input, *graph.output)}
-    listed = {info.name: info for info in graph.value_info}
-    for name in (name for node in graph.node for name in node.output):
-        if name in listed and name in found:
-            listed[name].type.CopyFrom(type(listed[name]).FromString(found[name]).type)
-        elif name in found and name not in ends:
+    known = {info.name for info in (*ends, *graph.value_info)}
+    for name in dict.fromkeys(name for node in graph.node for name in node.output):
+        if name in found and name not in known:
             graph.value_info.add().ParseFromString(found[name])
 
 
@@ -178,11 +164,11 @@ def _keep_needed_nodes(nodes: MutableSequence[onnx.NodeProto], wanted: set[str])
 def _keep_used_tensors(graph: onnx.GraphProto) -> None:
     ends = {info.name for info in (*graph.input, *graph.output)}
     read = set().union(*(walk.reads(node) for node in graph.node)) | _annotations(graph) | ends
-    written = {name for node in graph.node for name in node.output}
+    known = read.union(*(node.output for node in graph.node))
     walk.keep(graph.initializer, lambda weight: weight.name in read)
     walk.keep(graph.sparse_initializer, lambda weight: weight.values.name in read)
-    walk.keep(graph.value_info, lambda info: info.name in read or info.name in written)
-    walk.keep(graph.quantization_annotation, lambda note: note.tensor_name in read or note.tensor_name in written)
+    walk.keep(graph.value_info, lambda info: info.name in known)
+    walk.keep(graph.quantization_annotation, lambda note: note.tensor_name in known)
 
 
 def sort_nodes(model: onnx.ModelProto) -> None:
@@ -276,22 +262,14 @@ def set_upper_bounds(model: onnx.ModelProto, bounds: Mapping[str, int]) -> dict[
         free = walk.free_name(f"{name}_copy", taken)
         shape = [1] if kind.shape else []
         limit = helper.make_tensor(walk.free_name(f"{name}_upper_bound", taken), kind.elem, shape, [bound])
-        _insert(model, name, free, limit)
+        nodes = model.graph.node
+        place = next(place for place, node in enumerate(nodes) if name in node.output)
+        rename(nodes[place].output, name, free)
+        model.graph.initializer.append(limit)
+        nodes.insert(place + 1, helper.make_node("Min", [free, limit.name], [name]))
         if kind.shape is not None:
             model.graph.value_info.add().ParseFromString(parts.value_info(free, kind))
     return chosen
-
-
-def _insert(model: onnx.ModelProto, name: str, free: str, limit: onnx.TensorProto) -> None:
-    from onnx import helper
-
-    nodes = model.graph.node
-    place = next(place for place, node in enumerate(nodes) if name in node.output)
-    for number, output in enumerate(nodes[place].output):
-        if output == name:
-            nodes[place].output[number] = free
-    model.graph.initializer.append(limit)
-    nodes.insert(place + 1, helper.make_node("Min", [free, limit.name], [name]))
 
 
 # Tensors whose size depends on data and has no bound: what TensorRT asks a person to bound by a Min.
@@ -339,3 +317,137 @@ def _names(infos: dict[str, bytes], name: str) -> set[str] | None:
     if kind is None or kind.shape is None or None in kind.shape:
         return None
     return {dim for dim in kind.shape if isinstance(dim, str)}
+
+
+# One node in place of whatever stands between the tensors that it reads and those it writes.
+
+AttributeValue: TypeAlias = "int | float | str | list[int] | list[float] | list[str]"
+
+
+@dataclass(frozen=True, kw_only=True)
+class NewNode:
+    """The node to insert; "" among ``inputs`` leaves an optional one out."""
+
+    operator: str
+    inputs: Sequence[str]
+    outputs: Sequence[str]
+    name: str = ""
+    attributes: Mapping[str, AttributeValue] = field(default_factory=dict)
+
+
+def insert(model: onnx.ModelProto, new: NewNode, *, infers: bool = True) -> None:
+    """Put a node into the main graph; what nobody needs any more then is removed, as ``clean_up`` does.
+
+    A tensor that is among its inputs and its outputs is split: the node reads it, and whatever read it before reads the
+    node's result. An output of the model keeps its name then, and what computes it gets another. Declared types and
+    shapes of tensors behind the node are forgotten, those of the model's outputs too; outputs get the types that can be
+    inferred, and keep their element type where none can, or where nothing ``infers``.
+
+    Raises UsageError for a name that is no tensor of the main graph, an output that is an input of the model or a
+    weight and not split, a name that another node or output of the node has, and a node that would depend on its own
+    result.
+    """
+    from onnx import helper
+
+    graph = model.graph
+    fixed = {info.name for info in graph.input} | {weight.name for weight in graph.initializer}
+    fixed |= {weight.values.name for weight in graph.sparse_initializer}
+    _require_possible(graph, new, fixed)
+    taken = walk.named(graph)
+    sources = {name: name for name in new.inputs}
+    results: list[str] = []
+    for name in new.outputs:
+        if not name:
+            results.append(name)
+        elif name in sources:
+            sources[name], result = _split(graph, name, taken, fixed)
+            results.append(result)
+        elif name in fixed:
+            raise errors.UsageError(f"--outputs: {name!r} is an input or a weight of the model: no node computes it")
+        else:
+            for node in graph.node:  # its other outputs stay
+                if name in node.output:
+                    rename(node.output, name, walk.free_name(f"{name}_replaced", taken))
+            results.append(name)
+    inputs = [sources[name] for name in new.inputs]
+    node = helper.make_node(new.operator, inputs, results, name=new.name or None)
+    node.attribute.extend(helper.make_attribute(name, value) for name, value in new.attributes.items())
+    graph.node.append(node)
+    ends = _forget_types_behind(graph, results)
+    clean_up(model)
+    try:
+        sort_nodes(model)
+    except errors.ModelError as error:
+        raise errors.UsageError(f"the node cannot stand there: {error.message}") from error
+    if infers:
+        infer.type_outputs(model, ends)
+
+
+def _require_possible(graph: onnx.GraphProto, new: NewNode, given: Collection[str]) -> None:
+    """Raise UsageError for a name of a tensor that is unknown, or one that may stand once and would stand twice."""
+    known = {*given, *(name for node in graph.node for name in (*node.input, *node.output) if name)}
+    for option, names in (("--inputs", new.inputs), ("--outputs", new.outputs)):
+        for name in names:
+            if name and name not in known:
+                steps = [*did_you_mean(name, known), f"its tensors are: {listed(sorted(known))}"]
+                raise errors.UsageError(f"{option}: the model has no tensor {name!r} in its graph", next_steps=steps)
+    for name in new.outputs:
+        if name and new.outputs.count(name) > 1:
+            raise errors.UsageError(f"--outputs: a node computes {name!r} only once")
+    if new.name and any(node.name == new.name for node in graph.node):
+        raise errors.UsageError(f"--name: the model has a node {new.name!r} already: engines refuse a second one")
+
+
+def _split(graph: onnx.GraphProto, name: str, taken: set[str], fixed: Collection[str]) -> tuple[str, str]:
+    """Free the readers of a tensor for another one: (what is computed now, what they read from now on)."""
+    is_output = any(info.name == name for info in graph.output)
+    other = walk.free_name(f"{name}_polygraphy_surgeon_insert_output", taken)
+    if is_output and name not in fixed:
+        for node in graph.node:
+            rename(node.output, name, other)
+        return other, name
+    for node in graph.node:
+        _rename_reads(node, name, other)
+    for info in graph.output:
+        info.name = other if info.name == name else info.name
+    return name, other
+
+
+def _rename_reads(node: onnx.NodeProto, old: str, new: str) -> None:
+    """Let a node read another tensor, its bodies too where they mean that of the graph around them."""
+    rename(node.input, old, new)
+    for body in walk.bodies(node):
+        if old not in walk.defined(body):
+            for inner in body.node:
+                _rename_reads(inner, old, new)
+            for info in body.output:
+                info.name = new if info.name == old else info.name
+
+
+def rename(names: MutableSequence[str], old: str, new: str) -> None:
+    """Let a name among those of a node's tensors be another one."""
+    for place, name in enumerate(names):
+        if name == old:
+            names[place] = new
+
+
+def _forget_types_behind(graph: onnx.GraphProto, names: Sequence[str]) -> set[str]:
+    """Drop what is declared of tensors that are computed from ``names``, and of those themselves.
+
+    Outputs of the model among them keep their element types; their names are returned.
+    """
+    behind = {*names} - {""}
+    readers: dict[str, list[onnx.NodeProto]] = {}
+    for node in graph.node:
+        for name in walk.reads(node):
+            readers.setdefault(name, []).append(node)
+    waiting = list(behind)
+    while waiting:
+        new = {name for node in readers.get(waiting.pop(), ()) for name in node.output if name} - behind
+        behind |= new
+        waiting += new
+    walk.keep(graph.value_info, lambda info: info.name not in behind)
+    for info in graph.output:
+        if info.name in behind and info.type.HasField("tensor_type"):
+            info.type.tensor_type.ClearField("shape")
+    return {info.name for info in graph.output if info.name in behind}

@@ -13,6 +13,7 @@ from typing import Any
 from biopsy.model.index import ModelIndex, Node
 from biopsy.model.parts import string_in
 from biopsy.model.wire import BYTES, fields, text
+from biopsy.records import plain
 from biopsy.text import count
 
 
@@ -32,9 +33,10 @@ def sources_of(index: ModelIndex, original: ModelIndex | None = None) -> tuple[N
     noted = [noted_source(index, node.number) for node in index.nodes]
     if original is None or all(noted):
         return tuple(noted)
-    counterparts = _Counterparts(index, original)
+    here, there = (Counter(node.name for node in each.nodes) for each in (index, original))
+    named = {node.name: node for node in original.nodes if node.name and here[node.name] == there[node.name] == 1}
     pairs = zip(index.nodes, noted, strict=True)
-    return tuple(source or counterparts.source(node) for node, source in pairs)
+    return tuple(source or _source_in(original, index, node, named.get(node.name)) for node, source in pairs)
 
 
 def noted_source(index: ModelIndex, number: int) -> NodeSource | None:
@@ -76,36 +78,25 @@ def group_name(sources: Sequence[NodeSource | None]) -> str:
     return f"{name}, and {count(others, 'more node')}" if name and others else name
 
 
-class _Counterparts:
-    """The nodes of a model in the one that it was made of."""
+def _source_in(original: ModelIndex, index: ModelIndex, node: Node, named: Node | None) -> NodeSource | None:
+    """What the original says of a node, or of the one in whose place it stands; None if that is not one node.
 
-    def __init__(self, index: ModelIndex, original: ModelIndex) -> None:
-        self._index = index
-        self._original = original
-        here = Counter(node.name for node in index.nodes)
-        there = Counter(node.name for node in original.nodes)
-        self._named = {
-            node.name: node for node in original.nodes if node.name and here[node.name] == there[node.name] == 1
-        }
-
-    def source(self, node: Node) -> NodeSource | None:
-        """What the original says of a node, or of the one in whose place it stands; None if that is not one node."""
-        ids = (self._original.ids.get(self._index.names[tensor], -1) for tensor in node.writes)
-        numbers = (self._original.producer.get(tensor) for tensor in ids)
-        found = {number: self._original.nodes[number] for number in numbers if number is not None}
-        named = self._named.get(node.name)
-        if named is not None and _is_alike(node, named):
-            pairs = zip(node.inputs, named.inputs, strict=False)
-            names = self._index.names, self._original.names
-            # One tensor that both read at the same place; else an equal name may be chance.
-            if any(here >= 0 and there >= 0 and names[0][here] == names[1][there] for here, there in pairs):
-                found[named.number] = named
-        if len(found) != 1:
-            return None
-        (there,) = found.values()
-        source = noted_source(self._original, there.number)
-        is_same = _is_alike(node, there) and (node.name == there.name or not (node.name and there.name))
-        return source if source is None or is_same else replace(source, stands_for=there.label)
+    ``named`` is the only one there of the same name.
+    """
+    ids = (original.ids.get(index.names[tensor], -1) for tensor in node.writes)
+    numbers = (original.producer.get(tensor) for tensor in ids)
+    found = {number: original.nodes[number] for number in numbers if number is not None}
+    if named is not None and _is_alike(node, named):
+        pairs = zip(node.inputs, named.inputs, strict=False)
+        # One tensor that both read at the same place; else an equal name may be chance.
+        if any(min(pair) >= 0 and index.names[pair[0]] == original.names[pair[1]] for pair in pairs):
+            found[named.number] = named
+    if len(found) != 1:
+        return None
+    (there,) = found.values()
+    source = noted_source(original, there.number)
+    is_same = _is_alike(node, there) and (node.name == there.name or not (node.name and there.name))
+    return source if source is None or is_same else replace(source, stands_for=there.label)
 
 
 def _is_alike(one: Node, other: Node) -> bool:
@@ -174,9 +165,8 @@ class NodeSource:
 
     def as_tree(self) -> dict[str, Any]:
         """As plain values, for a report; None for what is not told."""
-        told = {key: list(value) if isinstance(value, tuple) else value for key, value in vars(self).items()}
-        del told["owner"]
-        return {key: value or None for key, value in told.items()} | {"in_words": str(self)}
+        known = {key: value or None for key, value in plain(self).items() if key != "owner"}
+        return known | {"in_words": str(self)}
 
     @property
     def with_code(self) -> str:

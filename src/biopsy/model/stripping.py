@@ -5,15 +5,14 @@ sparsity.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from biopsy import errors
 from biopsy.model import walk
-from biopsy.model.external import VALUE_FIELDS, byte_size, clear_values, is_external, raw_values, values_later
+from biopsy.model.external import VALUE_FIELDS, byte_size, clear_values, is_external, values_later
 from biopsy.model.parts import FunctionKey
 from biopsy.model.tensor_type import SIZED, elements
 
@@ -77,24 +76,20 @@ def strip(model: onnx.ModelProto, folder: Path | None, excluded: Collection[str]
 
     Raises ModelError if a weight that has to be looked at is missing or damaged.
     """
-    products = _GraphOfProducts(model.graph)
-    names = {name for node in model.graph.node for name in products.read_by(node)}
+    names = _refitted(model.graph)
     candidates = {
         weight.name: weight for weight in model.graph.initializer if weight.name in names and not is_stripped(weight)
     }
     chosen = [weight for name, weight in candidates.items() if name not in excluded]
     ids = {id(weight) for weight in chosen}
-    fit = [factor for factor in factors(model) if id(factor.weight) in ids and factor.unfit is None]
-    sparse_ones = set()
-    for factor in fit:
-        if folder is not None:
-            values = values_later(factor.weight, folder)()
-        elif is_external(factor.weight):
-            continue
-        else:
-            values = raw_values(factor.weight)
-        if is_sparse(factor, values):
-            sparse_ones.add(factor.weight.name)
+    sparse_ones = {
+        factor.weight.name
+        for factor in factors(model)
+        if id(factor.weight) in ids
+        and factor.unfit is None
+        and (folder is not None or not is_external(factor.weight))
+        and is_sparse(factor, values_later(factor.weight, folder or Path())())
+    }
     size = sum(byte_size(weight) for weight in chosen)
     for weight in chosen:
         clear_values(weight)
@@ -110,58 +105,45 @@ def strip(model: onnx.ModelProto, folder: Path | None, excluded: Collection[str]
     )
 
 
-class _GraphOfProducts:
-    """The nodes and initializers of a graph, as what TensorRT refits."""
+def _refitted(graph: onnx.GraphProto) -> set[str]:
+    """The initializers that an engine can be refitted with, by the nodes of a graph that read them."""
+    from onnx import defs
 
-    def __init__(self, graph: onnx.GraphProto) -> None:
-        self._graph = graph
-        self._weights = {weight.name: weight for weight in graph.initializer}
-        self._ends = {info.name for info in graph.output}
+    weights = {weight.name: weight for weight in graph.initializer}
+    ends = {info.name for info in graph.output}
+    consumers: dict[str, list[tuple[onnx.NodeProto, int]]] = {}
+    for node in graph.node:
+        for place, name in enumerate(node.input):
+            consumers.setdefault(name, []).append((node, place))
 
-    @cached_property
-    def _consumers(self) -> dict[str, list[tuple[onnx.NodeProto, int]]]:
-        found: dict[str, list[tuple[onnx.NodeProto, int]]] = {}
-        for node in self._graph.node:
-            for place, name in enumerate(node.input):
-                found.setdefault(name, []).append((node, place))
-        return found
-
-    def read_by(self, node: onnx.NodeProto) -> list[str]:
-        """The initializers that go for the sake of one node."""
-        from onnx import defs
-
-        known = defs.has(node.op_type)
-        refits = _fits(node) and (
-            node.op_type in {*_POSITIONS, "Gather", "Slice"}
-            or (node.op_type == "Transpose" and self._leads_to_product(node))
-            or (node.op_type == "QuantizeLinear" and self._is_quantized_weight(node))
-        )
-        if known and not refits:
-            return []
-        only_first = node.op_type in {"Slice", "QuantizeLinear"}
-        inputs = node.input[:1] if only_first else node.input
-        least = _LARGE if node.op_type in {"Gather", "Slice"} else 0 if node.op_type == "MatMul" or not known else 1
-        weights = (self._weights[name] for name in inputs if name in self._weights)
-        return [
-            weight.name
-            for weight in weights
-            if weight.data_type in SIZED - {_UINT8} and byte_size(weight) > 0 and elements(weight.dims or [1]) >= least
-        ]
-
-    def _leads_to_product(self, node: onnx.NodeProto) -> bool:
-        return any(place in _POSITIONS.get(other.op_type, ()) and _fits(other) for other, place in self._behind(node))
-
-    def _is_quantized_weight(self, node: onnx.NodeProto) -> bool:
-        return any(
-            other.op_type == "DequantizeLinear" and place == 0 and _fits(other) and self._leads_to_product(other)
-            for other, place in self._behind(node)
-        )
-
-    def _behind(self, node: onnx.NodeProto) -> Sequence[tuple[onnx.NodeProto, int]]:
-        """The one node that reads the result of a node, and as which input; nothing if others need it too."""
+    def leads_to(node: onnx.NodeProto, *, through: str = "") -> bool:
+        """Whether a product, maybe behind a node ``through`` which it goes, reads a node's result, and nothing else."""
         name = node.output[0] if node.output else ""
-        readers = self._consumers.get(name, ())
-        return readers if len(readers) == 1 and name not in self._ends else ()
+        readers = consumers.get(name, ())
+        if len(readers) != 1 or name in ends:
+            return False
+        other, place = readers[0]
+        if through:
+            return other.op_type == through and place == 0 and _fits(other) and leads_to(other)
+        return place in _POSITIONS.get(other.op_type, ()) and _fits(other)
+
+    names = set()
+    for node in graph.node:
+        op_type = node.op_type
+        is_known = defs.has(op_type)
+        refits = _fits(node) and (
+            op_type in {*_POSITIONS, "Gather", "Slice"}
+            or (op_type == "Transpose" and leads_to(node))
+            or (op_type == "QuantizeLinear" and leads_to(node, through="DequantizeLinear"))
+        )
+        if is_known and not refits:
+            continue
+        least = _LARGE if op_type in {"Gather", "Slice"} else 0 if op_type == "MatMul" or not is_known else 1
+        for name in node.input[:1] if op_type in {"Slice", "QuantizeLinear"} else node.input:
+            weight = weights.get(name)
+            if weight is not None and weight.data_type in SIZED - {_UINT8} and byte_size(weight) > 0:
+                names |= {name} if elements(weight.dims or [1]) >= least else set()
+    return names
 
 
 def _fits(node: onnx.NodeProto) -> bool:
@@ -196,13 +178,18 @@ def refillings(model: onnx.ModelProto) -> list[Refilling]:
 
     Raises ModelError for one that would have more than 8 GiB, or a type that no random values have.
     """
-    sparse_ones = {id(factor.weight): factor for factor in factors(model) if factor.unfit is None}
+    able = {id(factor.weight): factor for factor in factors(model) if factor.unfit is None}
     found = []
-    for weight in model.graph.initializer:
-        if is_stripped(weight):
-            _require_possible(weight)
-            wants = weight.doc_string.endswith(f"/{_SPARSE}")
-            found.append(Refilling(weight=weight, factor=sparse_ones.get(id(weight)) if wants else None))
+    for weight in filter(is_stripped, model.graph.initializer):
+        if weight.data_type not in SIZED:
+            raise errors.ModelError(f"values cannot be made up for tensor {weight.name!r} of type {weight.data_type}")
+        if byte_size(weight) > _LARGEST_TENSOR:
+            raise errors.ModelError(
+                f"tensor {weight.name!r} of shape {list(weight.dims)} would have {byte_size(weight)} bytes, more than"
+                f" {_LARGEST_TENSOR}: its values are not made up"
+            )
+        is_sparse_one = weight.doc_string.endswith(f"/{_SPARSE}")
+        found.append(Refilling(weight=weight, factor=able.get(id(weight)) if is_sparse_one else None))
     return found
 
 
@@ -214,16 +201,6 @@ def unmark(model: onnx.ModelProto, weights: Iterable[onnx.TensorProto]) -> None:
         model.doc_string = model.doc_string.removesuffix(_MARK).removesuffix("-")
         if not model.doc_string:
             model.ClearField("doc_string")
-
-
-def _require_possible(weight: onnx.TensorProto) -> None:
-    if weight.data_type not in SIZED:
-        raise errors.ModelError(f"values cannot be made up for tensor {weight.name!r} of type {weight.data_type}")
-    if byte_size(weight) > _LARGEST_TENSOR:
-        raise errors.ModelError(
-            f"tensor {weight.name!r} of shape {list(weight.dims)} would have {byte_size(weight)} bytes, more than"
-            f" {_LARGEST_TENSOR}: its values are not made up"
-        )
 
 
 # 2:4 sparsity: the weights that may have it, whether they have it, and values that do.
@@ -318,26 +295,16 @@ def pruned(factor: Factor, values: bytes) -> bytes:
 
     for axis in factor.axes:
         groups, mask = _groups(factor.weight, values, axis)
-        sizes = groups & mask
-        for place, kept in enumerate(_kept(sizes)):
-            groups[:, :, place] = np.where(kept, groups[:, :, place], 0)
+        smallest = np.argsort(groups & mask, axis=2, kind="stable")[:, :, :ZEROS]
+        np.put_along_axis(groups, smallest, 0, axis=2)
         values = groups.tobytes()
     return values
 
 
-def _kept(sizes: npt.NDArray[Any]) -> list[npt.NDArray[np.bool_]]:
-    """For each of the four places of a group, where it is among the largest two: others are before it in order."""
-    import numpy as np
-
-    four = [sizes[:, :, place] for place in range(GROUP)]
-    kept = []
-    for place, one in enumerate(four):
-        smaller = np.zeros(one.shape, np.uint8)
-        for other, rival in enumerate(four):
-            if other != place:
-                smaller += rival <= one if other < place else rival < one
-        kept.append(smaller >= ZEROS)
-    return kept
+def pruned_later(factor: Factor, folder: Path) -> Callable[[], bytes]:
+    """What gives the pruned values of a weight; those in ``folder`` are read then. Raises as ``values_later``."""
+    dense = values_later(factor.weight, folder)
+    return lambda: pruned(factor, dense())
 
 
 def _groups(weight: onnx.TensorProto, values: bytes, axis: int) -> tuple[npt.NDArray[Any], Any]:
@@ -368,8 +335,7 @@ def _uses(graph: onnx.GraphProto, outer: _Scope) -> Iterator[tuple[onnx.TensorPr
     scope |= {name: node for node in graph.node for name in node.output if name}
     for node in graph.node:
         for name, axis in _summed(node):
-            found = _source(name, axis, scope)
-            if found is not None:
+            if (found := _source(name, axis, scope)) is not None:
                 yield *found, node.name or f"{node.op_type} of {', '.join(node.output)}"
         for body in walk.bodies(node):
             yield from _uses(body, scope)
@@ -395,35 +361,24 @@ def _source(name: str, axis: int, scope: _Scope) -> tuple[onnx.TensorProto, int]
     """The weight that a tensor is made of, and the dimension that is ``axis`` of the tensor; None if it is none."""
     turns: list[Sequence[int] | None] = []
     seen: set[str] = set()
-    while name not in seen:
+    while (found := scope.get(name)) is not None and found.DESCRIPTOR.name == "NodeProto":
+        node: onnx.NodeProto = found  # type: ignore[assignment]  # told by the descriptor
         seen.add(name)
-        found = scope.get(name)
-        if found is None:
-            return None
-        if found.DESCRIPTOR.name == "TensorProto":
-            return _weight_axis(found, axis, turns)  # type: ignore[arg-type]  # told by the descriptor
-        node: onnx.NodeProto = found  # type: ignore[assignment]
         if node.op_type == "Transpose":
             turns.append(next((list(entry.ints) for entry in node.attribute if entry.name == "perm"), None))
         elif node.op_type not in _SAME_DIMENSIONS:
             return None
-        if not node.input:
+        name = node.input[0] if node.input else ""
+        if name in seen:
             return None
-        name = node.input[0]
-    return None
-
-
-def _weight_axis(
-    weight: onnx.TensorProto, axis: int, turns: Sequence[Sequence[int] | None]
-) -> tuple[onnx.TensorProto, int] | None:
-    """Undo the transpositions between a product and its weight, the one nearest to the product first."""
+    if found is None:
+        return None
+    weight: onnx.TensorProto = found  # type: ignore[assignment]
     rank = len(weight.dims)
     axis = max(axis + rank, 0) if axis < 0 else axis
-    if axis >= rank:
-        return None
-    for turn in turns:
+    for turn in turns:  # undone, the one nearest to the product first
         order = list(reversed(range(rank))) if turn is None else turn
-        if sorted(order) != list(range(rank)):
+        if axis >= rank or sorted(order) != list(range(rank)):
             return None
         axis = order[axis]
-    return weight, axis
+    return (weight, axis) if axis < rank else None

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
@@ -43,6 +43,14 @@ class TensorType:
     def is_static(self) -> bool:
         """Whether every dimension has a known size."""
         return self.shape is not None and all(isinstance(dim, int) for dim in self.shape)
+
+    def fits(self, shape: Sequence[int]) -> bool:
+        """Whether a value of this shape has every size that is declared."""
+        declared = self.shape
+        return declared is None or (
+            len(shape) == len(declared)
+            and all(not isinstance(dim, int) or dim == size for dim, size in zip(declared, shape, strict=True))
+        )
 
     def __str__(self) -> str:
         """Text such as ``float32[1,N,?]``, the dimensions as the model writes them."""

@@ -5,6 +5,7 @@ functions stand for.
 from __future__ import annotations
 
 import heapq
+import math
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, MutableSequence, Sequence
 from itertools import chain
 from pathlib import Path
@@ -41,12 +42,15 @@ def nodes_within(among: Iterable[onnx.NodeProto]) -> Iterator[onnx.NodeProto]:
     return chain(outer, chain.from_iterable(graph.node for graph in graphs_within(outer)))
 
 
+def _roots(model: onnx.ModelProto) -> list[onnx.GraphProto]:
+    """The model's graph, and its training graphs."""
+    training = [graph for each in model.training_info for graph in (each.initialization, each.algorithm)]
+    return [model.graph, *training]
+
+
 def graphs(model: onnx.ModelProto) -> Iterator[onnx.GraphProto]:
     """The model's graph, its training graphs, and every subgraph below them and below local functions."""
-    roots = [model.graph]
-    for training in model.training_info:
-        roots += [training.initialization, training.algorithm]
-    for root in roots:
+    for root in _roots(model):
         yield root
         yield from graphs_within(root.node)
     for function in model.functions:
@@ -98,18 +102,14 @@ def weights(model: onnx.ModelProto) -> Iterator[onnx.TensorProto]:
 def tensors(model: onnx.ModelProto) -> Iterator[onnx.TensorProto]:
     """Every tensor with values: initializers, the parts of sparse ones, and tensors in attributes of nodes."""
     yield from weights(model)
-    for graph in graphs(model):
-        for sparse in graph.sparse_initializer:
-            yield from (sparse.values, sparse.indices)
-    for node in nodes(model):
-        for attribute in node.attribute:
-            if attribute.HasField("t"):
-                yield attribute.t
-            yield from attribute.tensors
-            for sparse in chain(
-                [attribute.sparse_tensor] if attribute.HasField("sparse_tensor") else [], attribute.sparse_tensors
-            ):
-                yield from (sparse.values, sparse.indices)
+    sparse = list(chain.from_iterable(graph.sparse_initializer for graph in graphs(model)))
+    for attribute in (attribute for node in nodes(model) for attribute in node.attribute):
+        if attribute.HasField("t"):
+            yield attribute.t
+        yield from attribute.tensors
+        sparse += [attribute.sparse_tensor] if attribute.HasField("sparse_tensor") else []
+        sparse += attribute.sparse_tensors
+    yield from chain.from_iterable((each.values, each.indices) for each in sparse)
 
 
 def every_tensor(model: Message) -> Iterator[onnx.TensorProto]:
@@ -188,11 +188,8 @@ def function_key(function: onnx.FunctionProto) -> FunctionKey:
 
 def called(model: onnx.ModelProto) -> set[FunctionKey]:
     """The local functions that the model's graphs call, directly or through other functions."""
-    roots = [model.graph]
-    for training in model.training_info:
-        roots += [training.initialization, training.algorithm]
     local = {function_key(function): function for function in model.functions}
-    return called_by(chain.from_iterable(root.node for root in roots), local)
+    return called_by(chain.from_iterable(root.node for root in _roots(model)), local)
 
 
 def called_by(among: Iterable[onnx.NodeProto], local: Mapping[FunctionKey, onnx.FunctionProto]) -> set[FunctionKey]:
@@ -274,9 +271,8 @@ def require_bounded(data: bytes, path: Path | None = None) -> None:
     ``path`` is only named in the message.
     """
     try:
-        own = b"".join(
-            [data[tag:end] for number, kind, tag, _, end in fields(data) if (number, kind) == (_FUNCTIONS, BYTES)]
-        )
+        spans = [(tag, end) for number, kind, tag, _, end in fields(data) if (number, kind) == (_FUNCTIONS, BYTES)]
+        own = b"".join(data[slice(*span)] for span in spans)
     except errors.ModelError:  # another format, such as .ort, or damaged: whoever reads it tells
         return
     if not own:
@@ -295,31 +291,24 @@ def unbounded(functions: Iterable[onnx.FunctionProto], most: int = MOST_NODES) -
     # The operators of all nodes of a function, its bodies included, as often as they stand there.
     calls = {function_key(function): [operator(node) for node in nodes_within(function.node)] for function in functions}
     sizes: dict[FunctionKey, float] = {}
-    for root in calls:
-        _measure(root, calls, sizes)
-    return {
-        key: "it calls itself" if size == float("inf") else f"it stands for more than {most} nodes"
-        for key, size in sizes.items()
-        if size > most
-    }
-
-
-def _measure(root: FunctionKey, calls: dict[FunctionKey, list[FunctionKey]], sizes: dict[FunctionKey, float]) -> None:
-    """Count the nodes that a function stands for, those that it calls first; a way that closes is endless."""
     open_ones: dict[FunctionKey, None] = {}
-    waiting = [root]
-    while waiting:
+    waiting = list(calls)
+    while waiting:  # those that it calls first; a way that closes is endless
         key = waiting[-1]
-        if key in sizes:
-            waiting.pop()
-        elif key in open_ones:
-            # What is still open when all that it calls has been looked at is on a way that closes.
-            sizes[key] = sum(1 + (sizes.get(other, float("inf")) if other in calls else 0) for other in calls[key])
-            del open_ones[key]
+        if key in open_ones or key in sizes:
+            if key not in sizes:
+                # What is still open when all that it calls has been looked at is on a way that closes.
+                sizes[key] = sum(1 + (sizes.get(other, math.inf) if other in calls else 0) for other in calls[key])
+                del open_ones[key]
             waiting.pop()
         else:
             open_ones[key] = None
             waiting += [other for other in dict.fromkeys(calls[key]) if other in calls and other not in open_ones]
+    return {
+        key: "it calls itself" if size == math.inf else f"it stands for more than {most} nodes"
+        for key, size in sizes.items()
+        if size > most
+    }
 
 
 # What onnx knows of an operator, asked with whatever a model says.

@@ -70,11 +70,12 @@ def save_with_weights(
         return
     put_inside(model, path, anew)
     sources: set[Path] = set()
-    if path.parent.resolve() != source_folder.resolve():
-        total = model.ByteSize() + sum(byte_size(tensor) for tensor in external_tensors(model))
-        if total > MOST_INLINE and any(True for _ in external_tensors(model)):
+    outside = list(external_tensors(model))
+    if outside and path.parent.resolve() != source_folder.resolve():
+        total = model.ByteSize() + sum(map(byte_size, outside))
+        if total > MOST_INLINE:
             raise _too_large(total, path)
-        sources = {span_of(tensor, source_folder).path for tensor in external_tensors(model)}
+        sources = {span_of(tensor, source_folder).path for tensor in outside}
         load_into(model, source_folder)
     with as_private_as(sources):
         write_whole(path, [serialized(model, path)])
@@ -96,40 +97,48 @@ def _too_large(total: int, path: Path) -> errors.UsageError:
 
 def put_inside(model: onnx.ModelProto, path: Path, anew: Iterable[Anew]) -> None:
     """Give initializers other values, in the model itself. Raises UsageError if it becomes too large for ``path``."""
-    made = list(anew)
-    total = model.ByteSize() + sum(byte_size(weight) for weight, _ in made)
-    if made and total > _LARGEST_MESSAGE:
+    renewed = list(anew)
+    total = model.ByteSize() + sum(byte_size(weight) for weight, _ in renewed)
+    if renewed and total > _LARGEST_MESSAGE:
         raise _too_large(total, path)
-    for weight, values in made:
-        found = values()
+    for weight, values_of in renewed:
+        values = values_of()
         clear_values(weight)
-        weight.raw_data = found
+        weight.raw_data = values
 
 
 def _save_beside(
     model: onnx.ModelProto, path: Path, folder: Path, external: str, threshold: int, anew: Sequence[Anew]
 ) -> None:
-    target = _require_own_file(model, path, folder, external)
-    other = {id(weight): values for weight, values in anew}
-    moved = [
-        weight
+    if not external or Path(external).name != external or external == path.name:
+        raise errors.UsageError(
+            f"the file for external data {external!r} must be a file name: it is written beside {path}"
+        )
+    target = path.parent / external
+    if target.resolve() in {span_of(tensor, folder).path for tensor in external_tensors(model)}:
+        raise errors.UsageError(
+            f"{target} holds the weights of the model that is read; they would be overwritten",
+            next_steps=["--save-external-data ANOTHER-NAME"],
+        )
+    renewed = {id(weight): values for weight, values in anew}
+    moved = {
+        id(weight): weight
         for weight in walk.weights(model)
         if weight.data_type in SIZED
         and byte_size(weight) >= max(threshold, 1)
-        and (id(weight) in other or not is_stripped(weight))
-    ]
-    moved_ids = {id(weight) for weight in moved}
-    put_inside(model, path, [entry for entry in anew if id(entry[0]) not in moved_ids])
-    for tensor in [tensor for tensor in external_tensors(model) if id(tensor) not in moved_ids]:
+        and (id(weight) in renewed or not is_stripped(weight))
+    }
+    put_inside(model, path, [entry for entry in anew if id(entry[0]) not in moved])
+    for tensor in [tensor for tensor in external_tensors(model) if id(tensor) not in moved]:
         load_values(tensor, span_of(tensor, folder))
     sources: list[tuple[str, int, Source]] = []
     end = 0
-    for weight in moved:
+    for number, weight in moved.items():
         length = byte_size(weight)
         step = _PAGE if length >= 1 << 16 else 64
         offset = -(-end // step) * step
         end = offset + length
-        source: Source | None = other.get(id(weight))
+        source: Source | None = renewed.get(number)
         if source is None:
             source = span_of(weight, folder) if is_external(weight) else raw_values(weight)
         sources.append((weight.name, offset, source))
@@ -141,22 +150,6 @@ def _save_beside(
     with as_private_as(source.path for _, _, source in sources if isinstance(source, Span)):
         write_whole(target, _laid_out(sources))
         write_whole(path, [data])
-
-
-def _require_own_file(model: onnx.ModelProto, path: Path, folder: Path, external: str) -> Path:
-    """The file for the weights, if it is a plain name and no file that the model's weights still stand in."""
-    if not external or Path(external).name != external or external == path.name:
-        raise errors.UsageError(
-            f"the file for external data {external!r} must be a file name: it is written beside {path}"
-        )
-    target = path.parent / external
-    used = {span_of(tensor, folder).path for tensor in external_tensors(model)}
-    if target.resolve() in used:
-        raise errors.UsageError(
-            f"{target} holds the weights of the model that is read; they would be overwritten",
-            next_steps=["--save-external-data ANOTHER-NAME"],
-        )
-    return target
 
 
 def _laid_out(sources: Iterable[tuple[str, int, Source]]) -> Iterator[bytes]:
@@ -196,30 +189,19 @@ def inlined_parts(data: bytes, model: onnx.ModelProto, folder: Path) -> Iterator
         yield serialized(model, folder)
         return
     for number, _, tag, start, end in fields(data):
-        if number == _GRAPH:
-            yield from _graph(data, start, end, spans)
-        else:
+        if number != _GRAPH:
             yield data[tag:end]
-
-
-def _graph(data: bytes, start: int, end: int, spans: dict[str, Span]) -> Iterator[bytes]:
-    pieces: list[bytes | tuple[str, Span]] = []
-    length = 0
-    for number, _, tag, value, stop in fields(data, start, end):
-        name = read_weight(data, value, stop).name if number == _INITIALIZER else None
-        if name is None or name not in spans:
-            pieces.append(data[tag:stop])
-            length += stop - tag
             continue
-        span = spans[name]
-        kept = b"".join(data[t:e] for n, _, t, _, e in fields(data, value, stop) if n not in _ABOUT_PLACE)
-        kept += head(_RAW_DATA, span.length)
-        kept = head(_INITIALIZER, len(kept) + span.length) + kept
-        pieces += [kept, (name, span)]
-        length += len(kept) + span.length
-    yield head(_GRAPH, length)
-    for piece in pieces:
-        if isinstance(piece, bytes):
-            yield piece
-        else:
-            yield from chunks(*piece)
+        pieces: list[bytes | tuple[str, Span]] = []
+        for inner, _, begin, value, stop in fields(data, start, end):
+            name = read_weight(data, value, stop).name if inner == _INITIALIZER else ""
+            span = spans.get(name) if inner == _INITIALIZER else None
+            if span is None:
+                pieces.append(data[begin:stop])
+                continue
+            kept = b"".join(data[t:e] for n, _, t, _, e in fields(data, value, stop) if n not in _ABOUT_PLACE)
+            kept += head(_RAW_DATA, span.length)
+            pieces += [head(_INITIALIZER, len(kept) + span.length) + kept, (name, span)]
+        yield head(_GRAPH, sum(len(piece) if isinstance(piece, bytes) else piece[1].length for piece in pieces))
+        for piece in pieces:
+            yield from [piece] if isinstance(piece, bytes) else chunks(*piece)

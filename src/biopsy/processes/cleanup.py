@@ -121,10 +121,7 @@ class _List:
         if len(data) > SLOT - LENGTH or data.count(b"\0") != len(entry) - 1:
             raise OSError(errno.EINVAL, "no path is like this", entry[-1])
         with self._lock:
-            try:
-                slot = self._free.pop()
-            except IndexError:
-                slot = next(self._unused)
+            slot = self._free.pop() if self._free else next(self._unused)
             self._slots.setdefault(entry, []).append(slot)
             self._head()
             os.pwrite(self.descriptor, data, slot * SLOT + LENGTH)
@@ -132,11 +129,10 @@ class _List:
 
     def remove(self, entry: Entry) -> None:
         with self._lock:
-            slots = self._slots.get(entry)
-            if not slots:
+            if entry not in self._slots:
                 return
-            slot = slots.pop()
-            if not slots:
+            slot = self._slots[entry].pop()
+            if not self._slots[entry]:
                 del self._slots[entry]
             os.pwrite(self.descriptor, bytes(LENGTH), slot * SLOT)
             self._free.append(slot)
@@ -236,32 +232,13 @@ if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_watcher.leave)
 
 
-class _TransientFiles:
-    """The files in the user's folders that are to go with this process, by their paths, the newest last."""
-
-    def __init__(self) -> None:
-        self._entries: dict[str, list[Entry]] = {}
-        self._lock = threading.Lock()
-
-    def take(self, status: os.stat_result, temporary: Path, path: Path) -> None:
-        entry = ("file", identity(status), str(temporary.absolute()), str(path.absolute()))
-        if os.path.dirname(entry[-1]) in _folders:  # noqa: PTH120 -- a word
-            return
-        register(*entry)
-        with self._lock:
-            self._entries.setdefault(entry[-1], []).append(entry)
-
-    def let(self, path: Path, *, but_newest: bool = False) -> None:
-        key = str(path.absolute())
-        with self._lock:
-            entries = self._entries.pop(key, [])
-            if but_newest:
-                self._entries[key] = entries[-1:]
-        for entry in entries[:-1] if but_newest else entries:
-            strike(*entry)
+_transient: dict[str, list[Entry]] = {}
+"""The files in the user's folders that are to go with this process, by their paths, the newest last."""
+_transient_lock = threading.Lock()
 
 
-_transient = _TransientFiles()
+def _stands_in_our_folder(path: str) -> bool:
+    return os.path.dirname(path) in _folders  # noqa: PTH120 -- a word
 
 
 def take_along(status: os.stat_result, path: Path, temporary: Path | None = None) -> None:
@@ -270,7 +247,24 @@ def take_along(status: os.stat_result, path: Path, temporary: Path | None = None
     Or at ``temporary``, where it stands until it is whole. The same holds for those that stood at ``path`` before,
     until ``replaced`` says that they have gone.
     """
-    _transient.take(status, path if temporary is None else temporary, path)
+    key = str(path.absolute())
+    if not _stands_in_our_folder(key):
+        entry = ("file", identity(status), key if temporary is None else str(temporary.absolute()), key)
+        register(*entry)
+        with _transient_lock:
+            _transient.setdefault(key, []).append(entry)
+
+
+def _let_go(path: Path, kept: int) -> None:
+    """Take the files that stood at a path off the list, but for so many of the newest."""
+    key = str(path.absolute())
+    with _transient_lock:
+        entries = _transient.pop(key, [])
+        gone = entries[: len(entries) - kept]
+        if entries[len(gone) :]:
+            _transient[key] = entries[len(gone) :]
+    for entry in gone:
+        strike(*entry)
 
 
 @contextmanager
@@ -281,8 +275,7 @@ def about_to_make(temporary: Path) -> Iterator[None]:
     killed in between.
     """
     entry = ("new", str(temporary.absolute()))
-    known = os.path.dirname(entry[-1]) in _folders  # noqa: PTH120 -- a word
-    if known:
+    if _stands_in_our_folder(entry[1]):
         yield
         return
     register(*entry)
@@ -295,15 +288,15 @@ def about_to_make(temporary: Path) -> Iterator[None]:
 def take_what_stands_at(path: Path) -> None:
     """As ``take_along``, for a file that a process of ours has just written; nothing if there is none."""
     with suppress(OSError):
-        _transient.take(path.lstat(), path, path)
+        take_along(path.lstat(), path)
         replaced(path)
 
 
 def replaced(path: Path) -> None:
     """What was taken along last stands at ``path`` now, and nothing before it any more."""
-    _transient.let(path, but_newest=True)
+    _let_go(path, 1)
 
 
 def keep(path: Path) -> None:
     """Whatever stands at ``path`` is not removed any more when this process is killed."""
-    _transient.let(path)
+    _let_go(path, 0)

@@ -58,14 +58,10 @@ def fork() -> tuple[int, int]:
         os.close(alive)
         return child, kept_open
     os.close(kept_open)
-    _end_with(alive, parent)
-    return 0, -1
-
-
-def _end_with(alive: int, parent: int) -> None:
     end_with(alive)
     if os.getppid() != parent:
         os._exit(4)
+    return 0, -1
 
 
 def end_with(alive: int) -> None:
@@ -141,17 +137,18 @@ def fork_loses_no_thread() -> bool:
 
 def signal_group(leader: int, number: int) -> None:
     """Send a signal to every process of a group."""
-    try:
-        os.killpg(leader, number)
-    except (ProcessLookupError, PermissionError):
-        pass  # everyone has gone; macOS says so by EPERM
+    _unless_gone(os.killpg, leader, number)  # macOS says by EPERM that everyone has gone
 
 
 def end_group(leader: int) -> None:
     """Kill a process and its group."""
     signal_group(leader, signal.SIGKILL)
+    _unless_gone(os.kill, leader, signal.SIGKILL)  # it may not lead a group yet
+
+
+def _unless_gone(send: Callable[[int, int], None], target: int, number: int) -> None:
     try:
-        os.kill(leader, signal.SIGKILL)  # it may not lead a group yet
+        send(target, number)
     except (ProcessLookupError, PermissionError):
         pass
 
@@ -216,7 +213,11 @@ class ForkLoop:
                 try:
                     request = self._attend(client)
                 except (OSError, ValueError):
-                    self._part_with(client)
+                    self._clients.remove(client)
+                    client.connection.close()
+                    if client.fork:
+                        end_group(client.fork)
+                        client.reaped(0)
                 else:
                     if request is not None:
                         return request
@@ -224,25 +225,20 @@ class ForkLoop:
 
     def _ready(self) -> Iterator[_Client]:
         """Clients that may have something to say, or whose fork may have ended."""
-        sources = [client.connection.fileno() for client in self._clients]
-        sources += [client.end for client in self._clients if client.end is not None]
-        sources += [] if self._listening is None else [self._listening.fileno()]
+        sources = [source for client in self._clients for source in (client.connection, client.end)]
         blind = any(client.fork and client.end is None for client in self._clients)
-        readable, _, _ = select.select(sources, [], [], _LOOK_AT_FORKS if blind else None)
-        if self._listening is not None and self._listening.fileno() in readable:
-            self._accept(self._listening)
+        waited_for = [source for source in (*sources, self._listening) if source is not None]
+        readable, _, _ = select.select(waited_for, [], [], _LOOK_AT_FORKS if blind else None)
+        if self._listening is not None and self._listening in readable:
+            try:  # one more client, whose connection has come
+                beside = self._listening.recvmsg(1, _socket.CMSG_LEN(4))[1]
+                self._clients += [_Client(descriptor) for descriptor in _descriptors(beside)]
+            except OSError:
+                pass
         for client in list(self._clients):
-            seen = client.connection.fileno() in readable or (client.end is not None and client.end in readable)
-            if seen or (client.fork and client.end is None):
+            is_blind = client.fork and client.end is None
+            if is_blind or client.connection in readable or client.end in readable:
                 yield client
-
-    def _accept(self, listening: _socket.socket) -> None:
-        """Have one more client, whose connection has come."""
-        try:
-            _, beside, _, _ = listening.recvmsg(1, _socket.CMSG_LEN(4))
-        except OSError:
-            return
-        self._clients += [_Client(descriptor) for descriptor in _descriptors(beside)]
 
     def _attend(self, client: _Client) -> dict[str, Any] | None:
         """Do what is due for a client. A request only in the fork that is to do it."""
@@ -273,13 +269,6 @@ class ForkLoop:
         answer = {"pid": client.fork, "generation": generation}
         client.connection.sendall(json.dumps(answer).encode() + b"\n")
         return None
-
-    def _part_with(self, client: _Client) -> None:
-        self._clients.remove(client)
-        client.connection.close()
-        if client.fork:
-            end_group(client.fork)
-            client.reaped(0)
 
 
 class _Client:

@@ -69,10 +69,8 @@ def variables(wanted: Mapping[str, str]) -> Iterator[None]:
         yield
     finally:
         for name, value in before.items():
-            if value is None:
-                del os.environ[name]
-            else:
-                os.environ[name] = value
+            del os.environ[name]
+            os.environ |= {} if value is None else {name: value}
 
 
 # Signals that ask this process to end: one KeyboardInterrupt, however often they come and wherever they arrive.
@@ -82,6 +80,11 @@ _AGAIN_AFTER = 0.05
 
 is_program = False
 """Whether this process is the command and nothing else, so that it may go on ignoring signals until it ends."""
+
+
+def signals(*names: str) -> frozenset[signal.Signals]:
+    """Those of these signals that the platform has."""
+    return frozenset(getattr(signal, name) for name in names if hasattr(signal, name))
 
 
 class Interrupts:
@@ -95,11 +98,6 @@ class Interrupts:
         self._seconds = seconds
         self._asked: float | None = None
         self._number = signal.SIGINT.value
-
-    @property
-    def asked(self) -> bool:
-        """Whether any has come."""
-        return self._asked is not None
 
     def handle(self, number: int, frame: object) -> None:
         """The handler of a signal."""
@@ -122,7 +120,7 @@ class Interrupts:
         """Undo ``take_over``. After a request a program ignores the signals instead: it is ending."""
         sys.unraisablehook = self._hook
         for number, handler in handlers.items():
-            signal.signal(number, signal.SIG_IGN if self.asked and is_program else handler)
+            signal.signal(number, signal.SIG_IGN if self._asked is not None and is_program else handler)
 
     def _unraisable(self, lost: Any) -> None:
         if not issubclass(lost.exc_type, KeyboardInterrupt):
@@ -130,18 +128,17 @@ class Interrupts:
             return
 
         self._asked = None
-        again = threading.Timer(_AGAIN_AFTER, _signal_main_thread, [self._number])
+        again = threading.Timer(_AGAIN_AFTER, self._come_again)
         again.daemon = True
         again.start()
 
-
-def _signal_main_thread(number: int) -> None:
-    """Send a signal to the thread that handles it, so that it ends a call in which that thread waits."""
-    main = threading.main_thread().ident
-    if main is not None and hasattr(signal, "pthread_kill"):
-        signal.pthread_kill(main, number)
-    else:
-        signal.raise_signal(number)
+    def _come_again(self) -> None:
+        """Send the signal to the thread that handles it, so that it ends a call in which that thread waits."""
+        main = threading.main_thread().ident
+        if main is not None and hasattr(signal, "pthread_kill"):
+            signal.pthread_kill(main, self._number)
+        else:
+            signal.raise_signal(self._number)
 
 
 @contextlib.contextmanager
@@ -152,8 +149,7 @@ def interrupted_once(seconds: float) -> Iterator[None]:
     What is ignored, as with nohup, stays so.
     """
     interrupts = Interrupts(seconds)
-    numbers = [getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name)]
-    handlers = interrupts.take_over(numbers)
+    handlers = interrupts.take_over([*signals("SIGINT", "SIGTERM", "SIGHUP")])
     try:
         yield
     finally:
@@ -189,7 +185,37 @@ class HeldSignals:
             self._handlers[number](number, frame)
 
 
+@contextmanager
+def kept_signal_stack() -> Iterator[None]:
+    """The stack on which this thread handles signals is afterwards what it was.
+
+    OpenVINO's CPU plug-in gives the thread that loads it a stack of its own, and frees that in the thread that
+    unloads it, whichever that is: the next signal, such as Ctrl-C, would end this process by SIGSEGV.
+    """
+    if not sys.platform.startswith("linux"):
+        yield
+        return
+    import ctypes
+
+    class Stack(ctypes.Structure):
+        _fields_ = (("place", ctypes.c_void_p), ("flags", ctypes.c_int), ("size", ctypes.c_size_t))
+
+    before, system = Stack(), ctypes.CDLL(None)
+    system.sigaltstack(None, ctypes.byref(before))
+    try:
+        yield
+    finally:
+        system.sigaltstack(ctypes.byref(before), None)
+
+
 # The end of a process of ours: nothing that is loaded is taken apart.
+
+
+def flush() -> None:
+    """Write what was printed, if it can be written any more."""
+    for stream in (sys.stdout, sys.stderr):
+        with suppress(OSError, ValueError, AttributeError):
+            stream.flush()
 
 
 def leave(status: int) -> NoReturn:
@@ -199,9 +225,7 @@ def leave(status: int) -> NoReturn:
     Threads that still run end with the process. What cannot be written any more, as into a closed pipe, is dropped.
     """
     try:
-        for stream in (sys.stdout, sys.stderr):
-            with suppress(OSError, ValueError, AttributeError):
-                stream.flush()
+        flush()
         atexit._run_exitfuncs()
     finally:
         os._exit(status)
@@ -215,10 +239,9 @@ _PAGE = os.sysconf("SC_PAGE_SIZE") if hasattr(os, "sysconf") else 4096
 
 def memory() -> int:
     """Bytes that this process may have at most: the machine's, its container's, or its own limit (``ulimit -v``)."""
-    limits = [_UNKNOWN]
+    limits = [_memory_of_the_container()]
     with suppress(AttributeError, ValueError, OSError):  # not on this platform
         limits.append(os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"))
-    limits.append(_memory_of_the_container())
     with suppress(ImportError, OSError, ValueError):
         import resource
 
@@ -367,6 +390,5 @@ def warn_at_end(text: str) -> None:
 
 def taken_warnings() -> list[str]:
     """The warnings since this was called last."""
-    taken = _warnings[:]
-    _warnings.clear()
+    taken, _warnings[:] = _warnings[:], []
     return taken

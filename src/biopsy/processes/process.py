@@ -104,11 +104,8 @@ class Process:
         """
         if self._popen.returncode is not None:
             return self._popen.returncode
-        if self._end is not None and not readable([self._end], 0):
-            return None
-        if self._end is None and self._popen.poll() is None:
-            return None
-        return self._ended(by_itself=True)
+        has_ended = self._popen.poll() is not None if self._end is None else bool(readable([self._end], 0))
+        return self._ended(by_itself=True) if has_ended else None
 
     def wait(self, seconds: float) -> int | None:
         """Its status once it has ended; None if that takes longer."""
@@ -124,9 +121,7 @@ class Process:
 
     def kill(self) -> int:
         """End it and what it has started in its group; its status, once it is gone."""
-        if self._popen.returncode is None:
-            return self._ended()
-        return self._popen.returncode
+        return self._ended() if self._popen.returncode is None else self._popen.returncode
 
     def _ended(self, *, by_itself: bool = False) -> int:
         if not hasattr(os, "killpg"):
@@ -231,6 +226,7 @@ def run(
     stop: Stop | None = None,
     *,
     environment: Mapping[str, str | None] | None = None,
+    descriptors: Sequence[int] = (),
     kept: int = KEPT_OUTPUT,
     patient: bool = True,
 ) -> Ended:
@@ -238,26 +234,16 @@ def run(
 
     Raises CannotStartError and StillRunningError.
     """
-    return PrintingProcess(words, environment=environment, patient=patient).watched(limits, stop, kept=kept)
+    process = PrintingProcess(words, environment=environment, descriptors=descriptors, patient=patient)
+    return process.watched(limits, stop, kept=kept)
 
 
 # What the processes of an environment do not see of this one: settings that would have them use other packages.
 
-_HARMLESS = frozenset(
-    {
-        "PIP_CACHE_DIR",
-        "PIP_DEFAULT_TIMEOUT",
-        "PIP_KEYRING_PROVIDER",
-        "PIP_RETRIES",
-        "PIP_TIMEOUT",
-        "UV_CACHE_DIR",
-        "UV_HTTP_RETRIES",
-        "UV_HTTP_TIMEOUT",
-        "UV_KEYRING_PROVIDER",
-        "UV_LINK_MODE",
-        "UV_OFFLINE",
-    }
-)
+_HARMLESS = frozenset({
+    "PIP_CACHE_DIR", "PIP_DEFAULT_TIMEOUT", "PIP_KEYRING_PROVIDER", "PIP_RETRIES", "PIP_TIMEOUT",
+    "UV_CACHE_DIR", "UV_HTTP_RETRIES", "UV_HTTP_TIMEOUT", "UV_KEYRING_PROVIDER", "UV_LINK_MODE", "UV_OFFLINE",
+})  # fmt: skip
 _OTHERS = ("VIRTUAL_ENV", "CONDA_PREFIX")
 
 

@@ -77,7 +77,16 @@ def open_delivering(path: Path) -> BinaryIO:
         if not (stat.S_ISREG(kind) or stat.S_ISFIFO(kind)):
             what = "folder" if stat.S_ISDIR(kind) else "device"
             raise OSError(errno.EINVAL, f"it is a {what}, not a file", str(path))
-        beginning = _first_of_pipe(descriptor, path) if stat.S_ISFIFO(kind) else b""
+        beginning, patience = b"", time.monotonic() + _PATIENCE
+        while stat.S_ISFIFO(kind) and not beginning:  # the first byte, for as long as there is a writer
+            try:
+                beginning = os.read(descriptor, 1)
+            except BlockingIOError:  # somebody has it open, and has not written yet
+                select.select([descriptor], [], [])
+                continue
+            if not beginning and time.monotonic() > patience:
+                raise OSError(errno.EPIPE, "it is a pipe, and nobody writes into it", str(path))
+            time.sleep(0 if beginning else 0.02)
         os.set_blocking(descriptor, True)
     except BaseException:
         os.close(descriptor)
@@ -87,22 +96,6 @@ def open_delivering(path: Path) -> BinaryIO:
         return stream
     with stream:
         return io.BytesIO(beginning + stream.read())
-
-
-def _first_of_pipe(descriptor: int, path: Path) -> bytes:
-    """The first byte that a writer sends, waiting for as long as there is a writer."""
-    patience = time.monotonic() + _PATIENCE
-    while True:
-        try:
-            found = os.read(descriptor, 1)
-        except BlockingIOError:  # somebody has it open, and has not written yet
-            select.select([descriptor], [], [])
-            continue
-        if found:
-            return found
-        if time.monotonic() > patience:
-            raise OSError(errno.EPIPE, "it is a pipe, and nobody writes into it", str(path))
-        time.sleep(0.02)
 
 
 def read_whole(path: Path) -> bytes:

@@ -75,17 +75,16 @@ def clean_up(entries: Iterable[Entry]) -> None:
     held = [_taken(path) for path in locks]
     for known, temporary, path in listed.get("file", ()):
         for place in {temporary, path} if all(held) else {temporary} - {path}:
-            _remove_file(known, place)
+            _remove(place, known)
     for (path,) in listed.get("new", ()):
-        _remove_new(path)
+        _remove(path)
     for known, path in listed.get("folder", ()):
         if not known or all(held):
             remove_folder(known, path)
-    if all(held):
-        _put_back(listed.get("back", ()))
-    for path in (path for path, had in zip(locks, held, strict=True) if had):
-        with suppress(OSError):
-            os.unlink(path)  # noqa: PTH108 -- words, not paths
+    _put_back(listed.get("back", ()) if all(held) else ())
+    for path, had in zip(locks, held, strict=True):
+        if had:
+            _remove(path)
 
 
 # Processes
@@ -258,15 +257,11 @@ def _is(known: str, path: str) -> bool:
     return False
 
 
-def _remove_file(known: str, path: str) -> None:
-    if _is(known, path):
-        with suppress(OSError):
-            os.unlink(path)  # noqa: PTH108 -- words, not paths
-
-
-def _remove_new(path: str) -> None:
+def _remove(path: str, known: str | None = None) -> None:
+    """Remove a file of this identity; without one, any plain file."""
     with suppress(OSError):
-        if stat.S_ISREG(os.lstat(path).st_mode):
+        status = os.lstat(path)
+        if stat.S_ISREG(status.st_mode) if known is None else identity(status) == known:
             os.unlink(path)  # noqa: PTH108 -- words, not paths
 
 

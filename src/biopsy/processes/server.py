@@ -1,34 +1,33 @@
-"""A child process that answers requests, one after the other; ``serving`` is its side.
+"""A process of ours that answers requests, one after the other: the side that asks, and the child's own; the child's
+side of one that makes a fork for each; and errors as they travel back.
 
-It stays, since starting one costs more than most requests. When a request ends it, the next one starts another.
-Requests and answers are JSON, one object a line; before its answer the child may send notes, which say how far it has
-come. Threads read and write, so that neither a child that never reads nor one that never answers holds up this one
-beyond the limits.
+A child that serves stays, since starting one costs more than most requests. When a request ends it, the next one starts
+another. Requests and answers are JSON, one object a line; before its answer the child may send notes, which say how far
+it has come. Whoever asks reads and writes what goes at the moment, so that neither a child that never reads nor one
+that never answers holds it up beyond the limits.
 """
 
 from __future__ import annotations
 
+import gc
 import json
-import queue
+import os
 import subprocess
-import threading
-import time
-from collections.abc import Mapping
-from contextlib import suppress
-from functools import partial
-from typing import IO, Any
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NoReturn, TypeAlias
 
-from biopsy.processes.own_process import own_python, taken_by_family
+from biopsy import errors
+from biopsy.processes.forks import ForkLoop, connections_of_environment
+from biopsy.processes.own_process import own_python
 from biopsy.processes.process import Process
-from biopsy.processes.serving import from_json
-from biopsy.processes.watch import Cause, Ended, KeptOutput, Limits
+from biopsy.processes.watch import Cause, Ended, KeptOutput, Limits, Watch
 
 LONGEST_ANSWER = 256 << 20
 """Bytes of the longest answer that is read."""
 
 _KEPT = 1 << 16  # bytes of the beginning, and as many of the end, of what the child prints
-_LOOK = 1.0  # seconds between two looks whether the child is there still, which the end of its answers need not tell
-_LAST_WAIT = 2.0  # seconds for what a dying process still has to say; a daemon of it may keep its streams open
+_LAST_WAIT = 2.0  # seconds for a child that has closed its answers to end
 
 
 class ServerEndedError(Exception):
@@ -87,60 +86,49 @@ class Server:
 
 
 class _Child:
-    """One process, and the threads that talk to it."""
+    """One process, and what has come of its answers."""
 
     def __init__(self, words: list[str], environment: Mapping[str, str] | None) -> None:
         pipe = subprocess.PIPE
-        self._process = Process(words, stdin=pipe, stdout=pipe, stderr=pipe, environment=environment)
-        stdin, stdout, stderr = self._process.streams
-        self._requests: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()
-        # An interrupt leaves a Queue or a Semaphore locked: they are made of Python, in which it comes anywhere.
-        self._answers: queue.SimpleQueue[bytes] = queue.SimpleQueue()
-        self._room: queue.SimpleQueue[None] = queue.SimpleQueue()  # for one answer that nobody has taken yet
-        self._room.put(None)
+        self._process = Process(words, stdin=pipe, stdout=pipe, stderr=pipe, environment=environment, patient=False)
+        self._streams = self._process.streams
+        for stream in self._streams:
+            os.set_blocking(stream.fileno(), False)
         self._printed = KeptOutput(_KEPT)
+        self._line = bytearray()
+        self._has_closed = False
+        self._reply: dict[str, Any] | None = None
         self._note: str | None = None
-        self._threads = [
-            threading.Thread(target=target, args=(stream,), daemon=True)
-            for target, stream in ((self._write, stdin), (self._read_answers, stdout), (self._read_output, stderr))
-        ]
-        for thread in self._threads:
-            thread.start()
 
     def ask(self, request: Mapping[str, Any], limits: Limits) -> dict[str, Any]:
         """The object that ends a request: an answer or an error. Raises ServerEndedError."""
-        started, self._note = time.monotonic(), None
-        self._requests.put(json.dumps(request).encode() + b"\n")
-        while True:
-            line = self._next_line(started, limits)
-            if not line:
-                raise self.end("itself")
-            reply = _understood(line)
-            if reply is None:
-                raise self.end("answer" if line.endswith(b"\n") else "itself")  # its death may cut a line short
-            if "note" not in reply:
-                return reply
-            self._note = reply["note"]
+        self._note = None
+        into, answers, output = (stream.fileno() for stream in self._streams)
+        takers = {output: self._printed.add, **({} if self._has_closed else {answers: self._take})}
+        unsent = bytearray(json.dumps(request).encode() + b"\n")
+        ended = Watch(self._process, lambda: limits, takers, unsent=(into, unsent)).until(self._is_over)
+        is_over = self._is_over()
+        reply, self._reply = self._reply, None
+        if reply is not None:
+            return reply
+        if ended is not None:
+            raise self.end(ended[1])
+        raise self.end("answer" if is_over and not self._has_closed else "itself")
 
-    def _next_line(self, started: float, limits: Limits) -> bytes:
-        """The next line of its answers, b"" after the last. Raises ServerEndedError if a limit is reached before."""
-        while True:
-            due = limits.until_due(started)
-            with suppress(queue.Empty):
-                return self._next_answer(_LOOK if due is None else min(due, _LOOK))
-            if self._process.status() is not None:
-                with suppress(queue.Empty):
-                    return self._next_answer(_LAST_WAIT)
-                return b""
-            cause = limits.reached(started, partial(taken_by_family, self._process.pid))
-            if cause is not None:
-                raise self.end(cause)
+    def _take(self, data: bytes) -> None:
+        self._has_closed = not data
+        self._line += data
 
-    def _next_answer(self, seconds: float) -> bytes:
-        """Raises queue.Empty if none comes within so many seconds."""
-        line = self._answers.get(timeout=seconds)
-        self._room.put(None)
-        return line
+    def _is_over(self) -> bool:
+        """Whether nothing more is to be waited for: the reply has come, or something that is no answer, or an end."""
+        while self._reply is None and b"\n" in self._line:
+            line, _, self._line = self._line.partition(b"\n")
+            self._reply = _understood(bytes(line))
+            if self._reply is None:
+                return True
+            if "note" in self._reply:
+                self._note, self._reply = self._reply["note"], None
+        return self._reply is not None or self._has_closed or len(self._line) > LONGEST_ANSWER
 
     def end(self, cause: Cause) -> ServerEndedError:
         """End it, whatever it does, and tell how it ended. One that has closed its answers is about to end itself."""
@@ -148,47 +136,100 @@ class _Child:
         if status is None:
             status = self._process.kill()
             cause = "answer" if cause == "itself" else cause
-        self._requests.put(None)
-        self._room.put(None)  # an interrupt may have kept who took an answer from saying so
-        until = time.monotonic() + _LAST_WAIT
-        while any(thread.is_alive() for thread in self._threads) and time.monotonic() < until:
-            with suppress(queue.Empty):
-                self._next_answer(0)
-            for thread in self._threads:
-                thread.join(0.01)
+        Watch(self._process, Limits, {self._streams[2].fileno(): self._printed.add}).until()  # what it printed last
         self._process.close()
+        for stream in self._streams:
+            stream.close()
         return ServerEndedError(Ended(status, cause, self._printed.all()), self._note)
-
-    # The threads
-
-    def _write(self, stream: IO[bytes]) -> None:
-        with suppress(OSError), stream:  # it has died: that is noticed when its answer is read
-            while (data := self._requests.get()) is not None:
-                stream.write(data)
-                stream.flush()
-
-    def _read_answers(self, stream: IO[bytes]) -> None:
-        with stream:
-            while line := stream.readline(LONGEST_ANSWER):
-                self._room.get()
-                self._answers.put(line)
-        self._room.get()
-        self._answers.put(b"")
-
-    def _read_output(self, stream: IO[bytes]) -> None:
-        with stream:
-            while data := stream.read1(1 << 16):  # type: ignore[attr-defined]
-                self._printed.add(data)
 
 
 def _understood(line: bytes) -> dict[str, Any] | None:
     """What a line says; None if it is not of the protocol."""
     try:
         reply = json.loads(line)
-    except (ValueError, RecursionError):
+        [(kind, value)] = reply.items()
+    except (ValueError, RecursionError, AttributeError):
         return None
-    if not isinstance(reply, dict) or len(reply) != 1:
-        return None
-    [(kind, value)] = reply.items()
-    kinds = {"note": str, "answer": dict, "error": dict}
-    return reply if kind in kinds and isinstance(value, kinds[kind]) else None
+    return reply if isinstance(value, {"note": str, "answer": dict, "error": dict}.get(kind, ())) else None
+
+
+Request: TypeAlias = Mapping[str, Any]
+Note: TypeAlias = Callable[[str], None]
+"""Says how far the child has come with a request: whoever has to tell of its death knows it then."""
+
+
+class Serving:
+    """The child's side of a ``Server``. It takes over stdin and stdout: what anybody prints from now on is no answer,
+    and goes to stderr.
+    """
+
+    def __init__(self) -> None:
+        self._answers = os.fdopen(os.dup(1), "wb")
+        os.dup2(2, 1)
+
+    def serve(self, answer: Callable[[Request, Note], dict[str, Any]]) -> int:
+        """Answer all requests; returns the exit status. What ``answer`` raises is raised where it was asked."""
+        for line in sys.stdin.buffer:
+            try:
+                self._say({"answer": answer(json.loads(line), lambda text: self._say({"note": text}))})
+            except Exception as error:
+                self._say({"error": as_json(error)})
+        return 0
+
+    def _say(self, tree: Mapping[str, Any]) -> None:
+        self._answers.write(json.dumps(tree).encode() + b"\n")
+        self._answers.flush()
+
+
+def serve_forks(task: Callable[[Request], int], connections: Sequence[int] | None = None) -> NoReturn:
+    """The side of a warm process of ours: does a task in a fork for each request, which ends with what that returns.
+
+    It ends once nobody listens any more. ``connections`` are the descriptors that the environment named, if they were
+    taken from there before.
+    """
+    loop = ForkLoop(connections_of_environment() if connections is None else list(connections))
+    gc.collect()
+    gc.freeze()  # what is loaded now is shared with the forks, and not copied by their collector's marks
+    request = loop.next_request()
+    status = 4
+    try:
+        status = task(request)
+        sys.stdout.flush()
+        sys.stderr.flush()
+    finally:
+        os._exit(status)
+
+
+def as_json(error: Exception) -> dict[str, Any]:
+    """An error as JSON, of which ``from_json`` makes it again; what nobody foresaw becomes a BiopsyError.
+
+    One of a class that takes other arguments than its attributes, or that stands elsewhere than in ``errors``, becomes
+    one of the nearest class above it that does not.
+    """
+    if not isinstance(error, errors.BiopsyError):
+        error = errors.BiopsyError(f"{type(error).__name__}: {error}")
+    kind = _nearest(type(error))
+    return {
+        "error": kind.__name__,
+        "message": error.summary,
+        "details": list(error.details),
+        "kept": error.kept,
+        "next_steps": list(error.next_steps),
+        **{name: getattr(error, name) for name in kind.facts},
+    }
+
+
+def from_json(tree: Mapping[str, Any]) -> errors.BiopsyError:
+    """The error that ``as_json`` has made this of."""
+    kind = _nearest(getattr(errors, tree["error"], errors.BiopsyError))
+    error: errors.BiopsyError = kind(
+        tree["message"], **{name: tree[name] for name in ("details", "kept", "next_steps", *kind.facts)}
+    )
+    return error
+
+
+def _nearest(kind: object) -> Any:
+    """The first of an error's class and those above it that stands in ``errors``, and takes what it has."""
+    above = kind.__mro__ if isinstance(kind, type) else ()
+    known = (each for each in above if getattr(errors, each.__name__, None) is each and each is not errors.EngineCrash)
+    return next((each for each in known if issubclass(each, errors.BiopsyError)), errors.BiopsyError)

@@ -4,6 +4,7 @@ nothing: a whole task, or one call of native code.
 
 from __future__ import annotations
 
+import io
 import mmap
 import os
 import select
@@ -20,14 +21,10 @@ from typing import Any, NoReturn
 from biopsy import errors
 from biopsy.processes import own_process
 from biopsy.processes.forks import fork, sacrifice
-from biopsy.processes.own_process import HeldSignals, Interrupts, leave, taken_by, taken_by_family
+from biopsy.processes.own_process import HeldSignals, Interrupts, flush, leave, signals, taken_by, taken_by_family
 from biopsy.processes.watch import Cause, Limits, signal_name
 
-_HANDED_ON = frozenset(
-    getattr(signal, name)
-    for name in ("SIGINT", "SIGTERM", "SIGHUP", "SIGQUIT", "SIGUSR1", "SIGUSR2")
-    if hasattr(signal, name)
-)
+_HANDED_ON = signals("SIGINT", "SIGTERM", "SIGHUP", "SIGQUIT", "SIGUSR1", "SIGUSR2")
 """Signals that are meant for the task, whichever of the two processes they are sent to."""
 
 _FROM_THE_KERNEL = 0x80
@@ -72,9 +69,7 @@ def run(task: Callable[[], int], limits: Limits = NO_LIMITS) -> int:
     this process too, this process ends by it.
     """
     page = mmap.mmap(-1, own_process.SIZE)
-    for stream in (sys.stdout, sys.stderr):
-        with suppress(OSError, ValueError, AttributeError):
-            stream.flush()  # or both would write what is in it
+    flush()  # or both would write what is in it
     watched = _HANDED_ON | {signal.SIGCHLD}
     before = signal.signal(signal.SIGCHLD, lambda *_: None)  # one that is ignored tells nothing of its children
     mask = signal.pthread_sigmask(signal.SIG_BLOCK, watched)
@@ -90,11 +85,12 @@ def run(task: Callable[[], int], limits: Limits = NO_LIMITS) -> int:
     finally:
         os.close(lifeline)
         _give_back(mask - received.signals, before)
-    status = os.waitstatus_to_exitcode(ended)
-    if received.reached and own_process.finished(page) is None and status == -signal.SIGKILL:
-        raise LimitReachedError(received.reached)
-    if received.killed and own_process.finished(page) is None and status == -signal.SIGKILL:
-        raise errors.Interrupted("interrupted")
+    status, finished = os.waitstatus_to_exitcode(ended), own_process.finished(page)
+    if finished is None and status == -signal.SIGKILL:
+        if received.reached:
+            raise LimitReachedError(received.reached)
+        if received.killed:
+            raise errors.Interrupted("interrupted")
     if status < 0 and -status in received.signals:
         # End by the signal that has ended the task, so that whoever waits for this process sees just that.
         with suppress(OSError, ValueError):
@@ -102,7 +98,6 @@ def run(task: Callable[[], int], limits: Limits = NO_LIMITS) -> int:
             os.kill(os.getpid(), -status)
             time.sleep(0.1)  # it comes at once, unless this is the first process of a container, which signals spare
         return 128 - status
-    finished = own_process.finished(page)
     if finished is not None:
         return finished
     raise _death(status, own_process.last_call(page))
@@ -124,9 +119,7 @@ def _do(task: Callable[[], int], page: mmap.mmap, mask: set[int | signal.Signals
     try:
         own_process.share(page)
         status = task()
-        for stream in (sys.stdout, sys.stderr):
-            with suppress(OSError, ValueError, AttributeError):
-                stream.flush()
+        flush()
         own_process.finish(page, status)
     finally:
         leave(status)
@@ -190,7 +183,10 @@ def _next_signal(watched: frozenset[signal.Signals], patience: float | None) -> 
     """The next signal that comes, and whether it surely came to the fork as well; None if none comes in time."""
     if hasattr(signal, "sigtimedwait"):
         arrival = signal.sigwaitinfo(watched) if patience is None else signal.sigtimedwait(watched, patience)
-        return None if arrival is None else (signal.Signals(arrival.si_signo), arrival.si_code == _FROM_THE_KERNEL)
+        # Stopped by Ctrl-Z past the end of its patience, Python returns memory that nobody wrote to.
+        if arrival is None or arrival.si_signo not in watched:
+            return None
+        return signal.Signals(arrival.si_signo), arrival.si_code == _FROM_THE_KERNEL
     if patience is not None:
         until = time.monotonic() + patience
         while not signal.sigpending() & watched:
@@ -200,7 +196,7 @@ def _next_signal(watched: frozenset[signal.Signals], patience: float | None) -> 
     return signal.Signals(signal.sigwait(watched)), False
 
 
-_FROM_SOMEBODY = {getattr(signal, name) for name in ("SIGTERM", "SIGHUP", "SIGINT") if hasattr(signal, name)}
+_FROM_SOMEBODY = signals("SIGTERM", "SIGHUP", "SIGINT")
 """No engine ends by these of itself: what they end says nothing about the model."""
 
 
@@ -284,13 +280,11 @@ def call_apart(work: Callable[[], Iterable[bytes]], limits: Limits) -> list[byte
             os.waitpid(child, 0)
         os.close(reading)
         os.close(lifeline)
-    answers, at = [], 0
-    while at + _HEAD <= len(data):
-        end = at + _HEAD + int.from_bytes(data[at : at + _HEAD], "little")
-        if end > len(data):
-            break
-        answers.append(data[at + _HEAD : end])
-        at = end
+    stream, answers = io.BytesIO(data), []
+    while len(head := stream.read(_HEAD)) == _HEAD:
+        length = int.from_bytes(head, "little")
+        if len(answer := stream.read(length)) == length:
+            answers.append(answer)
     if status != 0:
         raise EndedApartError(cause, status, answers)
     return answers
@@ -324,16 +318,12 @@ def _read(reading: int, child: int, limits: Limits) -> tuple[Cause, bytes]:
     poll = select.poll()
     poll.register(reading, select.POLLIN)
     data = bytearray()
-
-    def grown() -> int:
-        return taken_by(child) - before + len(data)
-
     while True:
         if poll.poll(_LOOK_AT_MEMORY):
             more = os.read(reading, _AT_ONCE)
             if not more:
                 return "itself", bytes(data)
-            data += more
-        cause = limits.reached(started, grown)
+            data.extend(more)
+        cause = limits.reached(started, lambda: taken_by(child) - before + len(data))
         if cause is not None:
             return cause, bytes(data)

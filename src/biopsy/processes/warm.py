@@ -14,6 +14,7 @@ import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -267,11 +268,6 @@ def start_script_server(words: Sequence[str], environment: Mapping[str, str], co
         os.close(printing)
 
 
-def script_request(argv: Sequence[str], orig_argv: Sequence[str], environment: Mapping[str, str]) -> dict[str, object]:
-    """What a fork is to be: the words that the script sees, those of its process, and what its environment has more."""
-    return {"argv": list(argv), "orig_argv": list(orig_argv), "environment": dict(environment)}
-
-
 # A process of ours that is started before it is needed: it loads, waits for its words, and then is as any other.
 #
 # What it has loaded can serve twice: a fork of it, made before it knows more, may become a warm process
@@ -371,3 +367,50 @@ class ForkOfWaiting:
     def close(self) -> None:
         """Free our end; one that still runs is killed by that."""
         self._lifeline.close()
+
+
+_ZYGOTE = "biopsy.cli.zygote"
+"""It is named, not imported: the command line stands above this layer."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Warming:
+    """What was started for checks of some words.
+
+    ``cold`` loads the code of a check, and waits to be one: a process of its own. ``zygote`` is a fork of it, made
+    before it has opened an engine, a model or a file that the words name; it does all that, and is forked for each
+    check.
+    """
+
+    zygote: ForkServer
+    cold: WaitingProcess
+
+    @classmethod
+    def begun(cls, words: Sequence[str], jobs: int) -> Warming:
+        """The processes for as many checks at once, which are not waited for.
+
+        Raises ServerGoneError where none can be started.
+        """
+        waiting: list[WaitingProcess] = []
+
+        def start(
+            words: Sequence[str], *, environment: Mapping[str, str], descriptors: Sequence[int], **_: int
+        ) -> ForkOfWaiting:
+            lifeline, theirs = socket.socketpair()
+            words, descriptors = [str(theirs.fileno()), *words], [*descriptors, theirs.fileno()]
+            try:
+                waiting.append(WaitingProcess(_ZYGOTE, words, environment=environment, descriptors=descriptors))
+            except BaseException:
+                lifeline.close()
+                raise
+            finally:
+                theirs.close()
+            return ForkOfWaiting(waiting[0], lifeline)
+
+        zygote = ForkServer(words, connections=jobs, start=start)
+        return cls(zygote=zygote, cold=waiting[0])
+
+    def close(self) -> None:
+        """End both: they are not needed."""
+        self.cold.close()
+        self.zygote.close()

@@ -9,9 +9,10 @@ import os
 import select
 import signal
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from typing import Literal, Protocol
 
 from biopsy import errors
@@ -85,7 +86,8 @@ _LAST_WAIT = 30.0  # seconds after SIGKILL: what sleeps in the kernel until then
 _LOOK_AT_LIMITS = 10.0  # seconds, while there is none
 _LONGEST_WAIT = 3600.0  # seconds; poll() counts milliseconds in an int
 _LOOK_AT_STATUS = 0.005  # seconds, where no descriptor tells of a process's end
-_MOST_DRAINED = 1 << 20  # bytes read after the end, for what still writes then was not ended by us
+_AT_ONCE = 1 << 16  # bytes read at once, as many as a pipe holds
+_MOST_READS_AFTER_THE_END = 16  # what still writes then was not ended by us
 
 
 class StillRunningError(errors.BiopsyError):
@@ -190,94 +192,102 @@ def attend(
 
     Whatever happens here, it has ended afterwards; raises StillRunningError if that is not possible.
     """
-    watch = _Watch(running, output, limits, stop, KeptOutput(kept))
-    try:
-        return watch.until_the_end()
-    except BaseException:
-        end_group(running.pid)
-        raise
+    printed = KeptOutput(kept)
+    ended = Watch(running, limits, {output: printed.add}, stop).until()
+    assert ended is not None
+    return Ended(*ended, printed.all())
 
 
-class _Watch:
-    """The state of ``attend``: who is listened to, and what has been decided."""
+class Watch:
+    """Who is listened to while a process runs, and what has been decided.
+
+    ``takers`` get what comes out of descriptors that never block, and b"" at the end; ``unsent`` goes into one.
+    """
 
     def __init__(
-        self, running: Running, output: int, limits: Callable[[], Limits], stop: Stop | None, kept: KeptOutput
+        self,
+        running: Running,
+        limits: Callable[[], Limits],
+        takers: Mapping[int, Callable[[bytes], object]],
+        stop: Stop | None = None,
+        unsent: tuple[int, bytearray] = (-1, bytearray()),
     ) -> None:
         self._running = running
         self._limits = limits
+        self._takers = dict(takers)
         self._stop = stop
-        self._output: int | None = output
-        self._kept = kept
+        self._into, self._unsent = unsent
         self._cause: Cause = "itself"
         self._started = time.monotonic()
-        self._end_by: float | None = None  # when the next, harder step is due, once it was told to end
+        self._end_by = 0.0  # when the next, harder step is due, once it was told to end
         self._killed = False
 
-    def until_the_end(self) -> Ended:
-        while (status := self._running.status()) is None:
-            self._wait()
-            deadline = self._deadline
-            if deadline is not None and time.monotonic() >= deadline:
+    def until(self, is_over: Callable[[], bool] = lambda: False) -> tuple[int, Cause] | None:
+        """The status of the process and why it has ended; None if it has not, once ``is_over`` says so."""
+        try:
+            while (status := self._running.status()) is None:
+                if self._cause == "itself" and is_over():
+                    return None
+                self._wait()
                 if self._cause == "itself":
-                    self._end_because("time")
-                elif not self._killed:
-                    self._kill()
-                else:
-                    raise StillRunningError(self._running.pid)
-            limit = self._limits().memory
-            if limit is not None and self._cause == "itself" and taken_by_family(self._running.pid) > limit:
-                self._end_because("memory")
-        before = self._kept.seen
-        with suppress(BlockingIOError):
-            while self._output is not None and self._kept.seen - before < _MOST_DRAINED:
-                self._read()
-        return Ended(status, self._cause, self._kept.all())
+                    cause = self._limits().reached(self._started, partial(taken_by_family, self._running.pid))
+                    if cause is not None:
+                        self._end_because(cause, at_once=cause == "memory")
+                elif time.monotonic() >= self._end_by:
+                    if self._killed:
+                        raise StillRunningError(self._running.pid)
+                    self._end_because(self._cause, at_once=True)
+            for descriptor in list(self._takers):
+                with suppress(BlockingIOError):
+                    for _ in range(_MOST_READS_AFTER_THE_END):
+                        self._read(descriptor)
+            return status, self._cause
+        except BaseException:
+            end_group(self._running.pid)
+            raise
 
     def _wait(self) -> None:
         stop = self._stop if self._cause == "itself" else None
-        sources = (self._running.fileno(), self._output, None if stop is None else stop.fileno())
-        ready = readable([source for source in sources if source is not None], self._patience())
-        if self._output in ready:
-            self._read()
+        poll = select.poll()
+        for source in (self._running.fileno(), *self._takers, None if stop is None else stop.fileno()):
+            if source is not None:
+                poll.register(source, select.POLLIN)
+        if self._unsent:
+            poll.register(self._into, select.POLLOUT)
+        ready = {descriptor for descriptor, _ in poll.poll(_milliseconds(self._patience()))}
+        for descriptor in ready & set(self._takers):
+            self._read(descriptor)
+        if self._unsent and self._into in ready:
+            try:
+                del self._unsent[: os.write(self._into, self._unsent)]
+            except OSError:  # it has died, which its status will tell
+                self._unsent = bytearray()
         if stop is not None and stop.fileno() in ready:
             self._end_because("stop")
 
-    @property
-    def _deadline(self) -> float | None:
-        if self._cause != "itself":
-            return self._end_by
-        seconds = self._limits().seconds
-        return None if seconds is None else self._started + seconds
-
     def _patience(self) -> float:
-        deadline = self._deadline
-        times = [_LOOK_AT_LIMITS] if deadline is None else [max(0.0, deadline - time.monotonic())]
-        if self._limits().memory is not None and self._cause == "itself":
-            times.append(LOOK_AT_MEMORY)
-        if self._running.fileno() is None:
-            times.append(_LOOK_AT_STATUS)
-        return min(times)
+        due: float | None = max(0.0, self._end_by - time.monotonic())
+        if self._cause == "itself":
+            due = self._limits().until_due(self._started)
+            due = _LOOK_AT_LIMITS if due is None else min(due, _LOOK_AT_LIMITS)
+        assert due is not None
+        return due if self._running.fileno() is not None else min(due, _LOOK_AT_STATUS)
 
-    def _end_because(self, cause: Cause) -> None:
+    def _end_because(self, cause: Cause, *, at_once: bool = False) -> None:
         self._cause = cause
-        if self._running.patient and cause != "memory":
-            signal_group(self._running.pid, signal.SIGTERM)
-            self._end_by = time.monotonic() + _GRACE
+        self._killed = at_once or not self._running.patient
+        if self._killed:
+            end_group(self._running.pid)
         else:
-            self._kill()
+            signal_group(self._running.pid, signal.SIGTERM)
+        self._end_by = time.monotonic() + (_LAST_WAIT if self._killed else _GRACE)
 
-    def _kill(self) -> None:
-        end_group(self._running.pid)
-        self._killed = True
-        self._end_by = time.monotonic() + _LAST_WAIT
-
-    def _read(self) -> None:
-        assert self._output is not None
-        data = os.read(self._output, 1 << 16)
-        self._kept.add(data)
-        if not data:
-            self._output = None  # everyone has closed it: it would be readable for ever
+    def _read(self, descriptor: int) -> None:
+        if descriptor in self._takers:
+            data = os.read(descriptor, _AT_ONCE)
+            self._takers[descriptor](data)
+            if not data:
+                del self._takers[descriptor]  # everyone has closed it: it would be readable for ever
 
 
 def readable(descriptors: Sequence[int], seconds: float) -> set[int]:
@@ -285,7 +295,11 @@ def readable(descriptors: Sequence[int], seconds: float) -> set[int]:
     poll = select.poll()
     for descriptor in descriptors:
         poll.register(descriptor, select.POLLIN)
-    return {descriptor for descriptor, _ in poll.poll(math.ceil(1000 * min(seconds, _LONGEST_WAIT)))}
+    return {descriptor for descriptor, _ in poll.poll(_milliseconds(seconds))}
+
+
+def _milliseconds(seconds: float) -> int:
+    return math.ceil(1000 * min(seconds, _LONGEST_WAIT))
 
 
 # What is to be told of the end of a process that an engine worked in.
@@ -309,10 +323,12 @@ def engine_death(engine: str, stage: errors.Stage | None, ended: Ended) -> error
     """
     printed = ended.output[-_MOST_SHOWN:].decode(errors="replace").strip()
     quoted = f"; it printed:\n{printed}" if printed else ""
+    how = f"ended with {signal_name(-ended.status) if ended.status < 0 else f'status {ended.status}'}"
     if ended.cause == "answer":
         return errors.BiopsyError(f"the process of {engine} gave an answer that is not understood{quoted}")
     if stage is None:
-        return errors.BiopsyError(f"the process of {engine} {_how(ended)}, before it looked at the model{quoted}")
+        how = "took too long to start" if ended.cause == "time" else how
+        return errors.BiopsyError(f"the process of {engine} {how}, before it looked at the model{quoted}")
     name = engine.partition(":")[0]
     if ended.cause == "time":
         return errors.EngineFailure(f"{engine} took too long to {stage}", engine=name, stage=stage, kind="Timeout")
@@ -320,10 +336,4 @@ def engine_death(engine: str, stage: errors.Stage | None, ended: Ended) -> error
         kind = signal_name(-ended.status)
         message = f"{engine} ended its process with {kind}{quoted}"
         return errors.EngineFailure(message, engine=name, stage=stage, kind=kind)
-    return errors.BiopsyError(f"the process of {engine} ended with status {ended.status} without a result{quoted}")
-
-
-def _how(ended: Ended) -> str:
-    if ended.cause == "time":
-        return "took too long to start"
-    return f"ended with {signal_name(-ended.status) if ended.status < 0 else f'status {ended.status}'}"
+    return errors.BiopsyError(f"the process of {engine} {how} without a result{quoted}")

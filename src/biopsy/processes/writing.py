@@ -10,8 +10,11 @@ import os
 import stat
 import threading
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import reduce
+from itertools import takewhile
+from operator import or_
 from pathlib import Path
 from typing import BinaryIO
 
@@ -39,43 +42,41 @@ _unread: set[Path] = set()
 _COPIED_AT_ONCE = 1 << 20
 
 
-def write_whole(path: Path, parts: Iterable[bytes | bytearray | memoryview]) -> None:
+def write_whole(path: Path, parts: Iterable[bytes | bytearray | memoryview], *, transient: bool = False) -> None:
     """Write ``parts`` one after the other to ``path``, replacing what stood there in one step.
 
     A link is replaced too, and not followed. What is no file, such as a pipe or /dev/null, is written to as it is.
-    Folders that are missing are made. Raises UsageError if the folder cannot be made or written, or if nobody reads
-    from the pipe; what stood at ``path`` is then untouched.
+    Folders that are missing are made. ``transient``: it is to go with this process, and is removed if that is killed,
+    unless something else stands there by then; ``cleanup.keep`` ends that.
+
+    Raises UsageError if the folder cannot be made or written, or if nobody reads from the pipe; what stood at ``path``
+    is then untouched.
     """
-    _write(path, parts, transient=False)
-
-
-def write_transient(path: Path, parts: Iterable[bytes | bytearray | memoryview]) -> None:
-    """Write a file that is to go with this process: as ``write_whole``, and it is removed if this process is killed.
-
-    Unless something else stands there by then; ``cleanup.keep`` ends that.
-    """
-    _write(path, parts, transient=True)
-
-
-def copy_transient(source: Path, path: Path) -> None:
-    """Copy a file to one that is to go with this process, see ``write_transient``. Raises as that does."""
     try:
-        with source.open("rb") as stream:
-            write_transient(path, iter(lambda: stream.read(_COPIED_AT_ONCE), b""))
-    except OSError as error:
-        raise cannot_write(path, error) from error
-
-
-def _write(path: Path, parts: Iterable[bytes | bytearray | memoryview], *, transient: bool) -> None:
-    try:
-        if _is_stream(path):
-            with os.fdopen(_opened_stream(path), "wb") as stream:
-                stream.writelines(parts)
-            return
-        with folders_of(path), _replacement(path, transient=transient) as stream:
+        with _stream_into(path, transient=transient) as stream:
             stream.writelines(parts)
     except OSError as error:
         raise cannot_write(path, error) from error
+
+
+def copy_transient(source: Path, path: Path) -> None:
+    """Copy a file to one that is to go with this process. Raises UsageError if that cannot be done."""
+    try:
+        with source.open("rb") as stream:
+            write_whole(path, iter(lambda: stream.read(_COPIED_AT_ONCE), b""), transient=True)
+    except OSError as error:
+        raise cannot_write(path, error) from error
+
+
+@contextlib.contextmanager
+def _stream_into(path: Path, *, transient: bool = False) -> Iterator[BinaryIO]:
+    """What is written there goes to ``path``: into what is no file, else into one that takes its place at the end."""
+    if _is_stream(path):
+        with os.fdopen(_opened_stream(path), "wb") as stream:
+            yield stream
+    else:
+        with folders_of(path), _replacement(path, transient=transient) as stream:
+            yield stream
 
 
 def open_anew(path: Path) -> BinaryIO:
@@ -84,9 +85,7 @@ def open_anew(path: Path) -> BinaryIO:
     What is no file is written to as it is. Raises UsageError as ``write_whole`` does.
     """
     try:
-        if _is_stream(path):
-            return os.fdopen(_opened_stream(path), "wb")
-        with folders_of(path), _replacement(path, transient=False) as stream:
+        with _stream_into(path) as stream:
             return os.fdopen(os.dup(stream.fileno()), "wb")
     except OSError as error:
         raise cannot_write(path, error) from error
@@ -101,11 +100,10 @@ def create_new(path: Path) -> BinaryIO:
 def _replacement(path: Path, *, transient: bool) -> Iterator[BinaryIO]:
     """A file under a name of its own that takes the place of ``path`` at the end; nothing stays if that fails."""
     temporary = _temporary_name(path)
-    if not transient and not cleanup.watches():
+    is_listed = transient or cleanup.watches()
+    with cleanup.about_to_make(temporary) if is_listed else contextlib.nullcontext():
         stream = create_new(temporary)
-    else:  # it goes with this process if that is killed, from here or from ``path``
-        with cleanup.about_to_make(temporary):
-            stream = create_new(temporary)
+        if is_listed:  # it goes with this process if that is killed, from here or from ``path``
             cleanup.take_along(os.fstat(stream.fileno()), (path if transient else temporary), temporary)
     try:
         with stream:
@@ -223,11 +221,8 @@ def make_folders_of(path: Path) -> list[Path]:
 
     Raises OSError if one cannot be made; none of them is left then.
     """
-    nearest, missing = nearest_folder(path), []
-    folder = path.parent
-    while folder != nearest:
-        missing.append(folder)
-        folder = folder.parent
+    nearest = nearest_folder(path)
+    missing = [*takewhile(lambda folder: folder != nearest, path.parents)]
     made: list[Path] = []
     try:
         for folder in reversed(missing):
@@ -273,24 +268,26 @@ def as_private_as(paths: Iterable[Path]) -> Iterator[None]:
     That holds for all files of this process and of those that it starts, such as checks and engines: it is the umask
     that is narrowed. What is no plain file, or is not there, narrows nothing.
     """
-    mask = 0
-    for path in paths:
-        mask |= _mask_of(path)
-    if not mask:
-        yield
-        return
-    _narrowed.begin(mask)
+    mask = reduce(or_, map(_mask_of, paths), 0)
+    _umask.change(more=[mask])
     try:
         yield
     finally:
-        _narrowed.end(mask)
+        _umask.change(less=[mask])
 
 
 @contextlib.contextmanager
 def as_private_as_what_is_read(paths: Iterable[Path]) -> Iterator[None]:
     """``as_private_as`` these files, and as each one that ``is_read`` tells of while it lasts."""
-    with _reading, as_private_as(paths):
-        yield
+    _umask.readers += 1
+    try:
+        with as_private_as(paths):
+            yield
+    finally:
+        _umask.readers -= 1
+        if _umask.readers == 0:
+            _umask.change(less=_umask.read)
+            _umask.read = []
 
 
 def is_read(path: Path) -> None:
@@ -298,7 +295,10 @@ def is_read(path: Path) -> None:
 
     For files that no option names, such as the weights of a model. Outside of such a block nothing is changed.
     """
-    _reading.add(path)
+    mask = _mask_of(path) if _umask.readers else 0
+    if mask and mask not in _umask.read:
+        _umask.read.append(mask)
+        _umask.change(more=[mask])
 
 
 def _mask_of(path: Path) -> int:
@@ -327,56 +327,27 @@ def make_as_private_as_new(descriptor: int) -> None:
 
 
 class _Umask:
-    """The umask of this process while several may want it narrower: the caller's comes back with the last of them."""
+    """The umask of this process while several may want it narrower: the caller's comes back with the last of them.
+
+    ``readers`` blocks want it narrower for each file that is read, which the masks ``read`` are for.
+    """
 
     def __init__(self) -> None:
+        self.readers = 0
+        self.read: list[int] = []
         self._lock = threading.Lock()
         self._wanted: list[int] = []
         self._before = 0
 
-    def begin(self, mask: int) -> None:
+    def change(self, *, more: Sequence[int] = (), less: Sequence[int] = ()) -> None:
         with self._lock:
-            if not self._wanted:
+            if more and not self._wanted:
                 self._before = os.umask(_GROUP | _OTHERS)
-            self._wanted.append(mask)
-            self._set()
-
-    def end(self, mask: int) -> None:
-        with self._lock:
-            self._wanted.remove(mask)
-            self._set()
-
-    def _set(self) -> None:
-        narrowed = self._before
-        for mask in self._wanted:
-            narrowed |= mask
-        os.umask(narrowed)
+            self._wanted += more
+            for mask in less:
+                self._wanted.remove(mask)
+            if more or less:
+                os.umask(reduce(or_, self._wanted, self._before))
 
 
-_narrowed = _Umask()
-
-
-class _Reading:
-    """Files that are read while a block lasts, and the narrowing that each of them asked for."""
-
-    def __init__(self) -> None:
-        self._depth = 0
-        self._masks: set[int] = set()
-
-    def __enter__(self) -> None:
-        self._depth += 1
-
-    def __exit__(self, *_: object) -> None:
-        self._depth -= 1
-        if self._depth == 0:
-            while self._masks:
-                _narrowed.end(self._masks.pop())
-
-    def add(self, path: Path) -> None:
-        mask = _mask_of(path) if self._depth else 0
-        if mask and mask not in self._masks:
-            self._masks.add(mask)
-            _narrowed.begin(mask)
-
-
-_reading = _Reading()
+_umask = _Umask()

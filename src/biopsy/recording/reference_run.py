@@ -9,7 +9,6 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import TypeAlias
 
 from biopsy import errors, events
 from biopsy.engines.base import ModelInput
@@ -28,7 +27,59 @@ from biopsy.text import first_line
 _INTEGERS = frozenset({5, 6, 7, 12, 13, BOOL})
 
 
-class Recording:
+class ValuesInMemory:
+    """Recorded values as arrays, one for each of the ``samples``, which have them by name; without any, nothing is."""
+
+    def __init__(self, samples: Sequence[Feed] = ()) -> None:
+        self.samples = samples
+
+    @property
+    def count(self) -> int:
+        """How many samples there are."""
+        return len(self.samples)
+
+    def samples_with(self, name: str) -> Sequence[Feed]:
+        """The samples, if all of them have a tensor; else none."""
+        return self.samples if all(name in sample for sample in self.samples) else ()
+
+    def __contains__(self, name: str, /) -> bool:
+        return bool(self.samples_with(name))
+
+    def values(self, name: str) -> list[Array] | None:
+        """The tensor's value in every sample, in order; None if it is not recorded."""
+        return [sample[name] for sample in self.samples_with(name)] or None
+
+    def tensor_type(self, name: str) -> TensorType | None:
+        """Type and shape of the tensor in all samples together, as ``type_of_forms`` gives them."""
+        forms = [form_of(sample, name) for sample in self.samples_with(name)]
+        return type_of_forms(forms) if forms else None
+
+    def size(self, name: str) -> int:
+        """Bytes of the tensor's values in all samples; 0 if it is not recorded."""
+        return sum(form_of(sample, name).nbytes for sample in self.samples_with(name))
+
+    def constant_value(self, name: str) -> Array | None:
+        """The value of a tensor that is recorded and the same in every sample; None for any other."""
+        values = self.values(name)
+        if values is None or not all(same_values(values[0], value) for value in values[1:]):
+            return None
+        return values[0]
+
+
+class StoredValues(ValuesInMemory):
+    """Recorded values in the file ``path``: every array is a view of it, so that they need not fit into memory.
+
+    An engine in another process reads the same file. Raises what ``read_feeds`` raises.
+    """
+
+    def __init__(self, path: Path) -> None:
+        from biopsy.tensors.files import read_feeds
+
+        super().__init__(read_feeds(path))
+        self.path = path
+
+
+class Recording(ValuesInMemory):
     """Recorded values of the original, from one run that is made when they are first asked for.
 
     ``samples`` gives feeds for the graph inputs, and is asked when they are needed. A feed that holds inner tensors
@@ -63,20 +114,23 @@ class Recording:
         self._recorded: ValuesInMemory | None = None
 
     @cached_property
-    def _given(self) -> ValuesInMemory:
-        """The samples: values of the inputs, and of inner tensors where the user gave them."""
-        return ValuesInMemory(self._samples_when_needed())
+    def samples(self) -> Sequence[Feed]:  # type: ignore[override]
+        """Values of the inputs, and of inner tensors where the user gave them."""
+        return self._samples_when_needed()
 
-    @property
-    def count(self) -> int:
-        """How many samples there are."""
-        return self._given.count
+    @cached_property
+    def _given(self) -> ValuesInMemory:
+        return ValuesInMemory(self.samples)
+
+    def samples_with(self, name: str) -> Sequence[Feed]:
+        """The samples of the user, or of the run, if all of them have a tensor; else none."""
+        return self._given.samples_with(name) or self._run.samples_with(name)
 
     @property
     def holds_inner(self) -> bool:
         """Whether the samples hold inner tensors too, as a layerwise inputs file does."""
         inner = {self._index.names[tensor] for tensor in self._index.producer}
-        return any(not inner.isdisjoint(sample) for sample in self._given.samples)
+        return any(not inner.isdisjoint(sample) for sample in self.samples)
 
     @cached_property
     def has_only_golden_values(self) -> bool:
@@ -107,42 +161,32 @@ class Recording:
         pairs = zip(self._recorded.samples, more.samples, strict=True)
         self._recorded = ValuesInMemory([{**known, **added} for known, added in pairs])
 
-    # Recorded values
-
-    def __contains__(self, name: str, /) -> bool:
-        return name in self._source(name)
-
-    def values(self, name: str) -> list[Array] | None:
-        """The tensor's value in every sample, in order; None if it is not known."""
-        return self._source(name).values(name)
-
-    def tensor_type(self, name: str) -> TensorType | None:
-        """Type and shape of a tensor as recorded; a dimension that differs between samples is unknown."""
-        return self._source(name).tensor_type(name)
-
-    def size(self, name: str) -> int:
-        """Bytes of the tensor's values in all samples; 0 if it is not known."""
-        return self._source(name).size(name)
-
-    def _source(self, name: str) -> RecordedValues:
-        return self._given if name in self._given else self._run
-
-    # What depends on no input
-
     def constant_value(self, name: str) -> Array | None:
         """The tensor's value if it is known and the same in every sample, also in those of the user; else None."""
         if self._made_up and self._index.ids[name] not in self.value_free:
             return None
-        return constant_value(self, name)
+        return super().constant_value(name)
 
     def computed_value(self, name: str) -> Array | None:
         """The same as the run has computed it, whatever the samples hold."""
-        return None if self._made_up else constant_value(self._run, name)
+        return None if self._made_up else self._run.constant_value(name)
 
     def confirms(self, name: str) -> bool:
         """Whether the run has computed what the samples hold of a tensor, but for rounding; also if that is nothing."""
+        import numpy as np
+
         given, computed = self._given.values(name), self._run.values(name)
-        return given is None or (computed is not None and all(map(_is_close, given, computed)))
+        return given is None or (
+            computed is not None
+            and all(
+                same_values(left, right)
+                or (
+                    (left.shape == right.shape and left.dtype.kind in "biuf")
+                    and np.allclose(left, right, rtol=1e-3, atol=1e-5, equal_nan=True)
+                )
+                for left, right in zip(given, computed, strict=True)
+            )
+        )
 
     @cached_property
     def independent(self) -> frozenset[int]:
@@ -154,8 +198,6 @@ class Recording:
         """Tensors that depend on no input's values: on nothing, or on the shapes of tensors alone."""
         return frozenset(self._index.producer).difference(dependence(self._index).values)
 
-    # The run
-
     @property
     def _run(self) -> ValuesInMemory:
         """What the run has recorded; nothing if it could not be made."""
@@ -165,12 +207,12 @@ class Recording:
 
     def _first_run(self) -> ValuesInMemory:
         nodes = without_dependents(self._index, unknown_operators(self._index))
-        if not self._given.samples or not self._marked(nodes):
-            return NoValues()
+        if not self.samples or not self._marked(nodes):
+            return ValuesInMemory()
         failures = []
         for engine in self._engines:
             try:
-                return self._record(engine, nodes)
+                return self._record(engine, nodes, self._marked(nodes))
             except errors.BiopsyError as error:
                 failures.append(f"{engine}: {first_line(error.message)}")
         upstream = self._record_upstream(self._engines[0], nodes)
@@ -181,7 +223,7 @@ class Recording:
                     lines=tuple(f"  {failure}" for failure in failures),
                 )
             )
-        return upstream or NoValues()
+        return upstream or ValuesInMemory()
 
     def _record_upstream(self, engine: str, nodes: tuple[int, ...]) -> ValuesInMemory | None:
         """Record what does not depend on the first node that fails to run, which is found by halves."""
@@ -192,7 +234,7 @@ class Recording:
             middle = (low + high) // 2
             try:
                 tried = tuple(sorted(order[:middle]))
-                self._node_run(events.ignore).record(engine, tried, self._marked(tried))  # this is not what is kept
+                self._values_from(engine, tried, self._marked(tried), events.ignore)  # this is not what is kept
                 low = middle
             except errors.BiopsyError:
                 high = middle
@@ -200,7 +242,7 @@ class Recording:
         unaffected = without_dependents(index, {culprit.number, *unknown_operators(index)})
         for kept in (unaffected, tuple(sorted(order[:low]))):
             try:
-                recorded = self._record(engine, kept)
+                recorded = self._record(engine, kept, self._marked(kept))
             except errors.BiopsyError:
                 continue
             self._listener(
@@ -209,22 +251,44 @@ class Recording:
             return recorded
         return None
 
-    def _record(self, engine: str, nodes: tuple[int, ...], tensors: Sequence[int] | None = None) -> ValuesInMemory:
-        """Run some nodes and return what they compute: ``tensors``, or else all that may be needed."""
-        recorded = self._node_run(self._listener).record(
-            engine, nodes, self._marked(nodes) if tensors is None else tensors
-        )
+    def _record(self, engine: str, nodes: tuple[int, ...], tensors: Sequence[int]) -> ValuesInMemory:
+        """Run some nodes, and keep what they compute of these tensors."""
+        recorded = self._values_from(engine, nodes, tensors, self._listener)
         self._recorded_by = engine, nodes
         return recorded
 
-    def _node_run(self, listener: events.Listener) -> NodeRun:
-        return NodeRun(
-            index=self._index,
-            samples=self._given.samples,
-            folder=self._folder,
-            listener=listener,
-            memory=self._memory,
-        )
+    def _values_from(
+        self, engine: str, nodes: tuple[int, ...], tensors: Sequence[int], listener: events.Listener
+    ) -> ValuesInMemory:
+        """The values of some tensors that these nodes compute; of an engine that computes nothing, those that it has.
+
+        They run in a child process, since the model may kill what runs it. Raises CannotCompare if there are no such
+        tensors, and what ``Worker.run`` raises.
+        """
+        from biopsy.tensors.files import write_feeds
+
+        def model() -> ModelInput:
+            boundary = Boundary(infos={}, frozen={}, outputs=tensors)
+            return ModelInput(candidate_bytes(Subset(index, nodes), boundary), index.folder)
+
+        started, index = time.monotonic(), self._index
+        if not tensors:
+            raise errors.CannotCompare("there is nothing to record")
+        feeds = self._folder / "samples.safetensors"
+        inputs = {index.names[tensor] for tensor in index.fed_inputs()}
+        write_feeds(feeds, [{name: sample[name] for name in sample if name in inputs} for sample in self.samples])
+        with Worker(engine, self._folder, memory=self._memory) as worker:
+            if not create(engine).capabilities.computes:
+                given = worker.tensors_given(model())
+                known = {} if given is None else given.sizes
+                tensors = [tensor for tensor in tensors if index.names[tensor] in known]
+            if not tensors:
+                raise errors.CannotCompare(f"{engine} has no value of any tensor that is to be recorded")
+            outputs = worker.run(model(), feeds)
+        size = sum(value.nbytes for sample in outputs for value in sample.values())
+        seconds, count, samples = time.monotonic() - started, len(outputs[0]), len(outputs)
+        listener(events.Recorded(engine=engine, tensors=count, samples=samples, bytes=size, seconds=seconds))
+        return ValuesInMemory(outputs)
 
     def _marked(self, nodes: Sequence[int]) -> list[int]:
         """The outputs of the recording run: every tensor that those nodes compute and whose value may be needed."""
@@ -242,64 +306,6 @@ class Recording:
         if kind.shape is None or kind.elem in _INTEGERS:
             return True
         return self._every_tensor or tensor in self.independent or tensor in self._included
-
-
-def _is_close(given: Array, computed: Array) -> bool:
-    """Whether two arrays differ by no more than engines do that are right."""
-    if same_values(given, computed):
-        return True
-    if given.shape != computed.shape or given.dtype.kind not in "biuf":
-        return False
-    import numpy as np
-
-    return np.allclose(given, computed, rtol=1e-3, atol=1e-5, equal_nan=True)
-
-
-# One run of some nodes of a model by one engine, in a child process, since the model may kill what runs it.
-
-
-@dataclass(frozen=True, kw_only=True)
-class NodeRun:
-    """Runs nodes on every sample. ``folder`` is for transient files; ``memory`` is what a ``Worker`` may take."""
-
-    index: ModelIndex
-    samples: Sequence[Feed]
-    folder: Path
-    listener: events.Listener
-    memory: int | None = None
-
-    def record(self, engine: str, nodes: tuple[int, ...], tensors: Sequence[int]) -> ValuesInMemory:
-        """The values of some tensors that these nodes compute; of an engine that computes nothing, those that it has.
-
-        Raises CannotCompare if there are no such tensors, and what ``Worker.run`` raises.
-        """
-        from biopsy.tensors.files import write_feeds
-
-        started = time.monotonic()
-        index = self.index
-        if not tensors:
-            raise errors.CannotCompare("there is nothing to record")
-        feeds = self.folder / "samples.safetensors"
-        inputs = {index.names[tensor] for tensor in index.fed_inputs()}
-        write_feeds(feeds, [{name: sample[name] for name in sample if name in inputs} for sample in self.samples])
-        with Worker(engine, self.folder, memory=self.memory) as worker:
-            if not create(engine).capabilities.computes:
-                given = worker.tensors_given(self._model(nodes, tensors))
-                known = {} if given is None else given.sizes
-                tensors = [tensor for tensor in tensors if index.names[tensor] in known]
-            if not tensors:
-                raise errors.CannotCompare(f"{engine} has no value of any tensor that is to be recorded")
-            outputs = worker.run(self._model(nodes, tensors), feeds)
-        size = sum(value.nbytes for sample in outputs for value in sample.values())
-        seconds = time.monotonic() - started
-        count, samples = len(outputs[0]), len(outputs)
-        self.listener(events.Recorded(engine=engine, tensors=count, samples=samples, bytes=size, seconds=seconds))
-        return ValuesInMemory(outputs)
-
-    def _model(self, nodes: tuple[int, ...], tensors: Sequence[int]) -> ModelInput:
-        """The model of some nodes with these tensors as its outputs."""
-        boundary = Boundary(infos={}, frozen={}, outputs=tensors)
-        return ModelInput(candidate_bytes(Subset(self.index, nodes), boundary), self.index.folder)
 
 
 # Inputs to record values with, where the user gave none.
@@ -343,61 +349,6 @@ def random_samples(index: ModelIndex, draws: Draws | None = None) -> list[Feed]:
     return samples
 
 
-# Recorded values: what the tensors of a model are for each input sample, and what callers may ask about them.
-#
-# Whoever needs values, sizes or types of tensors asks in one way. The values are in memory, in a file on disk, or
-# nowhere.
-class ValuesInMemory:
-    """Recorded values as arrays, such as those that an engine has just given: ``samples`` has them by name."""
-
-    def __init__(self, samples: Sequence[Mapping[str, Array]]) -> None:
-        self.samples = samples
-
-    @property
-    def count(self) -> int:
-        """How many samples there are."""
-        return len(self.samples)
-
-    def __contains__(self, name: str, /) -> bool:
-        return bool(self.samples) and all(name in sample for sample in self.samples)
-
-    def values(self, name: str) -> list[Array] | None:
-        """The tensor's value in every sample, in order; None if it is not recorded."""
-        return [sample[name] for sample in self.samples] if name in self else None
-
-    def tensor_type(self, name: str) -> TensorType | None:
-        """Type and shape of the tensor in all samples together, as ``type_of_forms`` gives them."""
-        return type_of_forms([form_of(sample, name) for sample in self.samples]) if name in self else None
-
-    def size(self, name: str) -> int:
-        """Bytes of the tensor's values in all samples; 0 if it is not recorded."""
-        return sum(form_of(sample, name).nbytes for sample in self.samples) if name in self else 0
-
-
-class StoredValues(ValuesInMemory):
-    """Recorded values in the file ``path``: every array is a view of it, so that they need not fit into memory.
-
-    An engine in another process reads the same file. Raises what ``read_feeds`` raises.
-    """
-
-    def __init__(self, path: Path) -> None:
-        from biopsy.tensors.files import read_feeds
-
-        super().__init__(read_feeds(path))
-        self.path = path
-
-
-class NoValues(ValuesInMemory):
-    """Nothing is recorded: types and values of a model that was not run."""
-
-    def __init__(self) -> None:
-        super().__init__(())
-
-
-RecordedValues: TypeAlias = Recording | ValuesInMemory
-"""Values of tensors by name, one per input sample in the order of the samples."""
-
-
 def type_of_forms(forms: Sequence[TensorForm]) -> TensorType | None:
     """Type and shape that some values have together; None if their elements have a type that ONNX does not know.
 
@@ -411,11 +362,3 @@ def type_of_forms(forms: Sequence[TensorForm]) -> TensorType | None:
         return TensorType(ELEM_OF_DTYPE[dtype], None)
     shape: Shape = tuple(sizes[0] if len(set(sizes)) == 1 else None for sizes in zip(*shapes, strict=True))
     return TensorType(ELEM_OF_DTYPE[dtype], shape)
-
-
-def constant_value(recorded: RecordedValues, name: str) -> Array | None:
-    """The value of a tensor that is recorded and the same in every sample; None for any other."""
-    values = recorded.values(name)
-    if values is None or not all(same_values(values[0], value) for value in values[1:]):
-        return None
-    return values[0]

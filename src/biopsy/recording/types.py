@@ -22,7 +22,7 @@ from biopsy.model.parts import raw_tensor
 from biopsy.model.slice import Boundary, Subset, without_weights
 from biopsy.model.tensor_type import BOOL, DTYPE_OF_ELEM, ELEM_OF_DTYPE, STRING, TensorType, ValueType
 from biopsy.processes.cleanup import temporary_folder
-from biopsy.recording.reference_run import RecordedValues, constant_value
+from biopsy.recording.reference_run import ValuesInMemory
 from biopsy.tensors.results import Array, Feed
 
 _SHAPE_LIKE = frozenset({6, 7, BOOL})  # int32, int64, bool: what shapes, indices and masks are made of
@@ -52,13 +52,11 @@ def border_types(types: CutTypes, subset: Subset) -> dict[int, bytes]:
     """
     index, written = subset.index, subset.written
 
-    def info(tensor: int) -> bytes | None:
-        if tensor not in index.producer:
-            return index.infos.get(tensor)
-        return types.end(tensor) if tensor in written else types.info(tensor)
-
-    ends = dict.fromkeys((*subset.cuts, *subset.sinks, *index.outputs, *index.inputs))
-    return {tensor: known for tensor in ends if (known := info(tensor)) is not None}
+    infos = {}
+    for tensor in dict.fromkeys((*subset.cuts, *subset.sinks, *index.outputs, *index.inputs)):
+        known = types.end if tensor in written else types.info
+        infos[tensor] = known(tensor) if tensor in index.producer else index.infos.get(tensor)
+    return {tensor: info for tensor, info in infos.items() if info is not None}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -70,7 +68,7 @@ class Borders:
 
     index: ModelIndex
     types: CutTypes
-    recorded: RecordedValues
+    recorded: ValuesInMemory
     independent: frozenset[int]
 
     def boundary(self, subset: Subset, outputs: Sequence[int]) -> Boundary:
@@ -92,7 +90,7 @@ class Borders:
         if tensor not in self.independent and not is_shape_like(self.types.tensor_type(tensor)):
             return None
         name = self.index.names[tensor]
-        value = constant_value(self.recorded, name)
+        value = self.recorded.constant_value(name)
         return None if value is None else as_constant(name, value)
 
 
@@ -110,7 +108,7 @@ class CutTypes:
     def __init__(
         self,
         index: ModelIndex,
-        recorded: RecordedValues,
+        recorded: ValuesInMemory,
         *,
         infer: bool = True,
         recorded_first: bool = False,
@@ -180,9 +178,13 @@ class CutTypes:
         first, second = self.tensor_type(one), self.tensor_type(other)
         if first is None or second is None or first.elem != second.elem:
             return False
-        return _same_shape(first, second) or (
-            self._infer and _same_shape(self._inferred_alone(one), self._inferred_alone(other))
-        )
+        if first.shape == second.shape and first.shape is not None and None not in first.shape:
+            return True
+        names = (self._index.names[tensor] for tensor in (one, other))
+        found = [self._inferred_anew.get(name) for name in names] if self._infer else [None]
+        kinds = [info and parts.tensor_type(info) for info in found]
+        shapes = [kind.shape if isinstance(kind, TensorType) else None for kind in kinds]
+        return shapes[0] is not None and None not in shapes[0] and shapes[0] == shapes[-1]
 
     def elements(self, tensor: int) -> int:
         """Elements of a tensor as far as the model tells, without a run; a dimension left open counts as 1."""
@@ -216,11 +218,9 @@ class CutTypes:
     @cached_property
     def _inferred_anew(self) -> dict[str, bytes]:
         """What inference finds where no open shape of an inner tensor is declared."""
-        index = self._index
-        left_open = [
-            tensor for tensor in index.producer if tensor in index.infos and not _says_all(index.infos[tensor])
-        ]
-        return infer_value_infos(without_weights(undeclared(index, left_open))) if left_open else self._inferred
+        infos = self._index.infos
+        left_open = [tensor for tensor in self._index.producer if tensor in infos and not _says_all(infos[tensor])]
+        return infer_value_infos(without_weights(undeclared(self._index, left_open))) if left_open else self._inferred
 
     @cached_property
     def _inferred_behind(self) -> dict[str, bytes]:
@@ -237,21 +237,11 @@ class CutTypes:
         found = infer_value_infos(without_weights(with_ranks))
         return {name: info for name, info in found.items() if _says_enough(info)}
 
-    def _inferred_alone(self, tensor: int) -> TensorType | None:
-        found = self._inferred_anew.get(self._index.names[tensor])
-        return None if found is None else parts.tensor_type(found)
-
     def _from_recording(self, tensor: int, *, sizes: bool = True) -> bytes | None:
         kind = self._recorded.tensor_type(self._index.names[tensor])
         if kind is not None and kind.shape is not None and not sizes:
             kind = TensorType(kind.elem, (None,) * len(kind.shape))
         return None if kind is None else parts.value_info(self._index.names[tensor], kind)
-
-
-def _same_shape(one: TensorType | None, other: TensorType | None) -> bool:
-    if one is None or other is None or one.shape is None or None in one.shape:
-        return False
-    return one.shape == other.shape
 
 
 def _says_all(info: bytes) -> bool:
@@ -277,25 +267,21 @@ def types_by_running(
     ``folder`` is where external weights stand; ``feed_for`` gives values for inputs of these types. Raises BiopsyError
     if the run fails.
     """
-    index = index_bytes(data, folder)
-    feed = feed_for(index.fed_types())
-    values = {**feed, **_outputs(data, folder, feed)}
-    return {
-        name: TensorType(ELEM_OF_DTYPE.get(str(array.dtype), STRING), array.shape) for name, array in values.items()
-    }
-
-
-def _outputs(data: bytes, folder: Path, feed: Feed) -> Mapping[str, Array]:
     from biopsy.tensors.files import write_feeds
 
+    index = index_bytes(data, folder)
+    feed = feed_for(index.fed_types())
     with temporary_folder("biopsy-") as scratch:
         given = scratch / "inputs.safetensors"
         write_feeds(given, [feed])
         try:
             with Worker(PLAIN[0], scratch) as worker:
-                return worker.run(ModelInput(data, folder.resolve()), given)[0]
+                values = {**feed, **worker.run(ModelInput(data, folder.resolve()), given)[0]}
         except errors.EngineFailure as error:
             raise errors.BiopsyError(
                 f"the model cannot be run once to see its shapes: {error.message}",
                 next_steps=["leave out --force-fallback-shape-inference", *error.next_steps],
             ) from error
+    return {
+        name: TensorType(ELEM_OF_DTYPE.get(str(array.dtype), STRING), array.shape) for name, array in values.items()
+    }

@@ -6,7 +6,6 @@ import json
 import re
 from dataclasses import replace
 from functools import partial
-from typing import NoReturn
 
 from biopsy import errors, events
 from biopsy.checks.journal import FRESH
@@ -16,8 +15,9 @@ from biopsy.checks.verdict import VerdictFile
 from biopsy.comparison.mismatch import ErrorSize, error_size, kind_of, may_be_rounding, worst_of
 from biopsy.model.nodes import random_words
 from biopsy.model.slice import identity_bytes, identity_of
+from biopsy.records import plain, record_of
 from biopsy.reduction.driver import Driver
-from biopsy.session.flakiness import Flakiness
+from biopsy.session.checked_search import Flakiness
 from biopsy.session.oracle import Oracle, Remedy
 from biopsy.session.trial import IDENTITY, MARKED, ORIGINAL, ROUNDING, Trial
 from biopsy.text import line_of, option_line
@@ -39,12 +39,12 @@ def preflight(
     Returns how the original fails, and the size of its error, None where the check tells none. Raises OriginalPasses if
     the original passes, CheckError if the check cannot say, or fails on anything.
     """
-    oracle, failure = driver.oracle, driver.oracle.failure
+    oracle, failure, problem = driver.oracle, driver.oracle.failure, driver.problem
     failure.reference = _resumed_signature(driver)
-    trial = driver.original(ORIGINAL, "the original model")
-    if driver.check.stoppable:
+    trial = driver.trial(problem.whole, ORIGINAL, "the original model")
+    if oracle.check.stoppable:
         oracle.ahead(iter([trial]))
-        driver.problem.prepare()  # while the check runs
+        problem.types.prepare()  # while the check runs
     judged, tries = flakiness.failure(lambda: trial, at_once=True)
     if judged.outcome is not Outcome.REPRODUCES:
         marked = _marked(driver, judged)
@@ -52,30 +52,29 @@ def preflight(
         shows_wrong_values = (
             marked is not None and marked.outcome is Outcome.REPRODUCES and marked.evidence.verdict.stage == "compare"
         )
-        if driver.problem.mark_intermediate is not None or not shows_wrong_values:
+        if problem.mark_intermediate is not None or not shows_wrong_values:
             raise _original_passes(driver, judged, tries, marked)
         driver.listener(events.Remark(_UNMASKED))
-        driver.problem.mark_intermediate = True
-        trial = driver.original(ORIGINAL, "the original model, every tensor an output")
+        problem.mark_intermediate = True
+        trial = driver.trial(problem.whole, ORIGINAL, "the original model, every tensor an output")
         judged, tries = flakiness.failure(lambda: trial, at_once=True)
         if judged.outcome is not Outcome.REPRODUCES:
             raise _original_passes(driver, judged, tries, None)
-    signature = signature_of(judged.evidence)
+    signature, verdict = signature_of(judged.evidence), judged.evidence.verdict
     if failure.reference is None:
-        oracle.memory.note(_NOTE, json.dumps(signature.as_json()))
+        oracle.memory.note(_NOTE, json.dumps(plain(signature)))
     failure.reference = signature  # also where one is remembered: that one may be forged, and wider
-    driver.check.expect(judged.evidence.seconds)
-    driver.best = driver.problem.whole
-    driver.listener(
-        events.OriginalFails(
-            judged.reason if "matches" in judged.reason else str(signature), judged.reason, judged.evidence.seconds
-        )
-    )
-    _warn(driver, judged)
+    oracle.check.expect(judged.evidence.seconds)
+    driver.best = problem.whole
+    counted = judged.reason if "matches" in judged.reason else str(signature)
+    driver.listener(events.OriginalFails(counted, judged.reason, judged.evidence.seconds))
+    random = random_words(problem.index) if verdict.stage in {"", "compare"} else None
+    for text in filter(None, [verdict.hint, random]):  # what makes the failure worth less
+        driver.listener(events.Remark(text, warning=True))
     with oracle.budget.enforced():
-        error = weigh_original(driver.oracle, trial, judged.evidence.verdict)
-        if driver.check.automatic:
-            model = identity_of(driver.problem.index)
+        error = weigh_original(oracle, trial, verdict)
+        if oracle.check.automatic:
+            model = identity_of(problem.index)
             identity = Trial(parts=[model], size=1, stage=IDENTITY, description="a one-node Identity model")
             if beside and oracle.jobs > 1 and tries == 1 and oracle.memory.repetitions == 1:
                 _look_closer_beside(driver, flakiness, trial, identity, allow_vacuous)
@@ -96,14 +95,11 @@ def _look_closer_beside(
     def heed(answer: Judged | errors.CheckError) -> Remedy | None:
         if isinstance(answer, errors.CheckError) or answer.outcome is not Outcome.REPRODUCES:
             return None
-        if allow_vacuous:
-            _tell_vacuous(driver)
-            return None
-
-        def end_search() -> NoReturn:
-            raise _fails_on_anything(driver, answer)
-
-        return end_search
+        vacuous = partial(_vacuous, driver, answer, is_allowed=allow_vacuous)
+        if not allow_vacuous:
+            return vacuous
+        vacuous()
+        return None
 
     tried = partial(_try_identity, driver, identity, allow_vacuous=allow_vacuous)
     flakiness.begin_beside(original, tried)
@@ -113,15 +109,6 @@ def _look_closer_beside(
         driver.oracle.beside.ask(identity, heed)
 
 
-def _warn(driver: Driver, judged: Judged) -> None:
-    """Say what makes the failure worth less: random operators where values are compared, and what the check hints."""
-    warnings = [judged.evidence.verdict.hint]
-    if judged.evidence.verdict.stage in {"", "compare"}:
-        warnings.append(random_words(driver.problem.index) or "")
-    for text in filter(None, warnings):
-        driver.listener(events.Remark(text, warning=True))
-
-
 def _resumed_signature(driver: Driver) -> Signature | None:
     """The signature that an interrupted reduction was after: it must stay the same one."""
     memory = driver.oracle.memory
@@ -129,7 +116,7 @@ def _resumed_signature(driver: Driver) -> Signature | None:
     if noted is None:
         return None
     try:
-        return Signature.from_json(json.loads(noted))
+        return record_of(Signature, json.loads(noted))
     except (ValueError, RecursionError) as error:
         raise errors.UsageError(
             f"the journal {memory.journal_path} does not tell which failure it is about: {error}",
@@ -139,8 +126,8 @@ def _resumed_signature(driver: Driver) -> Signature | None:
 
 
 def _original_passes(driver: Driver, judged: Judged, tries: int, marked: Judged | None) -> errors.BiopsyError:
-    path = driver.workspace.candidate
-    line = driver.check.line(driver.problem.index.path or path)
+    check, verdict = driver.oracle.check, judged.evidence.verdict
+    line = check.line(driver.problem.index.path or driver.workspace.candidate)
     if judged.outcome is Outcome.INVALID:
         return errors.CheckError(
             f"the check cannot say whether the original model fails: {judged.reason}", next_steps=[line]
@@ -151,24 +138,23 @@ def _original_passes(driver: Driver, judged: Judged, tries: int, marked: Judged 
         f"the original model does not fail this check{often} ({tried}{judged.reason}), so there is nothing to reduce."
     )
     details = [f"  tried   {line}", *(_masked(driver, marked) if marked is not None else ())]
-    if not driver.check.automatic:
-        return errors.OriginalPasses(message, details=details)
-    if uncounted := _uncounted(judged, driver.oracle.failure.rules):
-        return errors.OriginalPasses(message, details=details, next_steps=[uncounted])
-    if marked is not None and marked.outcome is Outcome.REPRODUCES:
-        return errors.OriginalPasses(message, details=details)  # these say what to type
-    verdict = judged.evidence.verdict
-    if verdict.hint:
-        return errors.OriginalPasses(message, details=details, next_steps=[verdict.hint])
-    if verdict.outcome == "passes":
-        step = "give the inputs that it fails with (--load-inputs), or smaller tolerances (--atol, --rtol)"
-        return errors.OriginalPasses(message, details=details, next_steps=[step])
-    steps = ["run that line by hand; if your check shows a failure otherwise, give --fail-regex or --fail-code"]
-    if driver.check.sees_values:
-        steps.append(
-            "if only an inner tensor is wrong, record all of them (--onnx-outputs mark all), and check with"
-            " biopsy run {} --load-inputs layerwise.json --load-outputs golden.json"
-        )
+    if not check.automatic:
+        steps = []
+    elif uncounted := _uncounted(judged, driver.oracle.failure.rules):
+        steps = [uncounted]
+    elif marked is not None and marked.outcome is Outcome.REPRODUCES:
+        steps = []  # the details say what to type
+    elif verdict.hint:
+        steps = [verdict.hint]
+    elif verdict.outcome == "passes":
+        steps = ["give the inputs that it fails with (--load-inputs), or smaller tolerances (--atol, --rtol)"]
+    else:
+        steps = ["run that line by hand; if your check shows a failure otherwise, give --fail-regex or --fail-code"]
+        if check.sees_values:
+            steps.append(
+                "if only an inner tensor is wrong, record all of them (--onnx-outputs mark all), and check with"
+                " biopsy run {} --load-inputs layerwise.json --load-outputs golden.json"
+            )
     return errors.OriginalPasses(message, details=details, next_steps=steps)
 
 
@@ -177,16 +163,16 @@ def _marked(driver: Driver, judged: Judged) -> Judged | None:
 
     A wrong tensor can be masked by what follows it.
     """
-    if judged.outcome is Outcome.INVALID or not driver.problem.may_cut_outputs or driver.problem.mark_intermediate:
+    problem, check = driver.problem, driver.oracle.check
+    if judged.outcome is Outcome.INVALID or not problem.may_cut_outputs or problem.mark_intermediate:
         return None
-    if not driver.check.sees_values:
+    if not check.sees_values:
         return None
-    if not driver.check.automatic:
+    if not check.automatic:
         driver.listener(
             events.Remark("the original once more, every tensor an output: is a wrong value inside masked later?")
         )
-    boundary = replace(driver.problem.everything_marked(), places=driver.workspace.places)
-    return driver.oracle.again(driver.original(MARKED, "the original, every tensor an output", boundary))
+    return driver.oracle.again(driver.trial(problem.whole, MARKED, "the original, every tensor an output", marked=True))
 
 
 def _masked(driver: Driver, judged: Judged) -> list[str]:
@@ -224,40 +210,47 @@ def _try_identity(driver: Driver, trial: Trial, *, allow_vacuous: bool) -> None:
         except errors.CheckError:
             return  # how an engine or a script fails on a stranger's inputs says nothing of the user's model
         if judged.outcome is Outcome.REPRODUCES:
-            break
+            _vacuous(driver, judged, is_allowed=allow_vacuous)
         if judged.outcome is not Outcome.PASSES:
             return
-    else:
-        return
-    if not allow_vacuous:
-        raise _fails_on_anything(driver, judged)
-    _tell_vacuous(driver)
 
 
-def _tell_vacuous(driver: Driver) -> None:
-    driver.listener(
-        events.Remark(
-            "a one-node Identity model fails this check in the same way: the check fails on anything, and the"
-            " result says nothing",
-            warning=True,
+def _vacuous(driver: Driver, judged: Judged, *, is_allowed: bool) -> None:
+    """Say that the check fails on anything. Raises VacuousCheck unless the user allows that."""
+    if is_allowed:
+        driver.listener(
+            events.Remark(
+                "a one-node Identity model fails this check in the same way: the check fails on anything, and the"
+                " result says nothing",
+                warning=True,
+            )
         )
-    )
-
-
-def _fails_on_anything(driver: Driver, judged: Judged) -> errors.VacuousCheck:
-    name = driver.problem.index.path or driver.workspace.candidate
-    assert driver.reference is not None
-    found = signature_of(judged.evidence)
-    ends = last_words(driver.reference, found, driver.oracle.failure.rules)
-    alike = _what_all_have(driver)
-    reason = [telling_apart(driver.reference, found)] if ends else [] if alike else [_likeliest_reason(driver, found)]
-    is_named = found.reported or found.raised or found.status < 0  # else only its last words speak for the failure
-    printed = [] if is_named or not found.words.exact else [f"  printed  {shown_words(found)}"]
+        return
+    oracle, index = driver.oracle, driver.problem.index
+    original, identity = oracle.failure.reference, signature_of(judged.evidence)
+    assert original is not None
+    ends = last_words(original, identity, oracle.failure.rules)
+    plain = Trial(parts=[identity_bytes()], size=1, stage=IDENTITY, description="a one-node Identity model of opset 17")
+    alike = []
+    try:
+        if oracle.again(plain).outcome is Outcome.PASSES:  # then what makes it fail is what all models like it have
+            alike.append(
+                "  passes   a model of one Identity node of opset 17 and IR version 8, float32: what fails is no node, "
+                f"but opset {index.opset}, IR version {index.ir_version}, or the type of the first input"
+            )
+    except errors.CheckChanged:
+        raise
+    except errors.CheckError:
+        pass
+    reason = [telling_apart(original, identity)] if ends else [] if alike else [_likeliest_reason(oracle, identity)]
+    # Where nothing else names the failure, only its last words speak for it.
+    is_named = identity.reported or identity.raised or identity.status < 0 or not identity.words.exact
+    printed = [] if is_named else [f"  printed  {shown_words(identity)}"]
     shown = [f"  original   {ends[0]}", f"  Identity   {ends[1]}"] if ends else printed
-    return errors.VacuousCheck(
+    raise errors.VacuousCheck(
         f"a model of one Identity node fails this check in the same way ({judged.reason}): the check fails on anything,"
         " and a reduction would say nothing.",
-        details=[f"  tried   {driver.check.line(name)}", *shown, *alike],
+        details=[f"  tried   {oracle.check.line(index.path or driver.workspace.candidate)}", *shown, *alike],
         kept="nothing was written",
         next_steps=[
             *reason,
@@ -266,37 +259,18 @@ def _fails_on_anything(driver: Driver, judged: Judged) -> errors.VacuousCheck:
     )
 
 
-def _likeliest_reason(driver: Driver, found: Signature) -> str:
+def _likeliest_reason(oracle: Oracle, failure: Signature) -> str:
     """Why a check fails on anything, by what is known of it, and what to do about that."""
-    if not driver.check.names_candidate:
+    if not oracle.check.names_candidate:
         return "the check does not name the candidate: write {} in it, where the path of the model belongs"
-    if found.stage in {"load", "build", "run"}:
+    if failure.stage in {"load", "build", "run"}:
         return "is the engine itself broken? 'biopsy doctor' tells, and 'biopsy run' on any small model"
-    if found.reported:
+    if failure.reported:
         return "does the check look at the candidate, {}, rather than at a file of its own?"
     return (
         "does the check fail before it compares? A wrong path does that, and so do input names of the whole model: read"
         " them from the candidate. So does a server that an earlier check started: --keep-processes lets it run on"
     )
-
-
-def _what_all_have(driver: Driver) -> list[str]:
-    """Where a plainer Identity model passes: what makes all models fail that are like the original; else no lines."""
-    index = driver.problem.index
-    description = "a one-node Identity model of opset 17"
-    plain = Trial(parts=[identity_bytes()], size=1, stage=IDENTITY, description=description)
-    try:
-        passes = driver.oracle.again(plain).outcome is Outcome.PASSES
-    except errors.CheckChanged:
-        raise
-    except errors.CheckError:
-        return []
-    if not passes:
-        return []
-    return [
-        "  passes   a model of one Identity node of opset 17 and IR version 8, float32: what fails is no node, but"
-        f" opset {index.opset}, IR version {index.ir_version}, or the type of the first input"
-    ]
 
 
 def weigh_original(oracle: Oracle, trial: Trial, verdict: VerdictFile) -> ErrorSize | None:
@@ -361,17 +335,6 @@ def shown_words(signature: Signature) -> str:
     """The end of what was printed, as one line of a message."""
     text = " ".join(signature.words.exact.split())
     return text[:_LONGEST_SHOWN] or "(nothing)"
-
-
-def doubt(original: Signature, result: Signature) -> list[str]:
-    """What a person should know of such a result, and the options that tell the two failures apart; lines."""
-    return [
-        "the result has the status of the original, but what they print at their end differs. It may be another"
-        " failure:",
-        f"  original   {shown_words(original)}",
-        f"  result     {shown_words(result)}",
-        f"  {telling_apart(original, result)}",
-    ]
 
 
 def telling_apart(original: Signature, other: Signature) -> str:

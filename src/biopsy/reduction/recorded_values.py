@@ -4,7 +4,7 @@ golden values may contradict.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -13,13 +13,12 @@ from biopsy.checks.journal import FRESH
 from biopsy.checks.outcome import Check, Outcome
 from biopsy.model.index import index_bytes
 from biopsy.model.load import parse
-from biopsy.reduction.candidate import Candidate
 from biopsy.reduction.driver import Driver
-from biopsy.reduction.passes.contract import PassContext
-from biopsy.reduction.problem import Problem
+from biopsy.reduction.passes.common import PassContext
+from biopsy.reduction.problem import Candidate, Problem
 from biopsy.reduction.result import inputs_file
 from biopsy.reduction.values import Values, is_no_comparison, recorded_outputs
-from biopsy.session.iteration import write_all, write_inputs
+from biopsy.session.files import write_all, write_inputs
 from biopsy.session.oracle import Oracle
 from biopsy.session.trial import VALUES, Trial
 
@@ -108,19 +107,6 @@ class Feeding:
 # used then: see ``Problem.is_vouched``.
 
 
-def compares_with_golden(driver: Driver, values: Values, has_golden: bool | None) -> bool | None:
-    """Whether the check compares with golden values, as far as that is known without asking it.
-
-    ``has_golden`` is what its words tell, ``values`` what the user says. A failure that no values decide is none of a
-    comparison, unless the user's rules let a mismatch count as the same. None where only checks can tell.
-    """
-    rules = driver.oracle.failure.rules
-    is_narrow = not rules.decide_alone and rules.match not in {"any", "status"}
-    if is_narrow and driver.reference is not None and is_no_comparison(driver.reference):
-        return False
-    return False if values == "free" else has_golden
-
-
 class Vouching:
     """Makes sure that no result rests on a recorded value that golden values may contradict.
 
@@ -133,11 +119,12 @@ class Vouching:
     """
 
     def __init__(
-        self, driver: Driver, context: PassContext, compares: Callable[[], bool | None], *, feeds: bool
+        self, driver: Driver, context: PassContext, *, values: Values, has_golden: bool | None, feeds: bool
     ) -> None:
         self._driver = driver
         self._context = context
-        self._compares = compares
+        self._values = values
+        self._told_golden = has_golden
         self._feeds = feeds
         self._has_golden = False
         self._is_settled = False
@@ -145,40 +132,50 @@ class Vouching:
         self._believed: Candidate | None = None
 
     def begin(self) -> None:
-        """Decide what the check's words decide, once the original has failed and before candidates are made."""
-        compares = self._compares()
-        self._has_golden = bool(compares)
-        self._is_settled = compares is False
+        """Decide what the check's words decide, once the original has failed and before candidates are made.
+
+        A failure that no values decide is none of a comparison, unless the user's rules let a mismatch count as the
+        same.
+        """
+        problem, failure = self._driver.problem, self._driver.oracle.failure
+        rules, reference = failure.rules, failure.reference
+        is_narrow = not rules.decide_alone and rules.match not in {"any", "status"}
+        is_none = is_narrow and reference is not None and is_no_comparison(reference)
+        compares = False if is_none or self._values == "free" else self._told_golden
+        self._has_golden, self._is_settled = bool(compares), compares is False
         if compares:
-            self._driver.problem.freeze_vouched_only()
-        self._ground, self._believed = self._driver.problem.whole, None
+            problem.freeze_vouched_only()
+        self._ground, self._believed = problem.whole, None
         self.found(self._driver.best)
 
     def found(self, best: Candidate | None) -> None:
         """Remember a candidate that reproduces, as one to go back to if it rests on nothing doubtful."""
-        if best is not None and not self._is_doubtful(best):
+        if best is not None and not self.is_doubtful(best):
             self._ground = best
-
-    @property
-    def is_open(self) -> bool:
-        """Whether the best so far may turn out to be no result."""
-        return self._is_doubtful(self._driver.best)
 
     def holds(self) -> bool:
         """Whether the best so far may be believed; if not, it is given up, and the search must be run again.
 
         Then nothing is used any more that nobody vouches for. It may cost checks.
         """
-        best = self._driver.best
-        if best is None or not self._is_doubtful(best):
+        best, problem = self._driver.best, self._driver.problem
+        if best is None or not self.is_doubtful(best):
             return True
-        believed, fed = self._is_believed(best)
-        if believed:
+        fed = True  # whether the answer is about the values that it is fed, too
+        if self._has_golden:
+            is_believed = self._passes_what_it_is_fed(best) or self._passes_what_was_recorded(best) is True
+        else:
+            passes = self._passes_what_was_recorded(best)
+            is_believed = bool(passes)
+            if passes is None:  # what is fed has other values in each sample, and then no constant tells anything
+                is_believed = not problem.doubtful(best, fed=False) or self._context.may_change_values
+                fed = False
+        if is_believed:
             self._believed = best
             return True
-        self.go_back()
-        self._driver.problem.freeze_vouched_only()
-        self._driver.problem.feeds_vouched_only |= fed and self._feeds
+        self._driver.go_back(self._ground)
+        problem.freeze_vouched_only()
+        problem.feeds_vouched_only |= fed and self._feeds
         self._driver.listener(
             events.Remark(
                 "values     recorded values may contradict those that the check compares with: searching again without"
@@ -186,32 +183,18 @@ class Vouching:
         )
         return False
 
-    def settle(self) -> None:
+    def settle(self, *, may_ask: bool) -> None:
         """Give up a best result that is not to be believed, if a limit ended the search before that was asked.
 
-        Where a person is the check, nothing more is asked: a doubtful result is given up.
+        Where nothing more may be asked, a doubtful result is given up.
         """
-        if self._driver.check.automatic:
+        if may_ask:
             self.holds()
-        elif self.is_open:
-            self.go_back()
+        elif self.is_doubtful(self._driver.best):
+            self._driver.go_back(self._ground)
 
-    def go_back(self) -> None:
-        """Have the last result that rests on nothing doubtful as the best."""
-        self._driver.go_back(self._ground)
-
-    def _is_believed(self, best: Candidate) -> tuple[bool, bool]:
-        """Whether a candidate may be believed, and whether the answer is about the values that it is fed, too."""
-        if self._has_golden:
-            return self._passes_what_it_is_fed(best) or self._passes_what_was_recorded(best) is True, True
-        passes = self._passes_what_was_recorded(best)
-        if passes is not None:
-            return passes, True
-        # What is fed has other values in each sample, and then no constant tells anything.
-        is_frozen = self._driver.problem.doubtful(best, fed=False)
-        return not is_frozen or self._context.may_change_values, False
-
-    def _is_doubtful(self, best: Candidate | None) -> bool:
+    def is_doubtful(self, best: Candidate | None) -> bool:
+        """Whether a best candidate may turn out to be no result."""
         if best is None or best == self._believed or self._is_settled or self._context.are_values_free:
             return False
         problem = self._driver.problem

@@ -1,64 +1,298 @@
-"""A reduction as a search with a check: passes run, and the smallest candidate that reproduces is written and must
-fail as the original does.
-"""
+"""A reduction from what was asked of it to its end: what it is set up with, the search with a check, and its result."""
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections import deque
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
+from itertools import islice
 from pathlib import Path
 
 from biopsy import errors, events
+from biopsy.checks.command_line import NO_WORDS, CommandLine
 from biopsy.checks.judge import signature_of
-from biopsy.checks.outcome import Judged, Outcome
+from biopsy.checks.outcome import Check, Judged, Outcome, require_distinct
 from biopsy.comparison.mismatch import ErrorSize, error_size
-from biopsy.model.index import index_bytes
+from biopsy.engines.registry import PLAIN
+from biopsy.model.index import ModelIndex, index_bytes
+from biopsy.model.infer import override_input_shapes
 from biopsy.model.sources import sources_of
-from biopsy.reduction.candidate import Candidate
+from biopsy.model.tensor_type import Shape
+from biopsy.processes.cleanup import temporary_folder
+from biopsy.processes.writing import require_writable
+from biopsy.recording.reference_run import Draws, Recording, random_samples
+from biopsy.recording.types import CutTypes
 from biopsy.reduction.driver import Driver
-from biopsy.reduction.passes.contract import NamedModelPass, NamedPass, PassContext
-from biopsy.reduction.preflight import doubt, last_words, preflight
+from biopsy.reduction.passes.common import NamedModelPass, NamedPass, PassContext
+from biopsy.reduction.preflight import last_words, preflight, telling_apart
+from biopsy.reduction.problem import Border, Candidate, Problem
 from biopsy.reduction.recorded_values import Feeding, Vouching
-from biopsy.reduction.result import Reduction, Target, reads_of
-from biopsy.reduction.schedule import Schedule
-from biopsy.session.checked_search import trials_of_file
-from biopsy.session.flakiness import Flakiness, require_confirmed
+from biopsy.reduction.result import Reduction, Target, inputs_file, reads_of
+from biopsy.reduction.schedule import Mode, Passes, Schedule, schedule_of
+from biopsy.reduction.values import FOUND_OUT, Values, may_change_values
+from biopsy.session.checked_search import (
+    CheckedSearch,
+    Flakiness,
+    JournalIdentity,
+    SearchOptions,
+    oracle_of,
+    prepared,
+    require_confirmed,
+    run_resumable,
+    trials_of_file,
+)
+from biopsy.session.files import ResultFile, make_room, write_inputs, write_result
 from biopsy.session.oracle import SearchInDoubtError
-from biopsy.session.result_file import ResultFile, make_room, write_result
-from biopsy.session.trial import CONFIRM, FINAL, ORIGINAL, Trial
+from biopsy.session.trial import CONFIRM, FINAL, LOOK, ORIGINAL, Trial
+from biopsy.tensors.results import Feed
+
+
+@dataclass(frozen=True, kw_only=True)
+class RecordingOptions:
+    """Where types and values of cut tensors come from.
+
+    ``samples`` gives inputs to record values with; None makes random ones, as ``draws`` says. ``engines`` are those to
+    record with, the first that can; ``memory``: bytes that one may take, None for what ``Worker`` gives it. Types are
+    inferred if ``infer_types``, and taken from a run of the model first if ``types_by_running``.
+    """
+
+    samples: Callable[[], Sequence[Feed]] | None = None
+    draws: Draws = field(default_factory=Draws)
+    engines: Sequence[str] = PLAIN
+    memory: int | None = None
+    infer_types: bool = True
+    types_by_running: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class ReductionJob:
+    """What to reduce, how, and what to leave where; see the options of ``biopsy debug reduce``.
+
+    ``input_shapes`` freeze dynamic inputs. ``passes`` says which passes run, ``ranking`` which nodes are suspected,
+    the worst first. ``feeds_recorded``: the check is our own ``run``, and is to load recorded values of what a
+    candidate is fed. ``command`` are the check's words, as far as it has any, which may tell of it what
+    ``values.may_change_values`` and ``recorded_values.compares_with_golden`` ask.
+    ``allow_vacuous_check`` goes on if the check fails on anything.
+    """
+
+    target: Target
+    mode: Mode = "minimal"
+    search: SearchOptions = field(default_factory=SearchOptions)
+    recording: RecordingOptions = field(default_factory=RecordingOptions)
+    border: Border = field(default_factory=Border)
+    input_shapes: Mapping[str, Shape] = field(default_factory=dict)
+    values: Values = "auto"
+    command: CommandLine = NO_WORDS
+    passes: Passes = field(default_factory=Passes)
+    ranking: Sequence[Sequence[int]] = ()
+    allow_vacuous_check: bool = False
+    feeds_recorded: bool = False
+
+
+def run_job(
+    index: ModelIndex,
+    check: Check,
+    job: ReductionJob,
+    listener: events.Listener = events.ignore,
+    *,
+    tells_values: bool = False,
+) -> Reduction:
+    """Reduce an indexed model and write the result.
+
+    ``tells_values``: the result is to tell whether values may change, also where no pass wants to know.
+
+    Raises OriginalPasses if the original does not fail, CheckError if the check cannot be run, fails on anything
+    (unless the job allows that), or the result written does not fail when it is checked again, Interrupted if it is
+    stopped, with the best result by then written, and UsageError for a job that cannot be done.
+    """
+    for path in (job.target.output, job.target.min_good, job.search.resume.save):
+        if path is not None:
+            require_writable(path)
+    require_distinct(job.search.files.artifacts.files, job.target.output)
+    if job.passes.anonymize and job.target.min_good is not None:
+        raise errors.UsageError(
+            f"--anonymize cannot be combined with --min-good: {job.target.min_good} would hold the original"
+        )
+    border = job.border
+    schedule = schedule_of(job.mode, job.passes, keep_inputs=border.keep_inputs, keep_outputs=border.keep_outputs)
+    if tells_values:
+        schedule = replace(schedule, afterwards=(*schedule.afterwards, FOUND_OUT))
+    opened = override_input_shapes(index, job.input_shapes)
+    with prepared(index, check, job.search, listener) as place, temporary_folder("biopsy-") as folder:
+        problem = _problem(index, opened, job, listener, folder)
+
+        def write_candidate_inputs(model: bytes, path: Path) -> None:
+            # Where the check has golden values, only what does not contradict them.
+            vouched = problem.is_vouched if problem.feeds_vouched_only else None
+            write_inputs(index, problem.recording, model, path, vouched)
+
+        files = replace(job.search.files, write_inputs=write_candidate_inputs)
+        oracle = oracle_of(index, check, job.search, place, listener, files=files)
+        driver = Driver(problem, oracle, place)
+        task = ReductionTask(driver, job, schedule, folder)
+        if check.stoppable:  # it is checked while the journal is read
+            oracle.ahead(iter([driver.trial(problem.whole, ORIGINAL, "the original model")]))
+        search = CheckedSearch(task, oracle, task.result)
+        stopped = run_resumable(search, _identity(index, check, job))
+        return task.reduction(search.seconds, stopped)
+
+
+def _problem(
+    index: ModelIndex, opened: frozenset[int], job: ReductionJob, listener: events.Listener, folder: Path
+) -> Problem:
+    """The model with its border; values are recorded into ``folder`` once needed, ``opened`` are sizes to record."""
+    options = job.recording
+
+    def samples() -> Sequence[Feed]:
+        if options.samples is None:
+            return random_samples(index, options.draws)
+        from biopsy.engines.runner import casts_told, in_declared_types
+
+        feeds, changes = in_declared_types(options.samples(), index.declared_type)
+        if changes:
+            listener(events.Remark(casts_told(changes), warning=True))
+        return feeds
+
+    fed = job.search.files.inputs is not None
+    recording = Recording(
+        index,
+        samples,
+        folder,
+        listener,
+        every_tensor=fed or job.border.cut == "constant" or options.types_by_running or bool(opened),
+        made_up=options.samples is None,
+        engines=options.engines,
+        memory=options.memory,
+    )
+    types = CutTypes(
+        index, recording, infer=options.infer_types, recorded_first=options.types_by_running, opened=opened
+    )
+    return Problem(index, types, recording, job.border)
+
+
+def _identity(index: ModelIndex, check: Check, job: ReductionJob) -> JournalIdentity:
+    """What a journal of this job answers for, with the options that outcomes depend on."""
+    target, border, recording, passes = job.target, job.border, job.recording, job.passes
+    external = None if target.external is None else target.output.with_name(target.external)
+    written = (target.output, target.min_good, inputs_file(target.output), external)
+    return JournalIdentity(
+        index=index,
+        check=check,
+        search=job.search,
+        options={
+            "--mode": job.mode,
+            "--cut": border.cut,
+            "--values": job.values,
+            "--record-with": list(recording.engines),
+            "--model-input-shapes": {name: list(shape) for name, shape in sorted(job.input_shapes.items())},
+            "--mark-intermediate": bool(border.mark_intermediate),
+            "--no-reduce-inputs": border.keep_inputs,
+            "--no-reduce-outputs": border.keep_outputs,
+            "--no-shape-inference": not recording.infer_types,
+            "--force-fallback-shape-inference": recording.types_by_running,
+            "--simplify": passes.simplify,
+            "--anonymize": passes.anonymize,
+            "--skip-pass": list(passes.skip),
+            "--only-pass": list(passes.only),
+        },
+        written=[path for path in written if path is not None],
+    )
+
+
+# The nodes that a check itself points at.
+#
+# A check that compares tensors says which outputs are wrong. With every tensor of the original marked as an output it
+# says which tensors are wrong, and the error begins at the node that computes a wrong one from right ones. That takes
+# one check. It is only a guess, since observing a model can change it, and a guess is checked like anything else.
+#
+# A check of all tensors at once must hold them all in memory. If they are too large, the parts of the model are looked
+# at one after the other, each fed as any candidate is, until a wrong tensor is found. Only if no part has one, the
+# whole model is looked at.
+
+_MOST_ELEMENTS = 1 << 28
+"""Elements of all tensors together: more would not fit where one check has to hold them all."""
+
+_MOST_AT_ONCE = 1 << 23
+"""Elements of the tensors of one part: as much memory as loading an engine takes."""
+
+MOST_SUSPECTS = 16
+
+
+def suspected(driver: Driver) -> tuple[int, ...]:
+    """The nodes where errors begin, in the order of the model; none if the check cannot tell.
+
+    It costs one check, or one for each part of a model with large tensors; none if the check does not compare outputs.
+    """
+    problem, reference = driver.problem, driver.oracle.failure.reference
+    if reference is None or not reference.outputs or not driver.oracle.check.automatic:
+        return ()
+    if not (problem.may_cut_inputs and problem.may_cut_outputs) or problem.elements > _MOST_ELEMENTS:
+        return ()
+    try:
+        is_great = problem.elements > _MOST_AT_ONCE
+        in_parts = _wrong(driver, problem.runs_of_nodes(_MOST_AT_ONCE)) if is_great else set[int]()
+        return origins(problem.index, in_parts or _wrong(driver, [problem.whole]))
+    except errors.CheckChanged:
+        raise
+    except errors.CheckError as error:  # it was no question about a candidate, but perhaps golden values are damaged
+        text = f"with every tensor marked as an output, {error.message}"
+        driver.listener(events.Remark(text, warning=True))
+        return ()
+
+
+def _wrong(driver: Driver, candidates: Iterable[Candidate]) -> set[int]:
+    """The wrong tensors of the first candidate that has any; the next candidates are checked at the same time."""
+    ids, oracle = driver.problem.index.ids, driver.oracle
+    check = oracle.check.glance()
+    looks = (
+        replace(driver.trial(each, LOOK, "which tensors are wrong", marked=True), check=check) for each in candidates
+    )
+    begun: deque[Trial] = deque()
+    while True:
+        for look in islice(looks, oracle.jobs - len(begun)):
+            begun.append(look)
+            oracle.ahead(iter(begun))
+        if not begun:
+            return set()
+        judged = oracle.again(begun.popleft())
+        wrong = {ids[name] for name in judged.evidence.verdict.outputs if name in ids}
+        if wrong:
+            oracle.pool.abandon_all()
+            return wrong
+
+
+def origins(index: ModelIndex, wrong: Collection[int]) -> tuple[int, ...]:
+    """Nodes that write a wrong tensor and read none, in the order of the model, at most ``MOST_SUSPECTS``."""
+    producers = sorted({index.producer[tensor] for tensor in wrong if tensor in index.producer})
+    found = [node for node in producers if not any(tensor in wrong for tensor in index.node_reads[node])]
+    return tuple(found[:MOST_SUSPECTS])
 
 
 class ReductionTask:
-    """What a search with a check is told of a reduction: the driver's problem, and where the result goes.
+    """What a search with a check is told of a reduction; ``folder`` is for recorded values."""
 
-    ``allow_vacuous``: it goes on where the check fails on anything.
-    """
-
-    def __init__(
-        self,
-        driver: Driver,
-        context: PassContext,
-        schedule: Schedule,
-        *,
-        target: Target,
-        flakiness: Flakiness,
-        feeding: Feeding,
-        vouching: Vouching,
-        allow_vacuous: bool,
-    ) -> None:
+    def __init__(self, driver: Driver, job: ReductionJob, schedule: Schedule, folder: Path) -> None:
         self._driver = driver
-        self._context = context
+        self._job = job
         self._schedule = schedule
-        self._target = target
-        self._flakiness = flakiness
-        self._feeding = feeding
-        self._vouching = vouching
-        self._allow_vacuous = allow_vacuous
+        self._context = PassContext(
+            driver.problem,
+            may_change_values=partial(may_change_values, driver, job.values, job.command.compares_recorded),
+            suspects=tuple if job.ranking else partial(suspected, driver),
+            ranking=job.ranking,
+            missed=driver.missed,
+        )
+        self._flakiness = Flakiness(driver.oracle, job.search.repeating)
+        self._feeding = Feeding(driver.problem, driver.oracle, folder, wanted=job.feeds_recorded)
+        feeds, has_golden = job.search.files.inputs is not None, job.command.has_golden_values
+        self._vouching = Vouching(driver, self._context, values=job.values, has_golden=has_golden, feeds=feeds)
         self._is_saved = False  # whether a result of this search stands on disk
         self._original: tuple[Judged | None, ErrorSize | None] = (None, None)
-        self._verification = Verification()
-        paths = (path for path in target.files if path not in target.streams)
+        self._verified: Judged | None = None
+        self._last_words: tuple[str, str] | None = None
+        paths = (path for path in job.target.files if path not in job.target.streams)
         self.result = ResultFile(paths, self.write, driver.listener)
 
     @property
@@ -83,8 +317,9 @@ class ReductionTask:
 
     def preflight(self) -> None:
         """Check the original, which must fail, and a model of one Identity node, which must not."""
-        beside = not self._feeding.is_wanted  # then another check is asked from the beginning of the search on
-        self._original = preflight(self._driver, self._flakiness, allow_vacuous=self._allow_vacuous, beside=beside)
+        beside = not self._job.feeds_recorded  # then another check is asked from the beginning of the search on
+        allowed = self._job.allow_vacuous_check
+        self._original = preflight(self._driver, self._flakiness, allow_vacuous=allowed, beside=beside)
 
     def begin(self) -> None:
         """Have candidates fed with recorded values, where the check can be."""
@@ -92,32 +327,38 @@ class ReductionTask:
 
     def search(self) -> bool:
         """Run all passes once; False if that must be done again, knowing more."""
-        driver = self._driver
-        with driver.oracle.budget.enforced():
+        driver, oracle, schedule = self._driver, self._driver.oracle, self._schedule
+        with oracle.budget.enforced():
             assert driver.best is not None
             self._vouching.begin()
             try:
                 left = driver.best
-                for named in self._schedule.once:
+                for named in schedule.once:
                     left = self._run_pass(named, left)
                 before = None
-                while self._schedule.repeated and left != before and left.size > 1:
+                while schedule.repeated and left != before and left.size > 1:
                     before = left
-                    for named in self._schedule.repeated:
+                    for named in schedule.repeated:
                         left = self._run_pass(named, left)
-                self._driver.oracle.abandon_all()  # what was begun for a pass that does not follow
+                oracle.pool.abandon_all()  # what was begun for a pass that does not follow
                 driver.best = left
-                driver.oracle.beside.settle()
+                oracle.beside.settle()
             except SearchInDoubtError as doubt:
-                self._begin_anew(doubt)
+                driver.begin_anew(doubt.remedy)
                 return False
             if not self._vouching.holds():
                 return False
             if not self._flakiness.holds(driver.best_trial(CONFIRM, "the smallest so far once more")):
                 driver.doubt()
                 return False
-            self._refine(self._schedule.afterwards)
-            self._require_confirmed()
+            self._refine(schedule.afterwards)
+            trial = driver.best_trial(CONFIRM, "the result: so far only the journal says that it fails")
+            kept = f"{self._job.target.output}, not confirmed to fail" if self._is_saved else "the journal, as it is"
+            try:
+                require_confirmed(oracle, trial, Outcome.REPRODUCES, "the result fails", kept)
+            except errors.CheckError:
+                driver.start_over()
+                raise
         return True
 
     def undo(self, digest: bytes | None) -> bool:
@@ -127,16 +368,16 @@ class ReductionTask:
             driver.forget(digest)
         if driver.best is not None:
             driver.start_over()
-        return digest == driver.original(ORIGINAL, "").digest
+        return digest == driver.trial(driver.problem.whole, ORIGINAL, "").digest
 
     def write(self) -> None:
         """Write the smallest model, and the passing one closest in size if that was asked for."""
-        driver, target = self._driver, self._target
+        driver, target = self._driver, self._job.target
         try:
             driver.oracle.beside.settle()  # a limit may have ended the search before
         except SearchInDoubtError as doubt:
-            self._begin_anew(doubt)
-        self._vouching.settle()
+            driver.begin_anew(doubt.remedy)
+        self._vouching.settle(may_ask=driver.oracle.check.automatic)
         self._write_model(driver.best_parts(), target.output, target.external)
         if target.min_good is not None:
             assert driver.best is not None
@@ -150,94 +391,135 @@ class ReductionTask:
 
     def rescue(self) -> str | None:
         """Write the smallest model so far, unless it is the original; returns what to tell of it."""
-        driver, output = self._driver, self._target.output
-        if self._vouching.is_open:
-            self._vouching.go_back()
+        driver, target = self._driver, self._job.target
+        self._vouching.settle(may_ask=False)
         if not driver.is_smaller or not driver.oracle.beside.is_settled:
             return None
         try:
-            self._write_model(driver.best_parts(), output, self._target.external)
+            self._write_model(driver.best_parts(), target.output, target.external)
         except (errors.BiopsyError, OSError):
-            is_ours = self._is_saved and output.exists()
-            return f"{output}, an earlier result that fails in the same way" if is_ours else None
+            is_ours = self._is_saved and target.output.exists()
+            return f"{target.output}, an earlier result that fails in the same way" if is_ours else None
         try:
-            self._feeding.settle(driver.best_parts(), output)
+            self._feeding.settle(driver.best_parts(), target.output)
         except (errors.BiopsyError, OSError) as error:
             inputs = f" with recorded values as inputs, which could not be written: {error}"
         else:
             inputs = "" if self._feeding.inputs is None else f" with the inputs {self._feeding.inputs}"
-        return f"{output}, which fails in the same way{inputs}"
+        return f"{target.output}, which fails in the same way{inputs}"
 
     def verify(self) -> bool:
         """The file as it was written must fail in the same way. True if the search must be run again."""
-        driver, output = self._driver, self._target.output
-        if not driver.check.automatic:
+        driver, oracle, output = self._driver, self._driver.oracle, self._job.target.output
+        if not oracle.check.automatic:
             return False
         self._feeding.settle(driver.best_parts(), output)
-        driver.oracle.pool.use(driver.check.cold())
+        oracle.pool.use(oracle.check.cold())
         final = driver.best_trial(FINAL, f"the result {output}")
-        with trials_of_file(output, final, driver.check, self.result.restore) as fresh:
-            self._verification = verified(driver, output, self._flakiness, fresh, self.result.restore)
-        tries = self._verification.tries
+        with trials_of_file(output, final, oracle.check, self.result.restore) as fresh:
+            judged, tries = self._flakiness.failure(fresh)
+            self._require_failure(judged, tries, fresh)
+        driver.listener(events.Verified(str(output), 1, tries, judged.evidence.machine))
+        original, result = oracle.failure.reference, signature_of(judged.evidence)
+        assert original is not None
+        self._verified, self._last_words = judged, last_words(original, result, oracle.failure.rules)
+        if self._last_words is not None:
+            said, said_by_result = self._last_words
+            text = (
+                "the result has the status of the original, but what they print at their end differs. It may be another"
+                " failure:"
+            )
+            apart = telling_apart(original, result)
+            lines = (f"  original   {said}", f"  result     {said_by_result}", f"  {apart}")
+            driver.listener(events.Remark(text, warning=True, lines=lines))
         confirm = driver.best_trial(CONFIRM, "the result once more")
         if driver.left == 1 or not self._flakiness.noticed_late(confirm, tries):
             return False  # a single node needs no proof that all of it is needed
         driver.doubt()
         return True
 
+    def _require_failure(self, judged: Judged, tries: int, fresh: Callable[[], Trial]) -> None:
+        """Raise CheckError if the result, of which ``fresh`` makes a trial, does not fail as often as the original.
+
+        It has been written again by then.
+        """
+        driver, output, rates = self._driver, self._job.target.output, None
+        line = driver.oracle.check.line(output)
+        reproduces = judged.outcome is Outcome.REPRODUCES
+        if reproduces and tries > 1:
+            original = driver.trial(driver.problem.whole, FINAL, "the original once more")
+            rates = self._flakiness.rarer(fresh, tries, original)
+        if rates is not None:
+            self.result.restore()
+            rate, rate_of_original = rates
+            raise errors.CheckError(
+                f"the original failed in {rate_of_original} runs, the result only in {rate}: perhaps it is another "
+                "failure that looks the same",
+                kept=f"{output}, which fails now and then",
+                next_steps=[
+                    line,
+                    "if it is the same failure: --repeat 10, which takes a candidate that fails in one of ten runs",
+                    "if not: --fail-regex or --match message, so that the check tells them apart",
+                ],
+            )
+        if not reproduces:
+            self.result.restore()
+            raise errors.CheckError(
+                f"the result does not fail when it is checked again ({judged.outcome.value}: {judged.reason}"
+                f"{f', in {tries} runs' if tries > 1 else ''}): the check does not always say the same",
+                kept=f"{output}, which failed once",
+                next_steps=[line],
+            )
+
     def reduction(self, seconds: float, stopped: str | None) -> Reduction:
         """What was found, once the search has ended."""
-        driver, tally = self._driver, self._driver.oracle.tally
+        driver, tally, target = self._driver, self._driver.oracle.tally, self._job.target
         assert driver.best is not None
-        others = tally.other_failures
-        judged, error = self._original
+        index, others, failure = driver.problem.index, tally.other_failures, driver.oracle.failure.reference
+        (judged, error), verified = self._original, self._verified
+        verdict = None if verified is None else verified.evidence.verdict
         left = index_bytes(b"".join(driver.best_parts()))
+        if driver.refined is None:
+            nodes = tuple(index.nodes[number].label for number in driver.best.nodes)
+        else:
+            nodes = tuple(node.label for node in left.nodes)
         return Reduction(
-            output=self._target.output,
-            nodes_before=len(driver.problem.index.nodes),
-            nodes=driver.labels(),
+            output=target.output,
+            nodes_before=len(index.nodes),
+            nodes=nodes,
             kept=driver.best.nodes,
-            signature=str(driver.reference),
+            signature=str(failure),
             outcomes={outcome.value: tally.outcomes[outcome] for outcome in Outcome if tally.outcomes[outcome]},
-            other_failures={reason: failure.times for reason, failure in others.items()},
+            other_failures={reason: other.times for reason, other in others.items()},
             seconds=seconds,
-            min_good=self._target.min_good if driver.passing else None,
+            min_good=target.min_good if driver.passing else None,
             other_models={reason: other.model for reason, other in others.items() if other.model is not None},
             remembered=tally.remembered,
             stopped=stopped,
-            last_words=self._verification.last_words,
+            last_words=self._last_words,
             reads=reads_of(left),
-            sources=sources_of(left, None if self._schedule.hides_origins else driver.problem.index),
+            sources=sources_of(left, None if self._schedule.hides_origins else index),
             error_before=error,
-            error_after=self._verification.error,
+            error_after=None if verdict is None else error_size(verdict.mismatches, verdict.rounding),
             judged_before=judged,
-            judged_after=self._verification.judged,
+            judged_after=verified,
             inputs=self._feeding.inputs,
-            failure=driver.reference,
+            failure=failure,
             values_free=self._context.are_values_free,
             cannot_say=dict(tally.cannot_say),
         )
 
-    # The passes
-
-    def _begin_anew(self, doubt: SearchInDoubtError) -> None:
-        """Go back to the original, as if what makes the search doubtful had been known before it began."""
-        self._driver.oracle.abandon_all()
-        self._driver.start_over()
-        self._driver.doubt()
-        doubt.remedy()
-
     def _run_pass(self, named: NamedPass, left: Candidate) -> Candidate:
-        then = self._schedule.foreseeable_after(named)
-        smaller = self._driver.search(named, left, self._context, then)
+        driver, target = self._driver, self._job.target
+        smaller = driver.search(named, left, self._context, self._schedule.foreseeable_after(named))
         if smaller is not left:
             self._vouching.found(smaller)
-            index, output = self._driver.problem.index, self._target.output
-            in_place = index.path is not None and output.resolve() == index.path.resolve()
+            index = driver.problem.index
+            in_place = index.path is not None and target.output.resolve() == index.path.resolve()
             # The best so far is on disk, in case that there is no room later; not where that costs copying weights.
-            if not (index.has_external_data or in_place or self._vouching.is_open):
+            if not (index.has_external_data or in_place or self._vouching.is_doubtful(driver.best)):
                 with contextlib.suppress(errors.UsageError):  # the last one is written all the same, and tells
-                    self._write_model(self._driver.best_parts(), output, self._target.external)
+                    self._write_model(driver.best_parts(), target.output, target.external)
         return smaller
 
     def _refine(self, passes: Sequence[NamedModelPass]) -> None:
@@ -260,20 +542,8 @@ class ReductionTask:
         for text in dict.fromkeys(text for named in passes for text in named.remarks(driver.best_model())):
             driver.listener(events.Remark(text))
 
-    def _require_confirmed(self) -> None:
-        driver, output = self._driver, self._target.output
-        trial = driver.best_trial(CONFIRM, "the result: so far only the journal says that it fails")
-        try:
-            kept = f"{output}, not confirmed to fail" if self._is_saved else "the journal, as it is"
-            require_confirmed(driver.oracle, trial, Outcome.REPRODUCES, "the result fails", kept)
-        except errors.CheckError:
-            driver.start_over()
-            raise
-
-    # What is written
-
     def _write_model(self, parts: Sequence[bytes], path: Path, external: str | None) -> None:
-        if path not in self._target.streams:
+        if path not in self._job.target.streams:
             make_room(path)
         folder = self._driver.workspace.candidate.parent
         write_result(parts, path, folder, external, self._driver.problem.index.has_external_data)
@@ -281,59 +551,3 @@ class ReductionTask:
 
 
 # The last word on a reduction: the file as it was written must fail as the original does, and as often.
-
-
-@dataclass(frozen=True)
-class Verification:
-    """What the last check has shown: in how many runs the result failed once, its error, and how it was judged.
-
-    ``last_words`` are what the original and the result say at their end where these tell of different failures.
-    """
-
-    tries: int = 0
-    error: ErrorSize | None = None
-    last_words: tuple[str, str] | None = None
-    judged: Judged | None = None
-
-
-def verified(
-    driver: Driver, output: Path, flakiness: Flakiness, fresh: Callable[[], Trial], restore: Callable[[], None]
-) -> Verification:
-    """Check the result, of which ``fresh`` makes a trial, in processes of its own.
-
-    Raises CheckError if it does not fail, or more rarely than the original; ``restore`` has written it again by then.
-    """
-    judged, tries = flakiness.failure(fresh)
-    rates = None
-    if judged.outcome is Outcome.REPRODUCES and tries > 1:
-        rates = flakiness.rarer(fresh, tries, driver.original(FINAL, "the original once more"))
-    if rates is not None:
-        restore()
-        rate, rate_of_original = rates
-        raise errors.CheckError(
-            f"the original failed in {rate_of_original} runs, the result only in {rate}: perhaps it is another failure"
-            " that looks the same",
-            kept=f"{output}, which fails now and then",
-            next_steps=[
-                driver.check.line(output),
-                "if it is the same failure: --repeat 10, which takes a candidate that fails in one of ten runs",
-                "if not: --fail-regex or --match message, so that the check tells them apart",
-            ],
-        )
-    if judged.outcome is not Outcome.REPRODUCES:
-        restore()
-        raise errors.CheckError(
-            f"the result does not fail when it is checked again ({judged.outcome.value}: {judged.reason}"
-            f"{f', in {tries} runs' if tries > 1 else ''}): the check does not always say the same",
-            kept=f"{output}, which failed once",
-            next_steps=[driver.check.line(output)],
-        )
-    verdict = judged.evidence.verdict
-    driver.listener(events.Verified(str(output), 1, tries, judged.evidence.machine))
-    assert driver.reference is not None
-    result = signature_of(judged.evidence)
-    words = last_words(driver.reference, result, driver.oracle.failure.rules)
-    if words is not None:
-        text, *lines = doubt(driver.reference, result)
-        driver.listener(events.Remark(text, warning=True, lines=tuple(lines)))
-    return Verification(tries, error_size(verdict.mismatches, verdict.rounding), words, judged)

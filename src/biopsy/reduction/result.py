@@ -12,7 +12,7 @@ from biopsy.checks.outcome import Judged
 from biopsy.comparison.mismatch import ErrorSize
 from biopsy.model.index import ModelIndex
 from biopsy.model.sources import NodeSource
-from biopsy.session.result_file import files_of, streams_among
+from biopsy.session.files import files_of
 from biopsy.text import count, html_table, printable, some_of
 
 
@@ -32,7 +32,7 @@ class Target:
     @cached_property
     def streams(self) -> frozenset[Path]:
         """Those that are no files, such as pipes and /dev/null, when this is first asked: a person wants them so."""
-        return streams_among(self.files)
+        return frozenset(path for path in self.files if path.exists() and not path.is_file())
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -8,14 +8,12 @@ from typing import Literal
 
 from biopsy import errors
 from biopsy.reduction.passes.bodies import bodies
-from biopsy.reduction.passes.contract import NamedModelPass, NamedPass
+from biopsy.reduction.passes.common import NamedModelPass, NamedPass
 from biopsy.reduction.passes.inlining import hoist, inline, not_inlined
 from biopsy.reduction.passes.names import names, names_left
 from biopsy.reduction.passes.nodes import bisect, bypass, forms, linear, ranked, sets, suspects
-from biopsy.reduction.passes.removal import attributes, inputs, optional_inputs, outputs
-from biopsy.reduction.passes.sizes import sizes
-from biopsy.reduction.passes.tidy import exporter_notes, tidy
-from biopsy.reduction.passes.weights import weights, weights_left
+from biopsy.reduction.passes.removal import attributes, exporter_notes, inputs, optional_inputs, outputs, tidy
+from biopsy.reduction.passes.weights import sizes, weights, weights_left
 from biopsy.text import did_you_mean
 
 Mode = Literal["minimal", "bisect", "linear"]

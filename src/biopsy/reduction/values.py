@@ -19,10 +19,17 @@ from biopsy.model.load import parse
 from biopsy.model.nodes import neighbourhood_order
 from biopsy.model.tensor_type import DTYPE_OF_ELEM, STRING
 from biopsy.recording.types import as_constant
-from biopsy.reduction.candidate import Candidate, Proposal
 from biopsy.reduction.driver import Driver
-from biopsy.reduction.passes.contract import ChangeSearch, NamedModelPass
-from biopsy.reduction.passes.editing import element_count, fresh, names_in, opsets_of, rename
+from biopsy.reduction.passes.common import (
+    ChangeSearch,
+    NamedModelPass,
+    element_count,
+    fresh,
+    names_in,
+    opsets_of,
+    rename,
+)
+from biopsy.reduction.problem import Candidate
 from biopsy.session.trial import VALUES, Trial
 
 if TYPE_CHECKING:
@@ -34,9 +41,6 @@ Values = Literal["auto", "keep", "free"]
 """``keep`` the recorded values, be ``free`` to change them, or find out."""
 
 _MOST_CANDIDATES = 5
-
-_Try: TypeAlias = tuple[Trial | None, str]
-"""A model that the check should pass, in words; None if it cannot be made, and then why."""
 
 
 def may_change_values(driver: Driver, values: Values, compares_recorded: bool | None) -> bool:
@@ -53,27 +57,24 @@ def may_change_values(driver: Driver, values: Values, compares_recorded: bool | 
         return values == "free"
     if compares_recorded is not None:
         return not compares_recorded
-    if driver.reference is not None and is_no_comparison(driver.reference):
+    reference = driver.oracle.failure.reference
+    if reference is not None and is_no_comparison(reference):
         return True
     try:
         for candidate in islice(_candidates(driver), _MOST_CANDIDATES):
-            changed = _changed(driver, candidate)
-            description = "a part of the model that computes its outputs"
-            if not changed:
+            model = parse(b"".join(driver.parts(candidate)), None)
+            changed = {kind: with_changed_outputs(model, kind) for kind in KINDS}
+            if None in changed.values():
                 continue
-            judged = driver.judge_candidate(Proposal(candidate, description), VALUES)
+            description = "a part of the model that computes its outputs"
+            judged = driver.judge_candidate(candidate, VALUES, description)
             if judged.outcome is Outcome.PASSES:
-                status = judged.evidence.status
-                return _passes_all(driver, _tries(driver, candidate, changed), status)
-        driver.listener(
-            events.Remark(
-                "values     kept: no passing candidate had all outputs of the original, to change their values"
-            )
-        )
-        return False
+                return _passes_all(driver, candidate, changed, judged.evidence.status)
+        why = "no passing candidate had all outputs of the original, to change their values"
     except errors.ModelError as error:  # a protobuf object cannot hold every model that bytes can
-        driver.listener(events.Remark(f"values     kept: {error.summary}"))
-        return False
+        why = error.summary
+    driver.listener(events.Remark(f"values     kept: {why}"))
+    return False
 
 
 def is_no_comparison(failure: Signature) -> bool:
@@ -91,50 +92,46 @@ FOUND_OUT = NamedModelPass(
 )
 
 
-def _tries(driver: Driver, candidate: Candidate, changed: Mapping[str, bytes]) -> Iterator[_Try]:
-    """The candidate with its outputs changed in every way; then constants for what the nodes that are left compute.
+def _passes_all(
+    driver: Driver, candidate: Candidate, changed: Mapping[str, onnx.ModelProto | None], status: int
+) -> bool:
+    """Whether the check passes the candidate with its outputs changed in every way, with this exit status.
 
-    The check may compare tensors inside the model with golden values, and not the original's outputs. Ends with None
-    if constants of some type cannot be made.
+    It must also pass constants for what the nodes that are left compute: it may compare tensors inside the model with
+    golden values, and not the original's outputs. If it does not, a remark says what happened instead.
     """
-    for kind, data in changed.items():
-        description = f"the same, its outputs {kind}"
-        trial = Trial(parts=[data], size=candidate.size, stage=VALUES, description=description)
-        yield trial, f"a passing candidate, its outputs {kind}"
-    assert driver.best is not None
-    model = parse(b"".join(driver.parts(driver.best)), None)
-    infos = driver.problem.infos_of_written(driver.best)
-    for kind, filling in FILLINGS.items():
-        constants = constant_outputs(model, infos, filling)
-        if constants is None:
-            yield None, "of some tensors no values can be made to try the check with"
-            return
-        description = f"constants, {kind}, for what its nodes compute"
-        data = constants.SerializeToString()
-        trial = Trial(parts=[data], size=driver.best.size, stage=VALUES, description=description)
-        yield trial, f"constants, {kind}, for what is computed"
-
-
-def _passes_all(driver: Driver, tries: Iterable[_Try], status: int) -> bool:
-    """Whether the check passes every model with this exit status; if not, a remark says what happened instead."""
+    best = driver.best
+    assert best is not None
     obstacles, descriptions = list[str](), deque[str]()
 
-    def made() -> Iterator[Trial]:
-        for trial, description in tries:
-            if trial is None:
-                obstacles.append(description)
+    def trials() -> Iterator[Trial]:
+        for kind, made in changed.items():
+            if made is not None:
+                descriptions.append(f"a passing candidate, its outputs {kind}")
+                description = f"the same, its outputs {kind}"
+                data = made.SerializeToString()
+                yield Trial(parts=[data], size=candidate.size, stage=VALUES, description=description)
+        types, writes = driver.problem.types, driver.problem.index.node_writes
+        written = (tensor for node in best.nodes for tensor in writes[node])
+        infos = [info for tensor in written if types.is_told(tensor) and (info := types.end(tensor)) is not None]
+        model = parse(b"".join(driver.parts(best)), None)
+        for kind, filling in FILLINGS.items():
+            constants = constant_outputs(model, infos, filling)
+            if constants is None:
+                obstacles.append("of some tensors no values can be made to try the check with")
                 return
-            descriptions.append(description)
-            yield trial
+            descriptions.append(f"constants, {kind}, for what is computed")
+            description = f"constants, {kind}, for what its nodes compute"
+            yield Trial(parts=[constants.SerializeToString()], size=best.size, stage=VALUES, description=description)
 
-    with closing(driver.oracle.in_turn(made())) as answers:
+    with closing(driver.oracle.in_turn(trials())) as answers:
         for judged in answers:
             description = descriptions.popleft()
             if judged.outcome is not Outcome.PASSES or judged.evidence.status != status:
                 said = judged.outcome.value if judged.outcome is not Outcome.PASSES else judged.reason
-                driver.listener(events.Remark(f"values     kept: {description}: {said}"))
-                return False
-    for obstacle in obstacles:
+                obstacles.insert(0, f"{description}: {said}")
+                break
+    for obstacle in obstacles[:1]:
         driver.listener(events.Remark(f"values     kept: {obstacle}"))
     return not obstacles
 
@@ -155,15 +152,6 @@ def _candidates(driver: Driver) -> Iterator[Candidate]:
     for candidate in chain(known, filter(None, closed)):
         if problem.subset(candidate).written.issuperset(outputs):
             yield candidate
-
-
-def _changed(driver: Driver, candidate: Candidate) -> dict[str, bytes]:
-    """A candidate once for each kind of change of its outputs; empty if any cannot be made."""
-    model = parse(b"".join(driver.parts(candidate)), None)
-    models = {kind: with_changed_outputs(model, kind) for kind in KINDS}
-    if None in models.values():
-        return {}
-    return {kind: each.SerializeToString() for kind, each in models.items() if each is not None}
 
 
 # A model whose outputs are others: one change of each kind that a check which compares values could pass over.

@@ -7,9 +7,9 @@ So every border that is told is a true one, whether or not the answers are monot
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
+from itertools import groupby, pairwise
 from typing import TypeAlias, TypeVar
 
 from biopsy.search.drive import RunningSearch, Search
@@ -67,32 +67,32 @@ class AnswerRow:
     # What is asked
 
     def settle(self) -> Asking[None]:
-        """Ask until there is a border wherever sides change."""
+        """Ask by halves until there is a border wherever sides change."""
         while wide := next(((low, high) for low, high in self._changes() if self._open(low, high)), None):
-            yield from self._halve(*wide)
+            low, high = wide
+            untold = [place for place in range(low + 1, high) if place in self.known]
+            shunned = set[int]()  # what is near a run of places of which nobody can tell, as near as the run is long
+            for _, run in groupby(enumerate(untold), lambda numbered: numbered[1] - numbered[0]):
+                places = [place for _, place in run]
+                shunned.update(range(places[0] - len(places), places[-1] + len(places) + 1))
+            between = self._open(low, high)
+            row = [low, *([place for place in between if place not in shunned] or between), high]
+            yield from self._halve(row, lambda place: self.known[place] == self.known[high], {None})  # noqa: B023
 
-    def _halve(self, low: int, high: int) -> Asking[None]:
-        """Ask by halves between two places of different sides; ends early where nobody can tell."""
-        row = [low, *self._promising(low, high), high]
+    def _halve(self, row: Sequence[int], holds: Callable[[int], bool], ends: Container[Side]) -> Asking[None]:
+        """Ask by halves for the first place of a row that ``holds``: not the first, else the last.
+
+        It ends early at a place that answers one of ``ends``.
+        """
         search: RunningSearch[int, int, tuple[int, int | None]] = RunningSearch(
             least(0, len(row) - 1, row.__getitem__, float)
         )
         while search.round is not None:
             (place,) = search.round
             yield from self.ask([place])
-            if self.known[place] is None:
+            if self.known[place] in ends:
                 return
-            search.reply(place if self.known[place] == self.known[high] else None)
-
-    def _promising(self, low: int, high: int) -> list[int]:
-        """Places to ask in: not those near a run of places of which nobody can tell, as near as the run is long."""
-        places = self._open(low, high)
-        shunned = {
-            near
-            for run in _runs([place for place in range(low + 1, high) if place in self.known])
-            for near in range(run[0] - len(run), run[-1] + len(run) + 1)
-        }
-        return [place for place in places if place not in shunned] or places
+            search.reply(place if holds(place) else None)
 
     def walk(self, start: int, end: int) -> Asking[int | None]:
         """From ``start``, whose side is known, towards ``end`` in steps that double, to a place of the other side.
@@ -105,56 +105,32 @@ class AnswerRow:
             yield from self.ask([place])
             if self._differ(start, place):
                 return place
-        on_the_way = [place for place in range(start, end + step, step) if place in self.known]
-        last = max(place for place in range(len(on_the_way)) if self.known[on_the_way[place]] is not None)
-        if last + 1 < len(on_the_way):
-            yield from self._find_end(on_the_way[last], on_the_way[last + 1])
+        way = [place for place in range(start, end + step, step) if place in self.known]
+        last = max(place for place in range(len(way)) if self.known[way[place]] is not None)
+        if last + 1 < len(way):
+            told, untold = way[last], way[last + 1]
+            row = range(told, untold + step, step)
+            yield from self._halve(row, lambda place: self.known[place] is None, {not self.known[told]})
         return next((place for place in range(start, end + step, step) if self._differ(start, place)), None)
 
     def _differ(self, one: int, other: int) -> bool:
         sides = {self.known.get(one), self.known.get(other)}
         return sides == {True, False}
 
-    def _find_end(self, told: int, untold: int) -> Asking[None]:
-        """Ask by halves between a place whose side is known and one of which nobody can tell."""
-        way = range(told, untold, 1 if untold > told else -1)
-        search: RunningSearch[int, int, tuple[int, int | None]] = RunningSearch(
-            least(0, len(way), way.__getitem__, float)
-        )
-        while search.round is not None:
-            (place,) = search.round
-            yield from self.ask([place])
-            if self._differ(told, place):
-                return
-            search.reply(place if self.known[place] is None else None)
-
     def probe(self) -> Asking[None]:
-        """Ask some places in the widest gaps, so that a second change may be noticed, and settle what they show."""
+        """Ask some places in the widest gaps, so that a second change may be noticed, and settle what they show.
+
+        A gap stands between places that are asked; of one of its ends somebody can tell.
+        """
         places: list[int] = []
         for _ in range(_PROBES if self.borders() else _PROBES_WITHOUT_BORDER):
-            widest = max(self._gaps(places), key=len, default=range(0))
+            told, ends = {*self.told, *places}, [-1, *sorted({*self.known, *places}), self.length]
+            gaps = (range(low + 1, high) for low, high in pairwise(ends) if low in told or high in told)
+            widest = max(gaps, key=len, default=range(0))
             if widest:
                 places.append(widest[len(widest) // 2])
         yield from self.ask(places)
         yield from self.settle()
-
-    def _gaps(self, places: Sequence[int]) -> Iterator[range]:
-        """What stands between places that are known, or among ``places``, if somebody can tell of one of its ends."""
-        told = {*self.told, *places}
-        ends = [-1, *sorted({*self.known, *places}), self.length]
-        return (range(low + 1, high) for low, high in pairwise(ends) if low in told or high in told)
-
-
-def _runs(places: Sequence[int]) -> Iterator[list[int]]:
-    """Places in order, as runs of neighbours."""
-    run: list[int] = []
-    for place in places:
-        if run and place != run[-1] + 1:
-            yield run
-            run = []
-        run.append(place)
-    if run:
-        yield run
 
 
 def change_between(row: AnswerRow, one: int, other: int) -> Asking[None]:

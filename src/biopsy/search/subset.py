@@ -7,6 +7,7 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections import deque
 from collections.abc import Callable, Container, Iterable, Iterator, Sequence
+from functools import partial
 from typing import TypeAlias, TypeVar
 
 from biopsy.search.drive import Answer, Item, Proposed, Search, drive, first_that
@@ -31,7 +32,8 @@ def minimize_subset(
     rest, needed, neighbours = list(items), list[Item](), 0
     while rest:
         likely = _likely_left(len(rest), neighbours, len(needed))
-        left, _ = yield from least(-1 if needed else 0, len(rest), _with(needed, rest, propose), likely)
+        with_needed = partial(_with, propose, tuple(rest), tuple(needed))
+        left, _ = yield from least(-1 if needed else 0, len(rest), with_needed, likely)
         if not left:
             break
         neighbours += left == len(rest)
@@ -41,10 +43,9 @@ def minimize_subset(
 
 
 def _with(
-    needed: Sequence[Item], rest: Sequence[Item], propose: Callable[[Sequence[Item]], Proposed]
-) -> Callable[[int], Proposed]:
-    kept = tuple(needed)
-    return lambda length: propose([*rest[:length], *kept])
+    propose: Callable[[Sequence[Item]], Proposed], rest: Sequence[Item], needed: Sequence[Item], count: int
+) -> Proposed:
+    return propose([*rest[:count], *needed])
 
 
 def _likely_left(length: int, neighbours: int, found: int) -> Likelihood:
@@ -102,19 +103,8 @@ Likelihood: TypeAlias = Callable[[int], float]
 """How likely it is, on any scale, that what is looked for is at most a number; never less for a higher number."""
 
 
-def shortest_prefix(
-    length: int, propose: Callable[[int], Proposed], *, likely: Likelihood = float
-) -> Search[Proposed, Answer, tuple[int, Answer | None]]:
-    """Find the shortest prefix that holds; the one of full ``length`` is known to, the empty one taken not to.
-
-    ``propose`` makes the proposal of a prefix of some length. Returns the length and the answer to it, None if it is
-    the full length. If all lengths are equally ``likely``, it takes ceil(log2 N) rounds.
-    """
-    return least(0, length, propose, likely)
-
-
 def least(
-    low: int, high: int, propose: Callable[[int], Proposed], likely: Likelihood
+    low: int, high: int, propose: Callable[[int], Proposed], likely: Likelihood = float
 ) -> Search[Proposed, Answer, tuple[int, Answer | None]]:
     """Find the least number that holds: above ``low``, which is taken not to, up to ``high``, which is known to.
 

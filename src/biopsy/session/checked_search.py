@@ -1,11 +1,12 @@
-"""A search with a check from its beginning to its end, whatever it searches for: its options, what it is set up
-with, and the identity of its journal.
+"""A search with a check from its beginning to its end, whatever it searches for: its options, what it is set up with,
+whether its failure shows every time, and the identity of its journal.
 """
 
 from __future__ import annotations
 
 import contextlib
 import hashlib
+import json
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -13,25 +14,227 @@ from pathlib import Path
 from typing import Protocol
 
 from biopsy import errors, events
-from biopsy.checks.journal import OF_A_FILE
-from biopsy.checks.judge import Rules
-from biopsy.checks.outcome import Check, Outcome, UndoError
+from biopsy.checks.journal import FRESH, OF_A_FILE
+from biopsy.checks.judge import Rules, interval, runs_needed
+from biopsy.checks.outcome import Check, Judged, Outcome, UndoError
 from biopsy.checks.task import copies
 from biopsy.model.external import resolve
 from biopsy.model.index import ModelIndex
 from biopsy.model.wire import pieces
 from biopsy.processes.writing import as_private_as
 from biopsy.session.conditions import conditions, states
-from biopsy.session.flakiness import Repeating
-from biopsy.session.iteration import IterationFiles, Iterations
-from biopsy.session.judging import FailureJudge
+from biopsy.session.files import IterationFiles, Iterations, ResultFile, Resume, run_with_journal, write_result
 from biopsy.session.machines import kinds_of, tell_of_machines
-from biopsy.session.oracle import Oracle
+from biopsy.session.oracle import Oracle, Remedy
 from biopsy.session.pool import Parallelism, Pool
-from biopsy.session.result_file import ResultFile, Resume, run_with_journal, write_result
-from biopsy.session.trial import Budget, BudgetMeter, BudgetSpentError, SearchTally, Trial
+from biopsy.session.trial import Budget, BudgetMeter, BudgetSpentError, FailureJudge, SearchTally, Trial
 from biopsy.session.workspace import Workspace, locked, sources, workspace
 from biopsy.tensors.results import Feed
+
+MOST_TRIES = 16
+"""Runs of which none fails before a failure counts as gone: one that shows in every third run is missed in 0.2 %."""
+
+_PATIENCE = 30.0  # seconds after which a slow check is not tried for the failure any more
+_MORE_OF_THE_ORIGINAL = 2
+_MORE_OF_THE_RESULT = 8
+_NOTE = "flakiness"
+_ENOUGH_FAILURES = 10
+_ENOUGH_RUNS = 40
+_RUNS_FOR_A_RATE = 10
+_Z = 1.0  # the rate is taken at the lower end of an 84 % one-sided interval: too many runs cost less than luck
+
+
+@dataclass(frozen=True, kw_only=True)
+class Repeating:
+    """What a person said: ``repeat`` runs for every passing candidate, or, if None, as many as ``confidence`` needs."""
+
+    repeat: int | None = None
+    confidence: float = 0.99
+
+
+class Flakiness:
+    """What is known of how reliably a failure shows."""
+
+    def __init__(self, oracle: Oracle, repeating: Repeating = Repeating()) -> None:
+        self._oracle = oracle
+        self._repeating = repeating
+        self.is_flaky = False
+        self._is_from_journal = False  # whether only a file says that it is flaky
+        if repeating.repeat is not None:
+            oracle.memory.repetitions = repeating.repeat
+
+    def failure(self, trial: Callable[[], Trial], *, at_once: bool = False) -> tuple[Judged, int]:
+        """Check a model until it fails, at most as often as is worth it: the last answer, and how many runs it took.
+
+        ``trial`` makes it anew for each run. ``at_once``: several may run at the same time, for more runs will be asked
+        for if it fails. A check that is a person is asked once, and not at all what they answered before an
+        interruption.
+        """
+        oracle, started, tries = self._oracle, time.monotonic(), 0
+        if not oracle.check.automatic:
+            return oracle.judge(trial()), 1
+        is_said = self._repeating.repeat is not None
+        is_looked_at = at_once and not is_said and oracle.memory.noted(_NOTE) is None
+        while True:
+            judged = oracle.again(trial(), 1 + _MORE_OF_THE_ORIGINAL if is_looked_at else 1)
+            tries += 1
+            is_patient = not is_said and tries < MOST_TRIES and time.monotonic() - started < _PATIENCE
+            is_answer = judged.outcome in {Outcome.REPRODUCES, Outcome.INVALID}
+            if is_answer or not (is_patient or tries < oracle.memory.repetitions):
+                return judged, tries
+
+    def begin(self, trial: Trial, tries: int) -> None:
+        """Look closer at the original, which has failed once in ``tries`` runs."""
+        if self._repeating.repeat is not None or not self._oracle.check.automatic or self._resumed():
+            return
+        if tries > 1:
+            self._measure(trial, 1, tries)
+        elif self._shows_again(trial, _MORE_OF_THE_ORIGINAL):
+            self._note(1 + _MORE_OF_THE_ORIGINAL, 1 + _MORE_OF_THE_ORIGINAL)
+
+    def begin_beside(self, trial: Trial, then: Callable[[], None]) -> None:
+        """Look closer at the original, which has failed in its first run, while the search begins.
+
+        Only runs that have begun already are waited for. ``then`` is called after a failure was found to be flaky, and
+        measured.
+        """
+        if self._repeating.repeat is not None or self._resumed():
+            return
+        begun = min(len(self._oracle.pool.runs_of(trial)), _MORE_OF_THE_ORIGINAL)
+        if not self._shows_again(trial, begun):
+            return
+        failed, most = 1 + begun, 1 + _MORE_OF_THE_ORIGINAL
+        if failed == most:
+            self._note(most, most)
+
+        def measure() -> None:
+            self._measure(trial, failed, failed + 1)
+            then()
+
+        def heed(answer: Judged | errors.CheckError) -> Remedy | None:
+            nonlocal failed
+            if isinstance(answer, errors.CheckError):
+                return answer
+            if answer.outcome is not Outcome.REPRODUCES:
+                return measure
+            failed += 1
+            if failed == most:
+                self._note(most, most)
+            return None
+
+        for _ in range(most - failed):
+            self._oracle.beside.ask(trial, heed)
+
+    def holds(self, trial: Trial) -> bool:
+        """Whether the result of a search shows its failure again and again.
+
+        False if that was not known before: what passed on the way to it may have been luck.
+        """
+        if self._repeating.repeat is not None or self.is_flaky or not self._oracle.check.automatic or trial.size == 1:
+            return True
+        return self._shows_again(trial, _MORE_OF_THE_RESULT)
+
+    def noticed_late(self, trial: Trial, tries: int) -> bool:
+        """Whether the last check has shown what nobody knew; the search must then be run again."""
+        if tries == 1 or self.is_flaky or self._repeating.repeat is not None:
+            return False
+        self._measure(trial, 1, tries)
+        return True
+
+    def rarer(self, result: Callable[[], Trial], tries: int, original: Trial) -> tuple[str, str] | None:
+        """Whether a result that has failed once in ``tries`` runs fails more rarely than an original that was steady.
+
+        Both are run some times more. What they showed, such as "2 of 12" and "12 of 12"; None if their rates may be the
+        same (their intervals meet), if the original is flaky too, or if a person said how often to repeat.
+        """
+        if (
+            (self.is_flaky and not self._is_from_journal)
+            or self._repeating.repeat is not None
+            or not self._oracle.check.automatic
+        ):
+            return None
+        before = [self._oracle.again(original, left).outcome for left in range(_RUNS_FOR_A_RATE, 0, -1)]
+        known = before.count(Outcome.REPRODUCES)
+        if self.is_flaky and known < len(before):
+            return None
+        again = [self._oracle.again(result()).outcome for _ in range(_RUNS_FOR_A_RATE - 1)]
+        shown, runs = 1 + again.count(Outcome.REPRODUCES), tries + len(again)
+        if interval(shown, runs)[1] >= interval(known, len(before))[0]:
+            return None
+        return f"{shown} of {runs}", f"{known} of {len(before)}"
+
+    def _shows_again(self, trial: Trial, times: int) -> bool:
+        for done in range(times):
+            if self._oracle.again(trial, times - done).outcome is not Outcome.REPRODUCES:
+                self._measure(trial, done + 1, done + 2)
+                return False
+        return True
+
+    def _measure(self, trial: Trial, failed: int, runs: int) -> None:
+        """Run until the failure has shown so often that its rate is known, and set the repetitions."""
+        while failed < _ENOUGH_FAILURES and runs < _ENOUGH_RUNS:
+            # About so many if every other one fails. What is begun in vain is not counted, only what is asked in turn.
+            wanted = min(2 * (_ENOUGH_FAILURES - failed), _ENOUGH_RUNS - runs)
+            failed += self._oracle.again(trial, wanted).outcome is Outcome.REPRODUCES
+            runs += 1
+        self._oracle.pool.abandon_all()
+        self._set(failed, runs)
+        self._note(failed, runs)
+
+    def _set(self, failed: int, runs: int) -> None:
+        self.is_flaky = True
+        self._oracle.memory.repetitions = needed = runs_needed(
+            interval(failed, runs, _Z)[0], self._repeating.confidence
+        )
+        self._oracle.listener(events.FlakyFailure(failed, runs, needed, self._repeating.confidence))
+
+    def _resumed(self) -> bool:
+        """Take what an interrupted search found out, if there was one. Raises UsageError if that cannot be."""
+        memory = self._oracle.memory
+        noted = memory.noted(_NOTE)
+        if noted is None:
+            return False
+        try:
+            counts = json.loads(noted)
+            names = ("failed", "runs", "needed")
+            if not isinstance(counts, dict) or not all(type(counts.get(name)) is int for name in names):
+                raise ValueError("it holds no counts")
+            failed, runs, needed = (counts[name] for name in names)
+            if not (1 <= failed <= runs <= _ENOUGH_RUNS and needed >= 1):
+                raise ValueError(f"{failed} of {runs} runs")
+        except (ValueError, RecursionError) as error:
+            raise errors.UsageError(
+                f"the journal {memory.journal_path} does not tell how often the original fails: {error}",
+                kept="the journal, as it is",
+                next_steps=[FRESH],
+            ) from error
+        if needed > 1:
+            self._is_from_journal = True
+            self._set(failed, runs)
+        return True
+
+    def _note(self, failed: int, runs: int) -> None:
+        """Write down in how many runs the original failed, and how many a passing candidate needs."""
+        memory = self._oracle.memory
+        needed = memory.repetitions if self.is_flaky else 1
+        memory.note(_NOTE, json.dumps({"failed": failed, "runs": runs, "needed": needed}))
+
+
+def require_confirmed(oracle: Oracle, trial: Trial, wanted: Outcome, claim: str, kept: str) -> None:
+    """Ask a person about a result that only a journal says they have seen: anybody may have written that.
+
+    Raises CheckError, with what is ``kept``, if the answer is not the ``wanted`` outcome; ``claim`` says what the
+    journal does. Checks that are no person are asked about every result, once it is written.
+    """
+    if oracle.check.automatic or oracle.memory.was_asked(trial):
+        return
+    judged = oracle.again(trial)
+    if judged.outcome is wanted:
+        return
+
+    raise errors.CheckError(
+        f"the journal says that {claim}, and you do not ({judged.outcome.value})", kept=kept, next_steps=[FRESH]
+    )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -74,8 +277,9 @@ def prepared(index: ModelIndex, check: Check, options: SearchOptions, listener: 
     tell_of_machines(options.parallelism.executor, listener)
     may_move = check.names_candidate and not options.files.artifacts.files
     place = workspace(index, options.candidate, may_move=may_move)
-    if place.remark is not None:
-        listener(events.Remark(place.remark))
+    moved = place.claim.remark("reduction")
+    if moved is not None:
+        listener(events.Remark(moved))
     try:
         with as_private_as(sources(index)), locked(options.files.read):
             yield place
@@ -207,32 +411,28 @@ class CheckedSearch:
         Raises Interrupted if it is stopped, with the best result by then written, CheckError if a check cannot be run
         or the result does not hold, and what the preflight raises.
         """
+        task = self.task
         try:
             stopped = self._until_spent(self._preflight)
-            self._require_result(stopped)
             while True:
                 if stopped is None:
-                    self.task.begin()
-                    stopped = self._search()
-                self._require_result(stopped)  # the search may have been undone, and the budget spent before it began
+                    task.begin()
+                    stopped = self._until_spent(self._search)
+                if not task.has_result:  # the search may have been undone, and the budget spent before it began
+                    raise errors.Interrupted(f"stopped by {stopped}")
                 self._result.write()
                 try:
-                    if not self.task.verify():
+                    if not task.verify():
                         break
                 except errors.CheckChanged as error:
-                    kept = self.task.rescue()
-                    raise errors.CheckChanged(error.summary, kept=kept, next_steps=error.next_steps) from error
+                    raise errors.CheckChanged(error.summary, kept=task.rescue(), next_steps=error.next_steps) from error
                 stopped = None
         except (KeyboardInterrupt, errors.Interrupted) as stop:
-            raise errors.Interrupted(self.task.progress, kept=self.task.rescue()) from stop
+            raise errors.Interrupted(task.progress, kept=task.rescue()) from stop
         finally:
             self.oracle.close()
         self._result.restore()
         return stopped
-
-    def _require_result(self, stopped: str | None) -> None:
-        if not self.task.has_result:
-            raise errors.Interrupted(f"stopped by {stopped}")
 
     def _preflight(self) -> None:
         """The preflight, again if the person who is asked takes an answer back in it."""
@@ -242,25 +442,22 @@ class CheckedSearch:
             except UndoError:
                 self.task.undo(self.oracle.undo())
 
-    def _search(self) -> str | None:
-        """Search within the budget. When a check cannot be run any more, the best so far is written."""
+    def _search(self) -> None:
+        """Search to the end. When a check cannot be run any more, the best so far is written."""
+        is_done = False
         try:
-            return self._until_spent(self._search_to_the_end)
+            while not is_done:
+                try:
+                    is_done = self.task.search()
+                except UndoError:  # the search is run again, with every other answer remembered
+                    if self.task.undo(self.oracle.undo()):
+                        with self.oracle.budget.enforced():
+                            self._preflight()
         except (errors.CheckError, errors.UsageError, errors.ModelError, OSError) as error:
             kept = self.task.rescue() or getattr(error, "kept", None)
             if not isinstance(error, errors.BiopsyError):
                 raise errors.CheckError(str(error), kept=kept) from error
             raise type(error)(error.summary, details=error.details, kept=kept, next_steps=error.next_steps) from error
-
-    def _search_to_the_end(self) -> None:
-        is_done = False
-        while not is_done:
-            try:
-                is_done = self.task.search()
-            except UndoError:  # the search is run again, with every other answer remembered
-                if self.task.undo(self.oracle.undo()):
-                    with self.oracle.budget.enforced():
-                        self._preflight()
 
     def _until_spent(self, work: Callable[[], None]) -> str | None:
         """Do something; returns which limit ended it, None if none did."""
@@ -312,7 +509,7 @@ class JournalIdentity:
 
     def entries(self) -> Iterator[tuple[str, str]]:
         """Names that a person understands, and values."""
-        index, rules = self.index, self.search.rules
+        index, search, rules = self.index, self.search, self.search.rules
         digest = hashlib.blake2b(digest_size=16)
         for piece in pieces(index.buffer):
             digest.update(piece)
@@ -320,8 +517,15 @@ class JournalIdentity:
         for location in sorted({weight.external.location for weight in index.weights.values() if weight.external}):
             state = next((state for _, state in states(resolve(index.folder, location))), "cannot be read")
             yield f"weights {location}", state
-        yield from self._files()
-        yield from self.search.resume.about.items()
+        # The files that outcomes depend on, also those in folders, but for what the search itself writes.
+        files, resume = search.files, search.resume
+        own = (search.candidate, files.info, files.inputs, resume.save, resume.journal)
+        written = {path.resolve() for path in (*self.written, *filter(None, own), *files.artifacts.files)}
+        for path in dict.fromkeys([*resume.files, *self.check.files]):
+            for name, state in states(path):
+                if Path(name).resolve() not in written:
+                    yield f"{OF_A_FILE}{name}", state
+        yield from resume.about.items()
         yield from self.check.settings.items()
         options = {
             "--match": rules.match,
@@ -331,17 +535,7 @@ class JournalIdentity:
             **self.options,
         }
         yield from ((f"option {name}", str(value)) for name, value in options.items())
-        yield from conditions(kinds_of(self.search.parallelism.executor))
-
-    def _files(self) -> Iterator[tuple[str, str]]:
-        """The files that outcomes depend on, also those in folders, but for what the search itself writes."""
-        files, resume = self.search.files, self.search.resume
-        own = (self.search.candidate, files.info, files.inputs, resume.save, resume.journal)
-        written = {path.resolve() for path in (*self.written, *filter(None, own), *files.artifacts.files)}
-        for path in dict.fromkeys([*resume.files, *self.check.files]):
-            for name, state in states(path):
-                if Path(name).resolve() not in written:
-                    yield f"{OF_A_FILE}{name}", state
+        yield from conditions(kinds_of(search.parallelism.executor))
 
 
 def digest_of_feeds(feeds: Sequence[Feed]) -> str:

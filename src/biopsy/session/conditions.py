@@ -92,11 +92,17 @@ def versions() -> Iterator[tuple[str, str]]:
     from importlib.metadata import entry_points
 
     yield "Python", ".".join(map(str, sys.version_info[:3]))
-    found = dict(_installed())
+    packages: dict[str, str] = {}
+    for place in reversed(sys.path):  # the first one is the one that is loaded
+        with contextlib.suppress(OSError):
+            for name in os.listdir(place or "."):  # noqa: PTH208 -- names; reading each one's metadata takes long
+                folder = _INSTALLED.fullmatch(name)
+                if folder is not None and _OF_ENGINES.fullmatch(folder["name"]):
+                    packages[_canonical(folder["name"])] = folder["version"]
     plug_ins = [entry for entry in entry_points(group=_ENGINES) if entry.dist is None or entry.dist.name != "biopsy"]
     for entry in plug_ins:
-        found.update(_needed(entry.dist.name if entry.dist is not None else "", {}))
-    yield from sorted(found.items())
+        packages.update(_needed(entry.dist.name if entry.dist is not None else "", {}))
+    yield from sorted(packages.items())
     for package in sorted({entry.module.partition(".")[0] for entry in plug_ins}):
         # Its files may be changed without a new version while it is written.
         spec = None
@@ -104,16 +110,6 @@ def versions() -> Iterator[tuple[str, str]]:
             spec = importlib.util.find_spec(package)
         for place in [] if spec is None else spec.submodule_search_locations or filter(None, [spec.origin]):
             yield from ((f"engine code {name}", state) for name, state in states(Path(place)))
-
-
-def _installed() -> Iterator[tuple[str, str]]:
-    """Packages of the engines that we know, from the names of their folders: reading each one's metadata takes long."""
-    for place in reversed(sys.path):  # the first one is the one that is loaded
-        with contextlib.suppress(OSError):
-            for name in os.listdir(place or "."):  # noqa: PTH208 -- names, not paths
-                found = _INSTALLED.fullmatch(name)
-                if found is not None and _OF_ENGINES.fullmatch(found["name"]):
-                    yield _canonical(found["name"]), found["version"]
 
 
 def _needed(name: str, known: dict[str, str]) -> dict[str, str]:
@@ -308,7 +304,15 @@ class SteadyProgram:
         Raises CheckChanged if one of them holds something else after a later run. One that was written anew with the
         same may.
         """
-        changed = [path for path in self._seen if self._has_changed(path)]
+        changed = []
+        for path, (state, content) in self._seen.items():
+            now = state_at(path)
+            if now == state:
+                continue
+            if state_of(path, _MOST_HASHED_OF_A_PROGRAM) != content:
+                changed.append(path)
+            else:
+                self._seen[path] = now, content
         if changed and self._has_run:
             raise errors.CheckChanged(
                 f"the check changed while it ran: {str(changed[0])!r} is not what it was when this began",
@@ -318,13 +322,3 @@ class SteadyProgram:
         for path in changed:
             del self._seen[path]
         return changed
-
-    def _has_changed(self, path: Path) -> bool:
-        state, content = self._seen[path]
-        now = state_at(path)
-        if now == state:
-            return False
-        if state_of(path, _MOST_HASHED_OF_A_PROGRAM) != content:
-            return True
-        self._seen[path] = now, content
-        return False

@@ -16,7 +16,7 @@ from biopsy.checks.outcome import Evidence
 from biopsy.checks.portable import PortableTask, TaskPacker, as_if_here, our_paths, renamed
 from biopsy.checks.task import PreparedTask, Task
 from biopsy.checks.task_host import Answer
-from biopsy.processes.serving import from_json
+from biopsy.processes.server import from_json
 from biopsy.processes.writing import write_whole
 from biopsy.session.conditions import MachineKind, differing, this_machine, unlike_this_one
 
@@ -26,18 +26,13 @@ class MachineLostError(Exception):
 
 
 class Machine(Protocol):
-    """One place for one check on another machine. ``name`` is that of the machine: it may have several places.
+    """One place for one check on another machine, which may have several.
 
-    ``kind`` is what answers depend on there.
+    ``name`` is that of the machine, ``kind`` is what answers depend on there: the same for all that are one engine.
     """
 
-    @property
-    def name(self) -> str:
-        """The same for each place that it has."""
-
-    @property
-    def kind(self) -> MachineKind:
-        """The same for all machines that are one engine."""
+    name: str
+    kind: MachineKind
 
     def lives(self) -> bool:
         """Whether it still answers."""
@@ -206,20 +201,17 @@ class _Held:
     machine: Machine | None = None
     is_stopped: bool = False
 
-    def take(self, machine: Machine) -> bool:
-        """Let a machine do it, unless it is stopped."""
+    @contextmanager
+    def by(self, machine: Machine) -> Iterator[bool]:
+        """Let a machine do it meanwhile; False if it is stopped, and not to begin."""
         with self.lock:
-            self.machine = None if self.is_stopped else machine
-            return not self.is_stopped
-
-    def leave(self) -> None:
-        with self.lock:
-            self.machine = None
-
-    @property
-    def is_running(self) -> bool:
-        """Whether a machine does it, and somebody waits for it."""
-        return self.machine is not None and not self.is_stopped
+            is_wanted = not self.is_stopped
+            self.machine = machine if is_wanted else None
+        try:
+            yield is_wanted
+        finally:
+            with self.lock:
+                self.machine = None
 
     def stop(self) -> None:
         with self.lock:
@@ -229,7 +221,7 @@ class _Held:
 
 
 class OtherMachines:
-    """Workers that run each check on a machine that ``borrow`` lends; see ``session.workers.Workers``.
+    """Workers that run each check on a machine that ``borrow`` lends; see ``session.pool.Workers``.
 
     A machine is borrowed when no other is free, and given back at the end. If one dies, the check is asked again on
     another, up to three times; ``lost`` counts them. ``room`` is how many machines are borrowed at most. ``received``
@@ -259,7 +251,8 @@ class OtherMachines:
     @property
     def use(self) -> MachineUse:
         """What the machines are at now."""
-        return MachineUse(machines=len(self._lent.names), running=sum(held.is_running for held in self._held.values()))
+        running = sum(held.machine is not None and not held.is_stopped for held in self._held.values())
+        return MachineUse(machines=len(self._lent.names), running=running)
 
     @property
     def remarks(self) -> Sequence[str]:
@@ -319,7 +312,7 @@ class OtherMachines:
             paths=our_paths(portable, answer.root),
         )
 
-    def _asked(self, task: Task | PreparedTask, held: _Held) -> tuple[Answer, PortableTask] | None:
+    def _asked(self, task: Task, held: _Held) -> tuple[Answer, PortableTask] | None:
         """What a machine answers; None if the run is stopped. Raises what was raised there."""
         portable, files = self._packer.packed(task)
         lost: list[str] = []
@@ -327,12 +320,12 @@ class OtherMachines:
         while not held.is_stopped and len(lost) < MOST_LOST and gone <= self.room:
             try:
                 with self._lent.one(lambda: held.is_stopped) as machine:
-                    if machine is None or not held.take(machine):
+                    if machine is None:
                         return None
-                    try:
+                    with held.by(machine) as is_wanted:
+                        if not is_wanted:
+                            return None
                         answer = self._answer(machine, portable, files)
-                    finally:
-                        held.leave()
                 if answer.is_stopped:
                     continue  # perhaps it was meant for the run before, which had just ended
                 _require_no_error(answer, portable)
@@ -369,19 +362,15 @@ class OtherMachines:
         remarks = [evidence.remark] if evidence.remark else []
         remarks += [f"a machine was lost, so its check was asked again: {reason}" for reason in lost]
         is_known = any(kind.facts == known.facts for known in self.kinds)
-        if not is_known and self._is_news(kind):
+        with self._lock:
+            is_news = not is_known and all(kind.facts != told.facts for told in self._told)
+            self._told += [kind] if is_news else []
+        if is_news:
             words = self.kinds[0].differences(kind)
             remarks.append(
                 f"{kind.machine} came later and is of another kind, so no journal keeps its answers ({words})"
             )
         return replace(evidence, machine=str(kind), may_be_kept=is_known, remark="; ".join(remarks))
-
-    def _is_news(self, kind: MachineKind) -> bool:
-        """Whether nobody was told of this kind of machine yet."""
-        with self._lock:
-            is_news = all(kind.facts != told.facts for told in self._told)
-            self._told += [kind] if is_news else []
-        return is_news
 
 
 def tell_of_machines(executor: object, listener: events.Listener) -> None:
@@ -404,7 +393,7 @@ def _require_no_error(answer: Answer, task: PortableTask) -> None:
     raise errors.CheckError(message, kept=error.kept, next_steps=error.next_steps)
 
 
-def _lost_again_and_again(task: Task | PreparedTask, portable: PortableTask, reason: str) -> errors.CheckError:
+def _lost_again_and_again(task: Task, portable: PortableTask, reason: str) -> errors.CheckError:
     kept, of_what = None, "command"
     if portable.candidate is not None:
         path, of_what = task.candidate.with_name(f"{task.candidate.stem}.lost{task.candidate.suffix}"), "model"

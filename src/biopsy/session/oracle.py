@@ -15,10 +15,9 @@ from biopsy import errors, events
 from biopsy.checks.journal import Journal
 from biopsy.checks.outcome import Check, Evidence, Judged, Outcome
 from biopsy.session.conditions import SteadyProgram
-from biopsy.session.iteration import Iterations
-from biopsy.session.judging import FailureJudge, cannot_run
+from biopsy.session.files import Iterations
 from biopsy.session.pool import PendingRun, Pool
-from biopsy.session.trial import LOOK, BudgetMeter, SearchTally, Stage, Trial
+from biopsy.session.trial import LOOK, BudgetMeter, FailureJudge, SearchTally, Stage, Trial, cannot_run
 
 _FEW = 16
 """Nodes of a candidate after which bisection needs some five checks more: as long as a process takes to load."""
@@ -66,16 +65,6 @@ class Oracle:
         """How many checks may run at once."""
         return self.pool.jobs
 
-    @property
-    def pending(self) -> frozenset[bytes]:
-        """The digests of the models of which runs were begun ahead, and may still be asked for."""
-        return frozenset(run.trial.digest for run in self.pool.pending)
-
-    @property
-    def runs_elsewhere(self) -> bool:
-        """Whether an executor of the user's runs checks."""
-        return self.pool.is_shared
-
     def judge(self, trial: Trial, *, alone: bool = False, meanwhile: Callable[[], object] | None = None) -> Judged:
         """The outcome of a model, from memory as far as it was checked before.
 
@@ -83,9 +72,10 @@ class Oracle:
         ``meanwhile`` is called while it is waited for, whenever something that was begun ahead has ended.
         Raises CheckError if the check could not be run, BudgetSpentError if it may not be run any more.
         """
+        # A function runs as well in this thread: nobody can stop it anyway.
+        here = alone and not self.pool.is_shared and not (trial.check or self.check).stoppable
         while (judged := self.memory.conclusion(trial)) is None:
             wanted = self.memory.repetitions - len(self.memory.runs(trial))
-            here = alone and self.pool.runs_here(trial)
             self.memory.add(trial, self._run(trial, wanted, here=here, meanwhile=meanwhile))
         self.pool.abandon(
             run for run in self.pool.pending if run.trial.digest == trial.digest and not run.trial.is_kept
@@ -105,7 +95,7 @@ class Oracle:
                     self.ahead(iter(waiting))
                 yield self.judge(waiting.popleft())
         finally:
-            self.abandon_all()
+            self.pool.abandon_all()
 
     def again(self, trial: Trial, wanted: int = 1) -> Judged:
         """One more run on a model, whatever is remembered of it; ``wanted`` says how many more will be asked for."""
@@ -113,10 +103,6 @@ class Oracle:
         if trial.stage.is_remembered:
             self.memory.add(trial, judged)
         return judged
-
-    def is_known(self, trial: Trial) -> bool:
-        """Whether a model would be judged without running the check."""
-        return self.memory.conclusion(trial) is not None
 
     def has_ended(self, trial: Trial) -> bool:
         """Whether a run of a model that was begun ahead has ended."""
@@ -128,7 +114,7 @@ class Oracle:
         None where that does not tell. It is good for guesses only: nothing is counted or remembered.
         """
         ended = [run.future for run in self.pool.runs_of(trial) if run.future.done() and not run.future.cancelled()]
-        runs = [self.failure.guess(future.result()) for future in ended if future.exception() is None]
+        runs = [self.failure.judge(future.result(), tells=False) for future in ended if future.exception() is None]
         return concluded([*self.memory.runs(trial), *runs], self.memory.repetitions)
 
     def undo(self) -> bytes | None:
@@ -156,27 +142,20 @@ class Oracle:
             trial = next(trials, None)
             if trial is None:
                 return
-            for _ in range(min(room, self._lacking(trial))):
+            if self.foretold(trial) is not None:
+                continue
+            begun = sum(run.trial.digest == trial.digest for run in self.pool.pending)
+            lacking = self.memory.repetitions - len(self.memory.runs(trial)) - begun
+            for _ in range(min(room, lacking)):
                 if not self.budget.allows(running - beside):
                     return
                 self.begin(trial)
                 room, running = room - 1, running + 1
 
-    def _lacking(self, trial: Trial) -> int:
-        """How many more runs of a model are needed, if it passes in all of them."""
-        if self.foretold(trial) is not None:
-            return 0
-        begun = sum(run.trial.digest == trial.digest for run in self.pool.pending)
-        return self.memory.repetitions - len(self.memory.runs(trial)) - begun
-
     def keep_going(self, soon: Sequence[Trial]) -> None:
         """Begin what may be asked about soon, and stop what may not; answers that are there wait to be asked for."""
         self.pool.abandon_running(but=soon)
         self.ahead(iter(soon))
-
-    def abandon_all(self, but: Sequence[Trial] = ()) -> None:
-        """Stop what was begun ahead and nobody asked about, ``but`` for these."""
-        self.pool.abandon_all(but)
 
     def close(self) -> None:
         """End every check, and leave no candidate behind."""
@@ -207,8 +186,9 @@ class Oracle:
 
     def begin(self, trial: Trial, *, here: bool = False) -> PendingRun:
         """Begin a run on a model, for which there must be room; ``here``: it ends before this returns."""
-        if self._is_nearly_done(trial):
-            self.check.foresee_cold()
+        is_small = trial.stage is LOOK or (trial.stage.is_iteration and trial.size <= _FEW)
+        if is_small and self.failure.reference is not None:
+            self.check.foresee_cold()  # the last check may come soon
         slot = self.pool.slot(trial, self._iterations.number_for(trial.stage))
         self.listener(
             events.CheckingCandidate(
@@ -221,15 +201,7 @@ class Oracle:
             )
         )
         refusal = self._iterations.before(slot)
-        if refusal is not None:
-            return self.pool.answered(slot, refusal)
-        return self.pool.start(slot, self.failure.original, here=here)
-
-    def _is_nearly_done(self, trial: Trial) -> bool:
-        """Whether the last check may come soon: a candidate of few nodes is asked about, or where the error begins."""
-        if self.failure.reference is None:
-            return False
-        return trial.stage is LOOK or (trial.stage.is_iteration and trial.size <= _FEW)
+        return self.pool.start(slot, self.failure.original, here=here, known=refusal)
 
     def judged(self, run: PendingRun, evidence: Evidence) -> Judged:
         """What a run that has ended says, counted and told. Raises CheckError if the check could not be run.
@@ -287,17 +259,21 @@ class OutcomeMemory:
         self._stages: dict[bytes, list[Stage]] = {}
         self._asked: list[bytes] = []
 
-    def runs(self, trial: Trial) -> Sequence[Judged]:
+    def runs(self, trial: Trial) -> list[Judged]:
         """What is remembered of a model, the oldest run first."""
-        return self._of(trial.digest)
+        digest = trial.digest
+        if digest not in self._runs:
+            self._runs[digest] = [] if self.journal is None else self.journal.runs(digest)
+            self._tally.remembered += len(self._runs[digest])
+        return self._runs[digest]
 
     def conclusion(self, trial: Trial) -> Judged | None:
         """What the runs on a model say together; None if more are needed."""
-        return concluded(self._of(trial.digest), self.repetitions)
+        return concluded(self.runs(trial), self.repetitions)
 
     def add(self, trial: Trial, judged: Judged) -> None:
         """Remember one run, without its output. Raises CheckError if the journal cannot be written."""
-        self._of(trial.digest).append(replace(judged, evidence=replace(judged.evidence, output=b"")))
+        self.runs(trial).append(replace(judged, evidence=replace(judged.evidence, output=b"")))
         self._stages.setdefault(trial.digest, []).append(trial.stage)
         if self.journal is not None and trial.stage.is_remembered and judged.evidence.may_be_kept:
             self.journal.add(
@@ -337,12 +313,6 @@ class OutcomeMemory:
         """Where the journal stands, for a message."""
         return None if self.journal is None else self.journal.path
 
-    def _of(self, digest: bytes) -> list[Judged]:
-        if digest not in self._runs:
-            self._runs[digest] = [] if self.journal is None else self.journal.runs(digest)
-            self._tally.remembered += len(self._runs[digest])
-        return self._runs[digest]
-
 
 def concluded(runs: Sequence[Judged], needed: int) -> Judged | None:
     """What several runs on one model say together; None if more are needed.
@@ -366,8 +336,8 @@ def concluded(runs: Sequence[Judged], needed: int) -> Judged | None:
 # Each has an answer that everybody expects, such as that the original fails once more: nobody waits for it before the
 # search begins. But nothing is concluded from what the search finds before all have been answered as expected.
 
-Remedy: TypeAlias = Callable[[], None]
-"""What is to be done after an unexpected answer, once the search has stopped; it raises what ends everything."""
+Remedy: TypeAlias = Callable[[], None] | errors.CheckError
+"""What is to be done after an unexpected answer, once the search has stopped; or the error that ends everything."""
 
 Heed: TypeAlias = Callable[[Judged | errors.CheckError], Remedy | None]
 """Takes an answer; None if it is as expected."""
@@ -413,7 +383,7 @@ class Beside:
         waiting = [one for one in self._open if one.run is None]
         room = min(pool.jobs - 1 - len(pool.kept), pool.jobs - len(pool.running))
         for question in waiting[: max(0, room)]:
-            self._begin(question)
+            question.run = self.oracle.begin(question.trial)
 
     def settle(self) -> None:
         """Wait for all answers. Raises SearchInDoubtError, and BudgetSpentError where time is limited."""
@@ -421,40 +391,30 @@ class Beside:
             question = self._open[0]
             if question.run is None:
                 self.oracle.pool.make_room(kept=())
-                self._begin(question)
+                question.run = self.oracle.begin(question.trial)
             self._take(question)
-
-    def drop(self) -> None:
-        """Want no answer any more."""
-        runs = [one.run for one in self._open if one.run is not None]
-        self._open.clear()
-        self.oracle.pool.abandon(runs)
-
-    def _begin(self, question: _Question) -> None:
-        question.run = self.oracle.begin(question.trial)
 
     def _take(self, question: _Question) -> None:
         """Wait for an answer and heed it. Raises BudgetSpentError if there is no time left; the question stays open."""
-        assert question.run is not None
-        answer = self._answer(question.trial, question.run)
-        self._open.remove(question)
-        remedy = question.heed(answer)
-        if remedy is not None:
-            self.drop()
-            raise SearchInDoubtError(remedy)
-
-    def _answer(self, trial: Trial, run: PendingRun) -> Judged | errors.CheckError:
-        oracle = self.oracle
+        oracle, trial, run = self.oracle, question.trial, question.run
+        assert run is not None
+        answer: Judged | errors.CheckError
         try:
             evidence = oracle.pool.wait(run, oracle.budget.seconds_left)
             if evidence is None:
                 raise oracle.budget.time_is_up()
             oracle.tally.beside += 1
-            judged = oracle.judged(run, evidence)
+            answer = oracle.judged(run, evidence)
             if trial.stage.is_remembered:
-                oracle.memory.add(trial, judged)
+                oracle.memory.add(trial, answer)
         except errors.CheckChanged:
             raise
         except errors.CheckError as error:
-            return error
-        return judged
+            answer = error
+        self._open.remove(question)
+        remedy = question.heed(answer)
+        if remedy is not None:  # nobody wants the other answers any more
+            runs = [other.run for other in self._open if other.run is not None]
+            self._open.clear()
+            oracle.pool.abandon(runs)
+            raise SearchInDoubtError(remedy)

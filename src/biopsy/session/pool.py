@@ -1,25 +1,236 @@
-"""The pool that runs checks: several at once, each on a model in a place of its own, with what is told of them
-meanwhile.
+"""Who runs checks, threads of our own or whoever a caller gives; the pool that runs several at once, each on a model in
+a place of its own; and runs in a row that are begun ahead, or repeated.
 """
 
 from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from concurrent.futures import Executor, Future
+from collections import deque
+from collections.abc import Callable, Collection, Generator, Hashable, Iterable, Mapping, Sequence
+from concurrent.futures import FIRST_COMPLETED, Executor, Future, ThreadPoolExecutor, wait
+from contextlib import closing
 from dataclasses import dataclass
+from itertools import count, islice
 from pathlib import Path
 from time import monotonic
+from typing import Any, Generic, Protocol, TypeVar, runtime_checkable
 
 from biopsy import events
+from biopsy.checks.judge import RepeatedRun, Rules
 from biopsy.checks.outcome import Check, Evidence
-from biopsy.checks.task import Inline, Task, clear, run_check
+from biopsy.checks.task import NO_CANDIDATE, Inline, Task, clear, run_check
 from biopsy.comparison.mismatch import Mismatch
 from biopsy.processes import cleanup
+from biopsy.processes.watch import Stop
 from biopsy.session.machines import OtherMachines
-from biopsy.session.trial import Trial
-from biopsy.session.workers import OfExecutor, Threads, Workers
+from biopsy.session.trial import Trial, judge_any_failure
+
+
+@runtime_checkable
+class Workers(Protocol):
+    """Runs checks, several at once, here or on other machines.
+
+    All methods are called from one thread. What a run raises is in its future. A machine that dies says nothing about
+    a model: who has machines runs the check again elsewhere, and raises CheckError once that is in vain.
+    """
+
+    def begin(self, task: Task) -> Future[Evidence]:
+        """Begin a run."""
+
+    def stop(self, run: Future[Any]) -> None:
+        """Say that nobody waits for a run any more: it ends soon, with all that it has started, or as soon as it can.
+
+        Its future is done once it has ended, and not before.
+        """
+
+    def wait(self, runs: Collection[Future[Any]], seconds: float | None) -> None:
+        """Return once one of these runs has ended, or after so many seconds."""
+
+    def close(self) -> None:
+        """End what still runs, and wait for that."""
+
+
+class Threads:
+    """Threads of this process: as many checks at once as are begun, but at least ``jobs``.
+
+    A check that cannot be stopped is waited for at the end. An ``executor`` of a caller's takes the place of our
+    threads: what it has begun cannot be stopped, and goes on, and who gave it ends it.
+    """
+
+    def __init__(self, jobs: int, executor: Executor | None = None) -> None:
+        self._is_ours = executor is None
+        # Some may still be ending while others begin.
+        self._executor = executor or ThreadPoolExecutor(2 * jobs, "biopsy-check")
+        self._stops: dict[Future[Evidence], Stop] = {}
+
+    def begin(self, task: Task) -> Future[Evidence]:
+        """Begin a run."""
+        self._free_ended()
+        if not (self._is_ours and task.check is not None and task.check.stoppable):
+            return self._executor.submit(run_check, task)
+        stop = Stop()
+        run = self._executor.submit(run_check, task, stop)
+        self._stops[run] = stop
+        return run
+
+    def stop(self, run: Future[Evidence]) -> None:
+        """Have it never begin, or have its check stopped."""
+        stop = self._stops.get(run)
+        if not run.cancel() and stop is not None and not run.done():
+            stop.set()
+
+    def wait(self, runs: Collection[Future[Evidence]], seconds: float | None) -> None:
+        """Wait until one has ended."""
+        wait(runs, seconds, FIRST_COMPLETED)
+
+    def close(self) -> None:
+        """Stop what runs, and wait until it has ended."""
+        for run in list(self._stops):
+            self.stop(run)
+        if self._is_ours:
+            self._executor.shutdown(wait=True, cancel_futures=True)
+        self._free_ended()
+
+    def _free_ended(self) -> None:
+        for run in [run for run in self._stops if run.done()]:
+            self._stops.pop(run).close()
+
+
+# Runs of which several go on at once, and that are told of in the order in which they were begun.
+
+Asked = TypeVar("Asked")
+Found = TypeVar("Found")
+
+
+def in_order(
+    asked: Iterable[Asked],
+    begin: Callable[[Asked, Collection[Asked]], Future[Found]],
+    workers: Workers,
+    *,
+    jobs: int,
+    waiting: int,
+) -> Generator[tuple[Asked, Found], None, None]:
+    """Begin a run for each thing that is ``asked``, up to ``jobs`` at once; yields what they found, in this order.
+
+    ``begin`` gets a thing, and those whose runs go on. At most ``waiting`` runs for each job may have ended before one
+    that was begun earlier. With one job the next run does not begin before the one that was yielded has been dealt
+    with. Closing the generator stops what still runs. Raises what a run raises.
+    """
+    left = iter(asked)
+    begun: deque[tuple[Asked, Future[Found]]] = deque()
+    try:
+        while True:
+            running = {run: thing for thing, run in begun if not run.done()}
+            room = min(jobs - len(running), waiting * jobs - len(begun))
+            for thing in islice(left, max(0, room)):
+                run = begin(thing, list(running.values()))
+                running[run] = thing
+                begun.append((thing, run))
+            if not begun:
+                return
+            if running and not begun[0][1].done():
+                workers.wait(running, None)
+            if begun[0][1].done():
+                thing, run = begun.popleft()
+                yield thing, run.result()
+    finally:
+        for _, run in begun:
+            workers.stop(run)
+
+
+# A command that is run again and again, by whoever runs checks: here or on other machines, several at once.
+
+_MOST_WAITING = 16
+"""Runs that have ended before one that was begun earlier, for each that may run at once."""
+
+
+def repeated(
+    begin: Callable[[int, Collection[int]], Check],
+    rules: Rules,
+    times: int | None,
+    jobs: int,
+    first: int = 0,
+    workers: Workers | None = None,
+) -> Generator[RepeatedRun, None, None]:
+    """Run a check ``times`` times, or for ever if None, up to ``jobs`` at once; yields the runs as they were begun.
+
+    The first to end are not the first to be told of: runs that fail soon would be counted before those that pass late,
+    and who ends with one of them would measure too high a rate. So what is counted when it is closed is what would have
+    been without ``jobs``. The first ``first`` runs are left out: they are known. ``begin`` is called with the number of
+    a run just before it begins, and with the numbers of those that go on; it returns the check to run. With one job the
+    next run does not begin before the one that was yielded has been dealt with, so its files may be moved. ``workers``
+    run the checks, threads of our own if None; they are ended with the runs. Closing the generator ends what still
+    runs, and so does any exception. Raises CheckError if the check cannot be run.
+    """
+    numbers = count(first) if times is None else range(first, times)
+    workers = workers or Threads(jobs)
+
+    def task(number: int, running: Collection[int]) -> Future[Evidence]:
+        return workers.begin(Task(begin(number, set(running)), NO_CANDIDATE, None))
+
+    try:
+        with closing(in_order(numbers, task, workers, jobs=jobs, waiting=_MOST_WAITING)) as ended:
+            for number, evidence in ended:
+                yield RepeatedRun(number, judge_any_failure(evidence, rules))
+    finally:
+        workers.close()
+
+
+# Runs that are begun before anybody asks for them, where workers would have nothing to do meanwhile.
+
+
+class RunsAhead(Generic[Asked, Found]):
+    """Runs of ``workers``, which ``begin`` begins. Who asks gets the oldest run that nobody has asked for.
+
+    What is expected is only begun sooner: what is asked for, and in which order, is up to who asks. Things with the
+    same ``key`` have the same runs. At most ``most`` are begun ahead and go on; None for any number.
+    """
+
+    def __init__(
+        self,
+        begin: Callable[[Asked], Future[Found]],
+        key: Callable[[Asked], Hashable],
+        workers: Workers,
+        most: int | None = None,
+    ) -> None:
+        self._begin = begin
+        self._key = key
+        self._workers = workers
+        self._most = most
+        self._begun: dict[Hashable, deque[tuple[Asked, Future[Found]]]] = {}
+
+    def expect(self, asked: Asked, times: int = 1) -> None:
+        """Say that a thing will be asked for so many times: as many runs of it begin as have room."""
+        begun = self._begun.setdefault(self._key(asked), deque())
+        while len(begun) < times:
+            running = sum(not run.done() for runs in self._begun.values() for _, run in runs)
+            if self._most is not None and running >= self._most:
+                return
+            begun.append((asked, self._begin(asked)))
+
+    def found(self, asked: Asked) -> tuple[Asked, Found]:
+        """What a run of a thing has found, and that thing as it was when the run began. Raises what the run raises."""
+        begun = self._begun.get(self._key(asked))
+        thing, run = begun.popleft() if begun else (asked, self._begin(asked))
+        while not run.done():
+            self._workers.wait([run], None)
+        return thing, run.result()
+
+    def forget(self, asked: Asked) -> None:
+        """Stop the runs of a thing that nobody will ask for."""
+        for _, run in self._begun.pop(self._key(asked), ()):
+            self._workers.stop(run)
+
+    def forget_all(self, but: Iterable[Asked] = ()) -> None:
+        """Stop the runs of all things, ``but`` these."""
+        kept = {self._key(asked) for asked in but}
+        for key, begun in list(self._begun.items()):
+            if key not in kept:
+                del self._begun[key]
+                for _, run in begun:
+                    self._workers.stop(run)
+
 
 _MOST_UNHEARD = 4
 """Answers that are kept although nobody has asked for them yet, for each check that may run at once."""
@@ -95,11 +306,11 @@ class Pool:
         self._checks_before: list[Check] = []
         self.is_shared = parallelism.executor is not None
         executor = parallelism.executor
-        self._workers: Workers
-        if executor is None:
-            self._workers = Threads(self.jobs, inline=self.jobs == 1 and not check.stoppable)
-        else:
-            self._workers = OfExecutor(executor) if isinstance(executor, Executor) else executor
+        if executor is None and self.jobs == 1 and not check.stoppable:
+            executor = Inline()
+        self._workers: Workers = (
+            Threads(self.jobs, executor) if executor is None or isinstance(executor, Executor) else executor
+        )
         self._in_flight = InFlight(self._workers, self.jobs, listener)
 
     @property
@@ -134,25 +345,29 @@ class Pool:
             iteration=iteration,
         )
 
-    def runs_here(self, trial: Trial) -> bool:
-        """Whether a check of a model can run in the thread of who asks: a function, which nobody can stop anyway."""
-        return not self.is_shared and not (trial.check or self.check).stoppable
-
-    def start(self, slot: Slot, original: tuple[Mismatch, ...] = (), *, here: bool = False) -> PendingRun:
+    def start(
+        self,
+        slot: Slot,
+        original: tuple[Mismatch, ...] = (),
+        *,
+        here: bool = False,
+        known: Evidence | None = None,
+    ) -> PendingRun:
         """Begin a run. ``original``: how the original's outputs differ, for a candidate that must be comparable.
 
-        ``here``: in this thread, for what ``runs_here``.
+        ``here``: in this thread, for a check that nobody can stop. A run whose evidence is ``known`` has ended already.
         """
         trial, check = slot.trial, slot.check
         of_a_candidate = trial.check is None or trial.stage.is_remembered
         task = Task(check, slot.path, None if trial.place else trial.parts, original if of_a_candidate else ())
-        return self._begun(PendingRun(slot, Inline().submit(run_check, task) if here else self._workers.begin(task)))
-
-    def answered(self, slot: Slot, evidence: Evidence) -> PendingRun:
-        """A run that has ended before it began, since its evidence is known."""
         future: Future[Evidence] = Future()
-        future.set_result(evidence)
-        return self._begun(PendingRun(slot, future))
+        if known is not None:
+            future.set_result(known)
+        else:
+            future = Inline().submit(run_check, task) if here else self._workers.begin(task)
+        run = PendingRun(slot, future)
+        self.pending.append(run)
+        return run
 
     def wait(
         self, run: PendingRun, seconds: float | None, meanwhile: Callable[[], object] | None = None
@@ -165,7 +380,7 @@ class Pool:
         while not run.future.done():
             others = [other.future for other in self.running] if meanwhile is not None else []
             left = None if until is None else max(0.0, until - monotonic())
-            self._tell()
+            self._in_flight.tell(self.pending, self._ending)
             self._workers.wait({run.future, *others}, self._in_flight.patience(left))
             if left == 0 and not run.future.done():
                 return None
@@ -215,18 +430,10 @@ class Pool:
         self.abandon(self.pending)
         self._workers.close()
         self._ending.clear()
-        self._tell()
+        self._in_flight.tell([], [])
         for check in (self.check, *self._checks_before):
             check.close()
         self._places.clear(keep_last=self._keep_last)
-
-    def _tell(self) -> None:
-        ending = sum(not run.future.done() for run in self._ending)
-        self._in_flight.tell(len(self.running), ending)
-
-    def _begun(self, run: PendingRun) -> PendingRun:
-        self.pending.append(run)
-        return run
 
 
 # Where the files of runs stand that go on at the same time: under the user's own names, or numbered beside them.
@@ -251,10 +458,13 @@ class Places:
 
     def free(self, taken: Collection[int]) -> int:
         """The lowest number that is not ``taken``, and where nothing stands that is somebody else's."""
-        number = 0
-        while number in taken or (number and any(self._is_of_others(numbered(path, number)) for path in self._files)):
-            number += 1
-        return number
+
+        def is_free(number: int) -> bool:
+            paths = [numbered(path, number) for path in self._files] if number else []
+            is_others = (path in self._files or (path not in self._made and os.path.lexists(path)) for path in paths)
+            return number not in taken and not any(is_others)
+
+        return next(filter(is_free, count()))
 
     def candidate(self, number: int) -> Path:
         """Where a candidate will stand."""
@@ -275,9 +485,6 @@ class Places:
                 clear(path, whole=True)
         for path in self._made:
             cleanup.keep(path)
-
-    def _is_of_others(self, path: Path) -> bool:
-        return path in self._files or (path not in self._made and os.path.lexists(path))
 
 
 # What is told of the checks that are going on at once, here or on other machines.
@@ -301,16 +508,17 @@ class InFlight:
         if self._machines is not None:
             self._machines.expect(jobs)
 
-    def tell(self, wanted: int, ending: int) -> None:
-        """Tell of so many checks whose answers are wanted, and so many that were cancelled and have not ended."""
+    def tell(self, pending: Iterable[PendingRun], cancelled: Iterable[PendingRun]) -> None:
+        """Tell of the checks whose answers are wanted, and of those that were cancelled, as far as they go on."""
         if not self._is_told:
             return
+        wanted = sum(not run.future.done() for run in pending)
         use = None if self._machines is None else self._machines.use
         running = wanted if use is None else min(wanted, use.running)
         now = events.ChecksInFlight(
             running=running,
             waiting=wanted - running,
-            ending=ending,
+            ending=sum(not run.future.done() for run in cancelled),
             cancelled=self.cancelled,
             machines=None if use is None else use.machines,
         )

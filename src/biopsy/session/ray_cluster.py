@@ -1,20 +1,26 @@
 """Checks on the machines of a Ray cluster: the only file that knows Ray.
 
-Each place for a check (``session.cluster.HostPlace``) is an actor of Ray, on whichever machine Ray puts it. What it
-needs of our files comes through the object store of Ray, once to each machine. The actor itself stops
-a check, with all that it has started; an actor that does not answer then is killed.
+Each place for a check (``HostPlace``) is an actor of Ray, on whichever machine Ray puts it. What it needs of our files
+comes through the object store of Ray, once to each machine. The actor itself stops a check, with all that it has
+started; an actor that does not answer then is killed.
 """
 
 from __future__ import annotations
 
 import atexit
 import contextlib
+import math
 import os
 import re
 import signal
+import socket
 import sys
+import tempfile
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+import warnings
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, field
 from importlib.util import find_spec
 from pathlib import Path
 from time import monotonic
@@ -22,11 +28,156 @@ from typing import Any
 
 from biopsy import errors
 from biopsy.checks.portable import PortableTask
-from biopsy.checks.task_host import Answer
-from biopsy.session.cluster import HostPlace, Pulse, Resources, no_answer, overheard, require_listener
+from biopsy.checks.task_host import Answer, TaskHost
+from biopsy.processes import cleanup
+from biopsy.processes.own_files import ContentStore, claimed_folder, folder_of_user, remove_abandoned
 from biopsy.session.conditions import MachineKind, differing, this_machine
 from biopsy.session.machines import MachineLostError, OtherMachines
 from biopsy.text import count, first_line
+
+_ADDRESS = re.compile(r"\s*(?P<client>ray://)?\[?(?P<host>[^/\[\]]+)\]?:(?P<port>\d{1,5})/?\s*")
+_SOON = 10.0
+"""Seconds in which a machine that is there takes a connection."""
+_BEAT = 5.0
+_AWAY = 30.0
+"""Seconds between two looks at the head, and until it counts as gone: with a last look of 10 s, less than Ray's 60."""
+_MOST_HEARD = 1 << 20
+_START = "ray start --head    on the first machine, then  ray start --address HOST:6379  on the others"
+_PORTS = "--on HOST:6379    on a machine of the cluster, or  --on ray://HOST:10001  from elsewhere"
+_MODE = "RAY_AUTH_MODE"
+_REFUSED = "InvalidAuthToken"
+"""What a cluster says to whoever has not its token."""
+
+
+def require_listener(address: str) -> None:
+    """Raise UsageError if nothing takes a connection at ``HOST:PORT`` or ``ray://HOST:PORT``.
+
+    Other addresses are left to Ray.
+    """
+    parts = _ADDRESS.fullmatch(address.strip())
+    if parts is None:
+        return
+    try:
+        socket.create_connection((parts["host"], int(parts["port"])), timeout=_SOON).close()
+    except (OSError, OverflowError, ValueError) as error:  # no such port, no name of a host
+        reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
+        raise errors.UsageError(
+            f"no Ray cluster answers at {address}: {reason[:1].lower()}{reason[1:]}", next_steps=[_START, _PORTS]
+        ) from error
+
+
+def no_answer(address: str, error: Exception, heard: str) -> errors.UsageError:
+    """The error for a cluster that could not be joined; ``heard`` is what Ray has written to stderr meanwhile."""
+    wants_token = _REFUSED in heard or type(error).__name__ == "AuthenticationError"
+    has_mode = _MODE in os.environ
+    token = (
+        "the token of the cluster belongs into ~/.ray/auth_token, RAY_AUTH_TOKEN_PATH or RAY_AUTH_TOKEN"
+        if has_mode
+        else f"export {_MODE}=token    if the cluster wants the token that stands in ~/.ray/auth_token"
+    )
+    if wants_token:
+        return errors.UsageError(f"the Ray cluster at {address} wants its token", next_steps=[token])
+    parts = _ADDRESS.fullmatch(address)
+    if parts is None:
+        reason = first_line(str(error))
+        return errors.UsageError(
+            f"no Ray cluster answers at {address}: {type(error).__name__}: {reason}", next_steps=[_START]
+        )
+    kind = "Ray Client" if parts["client"] else "the head of a Ray cluster"
+    other = address.removeprefix("ray://") if parts["client"] else f"ray://{address}"
+    return errors.UsageError(
+        f"what answers at {address} is not {kind}, or is too busy: {first_line(str(error))}",
+        next_steps=[f"--on {other}    if this is the other port", _PORTS, *([] if has_mode else [token])],
+    )
+
+
+class Pulse:
+    """Whether the head of a cluster that was joined still takes connections; asked by whoever waits for an answer.
+
+    Ray ends this whole process, with status 1 and no word of ours, if the head is away for 60 s.
+    """
+
+    def __init__(self, head: str) -> None:
+        self._head = head
+        self._heard = self._asked = monotonic()
+        self._lock = threading.Lock()
+        self.is_gone = False
+
+    def require(self) -> None:
+        """Raise CheckError if the head has been away for so long that it will not come back."""
+        with self._lock:
+            now = monotonic()
+            if self._head and not self.is_gone and now > self._asked + _BEAT:
+                with contextlib.suppress(errors.UsageError):
+                    require_listener(self._head)
+                    self._heard = now
+                self._asked = monotonic()
+                self.is_gone = self._asked > self._heard + _AWAY
+        if self.is_gone:
+            raise errors.CheckError(
+                f"the Ray cluster does not answer any more: its head, {self._head}, has been away for {_AWAY:.0f} s",
+                next_steps=["ray status    shows whether it runs; the same line goes on once it does"],
+            )
+
+
+@contextlib.contextmanager
+def overheard() -> Iterator[list[str]]:
+    """Keep what libraries write to stderr away from the terminal; at the end the list holds it, as one text."""
+    heard: list[str] = []
+    try:
+        before = os.dup(2)
+    except OSError:  # it was closed: nothing leaks, and nothing can be heard
+        yield heard
+        return
+    with tempfile.TemporaryFile() as file, warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        os.dup2(file.fileno(), 2)
+        try:
+            yield heard
+        finally:
+            os.dup2(before, 2)
+            os.close(before)
+            file.seek(0)
+            heard.append(file.read(_MOST_HEARD).decode(errors="replace"))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Resources:
+    """What each check needs of a machine, as Ray counts it: processors, GPUs, and whatever a cluster calls its own."""
+
+    cpus: float = 1.0
+    gpus: float = 0.0
+    others: Mapping[str, float] = field(default_factory=dict)
+
+    @classmethod
+    def named(cls, wanted: Mapping[str, float]) -> Resources:
+        """Resources by the names that Ray has for them, such as ``{"GPU": 1, "CPU": 4}``; one CPU if none is said."""
+        others = {name: number for name, number in wanted.items() if name not in ("CPU", "GPU")}
+        return cls(cpus=wanted.get("CPU", 1.0), gpus=wanted.get("GPU", 0.0), others=others)
+
+    def __str__(self) -> str:
+        return ",".join(f"{name}={number:g}" for name, number in self._wanted.items())
+
+    @property
+    def _wanted(self) -> dict[str, float]:
+        every = {"CPU": self.cpus, "GPU": self.gpus, **self.others}
+        return {name: number for name, number in every.items() if number}
+
+    def places(self, there: Mapping[str, float]) -> int:
+        """How many checks have room at once on a machine with these resources."""
+        needs = self._wanted.items()
+        return min((math.floor(there.get(name, 0.0) / needed) for name, needed in needs), default=1)
+
+    def most(self, machines: Collection[Mapping[str, float]]) -> str:
+        """The most that any of these machines has of each of them."""
+        most = {name: max((has.get(name, 0.0) for has in machines), default=0.0) for name in self._wanted}
+        return ",".join(f"{name}={number:g}" for name, number in most.items())
+
+
+# A place for checks on this machine, lent to a search that runs on another one.
+
+_PREFIX = "biopsy-host-"
+
 
 _PART = 32 << 20
 """Bytes of a file that are put into the object store at once."""
@@ -41,7 +192,7 @@ _INSTALLING = 1800.0
 
 
 class RayWorkers(OtherMachines):
-    """Workers on a Ray cluster; see ``session.workers.Workers``. ``room`` is for how many checks it has resources.
+    """Workers on a Ray cluster; see ``session.pool.Workers``. ``room`` is for how many checks it has resources.
 
     ``address`` is one that ``ray.init`` takes, such as "ray://HOST:10001"; None for the cluster that is there, or a new
     one on this machine. ``runtime_env`` is Ray's: what it installs on each machine before checks run there.
@@ -70,9 +221,17 @@ class RayWorkers(OtherMachines):
         self._ending = threading.Event()
         self._files = _SentFiles()
         try:
-            self._runtime_env = _checked(runtime_env or {})
-            room, nodes = self._room()
-            kinds = _kinds_of(nodes, self._runtime_env)
+            self._runtime_env = _environment(runtime_env or {})
+            there = {node["NodeID"]: node["Resources"] for node in imported().nodes() if node["Alive"]}
+            places = {node: self._resources.places(has) for node, has in there.items()}
+            room = sum(places.values())
+            if room < 1:
+                raise errors.UsageError(
+                    f"no machine of the Ray cluster has what a check is to have for itself: {self._resources}",
+                    details=[f"  the most that any of them has: {self._resources.most(there.values())}"],
+                    next_steps=["--resources CPU=1    for less", "ray status    shows what the machines have"],
+                )
+            kinds = _kinds_of([node for node, number in places.items() if number], self._runtime_env)
             if require_uniform:
                 _require_uniform(kinds)
             super().__init__(self._actor, room, kinds)
@@ -98,24 +257,11 @@ class RayWorkers(OtherMachines):
         self._leave()
 
     def _leave(self) -> None:
-        self._files.clear()
+        self._files.references.clear()
         if self._pulse.is_gone:
             atexit.unregister(imported().shutdown)  # it would wait for the head until Ray ends this process
         elif self._ends_ray:
             imported().shutdown()
-
-    def _room(self) -> tuple[int, list[str]]:
-        """How many checks have room, and the machines that have room for one."""
-        there = {node["NodeID"]: node["Resources"] for node in imported().nodes() if node["Alive"]}
-        places = {node: self._resources.places(has) for node, has in there.items()}
-        room = sum(places.values())
-        if room < 1:
-            raise errors.UsageError(
-                f"no machine of the Ray cluster has what a check is to have for itself: {self._resources}",
-                details=[f"  the most that any of them has: {self._resources.most(there.values())}"],
-                next_steps=["--resources CPU=1    for less", "ray status    shows what the machines have"],
-            )
-        return room, [node for node, number in places.items() if number]
 
     def _actor(self) -> _RayMachine:
         ray = imported()
@@ -156,7 +302,7 @@ def require_ray() -> None:
         )
 
 
-def _checked(runtime_env: Mapping[str, Any]) -> Any:
+def _environment(runtime_env: Mapping[str, Any]) -> Any:
     """An environment as Ray takes it. Raises UsageError if it does not."""
     from ray.runtime_env import RuntimeEnv
 
@@ -235,25 +381,21 @@ class _SentFiles:
 
     def __init__(self) -> None:
         self.bytes = 0
-        self._parts: dict[str, list[Any]] = {}
+        self.references: dict[str, list[Any]] = {}
         self._lock = threading.Lock()
 
     def parts(self, digest: str, path: Path) -> list[Any]:
         """The references to the parts of a file. Raises CheckError if it cannot be read."""
         ray = imported()
         with self._lock:
-            if digest not in self._parts:
+            if digest not in self.references:
                 try:
                     with path.open("rb") as stream:
-                        self._parts[digest] = [ray.put(part) for part in iter(lambda: stream.read(_PART), b"")]
+                        self.references[digest] = [ray.put(part) for part in iter(lambda: stream.read(_PART), b"")]
                         self.bytes += stream.tell()
                 except OSError as error:
                     raise errors.CheckError(f"cannot read {path}: {error.strerror or error}") from error
-            return self._parts[digest]
-
-    def clear(self) -> None:
-        """Let the object store free them."""
-        self._parts.clear()
+            return self.references[digest]
 
 
 class _RayMachine:
@@ -262,18 +404,12 @@ class _RayMachine:
     def __init__(self, actor: Any, files: _SentFiles, pulse: Pulse) -> None:
         self.name = ""
         self._pulse = pulse
-        self._kind: MachineKind | None = None
+        self.kind = MachineKind(machine="", facts={})
         self._actor = actor
         self._files = files
         self._number = 0
         self._stopped: float | None = None
         self._lock = threading.Lock()
-
-    @property
-    def kind(self) -> MachineKind:
-        """What its answers depend on."""
-        assert self._kind is not None
-        return self._kind
 
     def settle(self, ending: threading.Event) -> None:
         """Wait until there is a machine for it, unless it is ``ending``. Raises MachineLostError, or CheckError."""
@@ -284,7 +420,7 @@ class _RayMachine:
                 self._pulse.require()
                 if ending.is_set():
                     raise MachineLostError("no machine had room for the check when the search ended")
-            self.name, self._kind = ray.get(asked)
+            self.name, self.kind = ray.get(asked)
 
     def lives(self) -> bool:
         """Whether nobody knows that the actor has died. One that is only slow to answer lives."""
@@ -299,27 +435,23 @@ class _RayMachine:
 
     def run(self, task: PortableTask, files: Mapping[str, Path]) -> Answer:
         """Do a task and wait for its end. Raises MachineLostError if the actor or its machine dies."""
+        ray = imported()
         try:
             parts = {digest: self._files.parts(digest, path) for digest, path in files.items()}
             with _told():
-                return self._answer(self._actor.run_with.remote(parts, self._number, task))
+                running = self._actor.run_with.remote(parts, self._number, task)
+                while not ray.wait([running], timeout=_LOOK)[0]:
+                    with self._lock:
+                        is_late = self._stopped is not None and monotonic() > self._stopped + _GRACE
+                    self._pulse.require()
+                    if is_late:
+                        ray.kill(self._actor)
+                answer: Answer = ray.get(running)
+                return answer
         finally:
             with self._lock:
                 self._number += 1
                 self._stopped = None
-
-    def _answer(self, running: Any) -> Answer:
-        ray = imported()
-        while True:
-            ready, _ = ray.wait([running], timeout=_LOOK)
-            if ready:
-                answer: Answer = ray.get(running)
-                return answer
-            with self._lock:
-                is_late = self._stopped is not None and monotonic() > self._stopped + _GRACE
-            self._pulse.require()
-            if is_late:
-                ray.kill(self._actor)
 
     def stop(self) -> None:
         """End the task that runs, or the next one if none runs."""
@@ -379,8 +511,25 @@ def _lost(error: Exception) -> MachineLostError:
 # On the other machine
 
 
-class _HostActor(HostPlace):
-    """A place for a check, as Ray asks it."""
+class _HostActor:
+    """A task host in a folder of its own, which is the current folder of this process from now on, as Ray asks it.
+
+    The folder, and all that checks have started, go with this process, however it ends. What a machine that died has
+    left is removed by the next that begins there. What is sent is kept in the cache of this user, for all places of
+    this machine.
+    """
+
+    def __init__(self) -> None:
+        os.environ.pop("PYTHONBREAKPOINT", None)  # Ray's waits for a person
+        cleanup.start(apart=True)  # whoever ends this process may end its children first
+        parent = Path(tempfile.gettempdir())
+        remove_abandoned(_PREFIX, parent)
+        self._leaving = ExitStack()
+        folder = self._leaving.enter_context(claimed_folder(_PREFIX, parent))
+        os.chdir(folder)
+        given = os.environ.get("BIOPSY_CACHE_DIR")
+        cache = Path(given).absolute() if given else folder_of_user("XDG_CACHE_HOME", ".cache")
+        self._host = TaskHost(folder, ContentStore((cache or folder) / "contents"))
 
     def where(self) -> tuple[str, MachineKind]:
         """Which node of the cluster it is on, and of what kind that is."""
@@ -392,4 +541,14 @@ class _HostActor(HostPlace):
     def run_with(self, parts: Mapping[str, list[Any]], number: int, task: PortableTask) -> Answer:
         """Do a task; ``parts`` are references to the parts of each file."""
         ray = imported()
-        return self.run(number, task, lambda digest: map(ray.get, parts[digest]))
+        return self._host.run(number, task, lambda digest: map(ray.get, parts[digest]))
+
+    def stop(self, number: int) -> None:
+        """End a task. From any thread."""
+        self._host.stop(number)
+
+    def close(self) -> None:
+        """End what was kept warm, and remove the folder."""
+        self._host.close()
+        os.chdir("/")
+        self._leaving.close()

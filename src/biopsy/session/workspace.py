@@ -10,7 +10,7 @@ import shutil
 import stat
 import time
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
 from biopsy import errors
@@ -28,25 +28,20 @@ from biopsy.text import line_of
 class Workspace:
     """``candidate`` is the path that every candidate is written to; ``places`` are weights referred to from there.
 
-    ``copied`` is a folder of copied weights to be removed at the end, None if none had to be copied. ``claim`` keeps
-    others from using the same path.
+    ``claim`` keeps others from using the same path. ``copied`` is a folder of copied weights to be removed at the end,
+    None if none had to be copied.
     """
 
+    claim: Claim
     candidate: Path
     places: dict[int, bytes]
     copied: TransientFolder | None = None
-    claim: Claim | None = None
-
-    @property
-    def remark(self) -> str | None:
-        """What a person should know: that something stood where candidates are written, and where it is now."""
-        return None if self.claim is None else self.claim.remark()
 
     def leave(self) -> str | None:
-        """Remove the copied weights, and let others use the path. Returns what a person should know, as ``remark``."""
+        """Remove the copied weights, and let others use the path. Returns what to tell of it, None if nothing."""
         if self.copied is not None:
             self.copied.remove()
-        return None if self.claim is None else self.claim.release()
+        return self.claim.release()
 
 
 def sources(index: ModelIndex) -> Iterator[Path]:
@@ -75,7 +70,7 @@ def workspace(index: ModelIndex, wanted: Path, *, may_move: bool) -> Workspace:
         except OSError as error:
             raise cannot_claim(path, error) from error
         try:
-            return replace(_with_weights(index, path, may_move=may_move), claim=claim)
+            return Workspace(claim, *_with_weights(index, path, may_move=may_move))
         except BaseException:
             claim.release()
             raise
@@ -85,10 +80,11 @@ def workspace(index: ModelIndex, wanted: Path, *, may_move: bool) -> Workspace:
     )
 
 
-def _with_weights(index: ModelIndex, wanted: Path, *, may_move: bool) -> Workspace:
+def _with_weights(
+    index: ModelIndex, wanted: Path, *, may_move: bool
+) -> tuple[Path, dict[int, bytes], TransientFolder | None]:
+    """Where candidates stand, their weights as referred to from there, and the folder that these were copied to."""
     external = {tensor: weight.external for tensor, weight in index.weights.items() if weight.external}
-    if not external:
-        return Workspace(wanted, {})
     for tensor, place in external.items():
         path = resolve(index.folder, place.location, index.names[tensor])
         try:
@@ -102,25 +98,23 @@ def _with_weights(index: ModelIndex, wanted: Path, *, may_move: bool) -> Workspa
             raise errors.ModelError(
                 f"the weight {index.names[tensor]!r} should stand in {path}, but the file is too short"
             )
-    here = wanted.parent.resolve()
-    if here == index.folder:
-        return Workspace(wanted, {})
+    here, copied = wanted.parent.resolve(), None
+    if not external or here == index.folder:
+        return wanted, {}, None
     if here in index.folder.parents:
         prefix = PurePosixPath(index.folder.relative_to(here).as_posix())
-        return Workspace(wanted, _referred(index, external, prefix))
-    if may_move and os.access(index.folder, os.W_OK):
-        return Workspace(index.folder / f".{wanted.stem}.{os.urandom(4).hex()}{wanted.suffix}", {})
-    copied = _copied(index, {place.location for place in external.values()}, here / f".{wanted.stem}.weights")
-    return Workspace(wanted, _referred(index, external, PurePosixPath(copied.path.name)), copied)
-
-
-def _referred(index: ModelIndex, external: dict[int, ExternalPlace], prefix: PurePosixPath) -> dict[int, bytes]:
-    return {
+    elif may_move and os.access(index.folder, os.W_OK):
+        return index.folder / f".{wanted.stem}.{os.urandom(4).hex()}{wanted.suffix}", {}, None
+    else:
+        copied = _copied(index, {place.location for place in external.values()}, here / f".{wanted.stem}.weights")
+        prefix = PurePosixPath(copied.path.name)
+    places = {
         tensor: external_tensor(
             index.weights[tensor], ExternalPlace(str(prefix / place.location), place.offset, place.length)
         )
         for tensor, place in external.items()
     }
+    return wanted, places, copied
 
 
 def _copied(index: ModelIndex, locations: Iterable[str], wanted: Path) -> TransientFolder:
@@ -130,32 +124,26 @@ def _copied(index: ModelIndex, locations: Iterable[str], wanted: Path) -> Transi
     resumed, unless something else stands there. Then nothing that is remembered is of these candidates, which costs
     time and no more.
     """
+    copied = None
     try:
         make_folders_of(wanted)
-        copied = _first_free(wanted)
-    except OSError as error:
-        raise cannot_write(wanted, error) from error
-    try:
+        numbers = [*range(_MOST_NAMES), os.urandom(8).hex()]
+        names = (wanted.with_name(f"{wanted.name}.{number}" if number else wanted.name) for number in numbers)
+        while copied is None:
+            with contextlib.suppress(FileExistsError):
+                copied = TransientFolder(next(names))
         for location in locations:
             target = copied.path / location
             target.parent.mkdir(parents=True, exist_ok=True)
             with create_new(target) as stream, resolve(index.folder, location).open("rb") as source:
                 shutil.copyfileobj(source, stream, _COPIED_AT_ONCE)
     except BaseException as error:
-        copied.remove()
+        if copied is not None:
+            copied.remove()
         if isinstance(error, OSError):
             raise cannot_write(wanted, error) from error
         raise
     return copied
-
-
-def _first_free(wanted: Path) -> TransientFolder:
-    for name in (wanted.name, *(f"{wanted.name}.{number}" for number in range(1, _MOST_NAMES))):
-        try:
-            return TransientFolder(wanted.with_name(name))
-        except FileExistsError:
-            continue
-    return TransientFolder(wanted.with_name(f"{wanted.name}.{os.urandom(8).hex()}"))
 
 
 _COPIED_AT_ONCE = 8 << 20
@@ -213,7 +201,7 @@ class Claim:
             self._let_go()
             raise
 
-    def remark(self, work: str = "reduction") -> str | None:
+    def remark(self, work: str) -> str | None:
         """What a person should know: that something stood there, and where it is until the ``work`` ends."""
         if self.aside is None:
             return None
@@ -320,30 +308,23 @@ def _locked(path: Path) -> int:
     """The descriptor of a lock that is had, and still stands where it stood when it was opened.
 
     One that stands there and is free was had by a process that was killed: whoever cleans up after it needs it first.
+    Raises OSError with words that name the lock where something else stands there.
     """
     begun = free = time.monotonic()
     while True:
         was_there = os.path.lexists(path)
         descriptor = None
         try:
-            descriptor = _taken(path)
+            descriptor = take(path)
             free = time.monotonic()
         except InUseError:
             if time.monotonic() > free + _PATIENCE_WITH_THE_LIVING:
                 raise
+        except OSError as error:
+            told = f"{path} is in the way: {error.strerror}" if os.path.lexists(path) else error.strerror
+            raise OSError(error.errno, told, str(path)) from error
         if descriptor is not None:
             if not was_there or free > begun + _PATIENCE_WITH_THE_DEAD:
                 return descriptor
             os.close(descriptor)
         time.sleep(0.01)
-
-
-def _taken(path: Path) -> int | None:
-    """As ``take``, with words that name the lock where something else stands there."""
-    try:
-        return take(path)
-    except InUseError:
-        raise
-    except OSError as error:
-        told = f"{path} is in the way: {error.strerror}" if os.path.lexists(path) else error.strerror
-        raise OSError(error.errno, told, str(path)) from error

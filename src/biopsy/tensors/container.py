@@ -9,7 +9,7 @@ import math
 import os
 from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
@@ -49,15 +49,12 @@ def placed(place: str, kind: type[errors.DataError] = errors.DataError) -> Itera
 
 def with_storable_arrays(container: Container) -> Container:
     """The same with every array ready to be written. Raises DataError naming iteration and tensor if one is not."""
-    runners = []
-    for runner in container.runners:
-        iterations = []
-        for number, iteration in enumerate(runner.iterations):
-            with placed(f"iteration {number}"):
-                arrays = {name: storable(name, value) for name, value in iteration.outputs.items()}
-            iterations.append(Iteration(arrays, iteration.runtime))
-        runners.append(RunnerResult(runner.runner, tuple(iterations)))
-    return Container(container.kind, tuple(runners))
+
+    def stored(number: int, iteration: Iteration) -> dict[str, Array]:
+        with placed(f"iteration {number}"):
+            return {name: storable(name, value) for name, value in iteration.outputs.items()}
+
+    return replace(container, runners=tuple(runner.with_outputs(stored) for runner in container.runners))
 
 
 # Several iterations in one flat archive of named arrays (.npz, .safetensors), whatever the tensors are called.
@@ -224,9 +221,10 @@ class SteadyFile:
             raise changed(self._path, self.size, now.size)
 
     def _read(self, descriptor: int, offset: int, size: int) -> bytes:
-        found = _read_at(descriptor, size, offset)
+        os.lseek(descriptor, offset, os.SEEK_SET)
+        found = os.read(descriptor, size)
         while len(found) < size:  # no read gives more than 2 GiB
-            more = _read_at(descriptor, size - len(found), offset + len(found))
+            more = os.read(descriptor, size - len(found))
             if not more:
                 raise changed(self._path, self.size, os.fstat(descriptor).st_size)
             found += more
@@ -239,11 +237,3 @@ def changed(path: Path, before: int, now: int) -> errors.DataError:
         f"{path} was changed while it was read: it had {before} bytes, and has {now} now",
         next_steps=["wait until it is written, then type the same again"],
     )
-
-
-def _seek_and_read(descriptor: int, size: int, offset: int) -> bytes:
-    os.lseek(descriptor, offset, os.SEEK_SET)
-    return os.read(descriptor, size)
-
-
-_read_at = getattr(os, "pread", _seek_and_read)  # not on every platform

@@ -18,8 +18,7 @@ from biopsy.processes.writing import cannot_write, folders_of, write_whole
 from biopsy.processes.writing import require_writable as require_writable_file
 from biopsy.tensors import npz, polygraphy_json, safetensors_file
 from biopsy.tensors.container import Container, Kind, UnreadableFileError, placed
-from biopsy.tensors.json_tensors import ChosenTensors
-from biopsy.tensors.results import Array, Feed, Iteration, RunnerResult
+from biopsy.tensors.results import Array, ChosenTensors, Feed, Iteration, RunnerResult
 
 _Writer: TypeAlias = Callable[[Container], Iterable[bytes | memoryview]]
 

@@ -13,7 +13,7 @@ from typing import TypeAlias
 import numpy as np
 
 from biopsy import errors
-from biopsy.model.tensor_type import BOOL, DTYPE_OF_ELEM, FLOATS, INTEGERS, STRING, Shape, TensorType
+from biopsy.model.tensor_type import BOOL, DTYPE_OF_ELEM, FLOATS, INTEGERS, STRING, TensorType
 from biopsy.processes.own_process import memory
 from biopsy.tensors.results import Array, Feed
 from biopsy.tensors.types import dtype_named, number_info, require_possible, widened
@@ -72,10 +72,20 @@ def resolve_shapes(
     override, or that ``symbols`` names, that size; else 1. Raises DoesNotFit if an override contradicts the model, or
     if an input's rank is unknown and nobody said it.
     """
-    sizes = {**symbols, **symbols_bound(inputs, shapes)}
-    return {
-        name: tuple(shapes[name]) if name in shapes else _filled(name, tensor, sizes) for name, tensor in inputs.items()
-    }
+    sizes: dict[object, int] = dict(symbols.items())
+    sizes.update(symbols_bound(inputs, shapes))
+    resolved = {}
+    for name, tensor in inputs.items():
+        if name not in shapes and tensor.shape is None:
+            raise errors.DoesNotFit(
+                f"the model does not say how many dimensions input {name!r} has",
+                next_steps=[_shape_option(name, tensor)],
+            )
+        open_shape = shapes.get(name, tensor.shape or ())
+        resolved[name] = tuple(
+            1 if dim is None else sizes.get(dim, 1) if isinstance(dim, str) else dim for dim in open_shape
+        )
+    return resolved
 
 
 def symbols_bound(inputs: Mapping[str, TensorType], shapes: Mapping[str, tuple[int, ...]]) -> dict[str, int]:
@@ -86,7 +96,9 @@ def symbols_bound(inputs: Mapping[str, TensorType], shapes: Mapping[str, tuple[i
     symbols: dict[str, int] = {}
     for name, tensor in inputs.items():
         if name in shapes:
-            _require_fitting(name, tensor, shapes[name])
+            if not tensor.fits(shapes[name]):
+                problem = f"the shape {list(shapes[name])} given for input {name!r} does not fit the model"
+                raise errors.DoesNotFit(f"{problem}, where it is {tensor}", next_steps=[_shape_option(name, tensor)])
             for dim, size in zip(tensor.shape or (), shapes[name], strict=False):
                 if isinstance(dim, str):
                     symbols.setdefault(dim, size)
@@ -117,41 +129,19 @@ def closed_shapes(
 ) -> tuple[dict[str, tuple[int, ...]], frozenset[str]]:
     """Shapes in which None is what the model says, else what ``symbols`` does, else 1; and where it is 1 for that."""
     closed, guessed = {}, set()
-    pairs = {name: list(zip(shape, _dims(name, len(shape), inputs), strict=True)) for name, shape in shapes.items()}
-    said = {dim: size for shape in pairs.values() for size, dim in shape if isinstance(dim, str) and size is not None}
-    known = {**symbols, **said}
-    for name, shape in pairs.items():
-        sizes = [size if size is not None else known.get(dim) if isinstance(dim, str) else dim for size, dim in shape]
+    pairs = {}
+    for name, shape in shapes.items():
+        said = inputs[name].shape if name in inputs else None  # nothing where it has another number of dimensions
+        dims = said if said is not None and len(said) == len(shape) else (None,) * len(shape)
+        pairs[name] = list(zip(shape, dims, strict=True))
+    bound = {dim: size for each in pairs.values() for size, dim in each if isinstance(dim, str) and size is not None}
+    known = {**symbols, **bound}
+    for name, each in pairs.items():
+        sizes = [size if size is not None else known.get(dim) if isinstance(dim, str) else dim for size, dim in each]
         closed[name] = tuple(1 if size is None else size for size in sizes)
         if None in sizes:
             guessed.add(name)
     return closed, frozenset(guessed)
-
-
-def _dims(name: str, rank: int, inputs: Mapping[str, TensorType]) -> Shape:
-    """What the model says of the dimensions of an input; nothing where it has another number of them."""
-    declared = inputs[name].shape if name in inputs else None
-    return declared if declared is not None and len(declared) == rank else (None,) * rank
-
-
-def _require_fitting(name: str, tensor: TensorType, shape: tuple[int, ...]) -> None:
-    if tensor.shape is None:
-        return
-    same_rank = len(shape) == len(tensor.shape)
-    pairs = zip(tensor.shape, shape, strict=False)
-    if not same_rank or any(isinstance(dim, int) and dim != size for dim, size in pairs):
-        raise errors.DoesNotFit(
-            f"the shape {list(shape)} given for input {name!r} does not fit the model, where it is {tensor}",
-            next_steps=[_shape_option(name, tensor)],
-        )
-
-
-def _filled(name: str, tensor: TensorType, symbols: Mapping[str, int]) -> tuple[int, ...]:
-    if tensor.shape is None:
-        raise errors.DoesNotFit(
-            f"the model does not say how many dimensions input {name!r} has", next_steps=[_shape_option(name, tensor)]
-        )
-    return tuple(dim if isinstance(dim, int) else symbols.get(dim, 1) if dim is not None else 1 for dim in tensor.shape)
 
 
 def _shape_option(name: str, tensor: TensorType) -> str:
@@ -202,19 +192,16 @@ class _Draw:
         if self._elem == BOOL:
             return (_raw(key, count) >> np.uint64(63)).astype(np.bool_).reshape(self._shape)
         if self._elem in INTEGERS:
-            return self._integers(_raw(key, count)).reshape(self._shape)
+            raw, low = _raw(key, count), int(self._low)
+            span = int(self._high) - low + 1
+            offsets = raw if span >= 1 << 64 else raw % np.uint64(span)
+            # In two's complement, so that the whole range of int64 and of uint64 works.
+            values = offsets + np.uint64(low % (1 << 64))
+            return (values if low >= 0 else values.view(np.int64)).astype(self._dtype).reshape(self._shape)
         if self._elem in FLOATS:
             return self._floats(_raw(key, count)).reshape(self._shape)
         pairs = self._floats(_raw(key, 2 * count)).reshape(2, *self._shape)
         return np.asarray(pairs[0] + 1j * pairs[1]).astype(self._dtype)
-
-    def _integers(self, raw: Array) -> Array:
-        low, high = int(self._low), int(self._high)
-        span = high - low + 1
-        offsets = raw if span >= 1 << 64 else raw % np.uint64(span)
-        # In two's complement, so that the whole range of int64 and of uint64 works.
-        values = offsets + np.uint64(low % (1 << 64))
-        return (values if low >= 0 else values.view(np.int64)).astype(self._dtype)
 
     def _floats(self, raw: Array) -> Array:
         unit = (raw >> np.uint64(11)).astype(np.float64) * 2.0**-53
@@ -266,7 +253,19 @@ def roundings_off(feeds: Sequence[Feed], roundings: int = 1, seed: int = 0) -> l
     Whole numbers move away from 0, or stay: they may be indices, and a Cast cuts off what they are too great by.
     """
     random = np.random.default_rng((roundings, seed))
-    return [{name: _moved(value, random, roundings) for name, value in feed.items()} for feed in feeds]
+
+    def moved(value: Array) -> Array:
+        if value.dtype.name not in {"float16", "bfloat16", "float32", "float64"}:
+            return value
+        wide = widened(value).astype(np.float64)
+        # The distance from 1 to the next number, but that of float32 at most: what is wider is told by it.
+        step = roundings * max(float(number_info(value.dtype).eps), 2.0**-23)
+        with np.errstate(invalid="ignore", over="ignore"):
+            signs = random.choice((-1.0, 1.0), wide.shape)
+            signs = np.where(wide == np.rint(wide), np.maximum(signs, 0), signs)
+            return (wide * (1 + step * signs)).astype(value.dtype)
+
+    return [{name: moved(value) for name, value in feed.items()} for feed in feeds]
 
 
 def differ(feeds: Sequence[Feed], others: Sequence[Feed]) -> bool:
@@ -276,16 +275,3 @@ def differ(feeds: Sequence[Feed], others: Sequence[Feed]) -> bool:
         for feed, other in zip(feeds, others, strict=True)
         for name, value in feed.items()
     )
-
-
-def _moved(value: Array, random: np.random.Generator, roundings: int) -> Array:
-    if value.dtype.name not in {"float16", "bfloat16", "float32", "float64"}:
-        return value
-    wide = widened(value).astype(np.float64)
-    # The distance from 1 to the next number, but that of float32 at most: what is wider is told by it.
-    step = roundings * max(float(number_info(value.dtype).eps), 2.0**-23)
-    with np.errstate(invalid="ignore", over="ignore"):
-        signs = random.choice((-1.0, 1.0), wide.shape)
-        signs = np.where(wide == np.rint(wide), np.maximum(signs, 0), signs)
-        found: Array = (wide * (1 + step * signs)).astype(value.dtype)
-    return found

@@ -111,9 +111,16 @@ def read(path: Path) -> Container:
             members = {name.removesuffix(".npy"): info for name, info in by_file.items()}
 
             def read_array(key: str, dtype: str | None) -> Array:
-                return _array(stream, members[key], dtype)
+                with stream.open(members[key]) as member:
+                    return read_npy(member, members[key].file_size, dtype)
 
-            text = None if index is None else _index(stream, index)
+            text = None
+            if index is not None:
+                if index.file_size > _LONGEST_INDEX:
+                    raise errors.DataError(f"its index is larger than {_LONGEST_INDEX >> 20} MiB")
+                with stream.open(index) as member:
+                    # Asked for all that there is, zipfile inflates what it finds, whatever the directory says.
+                    text = member.read(index.file_size) if index.file_size else b""
             return unpack(text, members.keys(), read_array, path.stem)
     except _DAMAGE as error:
         raise errors.DataError(f"it is no .npz file, or damaged: {error}") from error
@@ -148,19 +155,6 @@ def _members(stream: zipfile.ZipFile) -> dict[str, zipfile.ZipInfo]:
     return by_name
 
 
-def _array(stream: zipfile.ZipFile, info: zipfile.ZipInfo, dtype: str | None = None) -> Array:
-    with stream.open(info) as member:
-        return read_npy(member, info.file_size, dtype)
-
-
-def _index(stream: zipfile.ZipFile, info: zipfile.ZipInfo) -> bytes:
-    if info.file_size > _LONGEST_INDEX:
-        raise errors.DataError(f"its index is larger than {_LONGEST_INDEX >> 20} MiB")
-    with stream.open(info) as member:
-        # Asked for all that there is, zipfile inflates what it finds, whatever the directory says.
-        return member.read(info.file_size) if info.file_size else b""
-
-
 def first_array(data: bytes) -> Array:
     """The first array of a .npz file in memory. Raises DataError if there is none."""
     try:
@@ -168,7 +162,8 @@ def first_array(data: bytes) -> Array:
             members = list(_members(stream).values())
             if not members:
                 raise errors.DataError("it is an empty .npz archive")
-            return _array(stream, members[0])
+            with stream.open(members[0]) as member:
+                return read_npy(member, members[0].file_size)
     except _DAMAGE as error:
         raise errors.DataError(f"its .npz data is damaged: {error}") from error
     except MemoryError as error:

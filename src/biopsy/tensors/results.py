@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import math
-from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Generic, TypeAlias, TypeVar
 
 from biopsy.text import count, html_table, printable, some_of
@@ -60,18 +59,33 @@ class TensorsByName(Mapping[str, "Array"], Generic[_Source]):
     def __repr__(self) -> str:
         return f"<tensors {list(self.sources)}>"
 
-
-class DescribedTensors(TensorsByName[_Source], ABC):
-    """Tensors by name whose types and shapes are known without their values, which are read when they are asked for."""
-
-    @abstractmethod
     def form(self, name: str) -> TensorForm:
-        """Type and shape of a tensor. Raises DataError if it is damaged where that is said."""
+        """Type and shape of a tensor, which a subclass may tell without its values.
+
+        Raises DataError if it is damaged where that is said.
+        """
+        return form_of_array(self[name])
+
+
+class ChosenTensors(TensorsByName["Feed"]):
+    """Tensors each of which is taken from one of several mappings, when it is asked for."""
+
+    @classmethod
+    def merged(cls, mappings: Iterable[Feed]) -> ChosenTensors:
+        """All tensors, of each name that of the last mapping; names keep the order in which they are first met."""
+        return cls({name: mapping for mapping in mappings for name in mapping})
+
+    def __getitem__(self, name: str) -> Array:
+        return self.sources[name][name]
+
+    def form(self, name: str) -> TensorForm:
+        """Type and shape of a tensor, as its mapping tells them."""
+        return form_of(self.sources[name], name)
 
 
 def form_of(tensors: Feed, name: str) -> TensorForm:
     """Type and shape of a tensor, which is not read for that if there is another way. Raises DataError as ``form``."""
-    return tensors.form(name) if isinstance(tensors, DescribedTensors) else form_of_array(tensors[name])
+    return tensors.form(name) if isinstance(tensors, TensorsByName) else form_of_array(tensors[name])
 
 
 @dataclass(frozen=True)
@@ -86,9 +100,7 @@ class Iteration:
         return f"<Iteration: {some_of(map(repr, self.outputs))}{spent}>"
 
     def _repr_html_(self) -> str:
-        return html_table(
-            "outputs", ["name", "type", "shape"], [(name, *_form_row(self.outputs, name)) for name in self.outputs]
-        )
+        return _table("outputs", self.outputs)
 
 
 @dataclass(frozen=True)
@@ -102,8 +114,12 @@ class RunnerResult:
         return f"<RunnerResult of {self._summary}: {some_of(map(repr, self._first))}>"
 
     def _repr_html_(self) -> str:
-        rows = [(name, *_form_row(self._first, name)) for name in self._first]
-        return html_table(self._summary, ["output", "type", "shape"], rows)
+        return _table(self._summary, self._first)
+
+    def with_outputs(self, change: Callable[[int, Iteration], Mapping[str, Array]]) -> RunnerResult:
+        """The same with other outputs: what ``change`` gives for the number of an iteration, and the iteration."""
+        pairs = enumerate(self.iterations)
+        return replace(self, iterations=tuple(replace(each, outputs=change(number, each)) for number, each in pairs))
 
     @property
     def _first(self) -> Mapping[str, Array]:
@@ -116,9 +132,10 @@ class RunnerResult:
         return f"{printable(self.runner)}, {count(len(self.iterations), 'iteration')}{each}"
 
 
-def _form_row(tensors: Feed, name: str) -> tuple[str, str]:
-    form = form_of(tensors, name)
-    return str(form.dtype), str(list(form.shape))
+def _table(title: str, tensors: Feed) -> str:
+    forms = {name: form_of(tensors, name) for name in tensors}
+    rows = [(name, str(form.dtype), str(list(form.shape))) for name, form in forms.items()]
+    return html_table(title, ["output", "type", "shape"], rows)
 
 
 def same_values(left: Array, right: Array) -> bool:

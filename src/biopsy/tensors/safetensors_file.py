@@ -85,9 +85,15 @@ def read(path: Path) -> Container:
     Raises DataError if it is damaged or cut short, or holds a type that no array can have; who asks for a tensor after
     the file was written to gets one too.
     """
+    import safetensors
+
     try:
         with open_plain(path, follow=True) as stream:
-            _validate(path)
+            try:
+                with safetensors.safe_open(path, framework="np"):
+                    pass
+            except (safetensors.SafetensorError, OSError, ValueError) as error:
+                raise errors.DataError(f"it is no .safetensors file, or damaged: {error}") from error
             if not os.path.samestat(path.stat(), os.fstat(stream.fileno())):
                 raise errors.DataError("another file has come to stand there while it was read")
             watch = Watch(path, stream.fileno())
@@ -99,38 +105,27 @@ def read(path: Path) -> Container:
     metadata = header.pop(METADATA, None) or {}
 
     def read_array(key: str, dtype: str | None) -> Array:
-        return _view(mapped, start, header[key], dtype)
+        entry = header[key]
+        if entry["dtype"] not in READ:
+            raise errors.DataError(f"its elements are of type {entry['dtype']}, which is not read")
+        stored = types.stored_type(dtype or READ[entry["dtype"]])
+        shape = tuple(entry["shape"])
+        types.require_possible(stored if dtype is None else np.dtype(np.uint8), shape)
+        if dtype is not None:
+            if not shape or shape[-1] != stored.itemsize or entry["dtype"] != "U8":
+                raise errors.DataError(f"its bytes cannot be {dtype}")
+            shape = shape[:-1]
+            types.require_possible(stored, shape)
+        begin, end = entry["data_offsets"]
+        if end - begin != math.prod(shape) * stored.itemsize or start + end > len(mapped):
+            raise errors.DataError("its size does not match its shape")
+        array: Array = np.ndarray(shape, stored, buffer=mapped, offset=start + begin)
+        # Other programs need not align: engines expect it.
+        return types.true_form(types.with_characters(array if array.flags.aligned else array.copy()), dtype)
 
-    return watched(unpack(metadata.get(INDEX), header.keys(), read_array, path.stem), watch)
-
-
-def _validate(path: Path) -> None:
-    import safetensors
-
-    try:
-        with safetensors.safe_open(path, framework="np"):
-            pass
-    except (safetensors.SafetensorError, OSError, ValueError) as error:
-        raise errors.DataError(f"it is no .safetensors file, or damaged: {error}") from error
-
-
-def _view(mapped: mmap.mmap, start: int, entry: Any, named: str | None) -> Array:
-    if entry["dtype"] not in READ:
-        raise errors.DataError(f"its elements are of type {entry['dtype']}, which is not read")
-    dtype = types.stored_type(READ[entry["dtype"]] if named is None else named)
-    shape = tuple(entry["shape"])
-    types.require_possible(dtype if named is None else np.dtype(np.uint8), shape)
-    if named is not None:
-        if not shape or shape[-1] != dtype.itemsize or entry["dtype"] != "U8":
-            raise errors.DataError(f"its bytes cannot be {named}")
-        shape = shape[:-1]
-        types.require_possible(dtype, shape)
-    begin, end = entry["data_offsets"]
-    if end - begin != math.prod(shape) * dtype.itemsize or start + end > len(mapped):
-        raise errors.DataError("its size does not match its shape")
-    array: Array = np.ndarray(shape, dtype, buffer=mapped, offset=start + begin)
-    # Other programs need not align: engines expect it.
-    return types.true_form(types.with_characters(array if array.flags.aligned else array.copy()), named)
+    container = unpack(metadata.get(INDEX), header.keys(), read_array, path.stem)
+    runners = (runner.with_outputs(lambda _, each: _Watched(each.outputs, watch)) for runner in container.runners)
+    return replace(container, runners=tuple(runners))
 
 
 # Tensors that are views of a mapped file, which nobody may write to meanwhile: who reads behind its end dies.
@@ -170,12 +165,3 @@ class _Watched(TensorsByName[Array]):
 
     def __repr__(self) -> str:
         return repr(self.sources)
-
-
-def watched(container: Container, watch: Callable[[], None]) -> Container:
-    """The same, its arrays handed out only as long as ``watch`` raises nothing."""
-    runners = []
-    for runner in container.runners:
-        iterations = (replace(each, outputs=_Watched(each.outputs, watch)) for each in runner.iterations)
-        runners.append(replace(runner, iterations=tuple(iterations)))
-    return replace(container, runners=tuple(runners))

@@ -150,23 +150,19 @@ def text(array: Array) -> Array:
 def text_bytes(array: Array) -> Array:
     """The bytes of strings, in UTF-8, as objects; bytes as they are."""
     found = np.empty(array.shape, object)
-    found.reshape(-1)[:] = [_encoded(one) for one in array.reshape(-1).tolist()]
+    flat = found.reshape(-1)
+    for place, one in enumerate(array.reshape(-1).tolist()):
+        try:
+            flat[place] = one if isinstance(one, bytes) else str(one).encode("utf-8", "surrogateescape")
+        except UnicodeEncodeError:  # half a surrogate pair, which no escaped byte is
+            flat[place] = str(one).encode("utf-8", "surrogatepass")
     return found
-
-
-def _encoded(one: object) -> bytes:
-    if isinstance(one, bytes):
-        return one
-    try:
-        return str(one).encode("utf-8", "surrogateescape")
-    except UnicodeEncodeError:  # half a surrogate pair, which no escaped byte is
-        return str(one).encode("utf-8", "surrogatepass")
 
 
 def stored_form(array: Array) -> tuple[Array, str]:
     """An array that ``storable`` gave as its bytes go into a file, and the name of its type (see ``true_form``)."""
     if array.dtype.kind == "O":
-        ended = terminated(array)
+        ended = np.asarray([one + _END for one in array.reshape(-1).tolist()], np.str_).reshape(array.shape)
         return ended, TERMINATED + ended.dtype.str
     return array, array.dtype.name if is_extended(array.dtype) else array.dtype.str
 
@@ -178,16 +174,8 @@ def stored_type(name: str) -> np.dtype[Any]:
 
 def true_form(array: Array, name: str | None) -> Array:
     """What an array of a file stands for; ``name`` as ``stored_form`` gave it. Raises DataError if it is damaged."""
-    return unterminated(array) if name is not None and name.startswith(TERMINATED) else array
-
-
-def terminated(array: Array) -> Array:
-    """Strings with one more character behind each."""
-    return np.asarray([one + _END for one in array.reshape(-1).tolist()], np.str_).reshape(array.shape)
-
-
-def unterminated(array: Array) -> Array:
-    """What ``terminated`` was made of. Raises DataError if it is not that."""
+    if name is None or not name.startswith(TERMINATED):
+        return array
     strings = array.reshape(-1).tolist()
     if array.dtype.kind != "U" or not all(one.endswith(_END) for one in strings):
         raise errors.DataError("its strings are damaged")

@@ -65,8 +65,14 @@ class UserScript:
         except errors.BiopsyError:
             raise
         except (Exception, SystemExit) as error:
+            missing = error.name if isinstance(error, ModuleNotFoundError) else None
+            steps = []
+            if missing is not None and missing.partition(".")[0] == "polygraphy":
+                steps = [
+                    "alias/README.md of biopsy says which names of Polygraphy's there are, and how to install them"
+                ]
             raise failure(
-                f"the {self.called} {self.path} failed{self._line(error)}: {error!r}", next_steps=_remedies(error)
+                f"the {self.called} {self.path} failed{self._line(error)}: {error!r}", next_steps=steps
             ) from error
         finally:
             if folder in sys.path:
@@ -82,14 +88,6 @@ class UserScript:
                 place = f" in line {trace.tb_lineno}"
             trace = trace.tb_next
         return place
-
-
-def _remedies(error: BaseException) -> list[str]:
-    """Where a script that was written for Polygraphy finds what it imports."""
-    missing = error.name if isinstance(error, ModuleNotFoundError) else None
-    if missing is None or missing.partition(".")[0] != "polygraphy":
-        return []
-    return ["alias/README.md of biopsy says which names of Polygraphy's there are, and how to install them"]
 
 
 # Inputs that a Python script of the user's makes.
@@ -163,11 +161,11 @@ class Postprocessing:
 
     def __call__(self, result: RunnerResult) -> RunnerResult:
         """A runner with the outputs that the function gives. Raises DataError if it fails, or gives no tensors."""
-        iterations = []
-        for number, iteration in enumerate(result.iterations):
+
+        def outputs(number: int, iteration: Iteration) -> dict[str, Array]:
             with self._script.running():
                 given = self._function(ScriptOutputs(result.runner, iteration))
             place = f"what {self._script.path} gives for iteration {number} of {result.runner}"
-            made = tensors_of(place, given, 'return {"y": np.zeros((1, 3), np.float32)}')
-            iterations.append(Iteration(made, iteration.runtime))
-        return RunnerResult(result.runner, tuple(iterations))
+            return tensors_of(place, given, 'return {"y": np.zeros((1, 3), np.float32)}')
+
+        return result.with_outputs(outputs)

@@ -1,26 +1,31 @@
-"""A module and what it is called with: every run gets arguments and a module that no other run has touched, and
-whatever it changes is put back.
+"""A module and what it is called with, as a command line names them too: every run gets arguments and a module that no
+other run has touched, and whatever it changes is put back.
 """
 
 from __future__ import annotations
 
 import copy
+import inspect
 import os
 import random
+import sys
 import warnings
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext, redirect_stdout
 from dataclasses import dataclass, field
+from importlib import import_module
 from pathlib import Path
+from traceback import walk_tb
 from types import FunctionType, ModuleType
 from typing import Any
 
 import numpy as np
 
 from biopsy import errors
-from biopsy.text import first_line, first_of, shortened
-from biopsy.torch.arrays import Leaf, imported, leaves_of
+from biopsy.tensors.files import read_feeds
+from biopsy.text import did_you_mean, first_line, first_of, shortened
+from biopsy.torch.arrays import Leaf, as_tensor, imported, leaves_of
 
 _LONGEST = 500
 
@@ -93,10 +98,9 @@ def called(function: Callable[..., Any], given: Arguments) -> list[Leaf]:
     with imported().no_grad(), persons_code(), warnings.catch_warnings():
         warnings.simplefilter("ignore")
         leaves = leaves_of(function(*fresh.args, **fresh.kwargs))
-        tensor = imported().Tensor
         return [
-            Leaf(leaf.path, leaf.value.detach().clone() if isinstance(leaf.value, tensor) else leaf.value)
-            for leaf in leaves
+            Leaf(each.path, each.value.detach().clone() if isinstance(each.value, imported().Tensor) else each.value)
+            for each in leaves
         ]
 
 
@@ -127,45 +131,32 @@ def said(error: BaseException) -> str:
 _PIECE = 1 << 20
 _INTEGERS = {1: "uint8", 2: "int16", 4: "int32", 8: "int64"}
 
-_REGISTRIES = ("_parameters", "_buffers", "_modules")
-
 
 class ModuleState:
     """What a module was when this was made. ``restore`` puts it back."""
 
     def __init__(self, module: Any) -> None:
-        self._parts = list(module.modules())
-        self._attributes = [dict(vars(part)) for part in self._parts]
-        self._registries = [_registries(part) for part in self._parts]
         self._buffers = [(name, buffer, buffer.detach().clone()) for name, buffer in module.named_buffers()]
         self._parameters = [
             (name, parameter, parameter._version, _digest(parameter)) for name, parameter in module.named_parameters()
         ]
         self._are_sure = False
-        registers = (
-            vars(part)[name]
-            for part, registries in zip(self._parts, self._registries, strict=True)
-            for name in registries
-        )
-        known = (*self._parts, *(buffer for _, buffer, _ in self._buffers), *registers)
-        self._plain = PlainState((value for one in self._attributes for value in one.values()), known)
+        parts = list(module.modules())
+        self._plain = PlainState(map(vars, parts), (*parts, *(buffer for _, buffer, _ in self._buffers)))
         self.changed: set[str] = set()
         """Names of the buffers that runs have changed, as far as ``restore`` has seen."""
 
     def restore(self) -> None:
         """Put everything back. Raises CannotCompare if the module has changed its own parameters: they are lost."""
-        for part, attributes, registries in zip(self._parts, self._attributes, self._registries, strict=True):
-            there = vars(part)
-            for name in [name for name in there if name not in attributes]:
-                del there[name]
-            there.update(attributes)
-            for name, entries in registries.items():
-                there[name].clear()
-                there[name].update(entries)
         self._plain.restore()
-        with imported().no_grad():
+        torch = imported()
+        with torch.no_grad():
             for name, buffer, before in self._buffers:
-                if not _same(buffer, before):
+                is_same = buffer.shape == before.shape and (
+                    torch.equal(buffer, before)
+                    or (buffer.is_floating_point() and torch.allclose(buffer, before, rtol=0, atol=0, equal_nan=True))
+                )
+                if not is_same:
                     self.changed.add(name)
                     buffer.resize_(before.shape).copy_(before)
         changed = [name for name, parameter, version, _ in self._parameters if parameter._version != version]
@@ -179,12 +170,6 @@ class ModuleState:
             )
 
 
-def _registries(part: Any) -> dict[str, dict[str, Any]]:
-    """What a part has registered; nothing of one that was compiled by TorchScript, which keeps that elsewhere."""
-    found = {name: vars(part).get(name) for name in _REGISTRIES}
-    return {name: dict(entries) for name, entries in found.items() if isinstance(entries, dict)}
-
-
 def _digest(parameter: Any) -> int | None:
     """The sum of its elements as integers, which does not depend on their order; None for what has no such form."""
     integers = _INTEGERS.get(parameter.element_size())
@@ -193,15 +178,6 @@ def _digest(parameter: Any) -> int | None:
         return sum(int(part.sum()) for part in flat.split(_PIECE))  # a sum is made of 64-bit copies
     except (AttributeError, RuntimeError):
         return None
-
-
-def _same(buffer: Any, before: Any) -> bool:
-    torch = imported()
-    if buffer.shape != before.shape:
-        return False
-    if bool(torch.equal(buffer, before)) or not buffer.is_floating_point():
-        return bool(torch.equal(buffer, before))
-    return bool(torch.allclose(buffer, before, rtol=0, atol=0, equal_nan=True))
 
 
 def in_training(module: Any) -> str:
@@ -230,7 +206,7 @@ def kept(module: Any) -> Iterator[ModuleState]:
         state.restore()
 
 
-# What a module keeps beside its parameters and buffers, in plain attributes: lists, dictionaries, tensors, objects.
+# What a module keeps, in its registers and in plain attributes: lists, dictionaries, tensors, objects.
 
 _MOST = 100_000
 """Objects that are looked at: what a module merely refers to, such as a data set, may be without end."""
@@ -245,64 +221,224 @@ class PlainState:
     """
 
     def __init__(self, objects: Iterable[Any], others: Iterable[Any]) -> None:
-        self._restorers: list[Callable[[], None]] = []
-        self._seen = {id(other) for other in others}
+        self._contents: list[tuple[Any, Any]] = []
+        seen = {id(other) for other in others}
         self._kept: list[Any] = []
         waiting = deque(objects)
         while waiting and len(self._kept) < _MOST:
-            found = waiting.popleft()
-            if id(found) not in self._seen and not isinstance(found, _NOT_KEPT):
-                self._seen.add(id(found))
-                self._kept.append(found)  # as long as it lives, nothing else has its id
-                waiting.extend(self._inside(found))
+            value = waiting.popleft()
+            if id(value) not in seen and not isinstance(value, _NOT_KEPT):
+                seen.add(id(value))
+                self._kept.append(value)  # as long as it lives, nothing else has its id
+                waiting.extend(self._inside(value))
+
+    def _inside(self, value: Any) -> Iterable[Any]:
+        """What can be reached from an object; its content is remembered."""
+        torch = imported()
+        if isinstance(value, torch.Tensor):
+            # Tracing leaves stand-ins without values behind, of classes of their own.
+            if type(value) is torch.Tensor and value.layout == torch.strided and not value.is_meta:
+                self._contents.append((value, value.detach().clone()))
+            return ()
+        if isinstance(value, list | deque | set | dict):
+            before = dict(value) if isinstance(value, dict) else list(value)
+            self._contents.append((value, before))
+            return list(before.values()) if isinstance(before, dict) else before
+        if isinstance(value, tuple):
+            return value
+        return [vars(value)] if isinstance(getattr(value, "__dict__", None), dict) else ()
 
     def restore(self) -> None:
         """Put everything back."""
-        for restorer in self._restorers:
-            restorer()
-
-    def _inside(self, found: Any) -> Iterator[Any]:
         torch = imported()
-        if isinstance(found, torch.Tensor):
-            # Tracing leaves stand-ins without values behind, of classes of their own.
-            if type(found) is torch.Tensor and found.layout == torch.strided and not found.is_meta:
-                self._restorers.append(_of_tensor(found, found.detach().clone()))
-        elif isinstance(found, list | deque | set):
-            self._restorers.append(_of_collection(found, list(found)))
-            yield from list(found)
-        elif isinstance(found, dict):
-            self._restorers.append(_of_dictionary(found, dict(found)))
-            yield from list(found.values())
-        elif isinstance(found, tuple):
-            yield from found
-        elif isinstance(getattr(found, "__dict__", None), dict):
-            yield vars(found)
+        for value, before in self._contents:
+            if isinstance(value, torch.Tensor):
+                if value.shape != before.shape:
+                    value.resize_(before.shape)
+                if not torch.equal(value, before):
+                    with torch.no_grad():
+                        value.copy_(before)
+            elif list(map(id, _entries(value))) != list(map(id, _entries(before))):
+                value.clear()
+                value.extend(before) if isinstance(value, list | deque) else value.update(before)
 
 
-def _of_tensor(tensor: Any, before: Any) -> Callable[[], None]:
-    def restore() -> None:
-        if tensor.shape != before.shape:
-            tensor.resize_(before.shape)
-        if not imported().equal(tensor, before):
-            with imported().no_grad():
-                tensor.copy_(before)
-
-    return restore
+def _entries(value: Any) -> Iterable[Any]:
+    return (*value, *value.values()) if isinstance(value, dict) else value
 
 
-def _of_collection(found: Any, before: list[Any]) -> Callable[[], None]:
-    def restore() -> None:
-        if len(found) != len(before) or any(one is not other for one, other in zip(found, before, strict=False)):
-            found.clear()
-            found.update(before) if isinstance(found, set) else found.extend(before)
+# A module that a command line names, and what it is called with.
+#
+# ``PKG.MOD:FACTORY`` is imported as Python would import it in the current folder, and called without arguments: the
+# code of a person who named it. Files of tensors are not code: what would have to run something to be read is refused.
 
-    return restore
+_PLACE = "PKG.MOD:FACTORY"
 
 
-def _of_dictionary(found: dict[Any, Any], before: dict[Any, Any]) -> Callable[[], None]:
-    def restore() -> None:
-        if list(found) != list(before) or any(found[key] is not before[key] for key in before):
-            found.clear()
-            found.update(before)
+def named_call(text: str, file: Path | None) -> tuple[Any, Arguments]:
+    """The module that ``PKG.MOD:FACTORY`` names, and what it is called with: what a file holds, or else FACTORY gives.
 
-    return restore
+    Raises what ``named_module`` and ``arguments_in`` raise, and UsageError if there are no arguments.
+    """
+    module, given = named_module(text)
+    given = given if file is None else arguments_in(file, module)
+    if given is None:
+        raise errors.UsageError(
+            f"{text} gives a module and nothing to call it with",
+            next_steps=["--args FILE", "return module, (x,)    in the factory"],
+        )
+    return module, given
+
+
+def named_module(text: str) -> tuple[Any, Arguments | None]:
+    """Import the function that ``PKG.MOD:FACTORY`` names, call it, and take what it gives: a module, or a module with
+    a tuple of arguments, or with that and a dictionary of keyword arguments. A module may stand there itself.
+
+    Returns the module, and what it is called with, None if that is not given.
+
+    Raises UsageError if there is no such function, if it raises anything or gives something else, and if the module is
+    in training mode; EngineMissing without PyTorch.
+    """
+    package, name = _parts(text)
+    torch = imported()
+    with _own_code(text):
+        found = getattr(import_module(package), name, None)
+        if found is None:
+            near = did_you_mean(name, (one for one in vars(import_module(package)) if not one.startswith("_")))
+            hint = f"{_PLACE}    a function in a module"
+            raise errors.UsageError(f"{package} has no {name!r}", next_steps=[*near, hint])
+        if not isinstance(found, torch.nn.Module):
+            if not callable(found):
+                raise errors.UsageError(f"{text} is no function, but a {type(found).__name__}")
+            found = found()
+    module, *rest = found if isinstance(found, tuple) else (found,)
+    if not isinstance(module, torch.nn.Module):
+        raise errors.UsageError(f"{text} gives no torch.nn.Module, but a {type(module).__name__}")
+    require_evaluation(module, f"the module of {text}", "return module.eval()")
+    if not rest:
+        return module, None
+    args, kwargs = rest[0], rest[1] if len(rest) == 2 else {}
+    if isinstance(args, torch.Tensor):
+        args = (args,)
+    if len(rest) > 2 or not isinstance(args, tuple | list) or not isinstance(kwargs, Mapping):
+        raise errors.UsageError(f"{text} gives more than (module, args) or (module, args, kwargs)")
+    return module, Arguments(args=tuple(args), kwargs=dict(kwargs))
+
+
+def _parts(text: str) -> tuple[str, str]:
+    package, _, name = text.partition(":")
+    if text.endswith((".pt2", ".pt", ".pth", ".ckpt")):
+        raise errors.UsageError(
+            f"{text} is not loaded: reading a saved program or module executes code that the file holds",
+            next_steps=[f"{_PLACE}    a function that makes the module"],
+        )
+    if package.endswith(".py") and name:  # a file
+        module = ".".join(Path(package).with_suffix("").parts).lstrip("/.")
+        raise errors.UsageError(f"{text!r} is not {_PLACE}", next_steps=[f"{module}:{name}"])
+    if not name or not all(part.isidentifier() for part in (*package.split("."), name)):
+        hint = (
+            "a file is named without .py, and with dots for its folders"
+            if "/" in text or text.endswith(".py")
+            else "a function in a module"
+        )
+        raise errors.UsageError(f"{text!r} is not {_PLACE}", next_steps=[f"{_PLACE}    {hint}"])
+    return package, name
+
+
+@contextmanager
+def surroundings(*, is_stdout_ours: bool = False) -> Iterator[None]:
+    """While a person's code may run: what it imports late is found in the current folder, as in ``python -m``.
+
+    ``is_stdout_ours``: what it prints goes to stderr, since another program reads what we print.
+    """
+    with _importable(str(Path.cwd())), redirect_stdout(sys.stderr) if is_stdout_ours else nullcontext():
+        yield
+
+
+@contextmanager
+def _importable(folder: str) -> Iterator[None]:
+    sys.path.insert(0, folder)
+    try:
+        yield
+    finally:
+        if folder in sys.path:
+            sys.path.remove(folder)
+
+
+@contextmanager
+def _own_code(text: str) -> Iterator[None]:
+    """Run a person's code: the current folder can be imported from, and stays the current one."""
+    folder = str(Path.cwd())
+    with _importable(folder):
+        try:
+            with persons_code():
+                yield
+        except errors.BiopsyError:
+            raise
+        except ModuleNotFoundError as error:
+            if error.name is None or error.name != text.partition(":")[0].partition(".")[0]:
+                raise errors.UsageError(f"{text} failed{_line(error, folder)}: {said(error)}") from error
+            raise errors.UsageError(
+                f"there is no Python module {error.name!r} in {folder}, nor is one installed",
+                next_steps=["cd to the folder that it is imported from", "PYTHONPATH=FOLDER biopsy ..."],
+            ) from error
+        except Exception as error:
+            cause = error.__cause__ if isinstance(error, ModuleExitsError) else error
+            raise errors.UsageError(f"{text} failed{_line(cause or error, folder)}: {said(error)}") from error
+
+
+def _line(error: BaseException, folder: str) -> str:
+    """Where in the person's own files an exception came from, as `` in models.py:3``."""
+    frames = ((Path(frame.f_code.co_filename), line) for frame, line in walk_tb(error.__traceback__))
+    own = [f" in {file.name}:{line}" for file, line in frames if str(file).startswith(folder)]
+    return own[-1] if own else ""
+
+
+def arguments_in(path: Path, module: Any) -> Arguments:
+    """What a file says that a module is called with.
+
+    A .pt file, written by ``torch.save``, holds a tuple or list of arguments, a dictionary of keyword arguments, or one
+    tensor; it is loaded with ``weights_only=True``. A .safetensors, .npz or .json file holds tensors named as the
+    parameters of ``module.forward``, or by their places: 0, 1, ...
+
+    Raises UsageError if it cannot be used, DataError if it is damaged or would run code.
+    """
+    if path.suffix.lower() == ".pt2":
+        raise errors.UsageError(f"{path} is not loaded: reading a saved program executes code that the file holds")
+    if path.suffix.lower() not in (".pt", ".pth"):
+        return _of_tensors(path, module)
+    if not path.is_file():
+        raise errors.UsageError(f"cannot read {path}: there is no such file")
+    try:
+        held = imported().load(path, map_location="cpu", weights_only=True)
+    except Exception as error:
+        raise errors.DataError(
+            f"cannot read {path}: it is damaged, or holds more than tensors, numbers, texts, lists and dictionaries, "
+            "which is not loaded because that can run code",
+            next_steps=["torch.save((x, mask), 'inputs.pt')"],
+        ) from error
+    if isinstance(held, imported().Tensor):
+        return Arguments(args=(held,))
+    if isinstance(held, Mapping) and all(isinstance(name, str) for name in held):
+        return Arguments(args=(), kwargs=dict(held))
+    if isinstance(held, tuple | list):
+        return Arguments(args=tuple(held))
+    raise errors.DataError(f"{path} holds no arguments, but a {type(held).__name__}")
+
+
+def _of_tensors(path: Path, module: Any) -> Arguments:
+    feeds = read_feeds(path)
+    if len(feeds) != 1:
+        raise errors.UsageError(f"{path} holds {len(feeds)} samples: a module is called with one")
+    tensors = {name: as_tensor(value) for name, value in feeds[0].items()}
+    if set(tensors) == {str(place) for place in range(len(tensors))}:
+        return Arguments(args=tuple(tensors[str(place)] for place in range(len(tensors))))
+    signature = inspect.signature(module.forward)
+    try:
+        bound = signature.bind(**tensors)
+    except TypeError as error:
+        raise errors.UsageError(
+            f"{path} does not fit {type(module).__name__}.forward{signature}: {error}",
+            next_steps=["name the tensors as the parameters; or 0, 1, ... by their places"],
+        ) from error
+    return Arguments(args=bound.args, kwargs=bound.kwargs)

@@ -8,9 +8,10 @@ import hashlib
 import linecache
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from traceback import walk_stack, walk_tb
 from types import FrameType
 from typing import Any
 
@@ -28,30 +29,42 @@ def with_other_sizes(program: Any, given: Arguments) -> Iterator[Arguments]:
     order, from the beginning again where there are more: so they stay in their domain, such as that of identifiers.
     """
     pytree = imported("torch.utils._pytree")
-    kwargs = _in_order(program, given.kwargs)
+    names = program.call_spec.in_spec.children()[1].context or []  # in the order in which they were captured
+    is_complete = set(names) == set(given.kwargs)
+    kwargs = {name: given.kwargs[name] for name in names} if is_complete else dict(given.kwargs)
     values, structure = pytree.tree_flatten((given.args, kwargs))
     shapes = _open_shapes(program)
     if len(shapes) != len(values):
         return
-    sizes = _sizes(shapes, values)
-    for other in _others(program, sizes):
-        changed = [_resized(value, shape, other) for value, shape in zip(values, shapes, strict=True)]
-        if any(value is None and old is not None for value, old in zip(changed, values, strict=True)):
+    # What the symbols are now: those that stand alone for a dimension.
+    sizes = {
+        size: int(value.shape[place])
+        for shape, value in zip(shapes, values, strict=True)
+        for place, size in enumerate(shape)
+        if not isinstance(size, int) and size.is_Symbol
+    }
+    numbered = list(enumerate(sizes.items()))
+    for other in (  # each symbol another one, so that sizes that were equal by chance are not
+        {symbol: size + 1 + place for place, (symbol, size) in numbered},
+        {symbol: size * (2 + place) for place, (symbol, size) in numbered},
+        {symbol: size - 1 for _, (symbol, size) in numbered},
+    ):
+        bounds = {symbol: program.range_constraints.get(symbol) for symbol in other}
+        if not other or any(
+            size < 1 or ((bound := bounds[symbol]) is not None and not bound.lower <= size <= bound.upper)
+            for symbol, size in other.items()
+        ):
             continue
-        args, kwargs = pytree.tree_unflatten(changed, structure)
-        yield Arguments(args=args, kwargs=kwargs)
+        changed = [_resized(value, shape, other) for value, shape in zip(values, shapes, strict=True)]
+        if all(value is not None or old is None for value, old in zip(changed, values, strict=True)):
+            args, kwargs = pytree.tree_unflatten(changed, structure)
+            yield Arguments(args=args, kwargs=kwargs)
 
 
 def sizes_of(given: Arguments) -> str:
     """The shapes of all tensors, in words."""
     values = [leaf.value for leaf in leaves_of((given.args, dict(given.kwargs)))]
     return ", ".join(str(list(value.shape)) for value in values if isinstance(value, imported().Tensor))
-
-
-def _in_order(program: Any, kwargs: Mapping[str, Any]) -> dict[str, Any]:
-    """Keyword arguments in the order in which they were captured."""
-    names = program.call_spec.in_spec.children()[1].context or []
-    return {name: kwargs[name] for name in names} if set(names) == set(kwargs) else dict(kwargs)
 
 
 def _open_shapes(program: Any) -> list[Sequence[Any]]:
@@ -64,35 +77,6 @@ def _open_shapes(program: Any) -> list[Sequence[Any]]:
         shape = getattr(node.meta.get("val"), "shape", ()) if node is not None else ()
         shapes.append([size if isinstance(size, int) else size.node.expr for size in shape])
     return shapes
-
-
-def _sizes(shapes: Sequence[Sequence[Any]], values: Sequence[Any]) -> dict[Any, int]:
-    """What the symbols are now: those that stand alone for a dimension."""
-    found: dict[Any, int] = {}
-    for shape, value in zip(shapes, values, strict=True):
-        for place, size in enumerate(shape):
-            if not isinstance(size, int) and size.is_Symbol:
-                found[size] = int(value.shape[place])
-    return found
-
-
-def _others(program: Any, sizes: Mapping[Any, int]) -> Iterator[dict[Any, int]]:
-    """Other values of all symbols, each another one, so that sizes that were equal by chance are not."""
-    if not sizes:
-        return
-    numbered = list(enumerate(sizes.items()))
-    for other in (
-        {symbol: size + 1 + place for place, (symbol, size) in numbered},
-        {symbol: size * (2 + place) for place, (symbol, size) in numbered},
-        {symbol: size - 1 for _, (symbol, size) in numbered},
-    ):
-        if all(_is_allowed(program, symbol, size) for symbol, size in other.items()):
-            yield other
-
-
-def _is_allowed(program: Any, symbol: Any, size: int) -> bool:
-    bounds = program.range_constraints.get(symbol)
-    return size > 0 and (bounds is None or bool(bounds.lower <= size <= bounds.upper))
 
 
 def _resized(value: Any, shape: Sequence[Any], sizes: Mapping[Any, int]) -> Any:
@@ -185,12 +169,7 @@ def origin_of_variation(module: Any, call: Callable[[], object], restore: Callab
 
 def place_of_traceback(error: BaseException) -> ModuleLine | None:
     """The innermost line of the author's own code that an exception came through."""
-    frames = []
-    trace = error.__traceback__
-    while trace is not None:
-        frames.append((trace.tb_frame, trace.tb_lineno))
-        trace = trace.tb_next
-    own = [one for one in frames if _is_authors(one[0].f_code.co_filename)]
+    own = [one for one in walk_tb(error.__traceback__) if _is_authors(one[0].f_code.co_filename)]
     return _place(*own[-1]) if own else None
 
 
@@ -203,8 +182,15 @@ def _results(call: Callable[[], object], entered: list[str]) -> list[_Result]:
             given = func(*args, **(kwargs or {}))
             name = str(func)
             if not name.startswith(_MEMORY_AS_IT_IS):
-                place = _place_of_call(sys._getframe(1), name, entered[-1] if entered else "")
-                found.append(_Result(operator=name, digest=_digest(given), place=place))
+                module = entered[-1] if entered else ""
+                frames = walk_stack(sys._getframe(1))
+                own = next((one for one in frames if _is_authors(one[0].f_code.co_filename)), None)
+                place = ModuleLine(module=module or None, operators=(name,))
+                found.append(
+                    _Result(
+                        operator=name, digest=_digest(given), place=place if own is None else _place(*own, module, name)
+                    )
+                )
             return given
 
     with Listening():
@@ -225,15 +211,10 @@ def _modules_entered(module: Any) -> Iterator[list[str]]:
     def leave(part: Any, args: Any, output: Any) -> None:
         entered.pop()
 
-    handles = [
-        hooks.register_module_forward_pre_hook(enter),
-        hooks.register_module_forward_hook(leave, always_call=True),
-    ]
-    try:
+    with ExitStack() as registered:
+        registered.callback(hooks.register_module_forward_pre_hook(enter).remove)
+        registered.callback(hooks.register_module_forward_hook(leave, always_call=True).remove)
         yield entered
-    finally:
-        for handle in handles:
-            handle.remove()
 
 
 def _digest(given: Any) -> str:
@@ -246,14 +227,6 @@ def _digest(given: Any) -> str:
         else:
             digest.update(repr(value).encode())
     return digest.hexdigest()
-
-
-def _place_of_call(frame: FrameType | None, operator: str, module: str) -> ModuleLine:
-    while frame is not None and not _is_authors(frame.f_code.co_filename):
-        frame = frame.f_back
-    if frame is None:
-        return ModuleLine(module=module or None, operators=(operator,))
-    return _place(frame, frame.f_lineno, module, operator)
 
 
 def _place(frame: FrameType, line: int, module: str = "", operator: str = "") -> ModuleLine:

@@ -5,8 +5,8 @@ what is left.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from importlib.metadata import version
 from os import PathLike
@@ -14,13 +14,13 @@ from pathlib import Path
 from typing import Any
 
 from biopsy import errors, events
-from biopsy.api.arguments import require_seconds
-from biopsy.api.running import asked_of_outputs
+from biopsy.api.running import asked_of_outputs, require_seconds
 from biopsy.comparison.tolerance import DEFAULT_TOLERANCE
 from biopsy.diagnosis.context import TimeUpError
 from biopsy.engines.registry import create
 from biopsy.processes.cleanup import temporary_folder
 from biopsy.processes.writing import require_writable
+from biopsy.questions.layers.question import Judge
 from biopsy.tensors.files import write_feeds
 from biopsy.text import count, first_of
 from biopsy.torch.arrays import Leaf, array_of_leaf, imported, outputs_of
@@ -45,20 +45,22 @@ from biopsy.torch.deviation import (
     without_fast_path,
 )
 from biopsy.torch.evaluation import (
-    Closeness,
+    Accusation,
+    BlamedError,
     Evaluation,
     Evaluators,
     ModuleDifference,
     OnnxModel,
     Sample,
+    Steps,
     TimeLeft,
+    blamed,
     difference_of_leaves,
 )
 from biopsy.torch.exporting import CannotCaptureError, CannotTranslateError, captured, save, translated
 from biopsy.torch.facts import ModuleLine, TorchDiagnosis, TorchVerdict
 from biopsy.torch.location import LOCATING, Location, line_of_node, line_of_program_node
 from biopsy.torch.recording import input_values, random_nodes
-from biopsy.torch.verdict import Accusation, BlamedError, Steps, blamed
 
 
 def diagnose(
@@ -101,37 +103,30 @@ def diagnose(
                 next_steps=["make them on the CPU"],
             )
     create(suspect)
-    tolerances, stats = asked_of_outputs(atol, rtol, "elemwise")
+    folder = None if output is None else Path(output)
     question = ModuleQuestion(
         module=module,
         given=arguments_of(args, kwargs),
         dynamic_shapes=dynamic_shapes,
         suspect=suspect,
-        asked=Closeness(tolerances=tolerances, stats=stats),
+        asked=Judge(*asked_of_outputs(atol, rtol, "elemwise")),
         export=dict(export or {}),
-        folder=None if output is None else Path(output),
+        folder=folder,
         timeout=run_timeout,
         seconds=max_time,
     )
-    if question.folder is not None:
-        require_folder(question.folder)
-    with kept(module) as state, temporary_folder("biopsy-torch-") as scratch, _folder_kept(question.folder):
-        found = Inquiry(question, state, scratch, listener).run()
-    return found if found.folder is None or found.folder.is_dir() else replace(found, folder=None)
-
-
-@contextmanager
-def _folder_kept(folder: Path | None) -> Iterator[None]:
-    """A folder to write into; one that was made here, and into which nothing was written, does not stay."""
-    if folder is None or folder.is_dir():
-        yield
-        return
-    folder.mkdir(parents=True)
+    is_new = folder is not None and not folder.is_dir()
+    if folder is not None:
+        require_folder(folder)
+        folder.mkdir(parents=True, exist_ok=True)
     try:
-        yield
+        with kept(module) as state, temporary_folder("biopsy-torch-") as scratch:
+            diagnosis = Inquiry(question, state, scratch, listener).run()
     finally:
-        with suppress(OSError):  # it is not empty
-            folder.rmdir()
+        if folder is not None and is_new:  # without anything in it, it does not stay
+            with suppress(OSError):
+                folder.rmdir()
+    return diagnosis if folder is None or folder.is_dir() else replace(diagnosis, folder=None)
 
 
 def require_folder(folder: Path) -> None:
@@ -169,7 +164,7 @@ class ModuleQuestion:
     given: Arguments
     dynamic_shapes: Any
     suspect: str
-    asked: Closeness
+    asked: Judge
     export: Mapping[str, Any] = field(default_factory=dict)
     folder: Path | None = None
     timeout: float | None = None
@@ -194,8 +189,8 @@ class Inquiry:
         """The answer. Raises EngineMissing, and CannotCompare if the module itself raises."""
         question, began = self._question, time.monotonic()
         with Evaluators(question.asked, self._scratch, question.timeout, self._left) as engines:
-            engines.start(question.suspect)
-            release = {question.suspect: engines.version(question.suspect)}
+            engines.worker(question.suspect).start()  # it is there when it is asked
+            release = {question.suspect: engines.worker(question.suspect).version()}
             try:
                 first = Sample(given=self._question.given, expected=self._steps.ask("steady", self._steady))
                 program = self._steps.ask("capture", lambda: self._captured(first))
@@ -212,9 +207,9 @@ class Inquiry:
                 accusation = self._unfinished()
         model = accusation.model
         location = Location(
-            question.given if model is None else model.sample.given,
-            question.asked,
-            question.timeout,
+            given=question.given if model is None else model.sample.given,
+            asked=question.asked,
+            timeout=question.timeout,
             folder=self._folder,
             scratch=self._scratch,
             steps=self._steps,
@@ -244,14 +239,11 @@ class Inquiry:
 
     def _unfinished(self) -> Accusation:
         """What is known where the time was over before anybody could be accused."""
-        found = self._failure
-        text = "The time was over before it was known who is to blame."
-        if found is None:
-            return Accusation(blame="unknown", text=text)
-        text = f"{found.engine} does not give what the module gives: {text[0].lower()}{text[1:]}"
-        return Accusation(
-            blame="unknown", text=text, difference=found.difference, error=found.failure, engine=found.engine
-        )
+        if (seen := self._failure) is None:
+            return Accusation(blame="unknown", text="The time was over before it was known who is to blame.")
+        over = "the time was over before it was known who is to blame."
+        known = Accusation(blame="unknown", text=f"{seen.engine} does not give what the module gives: {over}")
+        return replace(known, difference=seen.difference, error=seen.failure, engine=seen.engine)
 
     # The questions
 
@@ -360,23 +352,20 @@ class Inquiry:
             made = translated(program, question.given, question.dynamic_shapes, **options)
         except CannotTranslateError as error:
             text = f"torch.onnx.export raises for what torch.export has captured: {error.cause}"
-            places = line_of_node(program, str(error))
-            accusation = Accusation(
-                blame="exporter", text=text, part="translation", error=error.cause, places=_places(places)
-            )
+            places = _places(line_of_node(program, str(error)))
+            accusation = Accusation(blame="exporter", text=text, part="translation", error=error.cause, places=places)
             raise BlamedError(accusation) from error
         path = self._folder / f"{name}.onnx"
         save(made, path)
-        models = [self._model(made, path, sample) for sample in samples]
+        models = []
+        for sample in samples:
+            feeds = self._folder / (OTHER_INPUTS if sample.sizes else INPUTS)
+            given = sample.given.copied()
+            write_feeds(feeds, [input_values(made, given.args, given.kwargs)])
+            golden = {output: array_of_leaf(leaf.value) for output, leaf in outputs_of(made, sample.expected).items()}
+            expected = {output: value for output, value in golden.items() if value is not None}
+            models.append(OnnxModel(path=path, feeds=feeds, expected=expected, program=made, sample=sample))
         return models, count(sum(1 for _ in made.model.graph), "node")
-
-    def _model(self, made: Any, path: Path, sample: Sample) -> OnnxModel:
-        feeds = self._folder / (OTHER_INPUTS if sample.sizes else INPUTS)
-        given = sample.given.copied()
-        write_feeds(feeds, [input_values(made, given.args, given.kwargs)])
-        golden = {output: array_of_leaf(leaf.value) for output, leaf in outputs_of(made, sample.expected).items()}
-        expected = {output: value for output, value in golden.items() if value is not None}
-        return OnnxModel(path=path, feeds=feeds, expected=expected, program=made, sample=sample)
 
     def _suspected(self, engines: Evaluators, models: Sequence[OnnxModel]) -> tuple[tuple[int, Evaluation], str]:
         """The first sample that the suspect is wrong for, by more than rounding, and what it gives."""

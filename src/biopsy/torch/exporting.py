@@ -47,20 +47,16 @@ def exported(module: Any, given: Arguments, *, dynamic_shapes: Any = None, optim
     try:
         with kept(module) as state:
             return translated(captured(module, state, given, dynamic_shapes), given, dynamic_shapes, optimize=optimize)
-    except CannotCaptureError as error:
-        raise _failure(f"torch.export cannot capture the module: {error}", "CannotCapture") from error
-    except CannotTranslateError as error:
-        raise _failure(f"torch.onnx.export cannot translate the module: {error}", "CannotTranslate") from error
-
-
-def _failure(message: str, kind: str) -> errors.EngineFailure:
-    return errors.EngineFailure(
-        message,
-        engine="torch",
-        stage="build",
-        kind=kind,
-        next_steps=["biopsy.torch.record_hooks(module, model, args, path)    needs no capture"],
-    )
+    except (CannotCaptureError, CannotTranslateError) as error:
+        is_capture = isinstance(error, CannotCaptureError)
+        does = "torch.export cannot capture" if is_capture else "torch.onnx.export cannot translate"
+        raise errors.EngineFailure(
+            f"{does} the module: {error}",
+            engine="torch",
+            stage="build",
+            kind="CannotCapture" if is_capture else "CannotTranslate",
+            next_steps=["biopsy.torch.record_hooks(module, model, args, path)    needs no capture"],
+        ) from error
 
 
 def save(onnx_program: Any, path: Path) -> None:
@@ -68,20 +64,17 @@ def save(onnx_program: Any, path: Path) -> None:
 
     Raises UsageError if it cannot.
     """
+    weights = (value.const_value for value in onnx_program.model.graph.initializers.values())
+    size = sum(weight.nbytes for weight in weights if weight is not None)
     try:
         make_folders_of(path)
         with temporary_folder(f".{path.name}.", path.parent) as folder:
-            onnx_program.save(str(folder / path.name), external_data=_weight_bytes(onnx_program) > _MOST_INSIDE)
+            onnx_program.save(str(folder / path.name), external_data=size > _MOST_INSIDE)
             # The weights first: a model never stands there without them.
             for file in sorted(folder.iterdir(), key=lambda file: file.name == path.name):
                 file.replace(path.parent / file.name)
     except OSError as error:
         raise cannot_write(path, error) from error
-
-
-def _weight_bytes(onnx_program: Any) -> int:
-    weights = (value.const_value for value in onnx_program.model.graph.initializers.values())
-    return sum(weight.nbytes for weight in weights if weight is not None)
 
 
 def of_file(path: Path, onnx_program: Any) -> ExportedModel:
@@ -157,18 +150,18 @@ def captured(module: Any, state: ModuleState, given: Arguments, dynamic_shapes: 
     Raises CannotCaptureError with what the first of the two says.
     """
     export, config = imported("torch.export"), imported("torch.fx.experimental._config")
+
+    def as_dimension(size: Any) -> Any:
+        """An open size as ``torch.export`` takes it: the exporter to ONNX also takes a name for it."""
+        return export.Dim.DYNAMIC if isinstance(size, str) else size
+
+    shapes = imported("torch.utils._pytree").tree_map(as_dimension, dynamic_shapes)
     first: Exception | None = None
     for strict in (False, True):
         fresh = given.copied()
         try:
             with _quiet(), persons_code(), config.patch(backed_size_oblivious=True):
-                return export.export(
-                    module,
-                    fresh.args,
-                    dict(fresh.kwargs),
-                    dynamic_shapes=_without_names(dynamic_shapes),
-                    strict=strict,
-                )
+                return export.export(module, fresh.args, dict(fresh.kwargs), dynamic_shapes=shapes, strict=strict)
         except Exception as error:
             first = first or error
         finally:
@@ -201,36 +194,21 @@ def translated(program: Any, given: Arguments, dynamic_shapes: Any, **options: A
         raise CannotTranslateError([said(one) for one in (chain[1:] or chain)]) from error
 
 
-def _without_names(dynamic_shapes: Any) -> Any:
-    """Shapes as ``torch.export`` takes them: the exporter to ONNX also takes a name for a dimension that is open."""
-    if isinstance(dynamic_shapes, str):
-        return imported("torch.export").Dim.DYNAMIC
-    if isinstance(dynamic_shapes, dict):
-        return {key: _without_names(value) for key, value in dynamic_shapes.items()}
-    if isinstance(dynamic_shapes, list | tuple):
-        return type(dynamic_shapes)(map(_without_names, dynamic_shapes))
-    return dynamic_shapes
-
-
 @contextmanager
 def _quiet() -> Iterator[None]:
     """Without what PyTorch prints on the way, which nobody has asked for."""
-    logger = logging.getLogger("torch")
-    before = logger.level
-    logger.setLevel(logging.CRITICAL)
-    children = [logging.getLogger(name) for name in ("torch.onnx", "torch.export", "torch._dynamo")]
-    levels = [child.level for child in children]
+    loggers = [logging.getLogger(name) for name in ("torch", "torch.onnx", "torch.export", "torch._dynamo")]
+    levels = [logger.level for logger in loggers]
     try:
-        for child in children:
-            child.setLevel(logging.CRITICAL)
+        for logger in loggers:
+            logger.setLevel(logging.CRITICAL)
         printed = io.StringIO()
         with warnings.catch_warnings(), redirect_stdout(printed), redirect_stderr(printed):
             warnings.simplefilter("ignore")
             yield
     finally:
-        logger.setLevel(before)
-        for child, level in zip(children, levels, strict=True):
-            child.setLevel(level)
+        for logger, level in zip(loggers, levels, strict=True):
+            logger.setLevel(level)
 
 
 # Sizes that are exported as open ones, from how a person names them to how ``torch.export`` does.
@@ -251,11 +229,12 @@ def dynamic_shapes_of(module: Any, given: Arguments, shapes: Mapping[str, tuple[
         raise errors.UsageError(f"the arguments are not those of {type(module).__name__}.forward: {error}") from error
     for name, shape in shapes.items():
         _require_fit(name, shape, bound)
-    tree_map = imported("torch.utils._pytree").tree_map
-    return {
-        name: _open(shapes[name]) if name in shapes else tree_map(lambda _: None, value)
-        for name, value in bound.items()
+    tree_map, dynamic = imported("torch.utils._pytree").tree_map, imported("torch.export").Dim.DYNAMIC
+    opened = {
+        name: {place: size or dynamic for place, size in enumerate(shape) if not isinstance(size, int)}
+        for name, shape in shapes.items()
     }
+    return {name: opened[name] if name in opened else tree_map(lambda _: None, bound[name]) for name in bound}
 
 
 def _require_fit(name: str, shape: tuple[int | str | None, ...], bound: Mapping[str, Any]) -> None:
@@ -276,8 +255,3 @@ def _require_fit(name: str, shape: tuple[int | str | None, ...], bound: Mapping[
             f"--dynamic-shapes {name}:[{told}]: the module is called with a tensor of shape {list(sizes)}",
             next_steps=[f"--dynamic-shapes '{name}:[{','.join(['batch', *map(str, sizes[1:])])}]'"],
         )
-
-
-def _open(shape: tuple[int | str | None, ...]) -> dict[int, Any]:
-    dynamic = imported("torch.export").Dim.DYNAMIC
-    return {place: dynamic if size is None else size for place, size in enumerate(shape) if not isinstance(size, int)}

@@ -9,6 +9,7 @@ from typing import Any, Literal, TypeAlias
 
 from biopsy.comparison.mismatch import Mismatch
 from biopsy.diagnosis.facts import StepReport
+from biopsy.records import plain
 from biopsy.text import html_table, printable
 
 Blame: TypeAlias = Literal["passes", "varies", "capture", "exporter", "engine", "tolerance", "unknown"]
@@ -17,6 +18,10 @@ Blame: TypeAlias = Literal["passes", "varies", "capture", "exporter", "engine", 
 
 ExporterPart: TypeAlias = Literal["decomposition", "translation", "optimizer"]
 """What of the exporter: operators of the program made of others, their translation, or onnxscript's optimizer."""
+
+
+GOLDEN = "golden.safetensors"
+"""The file of golden values in the folder of a diagnosis."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -102,24 +107,15 @@ class TorchDiagnosis:
 
     def as_json(self) -> dict[str, Any]:
         """As plain values, for a report."""
-        return {
-            "blame": self.verdict.blame,
-            "part": self.verdict.part,
-            "text": self.verdict.text,
-            "reason": self.verdict.reason or None,
-            "failed": self.failed,
-            "suspect": self.suspect,
-            "places": [{**vars(place), "operators": list(place.operators)} for place in self.places],
-            "error": self.error or None,
-            "mismatches": [vars(one) for one in self.mismatches],
-            "values": None if self.values is None else vars(self.values),
-            "piece": None if self.piece is None else _piece_tree(self.piece),
-            "remarks": list(self.remarks),
-            "versions": dict(self.versions),
-            "folder": None if self.folder is None else str(self.folder),
-            "steps": [vars(step) for step in self.steps],
-            "seconds": round(self.seconds, 3),
-        }
+        verdict = self.verdict
+        tree: dict[str, Any] = plain(
+            {"blame": verdict.blame, "part": verdict.part, "text": verdict.text, "reason": verdict.reason or None}
+            | {"failed": self.failed}
+            | vars(self)
+            | {"error": self.error or None, "seconds": round(self.seconds, 3)}
+        )
+        del tree["verdict"]
+        return tree
 
     def __repr__(self) -> str:
         where = f" at {self.places[0]}" if self.places else ""
@@ -130,8 +126,3 @@ class TorchDiagnosis:
         rows += [("error", self.error, "")] if self.error else []
         rows += [(step.question, step.answer or step.outcome, f"{step.seconds:.1f} s") for step in self.steps]
         return html_table(f"{self.verdict.blame}: {self.verdict.text}", ["", "", ""], rows)
-
-
-def _piece_tree(piece: SmallestPiece) -> dict[str, Any]:
-    files = {key: str(path) for key in ("path", "inputs", "bundle") if (path := getattr(piece, key)) is not None}
-    return {"nodes": list(piece.nodes), "of": piece.of, "path": None, "inputs": None, "bundle": None, **files}

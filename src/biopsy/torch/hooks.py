@@ -15,8 +15,8 @@ one tensor that leaves the nodes of a part is what the part returns. That is ref
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Mapping
+from functools import partial
 from os import PathLike
 from pathlib import Path
 from typing import Any
@@ -38,20 +38,6 @@ _KEEP_ORDER = frozenset(
 
 _FOLDED = frozenset({"Conv", "ConvTranspose", "Gemm", "MatMul"})
 """Operators into whose weights an exporter may put what follows them."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class PartTensors:
-    """Which tensor each part of a module returns, by the part's name, as far as the model alone tells it.
-
-    ``names`` are all tensors of the main graph that a node computes and anything takes, ``scopes`` the innermost part
-    that each stands in, ``doubts`` the parts that were looked for and not found, with the reason.
-    """
-
-    of_part: Mapping[str, Any] = field(repr=False)
-    names: Sequence[str] = field(repr=False)
-    scopes: Mapping[str, str] = field(repr=False)
-    doubts: Mapping[str, str] = field(repr=False)
 
 
 def record_hooks(
@@ -76,12 +62,16 @@ def record_hooks(
     require_safetensors(path)
     given = arguments_of(args, kwargs)
     graph = loaded(model).graph
-    parts = part_tensors(graph, dict(module.named_modules()))
+    part_of, of_part, doubts = _parts(graph, dict(module.named_modules()))
     inputs = _inputs(graph, given)
-    chosen = _innermost(parts)
-    with RecordingFile(path, inputs, parts.names) as file:
-        calls = _Calls(chosen, parts.of_part, file)
-        own = set(parts.names) - set(chosen.values())
+    chosen: dict[str, str] = {}  # where one tensor is that of several parts, the innermost has it
+    for part in sorted(of_part, key=lambda part: -part.count(".")):
+        name = str(of_part[part].name)
+        if name not in chosen.values():
+            chosen[part] = name
+    with RecordingFile(path, inputs, part_of) as file:
+        calls = _Calls(chosen, of_part, file)
+        own = set(part_of) - set(chosen.values())
         with kept(module) as state:
             first = _own_outputs(graph, _returned(module, given, calls), own)
             for name, value in first.items():
@@ -89,12 +79,17 @@ def record_hooks(
             state.restore()
             calls.check()
             again = _own_outputs(graph, _returned(module, given, calls), own)
-        refusals = {**parts.doubts, **calls.refusals()}
+        refusals = {**doubts, **calls.refusals()}
         named = [tensor for part, tensor in chosen.items() if part not in refusals]
         named += [name for name, value in first.items() if name in again and same_values(value, again[name])]
         reasons = dict.fromkeys(first, "the module returns something else each time: it depends on random numbers")
         reasons |= {tensor: refusals[part] for part, tensor in chosen.items() if part in refusals}
-        recording = _told(path, parts, named, reasons, refusals)
+        refused = {}  # each for its own reason, for that of its part, or as a step within it
+        for name, part in part_of.items():
+            if name not in named:
+                step = f"it is a step within {f'the module {part}' if part else 'the model itself'}"
+                refused[name] = reasons.get(name) or refusals.get(part) or step
+        recording = TorchRecording(path=path, tensors=len(named), of=len(part_of), refused=refused)
         require_some(recording)
         file.finish(named)
     return recording
@@ -123,90 +118,63 @@ def _tensors(nested: Any) -> list[Any]:
     return [leaf.value for leaf in leaves_of(nested) if type_in_model(leaf.value) is not None]
 
 
-def part_tensors(graph: Any, modules: Mapping[str, Any]) -> PartTensors:
-    """Match the parts of a module, by name, to the tensors of a graph of ``onnx_ir``."""
-    scopes = {node: _scopes(node) for node in graph}
+def _parts(graph: Any, modules: Mapping[str, Any]) -> tuple[dict[str, str], dict[str, Any], dict[str, str]]:
+    """Match the parts of a module, by name, to the tensors of a graph of ``onnx_ir``, as far as that alone tells it.
+
+    Returns the innermost part that each tensor of the main graph stands in which a node computes and anything takes;
+    which tensor each part returns; and the parts that were looked for and not found, with the reason.
+    """
+    scopes: dict[Any, tuple[str, ...] | None] = {}
+    for node in graph:
+        source = source_of(imported("onnx_ir").serde.serialize_node(node).SerializeToString())
+        scopes[node] = None if source is None else source.scopes
+        if source is None and node.name and node.name.count("/") == 1:
+            scopes[node] = ()  # the older exporter: in the module itself
     tensors = [
         value
         for node in graph
         if node.op_type != "Constant"
         for value in node.outputs
-        if (bool(value.name) and (value.is_graph_output() or bool(value.uses())))
+        if value.name and (value.is_graph_output() or value.uses())
     ]
     of_part: dict[str, Any] = {}
     doubts: dict[str, str] = {}
     for part, module in modules.items():
-        found = _leaving(part, module, scopes)
-        if isinstance(found, str):
-            doubts[part] = found
-        elif found is not None:
-            of_part[part] = found
-    return PartTensors(
-        of_part=of_part,
-        names=[str(value.name) for value in tensors],
-        scopes={str(value.name): (scopes[value.producer()] or ("",))[-1] for value in tensors},
-        doubts=doubts,
-    )
-
-
-def _scopes(node: Any) -> tuple[str, ...] | None:
-    """The parts that a node stands in, from the outermost; None if nobody says."""
-    found = source_of(imported("onnx_ir").serde.serialize_node(node).SerializeToString())
-    if found is None and node.name and node.name.count("/") == 1:
-        return ()  # the older exporter: in the module itself
-    return None if found is None else found.scopes
+        leaving = _leaving(part, module, scopes)
+        if leaving is not None:
+            (doubts if isinstance(leaving, str) else of_part)[part] = leaving
+    return {str(value.name): (scopes[value.producer()] or ("",))[-1] for value in tensors}, of_part, doubts
 
 
 def _leaving(part: str, module: Any, scopes: Mapping[Any, tuple[str, ...] | None]) -> Any:
-    """The tensor that leaves the nodes of a part; None if it has no nodes, or why it is not certain."""
-    if not part:
-        return None  # its outputs are those of its parts, or are steps of its own
+    """The tensor that leaves the nodes of a part; None if it has no nodes, or why it is not certain.
+
+    None for the whole module, too: its outputs are those of its parts, or are steps of its own.
+    """
     nodes = {node for node, around in scopes.items() if around is not None and part in around}
+    if not part or not nodes:
+        return None
     leaving = [
         value
         for node in nodes
         for value in node.outputs
         if value.is_graph_output() or any(user not in nodes for user, _ in value.uses())
     ]
-    if not nodes:
-        return None
     if len(leaving) != 1:
         return f"{len(leaving)} tensors leave the module {part}"
     value = leaving[0]
     # A node of a subgraph is in no scope of its own: it stands where the node with the subgraph does.
     if any(scopes[user] is None for user, _ in value.uses() if user in scopes):
         return f"what comes after the module {part} does not say where it belongs"
-    if value.producer().op_type in _FOLDED and not _has_its_weights(value.producer(), module):
-        return f"the weights of the module {part} are others in the model: the exporter has fused it with what follows"
+    if value.producer().op_type in _FOLDED:
+        parameters = [as_array(parameter) for parameter in module.parameters(recurse=True)]
+        weights = [*parameters, *(each.T for each in parameters if each.ndim == 2)]
+        inputs = [each for each in value.producer().inputs if each is not None and each.const_value is not None]
+        constants = [each.const_value.numpy() for each in inputs]
+        if not all(any(np.array_equal(constant, weight) for weight in weights) for constant in constants):
+            others = "are others in the model: the exporter has fused it with what follows"
+            return f"the weights of the module {part} {others}"
     return value
-
-
-def _has_its_weights(node: Any, module: Any) -> bool:
-    """Whether the constants that a node reads are parameters of a part, transposed or not."""
-    constants = [
-        value.const_value.numpy() for value in node.inputs if value is not None and value.const_value is not None
-    ]
-    parameters = [as_array(parameter) for parameter in module.parameters(recurse=True)]
-    return all(
-        any(
-            np.array_equal(constant, turned)
-            for parameter in parameters
-            for turned in ((parameter, parameter.T) if parameter.ndim == 2 else (parameter,))
-        )
-        for constant in constants
-    )
-
-
-def _innermost(parts: PartTensors) -> dict[str, str]:
-    """The tensor of each part; where one is that of several, the innermost has it."""
-    chosen: dict[str, str] = {}
-    taken: set[str] = set()
-    for part in sorted(parts.of_part, key=lambda part: -part.count(".")):
-        name = str(parts.of_part[part].name)
-        if name not in taken:
-            taken.add(name)
-            chosen[part] = name
-    return chosen
 
 
 class _Calls:
@@ -220,6 +188,7 @@ class _Calls:
         self._times: Counter[str] = Counter()
         self._other: dict[str, str] = {}
         self._is_again = False
+        self._is_compiling = imported("torch.compiler").is_compiling
 
     def check(self) -> None:
         """From now on compare with what is written instead of writing."""
@@ -229,56 +198,43 @@ class _Calls:
         """Register the hooks, and give what removes them."""
         for part, inside in module.named_modules():
             if part in self._chosen:
-                yield inside.register_forward_pre_hook(self._entered(part), with_kwargs=True)
-                yield inside.register_forward_hook(self._hook(part))
+                yield inside.register_forward_pre_hook(partial(self._entered, part), with_kwargs=True)
+                yield inside.register_forward_hook(partial(self._returned, part))
 
-    def _entered(self, part: str) -> Any:
-        tensor = imported().Tensor
+    def _entered(self, part: str, _: Any, args: Any, kwargs: Any) -> None:
+        values = [leaf.value for leaf in leaves_of((args, kwargs))]
+        self._given[part] = {id(value): _version(value) for value in values if isinstance(value, imported().Tensor)}
 
-        def entered(_: Any, args: Any, kwargs: Any) -> None:
-            values = [leaf.value for leaf in leaves_of((args, kwargs))]
-            self._given[part] = {id(value): _version(value) for value in values if isinstance(value, tensor)}
-
-        return entered
-
-    def _hook(self, part: str) -> Any:
-        is_compiling = imported("torch.compiler").is_compiling
-
-        def returned(_: Any, __: Any, output: Any) -> None:
-            if is_compiling():
-                return  # inside of torch.cond: there are no values to see
-            self._take(part, output)
-
-        return returned
-
-    def _take(self, part: str, output: Any) -> None:
+    def _returned(self, part: str, _: Any, __: Any, output: Any) -> None:
+        if self._is_compiling():
+            return  # inside of torch.cond: there are no values to see
         name = self._chosen[part]
         self._times[part] += not self._is_again
         if not isinstance(output, imported().Tensor) or type_in_model(output) is None:
             self._other[part] = f"the module {part} returns no single tensor, but a {type(output).__name__}"
         elif (why := self._is_other(part, output)) is not None:
-            self._other[part] = why
+            self._other[part] = f"the module {part} returns {why}"
         elif self._times[part] == 1 and not self._is_again:
             self._file.add(name, as_array(output))
         elif self._times[part] == 1 and not self._file.has(name, as_array(output)):
             self._other[part] = f"the module {part} returns something else each time: it depends on random numbers"
 
     def _is_other(self, part: str, output: Any) -> str | None:
-        """Why what a part returns is surely, or maybe, not the tensor that leaves its nodes; None if it is that."""
+        """What a part returns instead, surely or maybe, of the tensor that leaves its nodes; None if it is that."""
         value = self._values[part]
         given = self._given.get(part, {})
         if id(output) in given and given[id(output)] == _version(output):
-            return f"the module {part} returns what it is given, and something else leaves its nodes"
+            return "what it is given, and something else leaves its nodes"
         declared, shape = value.shape, output.shape
         if declared is not None and (
             len(declared) != len(shape)
             or any(isinstance(size, int) and size != real for size, real in zip(declared, shape, strict=True))
         ):
-            return f"the module {part} returns another shape than its nodes give: the exporter has put more into them"
-        if _is_reordered(output) and value.producer().op_type not in _KEEP_ORDER:
-            return (
-                f"the module {part} returns elements in another order: the exporter may have left that to what follows"
-            )
+            return "another shape than its nodes give: the exporter has put more into them"
+        pairs = zip(shape, output.stride(), strict=True)
+        strides = [stride for size, stride in pairs if size > 1 and stride > 0]
+        if strides != sorted(strides, reverse=True) and value.producer().op_type not in _KEEP_ORDER:
+            return "elements in another order: the exporter may have left that to what follows"
         return None
 
     def refusals(self) -> dict[str, str]:
@@ -295,13 +251,6 @@ class _Calls:
 def _version(tensor: Any) -> int | None:
     """The counter that in-place operators increase; None for a tensor without one."""
     return None if tensor.is_inference() else int(tensor._version)
-
-
-def _is_reordered(tensor: Any) -> bool:
-    """Whether elements stand in another order in the memory, as behind a transposition."""
-    pairs = zip(tensor.shape, tensor.stride(), strict=True)
-    strides = [stride for size, stride in pairs if size > 1 and stride > 0]
-    return strides != sorted(strides, reverse=True)
 
 
 def _returned(module: Any, given: Arguments, calls: _Calls) -> Any:
@@ -321,16 +270,3 @@ def _returned(module: Any, given: Arguments, calls: _Calls) -> Any:
     finally:
         for hook in hooks:
             hook.remove()
-
-
-def _told(
-    path: Path, parts: PartTensors, named: Sequence[str], reasons: Mapping[str, str], refusals: Mapping[str, str]
-) -> TorchRecording:
-    """The recording, with a reason for each tensor without a value: its own, that of its part, or that it is a step."""
-    refused = {}
-    for name in parts.names:
-        if name not in named:
-            scope = parts.scopes[name]
-            step = f"it is a step within {f'the module {scope}' if scope else 'the model itself'}"
-            refused[name] = reasons.get(name) or refusals.get(scope) or step
-    return TorchRecording(path=path, tensors=len(named), of=len(parts.names), refused=refused)

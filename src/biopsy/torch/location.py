@@ -21,13 +21,15 @@ from biopsy.engines.registry import EngineSpec, create
 from biopsy.engines.worker import Worker
 from biopsy.findings.bundle.job import BundleJob, EarlierFindings, RunQuestion
 from biopsy.findings.bundle.make import make_bundle
+from biopsy.findings.verdict import Note
 from biopsy.model.extract import OutputChoice
 from biopsy.model.index import ModelIndex, index_file
 from biopsy.model.sources import NodeSource, noted_source, source_of_stack
 from biopsy.questions.layers.examination import Examination
 from biopsy.questions.layers.findings import LayerFindings, LayerNode
 from biopsy.questions.layers.question import Judge, Question
-from biopsy.reduction.job import Border, RecordingOptions, ReductionJob, run_job
+from biopsy.reduction.problem import Border
+from biopsy.reduction.reduce import RecordingOptions, ReductionJob, run_job
 from biopsy.reduction.result import Reduction, Target
 from biopsy.session.checked_search import SearchOptions
 from biopsy.session.trial import Budget
@@ -35,14 +37,11 @@ from biopsy.tensors.files import read_feeds
 from biopsy.tensors.results import same_values
 from biopsy.text import count, first_of
 from biopsy.torch.calls import Arguments
-from biopsy.torch.evaluation import Closeness, ModuleDifference, OnnxModel, difference
-from biopsy.torch.facts import GoldenCount, ModuleLine, SmallestPiece
+from biopsy.torch.evaluation import Accusation, OnnxModel, Steps, difference
+from biopsy.torch.facts import GOLDEN, GoldenCount, ModuleLine, SmallestPiece
 from biopsy.torch.recording import TorchRecording, record
-from biopsy.torch.verdict import Accusation, Steps
 
 _Found = TypeVar("_Found")
-
-GOLDEN = "golden.safetensors"
 
 LOCATING = {
     "golden": "which tensors has the program a value of?",
@@ -53,6 +52,7 @@ LOCATING = {
 """The questions, by name."""
 
 _MOST_NAMED = 3
+_AS_GREAT = 0.1
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -65,30 +65,20 @@ class Located:
     piece: SmallestPiece | None = None
 
 
+@dataclass(frozen=True, kw_only=True)
 class Location:
     """Finds where a fault is. ``folder`` is where files go, ``scratch`` where transient ones do.
 
     ``given`` are the arguments for which the model is wrong, ``timeout`` seconds for each run of an engine.
     """
 
-    def __init__(
-        self,
-        given: Arguments,
-        asked: Closeness,
-        timeout: float | None,
-        *,
-        folder: Path,
-        scratch: Path,
-        steps: Steps,
-        listener: events.Listener,
-    ) -> None:
-        self._given = given
-        self._asked = asked
-        self._timeout = timeout
-        self._folder = folder
-        self._scratch = scratch
-        self._steps = steps
-        self._listener = listener
+    given: Arguments
+    asked: Judge
+    timeout: float | None
+    folder: Path
+    scratch: Path
+    steps: Steps
+    listener: events.Listener
 
     def located(self, accusation: Accusation, *, bundled: bool) -> Located:
         """Where the fault of an accusation is; ``bundled``: the smallest part is packed as a folder, too.
@@ -106,13 +96,13 @@ class Location:
         if accusation.part == "decomposition":
             return Located(accusation=accusation, values=values)
         failing = FailingExport(
-            model=model.path, engine=accusation.engine, golden=recording.path, asked=self._asked, timeout=self._timeout
+            model=model.path, engine=accusation.engine, golden=recording.path, asked=self.asked, timeout=self.timeout
         )
         found = self._answer("layers", lambda: self._wrong(failing))
         places: tuple[ModuleLine, ...] = ()
         if found is not None:
             findings, index = found
-            accusation = self._excused(_resolved(accusation, findings), failing, findings)
+            accusation = self._reconsidered(accusation, failing, findings)
             # The lines of the layers and groups that make errors, those of the worst first.
             lines = (lines_of(noted_source(index, node) for node in suspect.nodes) for suspect in findings.suspects)
             places = tuple(dict.fromkeys(chain.from_iterable(lines)))
@@ -128,22 +118,23 @@ class Location:
             # Folders of the author's are nobody else's business.
             first = places[0] if places and places[0].file else None
             where = "" if first is None else f" {Path(first.file or '').name}:{first.line}: {first.code}."
-            earlier = EarlierFindings(title=_title(accusation, places), verdict=f"{accusation.text}{where}")
+            note = Note(label="found", text=f"{accusation.text}{where}")
+            earlier = EarlierFindings(title=_title(accusation, places), notes=[note])
             bundle = self._answer("bundle", lambda: self._packed(failing, part, earlier))
             piece = replace(piece, bundle=bundle)
         return Located(accusation=accusation, places=places, values=values, piece=piece)
 
     def _answer(self, name: str, answer: Callable[[], tuple[_Found, str]]) -> _Found | None:
         try:
-            return self._steps.ask(name, answer)
+            return self.steps.ask(name, answer)
         except errors.EngineMissing:
             raise
         except (errors.BiopsyError, TimeUpError):
             return None
 
     def _recorded(self, model: OnnxModel) -> tuple[TorchRecording, str]:
-        given = self._given.copied()
-        found = record(model.program, given.args, self._folder / GOLDEN, given.kwargs)
+        given = self.given.copied()
+        found = record(model.program, given.args, self.folder / GOLDEN, given.kwargs)
         return found, f"{found.tensors} of {found.of}"
 
     def _with_decomposition(self, accusation: Accusation, model: OnnxModel, recording: TorchRecording) -> Accusation:
@@ -152,33 +143,48 @@ class Location:
         wanted = {name: value for name, value in model.expected.items() if name in golden}
         if accusation.blame not in ("exporter", "unknown") or not wanted:
             return accusation
-        found = difference({name: golden[name] for name in wanted}, wanted, self._asked)
-        if found is None or not (found.is_of_values and _is_as_great(found, accusation)):
+        found = difference({name: golden[name] for name in wanted}, wanted, self.asked)
+        if found is None or accusation.difference is None:
+            return accusation
+        # Does the program itself differ from the module by about as much as the exported model does?
+        share = found.share_of(accusation.difference)
+        if not found.is_of_values or (share is not None and share < _AS_GREAT):
             return accusation
         text = "The exporter decomposes operators into others that give something else, before it translates them."
         return replace(accusation, blame="exporter", part="decomposition", text=text, difference=found, reason="")
 
-    def _excused(self, accusation: Accusation, failing: FailingExport, found: LayerFindings) -> Accusation:
-        """The accusation, unless only the order of equal values differs, which PyTorch leaves open: nobody's fault."""
+    def _reconsidered(self, accusation: Accusation, failing: FailingExport, found: LayerFindings) -> Accusation:
+        """The accusation, or what its layers make of it.
+
+        Where the whole model left doubt and single layers leave none, it is the exporter's. Where only the order of
+        equal values differs, which PyTorch leaves open, it is nobody's fault.
+        """
         wrong = [layer for layer in found.layers if layer.is_suspect]
-        orders = [layer.node for layer in wrong if layer.node.op_type == "TopK" and layer.piece is None]
-        if not wrong or len(orders) < len(wrong) or found.groups or not are_only_ties(failing, orders, self._scratch):
+        if not wrong or found.groups:
             return accusation
-        text = "Equal values stand in another order: PyTorch does not say which of them comes first, and ONNX does."
-        return replace(accusation, blame="tolerance", part=None, text=text, reason="")
+        is_doubtful = accusation.blame == "unknown" and accusation.model is not None and accusation.difference
+        if is_doubtful and all(layer.is_of_model for layer in wrong):
+            text = "The exported model computes something else than the module: in float64, the reference evaluator"
+            text += " agrees with it."
+            accusation = replace(accusation, blame="exporter", part="translation", text=text, reason="")
+        orders = [layer.node for layer in wrong if layer.node.op_type == "TopK" and layer.piece is None]
+        if len(orders) == len(wrong) and are_only_ties(failing, orders, self.scratch):
+            text = "Equal values stand in another order: PyTorch does not say which of them comes first, and ONNX does."
+            return replace(accusation, blame="tolerance", part=None, text=text, reason="")
+        return accusation
 
     def _wrong(self, failing: FailingExport) -> tuple[tuple[LayerFindings, ModelIndex], str]:
-        left = self._steps.left
+        left = self.steps.left
         within = replace(failing, timeout=left.for_run(failing.timeout))
         question = Question(
             index=index_file(within.model, within.model.parent),
             feeds=lambda _: read_feeds(within.golden),
             suspect=within.engine,
             reference=within.reference,
-            judge=Judge(within.asked.tolerances, within.asked.stats),
+            judge=within.asked,
             timeout=within.timeout,
         )
-        layers = Examination(question, self._scratch, left.bounding(self._listener)).run()
+        layers = Examination(question, self.scratch, left.bounding(self.listener)).run()
         left.require()  # a layer that took longer than that is not slow by itself
         named = first_of([suspect.name for suspect in layers.suspects], _MOST_NAMED, "; ")
         return (layers, question.index), named or "none by itself"
@@ -189,22 +195,22 @@ class Location:
         Raises OriginalPasses and CheckError where there is none.
         """
         words = failing.check
-        candidate = self._scratch / "candidate.onnx"
+        candidate = self.scratch / "candidate.onnx"
         job = ReductionJob(
-            target=Target(self._folder / PIECE),
-            search=SearchOptions(candidate=candidate, budget=Budget(seconds=self._steps.left.seconds)),
+            target=Target(self.folder / PIECE),
+            search=SearchOptions(candidate=candidate, budget=Budget(seconds=self.steps.left.seconds)),
             recording=RecordingOptions(samples=lambda: read_feeds(failing.golden), engines=(failing.reference,)),
             border=Border(mark_intermediate=None),
             command=parse(words),
         )
         with closing(command_check(words, str(candidate), timeout=failing.timeout)) as check:
-            part = run_job(index_file(failing.model), check, job, self._listener)
+            part = run_job(index_file(failing.model), check, job, self.listener)
         return part, f"{len(part.nodes)} of {count(part.nodes_before, 'node')}"
 
     def _packed(self, failing: FailingExport, part: Reduction, earlier: EarlierFindings) -> tuple[Path, str]:
         """The smallest part as a folder to send, seen to fail without biopsy. Raises CheckError if it does not fail."""
         job = BundleJob(
-            target=self._folder / BUNDLE,
+            target=self.folder / BUNDLE,
             original=failing.model,
             model=part.output,
             folder=part.output.parent,
@@ -212,8 +218,7 @@ class Location:
             run=RunQuestion(
                 engines=[create(failing.engine)],
                 outputs=OutputChoice(),
-                tolerances=failing.asked.tolerances,
-                stats=failing.asked.stats,
+                judge=Judge(failing.asked.tolerances, failing.asked.stats),
                 golden=[failing.golden],
             ),
             inputs=part.inputs,
@@ -223,27 +228,6 @@ class Location:
         if bundle.standing == "not":
             raise errors.CheckError(f"no: {BUNDLE}/reproduce.py ended with status {bundle.status}, and says so")
         return bundle.path, "yes" if bundle.standing == "alone" else "only where biopsy is installed"
-
-
-def _is_as_great(found: ModuleDifference, accusation: Accusation) -> bool:
-    """Whether the program itself differs from the module by about as much as the exported model does."""
-    before = accusation.difference
-    if before is None or before.worst.error is None or found.worst.error is None:
-        return before is not None
-    return found.worst.error >= 0.1 * before.worst.error
-
-
-def _resolved(accusation: Accusation, found: LayerFindings) -> Accusation:
-    """The accusation; where the whole model left doubt and single layers leave none, that of the exporter."""
-    if accusation.blame != "unknown" or accusation.model is None or not accusation.difference:
-        return accusation
-    wrong = [layer for layer in found.layers if layer.is_suspect]
-    if not wrong or found.groups:
-        return accusation
-    if all(layer.is_of_model for layer in wrong):
-        text = "The exported model computes something else than the module: in float64, the reference evaluator agrees "
-        return replace(accusation, blame="exporter", part="translation", text=f"{text}with it.", reason="")
-    return accusation
 
 
 def _title(accusation: Accusation, places: tuple[ModuleLine, ...]) -> str:
@@ -269,7 +253,7 @@ class FailingExport:
     model: Path
     engine: str
     golden: Path
-    asked: Closeness
+    asked: Judge
     timeout: float | None = None
 
     @property
@@ -310,11 +294,11 @@ def lines_of(sources: Iterable[NodeSource | None]) -> tuple[ModuleLine, ...]:
 
     An operator is named once where its line is called once, however many nodes it has become.
     """
-    found: dict[tuple[str | None, int | None, str | None], list[NodeSource]] = {}
+    groups: dict[tuple[object, ...], list[NodeSource]] = {}
     for source in sources:
         if source is not None and (source.file is not None or source.operator is not None or source.scopes):
-            found.setdefault((source.file, source.line, _module(source)), []).append(source)
-    return tuple(_line(group) for group in found.values())
+            groups.setdefault((source.file, source.line, source.scopes[-1:]), []).append(source)
+    return tuple(map(_line, groups.values()))
 
 
 def line_of_node(program: Any, message: str) -> ModuleLine | None:
@@ -341,10 +325,6 @@ def _line(group: Sequence[NodeSource]) -> ModuleLine:
         line=first.line,
         function=f"{first.owner}.{first.function}" if first.owner else first.function,
         code=first.code,
-        module=_module(first),
+        module=first.scopes[-1] if first.scopes else None,
         operators=tuple(dict.fromkeys(operators)),
     )
-
-
-def _module(source: NodeSource) -> str | None:
-    return source.scopes[-1] if source.scopes else None

@@ -12,7 +12,7 @@ from typing import Any
 
 from biopsy import errors
 from biopsy.model.sources import FX_NODE
-from biopsy.tensors.appendable_store import AppendableStore, results_of
+from biopsy.tensors.recording import AppendableStore, results_of
 from biopsy.tensors.results import Array, same_values
 from biopsy.text import count
 from biopsy.torch.arrays import as_array, imported, type_in_model
@@ -148,9 +148,9 @@ def intermediate_values(
     run, EngineMissing without PyTorch.
     """
     imported()
-    named = named_values(onnx_program)
+    names = named_values(onnx_program).names
     program = program_of(onnx_program)
-    return _values(program, _flat_inputs(program, args, kwargs), named, copy)
+    return _values(program, _flat_inputs(program, args, kwargs), names, copy)
 
 
 def input_values(onnx_program: Any, args: Any, kwargs: Mapping[str, Any] | None = None) -> dict[str, Array]:
@@ -176,31 +176,28 @@ def input_values(onnx_program: Any, args: Any, kwargs: Mapping[str, Any] | None 
 def _flat_inputs(program: Any, args: Any, kwargs: Mapping[str, Any] | None) -> Sequence[Any]:
     """What the graph of the program takes: its parameters, buffers and constants, then what it is called with."""
     given = arguments_of(args, kwargs)
+    called_with = given.args, dict(given.kwargs)
     try:
-        found: Sequence[Any] = _taken(program, given.args, dict(given.kwargs))
+        try:
+            return program._graph_module_flat_inputs(*called_with)  # type: ignore[no-any-return]
+        except TypeError as error:
+            # PyTorch 2.13 stumbles over named tuples when it compares forms: their type is no class there.
+            flat, form = program._get_flat_args_with_check(*called_with)
+            if form != program.call_spec.in_spec:
+                raise error
     except Exception as error:
         raise errors.UsageError(
             f"the arguments are not of the form that was exported: {said(error)}",
             next_steps=["the module is called as module(*args, **kwargs), as in torch.onnx.export"],
         ) from error
-    return found
-
-
-def _taken(program: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Sequence[Any]:
-    try:
-        found: Sequence[Any] = program._graph_module_flat_inputs(args, kwargs)
-        return found
-    except TypeError as error:
-        # PyTorch 2.13 stumbles over named tuples when it compares forms: their type is no class there.
-        flat, form = program._get_flat_args_with_check(args, kwargs)
-        if form != program.call_spec.in_spec:
-            raise error
     kinds = [spec for spec in program.graph_signature.input_specs if spec.kind.name != "USER_INPUT"]
     held = {**program.constants, **program.state_dict}
     return (*(held[spec.target] for spec in kinds), *flat)
 
 
-def _values(program: Any, inputs: Sequence[Any], named: NamedValues, copy: bool) -> Iterator[tuple[str, Array]]:
+def _values(
+    program: Any, inputs: Sequence[Any], names: Mapping[str, Sequence[str]], copy: bool
+) -> Iterator[tuple[str, Array]]:
     torch, fx = imported(), imported("torch.fx")
     interpreter = fx.Interpreter(program.graph_module)
     interpreter.args_iter = iter(inputs)
@@ -218,8 +215,7 @@ def _values(program: Any, inputs: Sequence[Any], named: NamedValues, copy: bool)
                     stage="run",
                     kind=type(error).__name__,
                 ) from error
-        names = named.names.get(node.name, ())
-        for name in names:
+        for name in names.get(node.name, ()):
             yield name, as_array(result, copy=copy)
         interpreter.env[node] = result
         del result
@@ -265,10 +261,13 @@ def named_values(onnx_program: Any) -> NamedValues:
     """
     program = program_of(onnx_program)
     graph = onnx_program.model.graph
-    program_nodes = _ProgramNodes(program, {text for node in graph if (text := _text(node))})
+    program_nodes = _ProgramNodes(program, {text for node in graph if (text := node.metadata_props.get(FX_NODE))})
     names: dict[str, list[str]] = {}
     refused: dict[str, str] = {}
-    for value in _tensors(graph):
+    nodes = [node for node in graph if node.op_type != "Constant" or node.domain]
+    for value in (value for node in nodes for value in node.outputs):
+        if not value.name or not (value.uses() or value.is_graph_output()):
+            continue
         found = program_nodes.of(value)
         if isinstance(found, str):
             refused[str(value.name)] = found
@@ -288,22 +287,6 @@ def program_of(onnx_program: Any) -> Any:
     return program
 
 
-def _tensors(graph: Any) -> Iterator[Any]:
-    """The tensors that the nodes of the main graph compute, and that something takes."""
-    for node in graph:
-        if node.op_type == "Constant" and not node.domain:
-            continue
-        for value in node.outputs:
-            if value.name and (value.uses() or value.is_graph_output()):
-                yield value
-
-
-def _text(node: Any) -> str | None:
-    """The FX node that an ONNX node was translated from, as FX prints it."""
-    text: str | None = node.metadata_props.get(FX_NODE)
-    return text
-
-
 class _ProgramNodes:
     """The nodes of a program, for tensors whose nodes were translated from ``texts``."""
 
@@ -316,13 +299,22 @@ class _ProgramNodes:
             if name and hasattr(module, "graph")
             for node in module.graph.nodes
         }
-        self._translated = _certain(nodes, texts - self._inner)
+        printed = {str(node.format_node()): node for node in nodes}
+        certain: dict[Any, str] = {}  # those that must be the ones of ``texts``
+        for text, node in printed.items():
+            is_translated = text in texts or node.target is operator.getitem
+            if node.op in ("placeholder", "get_attr") or (
+                is_translated and all(source in certain for source in node.all_input_nodes)
+            ):
+                certain[node] = text
+        is_whole = texts - self._inner <= printed.keys()
+        self._translated = printed if is_whole else {text: node for node, text in certain.items()}
         self._random = random_nodes(nodes)
 
     def of(self, value: Any) -> Any:
         """The FX node that a tensor is the value of, or why it is that of none."""
         producer = value.producer()
-        text = _text(producer)
+        text = producer.metadata_props.get(FX_NODE)
         if text is None:
             if producer.op_type == "Identity" and producer.inputs[0].producer() is not None:
                 return self.of(producer.inputs[0])
@@ -336,22 +328,7 @@ class _ProgramNodes:
             return f"it is a step within {source.target}, which has no such value"
         if node in self._random:
             return f"it depends on random numbers, of {self._random[node]}"
-        return node if (why := _mistyped(value, node)) is None else why
-
-
-def _certain(nodes: Sequence[Any], texts: set[str]) -> dict[str, Any]:
-    """The nodes of a program by what FX prints for them: those that are certain to be the ones of ``texts``."""
-    printed = {str(node.format_node()): node for node in nodes}
-    if texts <= printed.keys():
-        return printed
-    certain: dict[Any, str] = {}
-    for text, node in printed.items():
-        if node.op in ("placeholder", "get_attr") or (
-            (text in texts or node.target is operator.getitem)
-            and all(source in certain for source in node.all_input_nodes)
-        ):
-            certain[node] = text
-    return {text: node for node, text in certain.items()}
+        return _mistyped(value, node) or node
 
 
 def _mistyped(value: Any, node: Any) -> str | None:

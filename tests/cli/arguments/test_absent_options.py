@@ -10,17 +10,18 @@ from pathlib import Path
 import pytest
 
 from biopsy.cli.app import main
-from biopsy.cli.arguments.absent_options import differences_of
-from biopsy.cli.arguments.polygraphy_options import DIFFERENCES
+from biopsy.cli.arguments.absent_options import absent_options
 from biopsy.cli.commands import COMMANDS, find, why_absent
 from biopsy.cli.parser import parser_of
 from support.models import chain, save
 
 Captured = pytest.CaptureFixture[str]
 
-EACH = [(command, row) for command in DIFFERENCES for row in differences_of(command)]
-REFUSED = [(command, row) for command, row in EACH if row.fate == "refused"]
-WITHOUT_EFFECT = [row for command, row in EACH if command == "run" and row.fate == "no effect"]
+REFERENCE = Path(__file__).parents[3] / "docs" / "reference"
+THEIRS = json.loads((REFERENCE / "polygraphy-0.53.6.json").read_text(encoding="utf-8"))
+DIFFERENCES = json.loads((REFERENCE / "polygraphy-differences.json").read_text(encoding="utf-8"))
+REFUSED = [(command, row) for command, rows in absent_options().items() for row in rows if row.instead]
+WITHOUT_EFFECT = [row for row in absent_options()["run"] if not row.instead]
 
 
 @pytest.mark.parametrize(("command", "row"), REFUSED)
@@ -36,24 +37,20 @@ def test_an_option_that_is_refused_says_why_and_what_instead(command: str, row, 
 @pytest.mark.parametrize("row", WITHOUT_EFFECT)
 def test_an_option_without_effect_is_told_once_and_the_run_goes_on(row, tmp_path: Path, capsys: Captured) -> None:
     model = save(chain(1), tmp_path / "model.onnx")
-    value = ["numpy"] if row.values else []
+    value = ["numpy"] if row.takes_value else []
     for option in row.options:
         assert main(["run", str(model), option, *value, "--onnxrt"]) == 0
         assert capsys.readouterr().err.count(f"{option} has no effect: {row.why}") == 1
 
 
-@pytest.mark.parametrize("command", DIFFERENCES)
+@pytest.mark.parametrize("command", {**absent_options(), **DIFFERENCES})
 def test_rows_that_differ_speak_of_options_that_are_here_and_no_option_has_two(command: str) -> None:
     parser = parser_of("biopsy", next(one for one in COMMANDS if " ".join(one.words) == command))
-    rows = differences_of(command)
-    spellings = Counter(option for row in rows for option in row.options)
+    hidden = [option for row in absent_options().get(command, ()) for option in row.options]
+    spellings = Counter([*hidden, *(option for row in DIFFERENCES.get(command, ()) for option in row.split())])
     assert [option for option, times in spellings.items() if times > 1] == []
     assert [option for option in spellings if option not in parser._option_string_actions] == []
-    hidden = [option for row in rows if row.fate != "differs" for option in row.options]
     assert all(parser._option_string_actions[option].help == argparse.SUPPRESS for option in hidden)
-
-
-THEIRS = json.loads((Path(__file__).parents[3] / "docs" / "reference" / "polygraphy-0.53.6.json").read_text())
 
 
 @pytest.mark.parametrize("words", THEIRS)
@@ -65,7 +62,8 @@ def test_every_option_of_polygraphy_is_here_or_says_why_not_and_every_row_is_of_
     parser = parser_of("biopsy", command)
     spellings = {spelling for option in THEIRS[words] for spelling in option if spelling.startswith("-")}
     assert [spelling for spelling in spellings if not parser.answers_to(spelling)] == []
-    spoken_of = {spelling for row in differences_of(words) for spelling in row.options}
+    spoken_of = {spelling for row in absent_options().get(words, ()) for spelling in row.options}
+    spoken_of |= {spelling for row in DIFFERENCES.get(words, ()) for spelling in row.split()}
     assert spoken_of - spellings == set()
 
 

@@ -23,7 +23,7 @@ from onnx import helper
 from biopsy.cli.app import main
 from biopsy.cli.arguments import checks
 from biopsy.cli.debug import reduce_options as options
-from biopsy.session.result_file import Resume
+from biopsy.session.files import Resume
 from support.models import chain, info, model, save, seeds_example, weight
 from support.predicates import names
 

@@ -583,7 +583,7 @@ def test_a_recording_that_was_killed_goes_on(capsys: Captured):
     wide()
     words = ["run", "wide.onnx", "--onnxrt", *LARGE, "--save-outputs", "golden.safetensors"]
     code = (
-        "import os, signal; from biopsy.tensors.appendable_store import AppendableStore\n"
+        "import os, signal; from biopsy.tensors.recording import AppendableStore\n"
         "keep = AppendableStore.commit\n"
         "def commit(self):\n    keep(self)\n    if len(self.committed) > 4: os.kill(os.getpid(), signal.SIGKILL)\n"
         f"AppendableStore.commit = commit\nfrom biopsy.cli.app import main; main({words!r})"

@@ -15,9 +15,9 @@ from biopsy.tensors.results import Iteration, RunnerResult
 _CHECK = """
 import os, sys
 from biopsy.cli import cold_start, zygote
-from biopsy.cli import cold_start as preloading
+from biopsy.cli.run.options import own_run
 words = sys.argv[1:]
-args = preloading.options_of(words)
+args = own_run(words)
 zygote.warm_up(args, cold_start.load(args))
 before = set(sys.modules)
 status = zygote._check({"words": words, "BIOPSY_VERDICT": "verdict.json"})

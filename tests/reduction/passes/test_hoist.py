@@ -23,7 +23,7 @@ def outputs(made: onnx.ModelProto, **feed: np.ndarray) -> list[np.ndarray]:
 @pytest.mark.parametrize(("attribute", "taken"), [("then_branch", True), ("else_branch", False)])
 def test_a_branch_in_place_of_an_if_computes_what_the_if_did(attribute: str, taken: bool) -> None:
     made = branching()
-    assert unfolded_if(attribute)(made, made.graph, 1)
+    assert unfolded_if(attribute, made, made.graph, 1)
     assert_valid(made)
     before = outputs(branching(), x=X, c=np.array(taken))[0]
     assert np.array_equal(outputs(made, x=X, c=np.array(taken))[0], before)
@@ -83,12 +83,12 @@ def test_names_that_are_taken_outside_are_changed_inside() -> None:
     made = branching()
     made.graph.node.append(helper.make_node("Neg", ["x"], ["t1"], name="mul"))
     made.graph.output.append(info("t1"))
-    assert unfolded_if("else_branch")(made, made.graph, 1)
+    assert unfolded_if("else_branch", made, made.graph, 1)
     assert_valid(made)
     made = branching()
     made.graph.node.append(helper.make_node("Neg", ["x"], ["t1"], name="mul"))
     made.graph.output.append(info("t1"))
-    assert unfolded_if("then_branch")(made, made.graph, 1)
+    assert unfolded_if("then_branch", made, made.graph, 1)
     assert_valid(made)
     assert len({node.name for node in made.graph.node}) == len(made.graph.node)
 

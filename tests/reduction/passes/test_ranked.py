@@ -7,10 +7,9 @@ from biopsy import events
 from biopsy.model.index import index_bytes
 from biopsy.recording.reference_run import Recording
 from biopsy.recording.types import CutTypes
-from biopsy.reduction.candidate import Candidate, Proposal
-from biopsy.reduction.passes.contract import PassContext
+from biopsy.reduction.passes.common import PassContext
 from biopsy.reduction.passes.nodes import ranked
-from biopsy.reduction.problem import Problem
+from biopsy.reduction.problem import Candidate, Problem, Proposal
 from biopsy.search.drive import drive
 from support.models import chain
 

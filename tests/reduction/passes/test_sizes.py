@@ -4,7 +4,7 @@ import numpy as np
 import onnx
 from onnx import helper, numpy_helper
 
-from biopsy.reduction.passes.sizes import sizes
+from biopsy.reduction.passes.weights import sizes
 from support.models import chain, info, model, weight
 from support.passes import assert_valid, run_pass, session
 

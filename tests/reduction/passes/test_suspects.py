@@ -12,8 +12,8 @@ from biopsy import events
 from biopsy.checks.outcome import Outcome
 from biopsy.cli.app import main
 from biopsy.model.index import index_bytes
-from biopsy.reduction import job
-from biopsy.reduction.job import origins
+from biopsy.reduction import reduce
+from biopsy.reduction.reduce import origins
 from biopsy.tensors.files import write_feeds, write_results
 from support.models import chain, info, model, save, weight
 from support.predicates import names
@@ -59,7 +59,7 @@ def test_of_great_tensors_one_part_after_the_other_is_looked_at(
 ) -> None:
     """Of 150 tensors with four elements, twenty at a time."""
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(job, "_MOST_AT_ONCE", 80)
+    monkeypatch.setattr(reduce, "_MOST_AT_ONCE", 80)
     check = wrong_layer(tmp_path, 150, culprit)
     told: list[events.Event] = []
     found = biopsy.reduce(tmp_path / "m.onnx", check, tmp_path / "r.onnx", listener=told.append)
@@ -74,7 +74,7 @@ def looks(told: list[events.Event]) -> list[events.CheckedCandidate]:
 @pytest.mark.slow
 def test_what_no_part_shows_is_looked_for_in_the_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A check that finds t41 wrong only where n8 is there too, nodes apart."""
-    monkeypatch.setattr(job, "_MOST_AT_ONCE", 80)
+    monkeypatch.setattr(reduce, "_MOST_AT_ONCE", 80)
     save(chain(64), tmp_path / "m.onnx")
     check = tmp_path / "check.py"
     check.write_text(

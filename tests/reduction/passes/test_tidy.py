@@ -3,7 +3,7 @@ import pytest
 from onnx import helper
 
 from biopsy.model.sources import source_of
-from biopsy.reduction.passes.tidy import exporter_notes, tidy
+from biopsy.reduction.passes.removal import exporter_notes, tidy
 from support.exporters import exported
 from support.models import BOOL, chain, info, model, weight
 from support.passes import assert_valid, run_pass

@@ -11,8 +11,7 @@ from biopsy.cli.app import main
 from biopsy.model import walk
 from biopsy.model.index import index_bytes
 from biopsy.model.sources import source_of, sources_of
-from biopsy.reduction.passes.contract import NamedModelPass
-from biopsy.reduction.passes.editing import unrefuted
+from biopsy.reduction.passes.common import NamedModelPass, unrefuted
 from biopsy.reduction.schedule import MODEL_PASSES
 from support.bodied import bodied
 from support.exporters import exported

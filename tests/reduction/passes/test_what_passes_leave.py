@@ -6,8 +6,7 @@ import onnx
 import pytest
 
 from biopsy.model import walk
-from biopsy.reduction.passes.contract import NamedModelPass
-from biopsy.reduction.passes.editing import is_consistent, read_in, unrefuted
+from biopsy.reduction.passes.common import NamedModelPass, is_consistent, read_in, unrefuted
 from biopsy.reduction.schedule import MODEL_PASSES
 from support.bodied import bodied
 

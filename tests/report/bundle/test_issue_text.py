@@ -10,6 +10,7 @@ from biopsy.findings.bundle.issue import IssueFacts, ObservedFailure, issue_text
 from biopsy.findings.bundle.job import EarlierFindings
 from biopsy.findings.bundle.reproduction import Reproduction, Standing
 from biopsy.findings.report import versions_tree
+from biopsy.findings.verdict import Note
 
 
 def facts(engine: str, message: str = "it fails", standing: Standing = "alone", title: str = "It fails") -> IssueFacts:
@@ -27,6 +28,10 @@ def facts(engine: str, message: str = "it fails", standing: Standing = "alone", 
     )
 
 
+def found(**texts: str) -> EarlierFindings:
+    return EarlierFindings(notes=[Note(label=label, text=text) for label, text in texts.items()])
+
+
 @pytest.mark.parametrize(
     ("engine", "headings"),
     [
@@ -41,8 +46,8 @@ def facts(engine: str, message: str = "it fails", standing: Standing = "alone", 
     ],
 )
 def test_headings_are_those_of_the_form(engine: str, headings: list[str]) -> None:
-    found = re.findall(r"^## (.*)$", issue_text(facts(engine)), re.MULTILINE)
-    assert [heading for heading in found if heading in headings] == headings
+    told = re.findall(r"^## (.*)$", issue_text(facts(engine)), re.MULTILINE)
+    assert [heading for heading in told if heading in headings] == headings
 
 
 def test_it_says_what_happens_what_was_excluded_and_on_what() -> None:
@@ -64,7 +69,7 @@ def test_the_lines_that_the_nodes_come_from_stand_in_code() -> None:
 @pytest.mark.parametrize("chain", ["Pow -> Add -> Sqrt", "one node, Pow"])
 def test_a_conclusion_that_holds_no_markdown_is_read_as_a_sentence(chain: str) -> None:
     verdict = f"The optimizer computes something else for {chain}. They fail together: a fusion."
-    assert f"\n{verdict}\n" in issue_text(replace(facts("onnxrt"), found=EarlierFindings(verdict=verdict)))
+    assert f"\n{verdict}\n" in issue_text(replace(facts("onnxrt"), found=found(found=verdict)))
 
 
 HOSTILE = "@everyone #1 ![x](http://x)\n# heading\n```\n<script>alert(1)</script>\n````\n\x1b[31m"
@@ -88,10 +93,9 @@ def test_a_strangers_text_is_never_markdown() -> None:
 
 
 def test_what_a_diagnosis_has_found_stands_beside_the_failure() -> None:
-    found = EarlierFindings(
-        verdict="Its optimizer is wrong.", variation="any x", workarounds=(("Fusion off: it passes.", "biopsy run m"),)
-    )
-    text = issue_text(replace(facts("onnxrt"), found=found))
+    earlier = found(**{"found": "Its optimizer is wrong.", "may vary": "any x"})
+    workaround = Note(label="workaround", text="Fusion off: it passes.", line="biopsy run m")
+    text = issue_text(replace(facts("onnxrt"), found=replace(earlier, notes=[*earlier.notes, workaround])))
     assert "Its optimizer is wrong." in text and "as far as it was tried: any x\n" in text
     assert "A workaround that was tried: Fusion off: it passes.\n\n```text\nbiopsy run m\n```" in text
 
@@ -100,11 +104,11 @@ ISSUE = "https://github.com/owner/name/issues/7"
 
 
 def test_a_reference_of_our_catalogue_is_a_link_and_that_of_anybody_else_is_code() -> None:
-    words = {"verdict": "It looks like owner/name#7: 'x'.", "known": "owner/name#7: the same fingerprint, owner/name#8"}
-    text = issue_text(replace(facts("onnxrt"), found=EarlierFindings(**words, links={"owner/name#7": ISSUE})))
+    words = {"found": "It looks like owner/name#7: 'x'.", "known": "owner/name#7: the same fingerprint, owner/name#8"}
+    text = issue_text(replace(facts("onnxrt"), found=replace(found(**words), links={"owner/name#7": ISSUE})))
     assert f"\nIt looks like [owner/name#7]({ISSUE}): `x`.\n" in text
     assert f"known failure: [owner/name#7]({ISSUE}): the same fingerprint, `owner/name#8`\n" in text
-    text = issue_text(replace(facts("onnxrt"), found=EarlierFindings(**words)))
+    text = issue_text(replace(facts("onnxrt"), found=found(**words)))
     assert "How it compares with a known failure: `owner/name#7:` the same fingerprint, `owner/name#8`\n" in text
 
 

@@ -14,10 +14,9 @@ from biopsy.comparison.compare import compare_output, compare_tensors
 from biopsy.comparison.tolerance import Criteria, Limit, Metric, Stat, Tolerance
 from biopsy.findings.bundle import engine_script
 from biopsy.findings.bundle.issue import regression_test
-from biopsy.findings.bundle.literals import docstring, literal
-from biopsy.findings.bundle.script import Script
-from biopsy.findings.bundle.script_parts import command, comparison, ends, engine_failure, measures, non_finite
-from biopsy.findings.bundle.script_parts.statuses import CannotSay, exit_status
+from biopsy.findings.bundle.script import Script, docstring, literal
+from biopsy.findings.bundle.script_parts import failures
+from biopsy.findings.bundle.script_parts.failures import CannotSay, exit_status
 
 VALUES = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(),
@@ -45,7 +44,7 @@ def test_what_is_no_literal_is_refused() -> None:
 def test_no_name_changes_what_a_script_does(name: str) -> None:
     def made(text: str) -> Script:
         constants = {"LIMITS": {text: {"atol": 1.0}}, "SAID": text}
-        return Script(title=f"It is {text}", needs="nothing", parts=("values",), constants=constants, work=["return 0"])
+        return Script(title=f"It is {text}", needs="nothing", constants=constants, work=["return 0"])
 
     tree, plain = ast.parse(made(name).text()), ast.parse(made("plain").text())
     assert [type(node) for node in ast.walk(tree)] == [type(node) for node in ast.walk(plain)]
@@ -79,7 +78,7 @@ def test_the_script_judges_as_biopsy_does(pair: tuple[Any, Any], atol: float, rt
     found, expected = pair
     if (found.dtype.kind == "U") == (expected.dtype.kind == "U"):
         passed = compare_tensors("y", found, expected, Tolerance(atol, rtol)).passed
-        assert comparison.differs(found, expected, atol, rtol) is not passed
+        assert failures.differs(found, expected, atol, rtol) is not passed
 
 
 LIMITS = st.tuples(
@@ -108,22 +107,22 @@ def test_other_measures_are_judged_as_biopsy_does(
     if any(0 < margin < 1e-6 * max(1, abs(value)) for margin in margins):
         return  # rounding decides
     words = engine_script._by_measures(engine_script._limits("y", criteria, expected))
-    assert measures.differs_by(found, expected, **words) is not judged.passed
+    assert failures.differs_by(found, expected, **words) is not judged.passed
 
 
 def test_another_shape_differs_and_so_does_an_output_that_is_missing(capsys: pytest.CaptureFixture[str]) -> None:
-    assert comparison.differs(np.zeros(2), np.zeros(3), 1.0, 1.0)
+    assert failures.differs(np.zeros(2), np.zeros(3), 1.0, 1.0)
     limits = {"y": {"atol": 0.0, "rtol": 0.0}}
-    assert comparison.compare(lambda feed: {}, [{}], [{"y": np.zeros(1)}], limits) == 1
+    assert failures.compare(lambda feed: {}, [{}], [{"y": np.zeros(1)}], limits) == 1
     assert "missing" in capsys.readouterr().out
 
 
 def test_nothing_to_compare_is_no_pass() -> None:
     for inputs, expected in (([], []), ([], [{"y": np.zeros(1)}]), ([{}, {}], [{"y": np.zeros(1)}])):
         with pytest.raises(CannotSay, match="nothing to compare"):
-            comparison.compare(lambda feed: {"y": np.zeros(1)}, inputs, expected, {"y": {"atol": 0.0, "rtol": 0.0}})
+            failures.compare(lambda feed: {"y": np.zeros(1)}, inputs, expected, {"y": {"atol": 0.0, "rtol": 0.0}})
     with pytest.raises(CannotSay, match="nothing to run"):
-        non_finite.find_non_finite(lambda feed: {}, [])
+        failures.find_non_finite(lambda feed: {}, [])
 
 
 @pytest.mark.parametrize("error", [CannotSay("no"), ImportError("no"), ValueError("no"), AssertionError("no")])
@@ -143,20 +142,20 @@ def raises(error: Exception) -> Any:
 
 def test_only_an_error_of_the_kind_that_was_seen_counts() -> None:
     expected = {"kind": "ValueError", "said": "no"}
-    assert engine_failure.expect_failure(raises(ValueError("no")), None, **expected) == 1
-    assert engine_failure.expect_failure(raises(RuntimeError("code: VALUE ERROR")), None, **expected) == 1
-    assert engine_failure.expect_failure(lambda: 1, raises(ValueError("other")), **expected) == 1
-    assert engine_failure.expect_failure(lambda: 1, None, **expected) == 0
-    assert engine_failure.expect_failure(lambda: 1, lambda model: model, **expected) == 0
+    assert failures.expect_failure(raises(ValueError("no")), None, **expected) == 1
+    assert failures.expect_failure(raises(RuntimeError("code: VALUE ERROR")), None, **expected) == 1
+    assert failures.expect_failure(lambda: 1, raises(ValueError("other")), **expected) == 1
+    assert failures.expect_failure(lambda: 1, None, **expected) == 0
+    assert failures.expect_failure(lambda: 1, lambda model: model, **expected) == 0
     for load, run in (
         (raises(TypeError("no")), None),
         (raises(ValueError("no")), raises(ValueError("no"))),  # it was seen to be built
         (lambda: 1, raises(TypeError("no"))),
     ):
         with pytest.raises(CannotSay):
-            engine_failure.expect_failure(load, run, **expected)
+            failures.expect_failure(load, run, **expected)
     with pytest.raises(ImportError):
-        engine_failure.expect_failure(raises(ImportError("no")), None, **expected)
+        failures.expect_failure(raises(ImportError("no")), None, **expected)
 
 
 TRACEBACK = "Traceback (most recent call last):\n  File 'x', line 1, in <module>\n    f()\n{}: it\nmore\n"
@@ -173,7 +172,7 @@ TRACEBACK = "Traceback (most recent call last):\n  File 'x', line 1, in <module>
     ],
 )
 def test_the_exception_that_a_check_died_of_is_the_last_one(text: str, name: str) -> None:
-    assert command.last_exception(text) == name
+    assert failures.last_exception(text) == name
 
 
 @pytest.mark.parametrize(
@@ -186,7 +185,7 @@ def test_the_exception_that_a_check_died_of_is_the_last_one(text: str, name: str
         (1, TRACEBACK.format("ValueError"), {"stage": "build"}, None),
         (127, "", {}, None),
         (-11, "", {}, None),
-        (ends.TIMEOUT, "", {}, None),
+        (failures.TIMEOUT, "", {}, None),
     ],
 )
 def test_a_command_fails_as_it_did_or_nothing_is_said(
@@ -195,6 +194,6 @@ def test_a_command_fails_as_it_did_or_nothing_is_said(
     expected = {"status": 1, "raised": "ValueError", "verdict": {"stage": "run"}}
     if answer is None:
         with pytest.raises(CannotSay, match=re.escape("exit status 1, ValueError, run")):
-            command.command_status((status, text, said), **expected)
+            failures.command_status((status, text, said), **expected)
     else:
-        assert command.command_status((status, text, said), **expected) == answer
+        assert failures.command_status((status, text, said), **expected) == answer

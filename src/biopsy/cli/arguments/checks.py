@@ -8,15 +8,15 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Literal
 
 from biopsy.cli.arguments import types
-from biopsy.cli.arguments.declared import Options, option, switch
+from biopsy.cli.arguments.declared import Options, option, several, switch
 from biopsy.cli.arguments.groups import RecordedInputs
 from biopsy.cli.commands import REST_OPTIONS as REST_OPTIONS
 
 if TYPE_CHECKING:
     from biopsy.checks.judge import Rules
     from biopsy.checks.outcome import Artifacts
-    from biopsy.session.flakiness import Repeating
-    from biopsy.session.result_file import Resume
+    from biopsy.session.checked_search import Repeating
+    from biopsy.session.files import Resume
     from biopsy.session.trial import Budget
 
 
@@ -38,32 +38,27 @@ class CheckOption(Options):
     check: list[str] | None = option(*REST_OPTIONS, nargs="...", metavar="COMMAND ...", meaning="{text}")
 
 
-class RuleOptions(Options):
+class RuleOptions(Options, decides="yes"):
     """What counts as a failure."""
 
-    fail_code: Sequence[int] | None = option(
-        "--fail-code",
-        "--fail-returncode",
+    fail_code: Sequence[int] | None = several(
+        "--fail-code --fail-returncode",
         rivals="codes",
-        nargs="+",
         type=types.status,
         action="extend",
         metavar="STATUS",
         meaning="only these exit statuses are failures",
     )
-    ignore_fail_code: Sequence[int] | None = option(
-        "--ignore-fail-code",
-        "--ignore-fail-returncode",
+    ignore_fail_code: Sequence[int] | None = several(
+        "--ignore-fail-code --ignore-fail-returncode",
         rivals="codes",
-        nargs="+",
         type=types.status,
         action="extend",
         metavar="STATUS",
         meaning="these exit statuses are not failures",
     )
-    fail_regex: Sequence[str] | None = option(
+    fail_regex: Sequence[str] | None = several(
         "--fail-regex",
-        nargs="+",
         action="extend",
         metavar="REGEX",
         meaning="a check fails only if its output matches one of these",
@@ -118,7 +113,7 @@ class CheckMemoryOption(Options):
     )
 
 
-class VacuousOption(Options):
+class VacuousOption(Options, decides="yes"):
     """Whether a check is followed that nearly anything fails."""
 
     allow_vacuous_check: bool = switch(
@@ -156,7 +151,7 @@ class RepeatOptions(Options):
 
     def repeating(self) -> Repeating:
         """The same for a search."""
-        from biopsy.session.flakiness import Repeating
+        from biopsy.session.checked_search import Repeating
 
         return Repeating(repeat=self.repeat, confidence=self.confidence)
 
@@ -233,7 +228,7 @@ class ResumedSearch(ResumeOptions, RecordedInputs):
 
     def resume(self, journal: Path | None, search: str) -> Resume:
         """The same for a search, whose journal it is; ``search`` is what a person calls it."""
-        from biopsy.session.result_file import Resume
+        from biopsy.session.files import Resume
 
         script = self.data_loader_script
         files = (script and types.script_with_function(script), self.runtime_env)
@@ -266,16 +261,14 @@ class ShownOutputOptions(Options):
 class ArtifactOptions(Options):
     """The files of a check that are kept, sorted by its outcome."""
 
-    artifacts: Sequence[Path] = option(
+    artifacts: Sequence[Path] = several(
         "--artifacts",
-        nargs="+",
         type=types.ARTIFACT,
         default=[],
         meaning="after each check, sort these files into 'good', 'bad' and 'other'",
     )
     art_dir: Path = option(
-        "--art-dir",
-        "--artifacts-dir",
+        "--art-dir --artifacts-dir",
         type=types.FOLDER_WRITTEN,
         default=Path("polygraphy_artifacts"),
         meaning="the folder that they are sorted into (default: polygraphy_artifacts)",
@@ -292,14 +285,13 @@ class IterationOptions(Options):
     """The files that are made anew for each check."""
 
     iter_artifact: Path | None = option(
-        "--iter-artifact", "--intermediate-artifact", type=types.ITERATION, meaning="{text}"
+        "--iter-artifact --intermediate-artifact", type=types.ITERATION, meaning="{text}"
     )
     no_remove_intermediate: bool = switch(
         "--no-remove-intermediate", meaning="keep {text} there at the end", text="the last candidate"
     )
     iter_info: Path | None = option(
-        "--iter-info",
-        "--iteration-info",
+        "--iter-info --iteration-info",
         type=types.ITERATION,
         meaning='before each check, write {"iteration": N} into this file',
     )

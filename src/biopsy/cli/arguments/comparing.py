@@ -1,314 +1,33 @@
-"""Options that say what must hold of outputs: golden values, tolerances, limits of other figures; and the values by
-name (shapes, tolerances, ranges) that options take.
+"""Options that say what must hold of outputs: golden values, tolerances, limits of other figures, rounding; and the
+values by name (shapes, tolerances, ranges) that options take.
 """
 
 from __future__ import annotations
 
 import argparse
 import math
-from collections.abc import Callable, Sequence
+import sys
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 from biopsy import errors
-from biopsy.cli.arguments.declared import Options, option
-from biopsy.comparison.tolerance import DEFAULT_LIMITS
+from biopsy.cli.arguments import types
+from biopsy.cli.arguments.declared import Options, option, several, switch
+from biopsy.comparison.tolerance import DEFAULT_LIMITS, STATS, Metric, MetricLimits, Stat, Stats, Tolerances, TopK
+from biopsy.text import did_you_mean
 
 if TYPE_CHECKING:
-    from biopsy.comparison.tolerance import Metric, MetricLimits, Stat, Stats, Tolerances, TopK
     from biopsy.model.tensor_type import Dim, Shape
 
-_COMPARISONS: dict[str, frozenset[str]] = {
-    "simple": frozenset({"simple"}),
-    "l2": frozenset({"l2"}),
-    "cosine_similarity": frozenset({"cosine"}),
-    "distance_metrics": frozenset({"l2", "cosine"}),
-    "psnr": frozenset({"psnr"}),
-    "snr": frozenset({"snr"}),
-    "quality_metrics": frozenset({"psnr", "snr"}),
-    "ulp": frozenset({"ulp"}),
-    "indices": frozenset({"indices"}),
-}
-"""What ``--compare`` takes, as Polygraphy spells it -> the metrics, "simple" for the tolerances."""
-
-
-class ToleranceOptions(Options):
-    """The tolerances, and what of the error is held against them."""
-
-    atol: Sequence[str] | None = option(
-        "--atol",
-        "--abs-tol",
-        "--absolute-tolerance",
-        nargs="+",
-        metavar="[OUTPUT:]VALUE",
-        meaning="largest absolute difference allowed, for all outputs or one of them (default: 1e-5; 0 for integers "
-        "and booleans)",
-    )
-    rtol: Sequence[str] | None = option(
-        "--rtol",
-        "--rel-tol",
-        "--relative-tolerance",
-        nargs="+",
-        metavar="[OUTPUT:]VALUE",
-        meaning="largest difference allowed relative to the expected value, for all outputs or one of them (default: "
-        "1e-5; for integers only by name)",
-    )
-    check_error_stat: Sequence[str] | None = option(
-        "--check-error-stat",
-        nargs="+",
-        metavar="[OUTPUT:]STAT",
-        meaning="what the tolerances apply to: elemwise, max, mean, median or quantile (default: elemwise)",
-    )
-    error_quantile: Sequence[str] | None = option(
-        "--error-quantile",
-        nargs="+",
-        metavar="[OUTPUT:]Q",
-        meaning="the quantile for 'quantile', 0 to 1 (default: 0.99)",
-    )
-
-    def tolerances(self) -> Tolerances:
-        """The tolerances by output. Raises UsageError for words that are none."""
-        from biopsy.comparison.tolerance import Tolerances
-
-        return Tolerances(parse_tolerances(self.atol, "--atol"), parse_tolerances(self.rtol, "--rtol"))
-
-    def stats(self) -> Stats:
-        """What is held against them. Raises UsageError for words that are none."""
-        from biopsy.comparison.tolerance import Stats
-
-        return Stats(parse_stats(self.check_error_stat), parse_quantiles(self.error_quantile))
-
-
-def _limit(*spellings: str, metavar: str, meaning: str) -> Any:
-    return option(*spellings, nargs="+", metavar=metavar, meaning=meaning)
-
-
-class MetricOptions(Options):
-    """The limits of other figures than the tolerances'."""
-
-    cosine: Sequence[str] | None = _limit(
-        "--cosine", "--cosine-similarity-threshold", metavar="[OUTPUT:]LEAST", meaning="cosine similarity, -1 to 1"
-    )
-    psnr: Sequence[str] | None = _limit(
-        "--psnr",
-        "--psnr-threshold",
-        "--psnr-tolerance",
-        metavar="[OUTPUT:]LEAST",
-        meaning="peak signal-to-noise ratio, in dB",
-    )
-    snr: Sequence[str] | None = _limit(
-        "--snr", "--snr-threshold", "--snr-tolerance", metavar="[OUTPUT:]LEAST", meaning="signal-to-noise ratio, in dB"
-    )
-    l2: Sequence[str] | None = _limit(
-        "--l2", "--l2-threshold", "--l2-tolerance", metavar="[OUTPUT:]MOST", meaning="Euclidean distance"
-    )
-    ulp: Sequence[str] | None = _limit(
-        "--ulp", metavar="[OUTPUT:]MOST", meaning="most representable values between the two (ULPs)"
-    )
-    top_k: Sequence[str] | None = _limit(
-        "--top-k",
-        "--postprocess",
-        "--postprocess-func",
-        metavar="[OUTPUT:]K[,axis=A]",
-        meaning="compare the indices of the K greatest elements; 'top-K' means the same (axis: the last one by "
-        "default)",
-    )
-    index_tolerance: Sequence[str] | None = _limit(
-        "--index-tolerance", metavar="[OUTPUT:]MOST", meaning="how many places an index may move (default: 0)"
-    )
-    compare: Sequence[str] | None = _limit(
-        "--compare",
-        "--compare-func",
-        metavar="NAME",
-        meaning=f"the comparisons that every output must pass: {', '.join(_COMPARISONS)}; those without a limit of "
-        f"yours have {', '.join(f'{name} {value:g}' for name, value in DEFAULT_LIMITS.items())} (default: those with a "
-        "limit of yours, else simple: the tolerances)",
-    )
-
-    @classmethod
-    def add_group(cls, parser: argparse.ArgumentParser) -> None:
-        """Add them as the group of a command's options."""
-        title = "limits on other measures, for all outputs or one of them; they replace the default tolerances"
-        cls.add(parser.add_argument_group(title))
-
-    def metric_limits(self) -> MetricLimits:
-        """The limits asked for. Raises UsageError for words that are none."""
-        from biopsy.comparison.tolerance import METRICS, MetricLimits
-
-        values: dict[Metric, dict[str, float]] = {}
-        for metric, words, example in (
-            ("cosine", self.cosine, "0.999 out:0.99"),
-            ("psnr", self.psnr, "30 out:40"),
-            ("snr", self.snr, "20 out:30"),
-            ("l2", self.l2, "1e-5 out:1e-3"),
-            ("ulp", self.ulp, "4 out:100"),
-            ("indices", self.index_tolerance, "0 out:2"),
-        ):
-            assert metric in METRICS
-            if words:
-                option = "--index-tolerance" if metric == "indices" else f"--{metric}"
-                values[metric] = by_name(
-                    words, option, example, partial(number_from, least=-1 if metric == "cosine" else 0)
-                )
-        tops = by_name(self.top_k, "--top-k", "5 out:3,axis=1", _top)
-        return MetricLimits(values, tops, _chosen(self.compare, bool(tops)))
-
-
-class JudgeOptions(ToleranceOptions, MetricOptions):
-    """What counts as equal."""
-
-    def limits(self) -> tuple[Tolerances, Stats, MetricLimits]:
-        """What outputs are held against. Raises UsageError for words that are no limits."""
-        return self.tolerances(), self.stats(), self.metric_limits()
-
-
-def _chosen(words: Sequence[str] | None, ranked: bool) -> frozenset[str] | None:
-    from biopsy.text import did_you_mean
-
-    if not words:
-        return None
-    unknown = [word for word in words if word not in _COMPARISONS]
-    if unknown:
-        raise errors.UsageError(
-            f"--compare {unknown[0]}: there is no such comparison; there are {', '.join(_COMPARISONS)}",
-            next_steps=did_you_mean(unknown[0], _COMPARISONS, most=1),
-        )
-    found = frozenset[str]().union(*(_COMPARISONS[word] for word in words))
-    # Polygraphy compares what is left after --postprocess with the tolerances: of indices, that they are equal.
-    return found - {"simple"} | {"indices"} if ranked else found
-
-
-def number_from(text: str, least: float) -> float:
-    """A number that is ``least`` or more. Raises ValueError."""
-    value = float(text)
-    if not value >= least:
-        raise ValueError(f"{text!r} is too small: it must be {least:g} or more")
-    return value
-
-
-def _top(text: str) -> TopK:
-    from biopsy.comparison.tolerance import TopK
-
-    count, _, axis = text.removeprefix("top-").partition(",axis=")
-    if not count.isdecimal() or not int(count):
-        raise ValueError(f"{text!r} is not a number of elements")
-    return TopK(int(count), int(axis) if axis else -1)
+Value = TypeVar("Value")
 
 
 # Values by name, from the words of an option: shapes, sizes, tolerances, ranges, and the script that makes inputs.
 #
 # Every function takes the words of one option (None where it was not given) and raises UsageError that names the
 # option and shows an example. A name ends at the last colon that can end one, so names may hold ``:`` and ``/``.
-
-Value = TypeVar("Value")
-
-
-def parse_shapes(words: Sequence[str] | None, option: str = "--input-shapes") -> dict[str, tuple[int, ...]]:
-    """``x:[1,3,224,224] y:[2]`` -> shapes by name, all dimensions known; ``x:[]`` is a scalar's."""
-    shapes: dict[str, tuple[int, ...]] = {}
-    for name, shape in parse_symbolic_shapes(words, option).items():
-        known = tuple(dim for dim in shape if isinstance(dim, int))
-        if len(known) < len(shape):
-            raise _wrong(option, f"{name}:[...]", "every dimension must be a number", "x:[1,3,224,224] y:[2]")
-        shapes[name] = known
-    return shapes
-
-
-def parse_open_shapes(words: Sequence[str] | None, option: str = "--input-shapes") -> dict[str, tuple[int | None, ...]]:
-    """As ``parse_shapes``, and a dimension may be -1 for what the model says, else 1 (None)."""
-    shapes: dict[str, tuple[int | None, ...]] = {}
-    for name, shape in parse_symbolic_shapes(words, option).items():
-        if any(isinstance(dim, str) for dim in shape):
-            raise _wrong(option, f"{name}:[...]", "every dimension must be a number", "x:[1,3,224,224] y:[2]")
-        shapes[name] = tuple(dim for dim in shape if not isinstance(dim, str))
-    return shapes
-
-
-def parse_symbolic_shapes(words: Sequence[str] | None, option: str = "--input-shapes") -> dict[str, Shape]:
-    """As ``parse_shapes``, and a dimension may be a symbol (``N`` or ``'N'``), or -1 for an unknown size (None)."""
-    shapes: dict[str, Shape] = {}
-    for word in words or ():
-        name, found, text = word.rpartition(":[")
-        if not found or not name or not text.endswith("]"):
-            raise _wrong(option, word, "a name and a shape are needed", "x:[1,3,224,224] y:[2]")
-        dims = [dim.strip() for dim in text[:-1].split(",")] if text[:-1].strip() else []
-        shapes[name] = tuple(_dim(option, word, dim) for dim in dims)
-    return shapes
-
-
-def parse_symbols(words: Sequence[str] | None, option: str = "--input-symbols") -> dict[str, int]:
-    """``N=8 length=128`` -> sizes by name; commas may stand for spaces."""
-    sizes: dict[str, int] = {}
-    for word in ",".join(words or ()).split(",") if words else ():
-        name, found, text = word.rpartition("=")
-        if not found or not name or not text.isdecimal():
-            raise _wrong(option, word, "a name and a size are needed", "N=8 length=128")
-        sizes[name] = int(text)
-    return sizes
-
-
-def _dim(option: str, word: str, text: str) -> Dim:
-    quoted = len(text) > 1 and text[0] == text[-1] and text[0] in "'\""
-    if quoted and text[1:-1]:
-        return text[1:-1]
-    if text.isdecimal():
-        return int(text)
-    if text == "-1":
-        return None
-    if not text.isidentifier():
-        raise _wrong(option, word, f"{text!r} is no dimension", "x:[1,3,224,224] y:[2]")
-    return text
-
-
-def parse_tolerances(words: Sequence[str] | None, option: str = "--atol") -> dict[str, float]:
-    """``1e-3 out:1e-5`` -> tolerances by name, "" for all outputs that are not named."""
-    return by_name(words, option, "1e-3 out:1e-5", _tolerance)
-
-
-def _tolerance(text: str) -> float:
-    value = float(text)
-    if not 0 <= value < math.inf:
-        raise ValueError(f"{text!r} is no tolerance: it must be a number, 0 or more")
-    return value
-
-
-def parse_quantiles(words: Sequence[str] | None, option: str = "--error-quantile") -> dict[str, float]:
-    """``0.99 out:0.5`` -> quantiles by name, "" for all outputs that are not named."""
-    return by_name(words, option, "0.99 out:0.5", _quantile)
-
-
-def _quantile(text: str) -> float:
-    value = float(text)
-    if not 0 <= value <= 1:
-        raise ValueError(f"{text!r} is no quantile: it must lie between 0 and 1")
-    return value
-
-
-def parse_stats(words: Sequence[str] | None, option: str = "--check-error-stat") -> dict[str, Stat]:
-    """``max out:mean`` -> statistics by name, "" for all outputs that are not named."""
-    return by_name(words, option, "max out:mean", _stat)
-
-
-def _stat(text: str) -> Stat:
-    from biopsy.comparison.tolerance import STATS
-
-    for stat in STATS:
-        if text == stat:
-            return stat
-    raise ValueError(f"{text!r} is none of {', '.join(STATS)}")
-
-
-def parse_ranges(words: Sequence[str] | None, option: str = "--val-range") -> dict[str, tuple[float, float]]:
-    """``[0,1] x:[2,5]`` -> (least, greatest) by name, "" for all inputs that are not named."""
-    return by_name(words, option, "[0,1] x:[2,5]", _range)
-
-
-def _range(text: str) -> tuple[float, float]:
-    ends = [float(end) for end in text[1:-1].split(",")] if text[:1] + text[-1:] == "[]" else []
-    if len(ends) != 2 or not all(map(math.isfinite, ends)) or ends[0] > ends[1]:
-        raise ValueError(f"{text!r} is no range: it needs two numbers, the smaller one first")
-    return ends[0], ends[1]
 
 
 def by_name(words: Sequence[str] | None, option: str, example: str, parse: Callable[[str], Value]) -> dict[str, Value]:
@@ -326,6 +45,118 @@ def by_name(words: Sequence[str] | None, option: str, example: str, parse: Calla
     return values
 
 
+def _wrong(option: str, word: str, why: str, example: str) -> errors.UsageError:
+    return errors.UsageError(f"{option} {word}: {why}", next_steps=[f"{option} {example}"])
+
+
+def number(text: str, least: float, most: float = math.inf, wrong: str = "") -> float:
+    """A number within limits. Raises ValueError, which says what is ``wrong`` with any other."""
+    value = float(text)
+    if not least <= value <= most:
+        raise ValueError(f"{text!r} {wrong or f'is too small: it must be {least:g} or more'}")
+    return value
+
+
+def _stat(text: str) -> Stat:
+    stat = next((stat for stat in STATS if stat == text), None)
+    if stat is None:
+        raise ValueError(f"{text!r} is none of {', '.join(STATS)}")
+    return stat
+
+
+def _range(text: str) -> tuple[float, float]:
+    ends = [float(end) for end in text[1:-1].split(",")] if text[:1] + text[-1:] == "[]" else []
+    if len(ends) != 2 or not all(map(math.isfinite, ends)) or ends[0] > ends[1]:
+        raise ValueError(f"{text!r} is no range: it needs two numbers, the smaller one first")
+    return ends[0], ends[1]
+
+
+def _top(text: str) -> TopK:
+    count, _, axis = text.removeprefix("top-").partition(",axis=")
+    if not count.isdecimal() or not int(count):
+        raise ValueError(f"{text!r} is not a number of elements")
+    return TopK(int(count), int(axis) if axis else -1)
+
+
+def parse_tolerances(words: Sequence[str] | None, option: str = "--atol") -> dict[str, float]:
+    """``1e-3 out:1e-5`` -> tolerances by name, "" for all outputs that are not named."""
+    wrong = "is no tolerance: it must be a number, 0 or more"
+    return by_name(words, option, "1e-3 out:1e-5", partial(number, least=0, most=sys.float_info.max, wrong=wrong))
+
+
+def parse_quantiles(words: Sequence[str] | None, option: str = "--error-quantile") -> dict[str, float]:
+    """``0.99 out:0.5`` -> quantiles by name, "" for all outputs that are not named."""
+    wrong = "is no quantile: it must lie between 0 and 1"
+    return by_name(words, option, "0.99 out:0.5", partial(number, least=0, most=1, wrong=wrong))
+
+
+def parse_stats(words: Sequence[str] | None, option: str = "--check-error-stat") -> dict[str, Stat]:
+    """``max out:mean`` -> statistics by name, "" for all outputs that are not named."""
+    return by_name(words, option, "max out:mean", _stat)
+
+
+def parse_ranges(words: Sequence[str] | None, option: str = "--val-range") -> dict[str, tuple[float, float]]:
+    """``[0,1] x:[2,5]`` -> (least, greatest) by name, "" for all inputs that are not named."""
+    return by_name(words, option, "[0,1] x:[2,5]", _range)
+
+
+_SHAPES = "x:[1,3,224,224] y:[2]"
+
+
+def parse_symbolic_shapes(words: Sequence[str] | None, option: str = "--input-shapes") -> dict[str, Shape]:
+    """``x:[N,3,-1] y:[2]`` -> shapes by name; a dimension is a size, a symbol (``N``, ``'N'``), or None for -1."""
+    shapes: dict[str, Shape] = {}
+    for word in words or ():
+        name, bracket, text = word.rpartition(":[")
+        if not bracket or not name or not text.endswith("]"):
+            raise _wrong(option, word, "a name and a shape are needed", _SHAPES)
+        dims = [dim.strip() for dim in text[:-1].split(",")] if text[:-1].strip() else []
+        shapes[name] = tuple(_dim(option, word, dim) for dim in dims)
+    return shapes
+
+
+def _dim(option: str, word: str, text: str) -> Dim:
+    quoted = len(text) > 1 and text[0] == text[-1] and text[0] in "'\""
+    if quoted and text[1:-1]:
+        return text[1:-1]
+    if text.isdecimal():
+        return int(text)
+    if text != "-1" and not text.isidentifier():
+        raise _wrong(option, word, f"{text!r} is no dimension", _SHAPES)
+    return None if text == "-1" else text
+
+
+def parse_open_shapes(words: Sequence[str] | None, option: str = "--input-shapes") -> dict[str, tuple[int | None, ...]]:
+    """Shapes by name without symbols; a dimension may be -1 for what the model says, else 1 (None)."""
+    shapes: dict[str, tuple[int | None, ...]] = {}
+    for name, shape in parse_symbolic_shapes(words, option).items():
+        shapes[name] = tuple(dim for dim in shape if not isinstance(dim, str))
+        if len(shapes[name]) < len(shape):
+            raise _wrong(option, f"{name}:[...]", "every dimension must be a number", _SHAPES)
+    return shapes
+
+
+def parse_shapes(words: Sequence[str] | None, option: str = "--input-shapes") -> dict[str, tuple[int, ...]]:
+    """``x:[1,3,224,224] y:[2]`` -> shapes by name, all dimensions known; ``x:[]`` is a scalar's."""
+    shapes: dict[str, tuple[int, ...]] = {}
+    for name, shape in parse_open_shapes(words, option).items():
+        shapes[name] = tuple(dim for dim in shape if dim is not None)
+        if len(shapes[name]) < len(shape):
+            raise _wrong(option, f"{name}:[...]", "every dimension must be a number", _SHAPES)
+    return shapes
+
+
+def parse_symbols(words: Sequence[str] | None, option: str = "--input-symbols") -> dict[str, int]:
+    """``N=8 length=128`` -> sizes by name; commas may stand for spaces."""
+    sizes: dict[str, int] = {}
+    for word in ",".join(words or ()).split(",") if words else ():
+        name, equals, text = word.rpartition("=")
+        if not equals or not name or not text.isdecimal():
+            raise _wrong(option, word, "a name and a size are needed", "N=8 length=128")
+        sizes[name] = int(text)
+    return sizes
+
+
 def parse_script(word: str, default: str = "load_data") -> tuple[Path, str]:
     """``FILE.py[:function]`` -> (path, name of the function). A drive letter is no function."""
     path, colon, function = word.rpartition(":")
@@ -334,5 +165,205 @@ def parse_script(word: str, default: str = "load_data") -> tuple[Path, str]:
     return Path(word), default
 
 
-def _wrong(option: str, word: str, why: str, example: str) -> errors.UsageError:
-    return errors.UsageError(f"{option} {word}: {why}", next_steps=[f"{option} {example}"])
+# The options.
+
+
+def _limit(*spellings: str, metavar: str, meaning: str, **settings: Any) -> Any:
+    """A limit by name: one that a project's file may give, and that lets the more pass, the greater it is."""
+    defaults: dict[str, Any] = {"shared": True, "decides": "the greater, the looser", **settings}
+    return several(*spellings, metavar=f"[OUTPUT:]{metavar}", meaning=meaning, **defaults)
+
+
+class ToleranceOptions(Options):
+    """The tolerances, and what of the error is held against them."""
+
+    atol: Sequence[str] | None = _limit(
+        "--atol --abs-tol --absolute-tolerance",
+        metavar="VALUE",
+        meaning="largest absolute difference allowed, for all outputs or one of them (default: 1e-5; 0 for integers "
+        "and booleans)",
+    )
+    rtol: Sequence[str] | None = _limit(
+        "--rtol --rel-tol --relative-tolerance",
+        metavar="VALUE",
+        meaning="largest difference allowed relative to the expected value, for all outputs or one of them (default: "
+        "1e-5; for integers only by name)",
+    )
+    check_error_stat: Sequence[str] | None = _limit(
+        "--check-error-stat",
+        metavar="STAT",
+        meaning="what the tolerances apply to: elemwise, max, mean, median or quantile (default: elemwise)",
+    )
+    error_quantile: Sequence[str] | None = _limit(
+        "--error-quantile",
+        metavar="Q",
+        meaning="the quantile for 'quantile', 0 to 1 (default: 0.99)",
+        decides="the smaller, the looser",
+    )
+
+    def tolerances(self) -> Tolerances:
+        """The tolerances by output. Raises UsageError for words that are none."""
+        return Tolerances(parse_tolerances(self.atol), parse_tolerances(self.rtol, "--rtol"))
+
+    def stats(self) -> Stats:
+        """What is held against them. Raises UsageError for words that are none."""
+        return Stats(parse_stats(self.check_error_stat), parse_quantiles(self.error_quantile))
+
+
+COMPARISONS: Mapping[str, frozenset[str]] = {
+    "simple": frozenset({"simple"}),
+    "l2": frozenset({"l2"}),
+    "cosine_similarity": frozenset({"cosine"}),
+    "distance_metrics": frozenset({"l2", "cosine"}),
+    "psnr": frozenset({"psnr"}),
+    "snr": frozenset({"snr"}),
+    "quality_metrics": frozenset({"psnr", "snr"}),
+    "ulp": frozenset({"ulp"}),
+    "indices": frozenset({"indices"}),
+}
+"""What ``--compare`` takes, as Polygraphy spells it -> the metrics, "simple" for the tolerances."""
+
+_METRICS: Mapping[Metric, tuple[str, str]] = {
+    "cosine": ("--cosine", "0.999 out:0.99"),
+    "psnr": ("--psnr", "30 out:40"),
+    "snr": ("--snr", "20 out:30"),
+    "l2": ("--l2", "1e-5 out:1e-3"),
+    "ulp": ("--ulp", "4 out:100"),
+    "indices": ("--index-tolerance", "0 out:2"),
+}
+"""The option of each metric's limit, and an example."""
+
+
+class MetricOptions(Options):
+    """The limits of other figures than the tolerances'."""
+
+    cosine: Sequence[str] | None = _limit(
+        "--cosine --cosine-similarity-threshold",
+        metavar="LEAST",
+        meaning="cosine similarity, -1 to 1",
+        decides="the smaller, the looser",
+    )
+    psnr: Sequence[str] | None = _limit(
+        "--psnr --psnr-threshold --psnr-tolerance",
+        metavar="LEAST",
+        meaning="peak signal-to-noise ratio, in dB",
+        decides="the smaller, the looser",
+    )
+    snr: Sequence[str] | None = _limit(
+        "--snr --snr-threshold --snr-tolerance",
+        metavar="LEAST",
+        meaning="signal-to-noise ratio, in dB",
+        decides="the smaller, the looser",
+    )
+    l2: Sequence[str] | None = _limit(
+        "--l2 --l2-threshold --l2-tolerance", metavar="MOST", meaning="Euclidean distance"
+    )
+    ulp: Sequence[str] | None = _limit(
+        "--ulp", metavar="MOST", meaning="most representable values between the two (ULPs)"
+    )
+    top_k: Sequence[str] | None = _limit(
+        "--top-k --postprocess --postprocess-func",
+        metavar="K[,axis=A]",
+        meaning="compare the indices of the K greatest elements; 'top-K' means the same (axis: the last one by "
+        "default)",
+        shared=False,
+        decides="yes",
+    )
+    index_tolerance: Sequence[str] | None = _limit(
+        "--index-tolerance",
+        metavar="MOST",
+        meaning="how many places an index may move (default: 0)",
+        shared=False,
+        decides="yes",
+    )
+    compare: Sequence[str] | None = several(
+        "--compare --compare-func",
+        metavar="NAME",
+        meaning=f"the comparisons that every output must pass: {', '.join(COMPARISONS)}; those without a limit of "
+        f"yours have {', '.join(f'{name} {value:g}' for name, value in DEFAULT_LIMITS.items())} (default: those with a "
+        "limit of yours, else simple: the tolerances)",
+        decides="yes",
+    )
+
+    @classmethod
+    def add_group(cls, parser: argparse.ArgumentParser) -> None:
+        """Add them as the group of a command's options."""
+        title = "limits on other measures, for all outputs or one of them; they replace the default tolerances"
+        cls.add(parser.add_argument_group(title))
+
+    def metric_limits(self) -> MetricLimits:
+        """The limits asked for. Raises UsageError for words that are none."""
+        given = self.given(MetricOptions.declared)
+        values = {
+            metric: by_name(given[option], option, example, partial(number, least=-1 if metric == "cosine" else 0))
+            for metric, (option, example) in _METRICS.items()
+            if option in given
+        }
+        tops = by_name(self.top_k, "--top-k", "5 out:3,axis=1", _top)
+        if not self.compare:
+            return MetricLimits(values, tops, None)
+        unknown = next((name for name in self.compare if name not in COMPARISONS), None)
+        if unknown is not None:
+            raise errors.UsageError(
+                f"--compare {unknown}: there is no such comparison; there are {', '.join(COMPARISONS)}",
+                next_steps=did_you_mean(unknown, COMPARISONS, most=1),
+            )
+        chosen = frozenset[str]().union(*(COMPARISONS[name] for name in self.compare))
+        # Polygraphy compares what is left after --postprocess with the tolerances: of indices, that they are equal.
+        return MetricLimits(values, tops, chosen - {"simple"} | {"indices"} if tops else chosen)
+
+
+class JudgeOptions(ToleranceOptions, MetricOptions):
+    """What counts as equal."""
+
+    def limits(self) -> tuple[Tolerances, Stats, MetricLimits]:
+        """What outputs are held against. Raises UsageError for words that are no limits."""
+        return self.tolerances(), self.stats(), self.metric_limits()
+
+
+class OutputOptions(Options):
+    """Golden values, and the file of what the engines give."""
+
+    save_outputs: Path | None = option(
+        "--save-outputs --save-results",
+        type=types.WRITTEN,
+        meaning=f"save the outputs of every engine: {types.SAVED_FORMATS}",
+    )
+    load_outputs: Sequence[Path] | None = several(
+        "--load-outputs --load-results",
+        type=types.READ,
+        meaning="compare every engine, the first one too, with all of these golden values",
+        decides="yes",
+    )
+
+
+class RunningOptions(Options):
+    """What is looked at beside differences, and when a run ends."""
+
+    validate: bool = switch("--validate", meaning="fail if an output holds NaN or infinity", shared=True)
+    fail_fast: bool = switch("--fail-fast", meaning="stop at the first failure")
+    warm_up: int = option(
+        "--warm-up", type=types.count, default=0, meaning="runs before the first one that is timed (default: 0)"
+    )
+
+
+class NoiseOptions(Options):
+    """Whether a difference is a bug, or only rounding."""
+
+    compare_with: Literal["noise"] | None = option(
+        "--compare-with",
+        choices=("noise",),
+        meaning="noise: instead of comparing engines with each other, compare the error of each, against a float64 "
+        "run, with the error of plain float32",
+        decides="yes",
+    )
+    noise_ratio: Sequence[str] | None = _limit(
+        "--noise-ratio",
+        metavar="TIMES",
+        meaning="how many times the error of plain float32 still counts as rounding (default: 10)",
+    )
+    tell_rounding: bool = switch("--tell-rounding", meaning=argparse.SUPPRESS)  # debug reduce asks for it
+
+    def noise_ratios(self) -> dict[str, float]:
+        """How many times the error of plain float32 still is rounding, by output name."""
+        return by_name(self.noise_ratio, "--noise-ratio", "10 out:100", partial(number, least=1))

@@ -6,30 +6,45 @@ from __future__ import annotations
 
 import argparse
 import inspect
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, ClassVar, NoReturn, Self, dataclass_transform
+from typing import (
+    Any,
+    ClassVar,
+    Concatenate,
+    Literal,
+    NamedTuple,
+    NoReturn,
+    ParamSpec,
+    Self,
+    TypeVar,
+    dataclass_transform,
+)
 
 from biopsy.cli.arguments.types import metavar_of
+from biopsy.text import ListOption
 
-if TYPE_CHECKING:
-    from biopsy.text import ListOption
+_Rest = ParamSpec("_Rest")
+_Answer = TypeVar("_Answer")
 
 TEXT = "{text}"
 """What stands in a help for the words that a command may replace by its own."""
 
 
-class Declaration:
-    """How an option is spelled, and what ``add_argument`` gets of it."""
+Decides = Literal["", "yes", "the greater, the looser", "the smaller, the looser"]
+"""Whether a model may pass with an option that fails without it; of a limit, which values let more pass."""
 
-    def __init__(
-        self, spellings: tuple[str, ...], meaning: str, text: str, rivals: str, settings: Mapping[str, Any]
-    ) -> None:
-        self.spellings = spellings
-        self.meaning = meaning
-        self.text = text
-        self.rivals = rivals
-        self.settings = settings
+
+class Declaration(NamedTuple):
+    """How an option is spelled, what it means, and the ``settings`` that ``add_argument`` gets: see ``option``."""
+
+    spellings: tuple[str, ...]
+    settings: dict[str, Any]
+    meaning: str
+    text: str
+    rivals: str
+    shared: bool | None
+    decides: Decides | None
 
     def help(self, text: str | None) -> str:
         """What it means, with the words of a command: in the place of ``TEXT``, or else instead of it all."""
@@ -43,20 +58,38 @@ class Declaration:
         return self.settings.get("default", False if self.settings.get("action") == "store_true" else None)
 
 
-def option(*spellings: str, meaning: str, text: str = "", rivals: str = "", **settings: Any) -> Any:
+def option(
+    *spellings: str,
+    meaning: str,
+    text: str = "",
+    rivals: str = "",
+    shared: bool | None = None,
+    decides: Decides | None = None,
+    **settings: Any,
+) -> Any:
     """A field of ``Options``; an operand has no spelling. Those with the same ``rivals`` exclude each other.
 
+    Spellings are words of one text, or of several.
     ``settings`` are those of ``add_argument``; ``TEXT`` in the ``meaning`` is ``text`` unless a command says another.
+    ``shared``: a settings file that lies in a folder may give it, since it is as harmless as
+    ``biopsy.engines.base.Option.harmless`` says. A verdict names what a file gave of what ``decides``. Both may be said
+    of a whole record: ``class Limits(Options, decides="yes")``.
     """
-    return Declaration(spellings, meaning, text, rivals, settings)
+    words = tuple(" ".join(spellings).split())
+    return Declaration(words, settings, meaning=meaning, text=text, rivals=rivals, shared=shared, decides=decides)
 
 
-def switch(*spellings: str, meaning: str, text: str = "", rivals: str = "") -> Any:
+def switch(*spellings: str, meaning: str, **settings: Any) -> Any:
     """A field that is True where the option is given."""
-    return option(*spellings, meaning=meaning, text=text, rivals=rivals, action="store_true")
+    return option(*spellings, meaning=meaning, action="store_true", **settings)
 
 
-@dataclass_transform(frozen_default=True, kw_only_default=True, field_specifiers=(option, switch))
+def several(*spellings: str, meaning: str, **settings: Any) -> Any:
+    """A field of one word or several."""
+    return option(*spellings, meaning=meaning, nargs="+", **settings)
+
+
+@dataclass_transform(frozen_default=True, kw_only_default=True, field_specifiers=(option, switch, several))
 class Options:
     """A group of options: a frozen record whose fields are their values.
 
@@ -67,15 +100,19 @@ class Options:
 
     declared: ClassVar[Mapping[str, Declaration | None]] = MappingProxyType({})
 
-    def __init_subclass__(cls) -> None:
+    def __init_subclass__(cls, *, shared: bool = False, decides: Decides = "") -> None:
         fields: dict[str, Declaration | None] = {}
         for base in cls.__bases__:
             if issubclass(base, Options):
                 fields |= {name: field for name, field in base.declared.items() if fields.get(name) is None}
         for name in inspect.get_annotations(cls):
+            fields[name] = None
             field = cls.__dict__.get(name)
-            fields[name] = field if isinstance(field, Declaration) else None
             if isinstance(field, Declaration):
+                fields[name] = field._replace(
+                    shared=shared if field.shared is None else field.shared,
+                    decides=decides if field.decides is None else field.decides,
+                )
                 setattr(cls, name, field.default)
         cls.declared = fields
 
@@ -114,13 +151,26 @@ class Options:
                 settings["default"] = defaults[name]
             if field.spellings:
                 settings["dest"] = name
-            exclusive.get(field.rivals, to).add_argument(*(field.spellings or [name]), *also.get(name, ()), **settings)
+            spellings = (*(field.spellings or [name]), *also.get(name, ()))
+            added = exclusive.get(field.rivals, to).add_argument(*spellings, **settings)
+            added.declaration = field  # type: ignore[attr-defined]
 
     @classmethod
     def of(cls, args: argparse.Namespace) -> Self:
         """The values on a command line that was parsed; the defaults of options that its command does not have."""
         given = vars(args)
         return cls(**{name: given[name] for name in cls.declared if name in given})
+
+    @classmethod
+    def reading(
+        cls, work: Callable[Concatenate[Self, _Rest], _Answer]
+    ) -> Callable[Concatenate[argparse.Namespace, _Rest], _Answer]:
+        """A function of these options as one of the parsed arguments: a decorator for what a command's module gives."""
+
+        def work_of(args: argparse.Namespace, /, *rest: _Rest.args, **named: _Rest.kwargs) -> _Answer:
+            return work(cls.of(args), *rest, **named)
+
+        return work_of
 
     @classmethod
     def spellings(cls) -> tuple[str, ...]:
@@ -138,8 +188,6 @@ class Options:
 
     def as_typed(self, only: Collection[str] = ()) -> Iterator[ListOption]:
         """The options that were given, as they are typed once more."""
-        from biopsy.text import ListOption
-
         for spelling, value in self.given(only).items():
             values = value if isinstance(value, (list, tuple)) else [] if value is True else [value]
             yield ListOption(spelling, [str(word) for word in values])

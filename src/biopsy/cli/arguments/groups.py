@@ -11,8 +11,12 @@ from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
+from biopsy import errors
 from biopsy.cli.arguments import types
-from biopsy.cli.arguments.declared import Options, option
+from biopsy.cli.arguments.declared import Options, option, several
+from biopsy.processes.own_process import memory
+from biopsy.processes.watch import Limits
+from biopsy.text import ListOption
 
 if TYPE_CHECKING:
     from biopsy.cli.console import Console
@@ -21,7 +25,6 @@ if TYPE_CHECKING:
     from biopsy.model.extract import OutputChoice
     from biopsy.recording.reference_run import Draws
     from biopsy.tensors.results import Feed
-    from biopsy.text import ListOption
 
 
 class ModelOption(Options):
@@ -33,41 +36,39 @@ class ModelOption(Options):
 class OutputOption(Options):
     """The file that is written. A command says what it holds."""
 
-    output: Path | None = option("-o", "--output", type=types.WRITTEN, meaning="{text}")
+    output: Path | None = option("-o --output", type=types.WRITTEN, meaning="{text}")
 
 
-class WeightsFolderOption(Options):
+class WeightsFolderOption(Options, shared=True, decides="yes"):
     """Where external weights stand."""
 
     external_data_dir: Path | None = option(
-        "--external-data-dir",
-        "--load-external-data",
-        "--ext",
+        "--external-data-dir --load-external-data --ext",
         type=types.FOLDER_READ,
         meaning="the folder of the external weights (default: the model's folder)",
     )
 
 
-class MarkedOutputs(Options):
+class MarkedOutputs(Options, decides="yes"):
     """What a model returns."""
 
-    onnx_outputs: Sequence[str] | None = option(
-        "--onnx-outputs",
-        "--outputs",
-        nargs="+",
+    onnx_outputs: Sequence[str] | None = several(
+        "--onnx-outputs --outputs",
         metavar="NAME",
         meaning="return these tensors instead of the model's outputs; patterns allowed; 'mark all' returns every "
         "tensor",
     )
-    onnx_outputs_by_type: Sequence[str] = option(
+    onnx_outputs_by_type: Sequence[str] = several(
         "--onnx-outputs-by-type",
-        nargs="+",
         default=(),
         metavar="OPERATOR",
         meaning="return what these operators compute, such as Conv, instead of the model's outputs",
     )
-    onnx_exclude_outputs: Sequence[str] = option(
-        "--onnx-exclude-outputs", nargs="+", default=(), metavar="NAME", meaning="do not return these; patterns allowed"
+    onnx_exclude_outputs: Sequence[str] = several(
+        "--onnx-exclude-outputs",
+        default=(),
+        metavar="NAME",
+        meaning="do not return these; patterns allowed",
     )
 
     def choice(self) -> OutputChoice:
@@ -139,8 +140,7 @@ class WeightsFileOption(Options):
     """Whether weights are written into a file of their own."""
 
     save_external_data: str | None = option(
-        "--save-external-data",
-        "--external-data-path",
+        "--save-external-data --external-data-path",
         nargs="?",
         const="",
         metavar="FILE",
@@ -176,8 +176,7 @@ class WeightsFileOptions(WeightsFileOption):
 
 def _iterations(default: int | None) -> Any:
     return option(
-        "--iterations",
-        "--iters",
+        "--iterations --iters",
         type=types.positive,
         default=default,
         meaning=f"how many random inputs to make (default: {default or '2, which is the least'})",
@@ -185,17 +184,20 @@ def _iterations(default: int | None) -> Any:
 
 
 def _seed(default: int | None) -> Any:
-    return option("--seed", type=types.count, default=default, meaning="seed of random inputs (default: 1)")
+    return option(
+        "--seed",
+        type=types.count,
+        default=default,
+        meaning="seed of random inputs (default: 1)",
+    )
 
 
-class RecordedInputs(Options):
+class RecordedInputs(Options, shared=True, decides="yes"):
     """Where the inputs come from that a search records values with, random ones of them too."""
 
-    load_inputs: Sequence[Path] | None = option(
-        "--load-inputs",
-        "--load-input-data",
+    load_inputs: Sequence[Path] | None = several(
+        "--load-inputs --load-input-data",
         rivals="source",
-        nargs="+",
         type=types.READ,
         text="load inputs from these files, one after the other; tensors that the model does not take are ignored",
         meaning="{text}",
@@ -205,13 +207,13 @@ class RecordedInputs(Options):
         rivals="source",
         type=types.READ_SCRIPT,
         metavar="FILE.py[:function]",
+        shared=False,
         meaning="a Python function that yields dictionaries of arrays (default: load_data)",
     )
     iterations: int | None = _iterations(None)
     seed: int | None = _seed(None)
-    val_range: Sequence[str] | None = option(
+    val_range: Sequence[str] | None = several(
         "--val-range",
-        nargs="+",
         metavar="[NAME:][lo,hi]",
         meaning="range of the random values, for all inputs or one of them (default: [0,1])",
     )
@@ -230,11 +232,11 @@ class RecordedInputs(Options):
 
     def sources_given(self) -> dict[str, Any]:
         """The options that say where inputs come from, with their values."""
-        return self.given(("load_inputs", "data_loader_script"))
+        return self.given([name for name, field in RecordedInputs.declared.items() if field and field.rivals])
 
     def draws_given(self) -> dict[str, Any]:
         """The options on random inputs that were given, with their values."""
-        return self.given(("seed", "iterations", "val_range"))
+        return self.given([name for name, field in RecordedInputs.declared.items() if field and not field.rivals])
 
     def draws(self) -> Draws:
         """How random inputs are drawn. Raises UsageError for words that are no range."""
@@ -258,29 +260,24 @@ class RecordedInputs(Options):
             console.warn(f"{', '.join(given)} has no effect: values are recorded with inputs that are given")
 
 
-class FallbackInputs(RecordedInputs):
+class FallbackInputs(RecordedInputs, shared=True, decides="yes"):
     """The inputs of the one run that types and shapes are taken from."""
 
     iterations: int | None = _iterations(1)
 
 
-class InputOptions(RecordedInputs):
+class InputOptions(RecordedInputs, shared=True, decides="yes"):
     """Where the inputs of a run come from."""
 
     iterations: int | None = _iterations(1)
     seed: int | None = _seed(1)
-    input_shapes: Sequence[str] | None = option(
-        "--input-shapes",
-        "--inputs",
-        "--model-input-shapes",
-        "--model-inputs",
-        nargs="+",
+    input_shapes: Sequence[str] | None = several(
+        "--input-shapes --inputs --model-input-shapes --model-inputs",
         metavar="NAME:[d0,d1,...]",
         meaning="shapes of the random inputs, where the model leaves them open",
     )
-    input_symbols: Sequence[str] | None = option(
+    input_symbols: Sequence[str] | None = several(
         "--input-symbols",
-        nargs="+",
         metavar="NAME=SIZE",
         meaning="sizes of the open dimensions of random inputs, by their names in the model",
     )
@@ -319,7 +316,64 @@ class SavedInputOptions(InputOptions):
     """Where the inputs of a run come from, and where they go."""
 
     save_inputs: Path | None = option(
-        "--save-inputs", "--save-input-data", type=types.WRITTEN, meaning=f"save the inputs used: {types.SAVED_FORMATS}"
+        "--save-inputs --save-input-data", type=types.WRITTEN, meaning=f"save the inputs used: {types.SAVED_FORMATS}"
+    )
+
+
+# What a whole command may use, one meaning for every command that has these options; and what its runs may.
+
+MOST_OF_THE_MEMORY = 0.9
+"""The part of this machine's memory, or of its container's, that a command may take where nobody says otherwise."""
+
+MORE_MEMORY = "--run-memory SIZE    for an engine that needs more"
+
+
+class CommandLimits(Options):
+    """The time and the memory that a command may take."""
+
+    timeout: float | None = option(
+        "--timeout",
+        type=types.duration,
+        metavar="TIME",
+        meaning="end the command, with status 4, if it takes longer: 90s, 10m, 1h (default: {text})",
+    )
+    memory_limit: int | None = option(
+        "--memory-limit",
+        type=types.byte_size,
+        metavar="SIZE",
+        meaning="end the command, with status 4, if its processes together use more memory than this, such as 4GB; "
+        "weights that are mapped from a file do not count (default: "
+        f"{MOST_OF_THE_MEMORY:.0%}% of the machine's memory)",
+    )
+
+    @property
+    def has_limits(self) -> bool:
+        """Whether somebody has set a limit."""
+        return self.timeout is not None or self.memory_limit is not None
+
+    def limits_of_command(self, default: str) -> Limits:
+        """What it may use. Raises UsageError if somebody has set a limit and nothing could watch the command."""
+        from biopsy.processes import supervised
+
+        if self.has_limits and not supervised.is_possible():
+            raise errors.UsageError("--timeout and --memory-limit need a second process, which cannot be forked here")
+        seconds = types.duration(default) if self.timeout is None and default else self.timeout
+        return Limits(seconds=seconds, memory=self.memory_limit or int(MOST_OF_THE_MEMORY * memory()))
+
+
+class RunLimits(Options):
+    """What an engine may take in a run of ours."""
+
+    run_timeout: float | None = option(
+        "--run-timeout", type=types.duration, metavar="TIME", meaning="end a run that takes longer"
+    )
+    run_memory: int | None = option(
+        "--run-memory",
+        type=types.byte_size,
+        metavar="SIZE",
+        meaning="end an engine that takes more memory in one of our runs, such as 16GB; weights that are mapped from a "
+        "file do not count (default: 1.5GB, or 8GB for engines other than onnxrt, openvino and reference, and 64 times"
+        " the bytes of the model, its weights and its inputs)",
     )
 
 
@@ -342,9 +396,8 @@ class ModuleOptions(Options):
         meaning="what the module is called with: .pt (read with weights_only=True), .safetensors, .npz or .json; by "
         "default what FACTORY gives",
     )
-    dynamic_shapes: Sequence[str] | None = option(
+    dynamic_shapes: Sequence[str] | None = several(
         "--dynamic-shapes",
-        nargs="+",
         metavar="NAME:[d0,d1,...]",
         meaning="which sizes of which arguments are exported as open ones: a name or -1 for each open one, and for "
         "others their number, as x:[batch,8]; NAME is a parameter of forward",

@@ -63,10 +63,8 @@ def count_or_all(text: str) -> int:
 
 def until(text: str) -> int | Literal["good", "bad"]:
     """How often a command is run: a number of times, or until one run is ``good`` or ``bad``."""
-    if text == "good":
-        return "good"
-    if text == "bad":
-        return "bad"
+    if text in ("good", "bad"):
+        return text  # type: ignore[return-value]
     try:
         return positive(text)
     except errors.UsageError as error:
@@ -75,10 +73,7 @@ def until(text: str) -> int | Literal["good", "bad"]:
 
 def probability(text: str) -> float:
     """A number between 0 and 1, both excluded."""
-    try:
-        value = float(text)
-    except ValueError:
-        value = math.nan
+    value = _number(text)
     if not 0 < value < 1:
         raise errors.UsageError("must be a number between 0 and 1, such as 0.99")
     return value
@@ -86,13 +81,17 @@ def probability(text: str) -> float:
 
 def tolerance(text: str) -> float:
     """A number, 0 or more."""
-    try:
-        value = float(text)
-    except ValueError:
-        value = math.nan
+    value = _number(text)
     if not 0 <= value < math.inf:
         raise errors.UsageError("must be a number, 0 or more, such as 1e-3")
     return value
+
+
+def _number(text: str) -> float:
+    try:
+        return float(text)
+    except ValueError:
+        return math.nan
 
 
 def byte_size(text: str) -> int:

@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Sequence
+from pathlib import Path
 
 from biopsy.cli.arguments import types
+from biopsy.cli.arguments.declared import Options, option
 from biopsy.cli.console import Console
+from biopsy.tensors.files import feeds_of, merge_feeds, read_container, require_writable, write_feeds
 from biopsy.text import count
 
 EPILOG = """\
@@ -20,35 +24,32 @@ The extension chooses the format: .json, .npz, .safetensors; none for a folder w
 If two files hold the same tensor, the later file wins. Each iteration keeps its own values."""
 
 
+class JoinOptions(Options):
+    """The files of tensors that a command puts into one."""
+
+    paths: Sequence[Path] = option(nargs="+", type=types.READ, metavar="FILE", meaning="{text}")
+    output: Path = option("-o", "--output", type=types.WRITTEN, required=True, meaning="the file to write")
+
+
 def configure(parser: argparse.ArgumentParser) -> None:
     """Add the options."""
     parser.epilog = EPILOG
-    add(parser, "files or folders of inputs, or of outputs of one runner")
+    JoinOptions.add(parser, paths="files or folders of inputs, or of outputs of one runner")
 
 
-def execute(args: argparse.Namespace, console: Console) -> int:
+@JoinOptions.reading
+def execute(options: JoinOptions, console: Console) -> int:
     """Merge the files and say what the result holds."""
-    from biopsy.tensors.files import feeds_of, merge_feeds, read_container, require_writable, write_feeds
-
-    require_writable(args.output)
+    require_writable(options.output)
     files = []
-    for path in args.paths:
+    for path in options.paths:
         container = read_container(path)
         if len(container.runners) > 1:
             others = ", ".join(runner.runner for runner in container.runners[1:])
             console.warn(f"{path} holds several runners: {container.runners[0].runner} is taken, not {others}")
         files.append(feeds_of(container, path))
     merged = merge_feeds(files)
-    write_feeds(args.output, merged)
-    counts = ", ".join(f"{len(feeds[0])} of {path}" for path, feeds in zip(args.paths, files, strict=True))
-    console.say(f"{args.output}: {count(len(merged), 'iteration')} of {len(merged[0])} tensors ({counts})")
+    write_feeds(options.output, merged)
+    counts = ", ".join(f"{len(feeds[0])} of {path}" for path, feeds in zip(options.paths, files, strict=True))
+    console.say(f"{options.output}: {count(len(merged), 'iteration')} of {len(merged[0])} tensors ({counts})")
     return 0
-
-
-# The files of tensors that a data command reads and the one that it writes: their options.
-
-
-def add(parser: argparse.ArgumentParser, read: str) -> None:
-    """The paths, and ``--output``; ``read`` says what the files hold."""
-    parser.add_argument("paths", nargs="+", type=types.READ, metavar="FILE", help=read)
-    parser.add_argument("-o", "--output", type=types.WRITTEN, required=True, metavar="FILE", help="the file to write")

@@ -18,7 +18,7 @@ from biopsy.checks.words import as_word
 from biopsy.cli import advice
 from biopsy.cli.arguments import absent_options, checks, engines, groups, types
 from biopsy.cli.arguments.declared import Options, option
-from biopsy.cli.arguments.tensorrt import TensorrtOptions
+from biopsy.cli.arguments.engines import TensorrtOptions
 from biopsy.cli.console import COLUMN, Console
 from biopsy.cli.debug import checking, other_machines
 from biopsy.cli.debug.checking import engines_of_run, own_template
@@ -279,7 +279,7 @@ def execute(args: argparse.Namespace, console: Console) -> int:
             why = ", as in the check" if options.engine_of_check is not None else ""
             console.note(f"no engine is named: {options.spec.text} is used{why}")
         plan = options.plan()
-        checking.require_names(args, options.model)
+        checking.require_names(options.check, options.model)
         tally = BuildTally(plan=plan)
         with BuildProgress(console, options, plan) as progress:
             interrupted = _is_interrupted(options, plan, machines, tally, progress)

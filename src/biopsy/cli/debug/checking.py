@@ -8,29 +8,34 @@ import argparse
 import contextlib
 import sys
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, ExitStack, contextmanager
-from functools import cache
+from contextlib import AbstractContextManager, ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, TextIO
 
 from biopsy import errors
-from biopsy.checks import warming
-from biopsy.checks.command_line import OwnCommand, OwnInspect, OwnRun, parse
-from biopsy.cli.arguments.checks import DEFAULT_CANDIDATE, RuleOptions
-from biopsy.cli.arguments.engines import PackageOptions, PinnedPackage, install
+from biopsy.checks.command_line import OwnCommand, OwnInspect, OwnRun, is_served, parse
+from biopsy.cli.arguments.checks import (
+    DEFAULT_CANDIDATE,
+    ArtifactOptions,
+    BudgetOptions,
+    CheckMemoryOption,
+    CheckOption,
+    CheckTimeOptions,
+    ColdOption,
+    IterationOptions,
+    RuleOptions,
+)
+from biopsy.cli.arguments.engines import PackageOptions, install
 from biopsy.cli.console import Console
 from biopsy.cli.debug import other_machines
-from biopsy.cli.parser import Parser
 from biopsy.processes.own_process import interrupted_once, processors, variables
-from biopsy.processes.warm import ServerGoneError
+from biopsy.processes.warm import ServerGoneError, Warming
 from biopsy.processes.writing import require_writable
+from biopsy.text import line_of, printable
 
 if TYPE_CHECKING:
-    from biopsy.checks.command import CommandCheck
-    from biopsy.checks.judge import Rules
     from biopsy.checks.outcome import Check
     from biopsy.cli.run.options import RunOptions
-    from biopsy.engines.base import Engine
     from biopsy.engines.registry import EngineSpec
     from biopsy.questions.builds.settings import CheckTemplate
     from biopsy.session.machines import OtherMachines
@@ -41,146 +46,136 @@ _SECONDS_TO_END = 5.0
 """A second signal after this many seconds ends the process, whatever is not written by then."""
 
 
-def rules_of(args: argparse.Namespace) -> Rules:
-    """What counts as a failure. Raises UsageError for what is no regular expression."""
-    return RuleOptions.of(args).rules()
+class Begun:
+    """What has begun to warm up for a check; whoever takes it ends it."""
+
+    def __init__(self) -> None:
+        self._warming: Warming | None = None
+
+    def begin(self, check: list[str], jobs: int) -> None:
+        """Begin."""
+        with contextlib.suppress(ServerGoneError):
+            self._warming = Warming.begun(check, jobs)
+
+    def take(self) -> Warming | None:
+        """It, once; None if there is nothing."""
+        begun, self._warming = self._warming, None
+        return begun
+
+
+class CheckedOptions(
+    CheckOption,
+    CheckTimeOptions,
+    CheckMemoryOption,
+    ColdOption,
+    RuleOptions,
+    BudgetOptions,
+    ArtifactOptions,
+    IterationOptions,
+):
+    """What a search says of its check."""
+
+    iter_inputs: Path | None = None
+    on: str | None = None
+    begun: Begun = Begun()
+
+    def jobs_of(self, console: Console, machines: OtherMachines | None = None) -> int:
+        """How many checks run at once, by default as many as ``machines`` have room for, or this one.
+
+        One where they would look at, or write, the same files, which is told.
+        """
+        jobs, reason = self.jobs_possible(machines)
+        if reason:
+            (console.warn if self.jobs else console.note)(f"one check at a time: {reason}")
+        if machines is not None:
+            machines.expect(jobs)  # they get ready while the rest is loaded
+        return jobs
+
+    def jobs_possible(self, machines: OtherMachines | None = None) -> tuple[int, str]:
+        """How many checks run at once, and what keeps it at one although more were possible; "" if nothing does."""
+        if self.check is None:
+            return 1, ""
+        here = min(self.jobs or processors(), _MOST_JOBS)
+        jobs: int = here if machines is None else other_machines.jobs_on(machines, self.jobs)
+        command = parse(self.check)
+        shared = {"--artifacts": self.artifacts, "--no-remove-intermediate": self.no_remove_intermediate}
+        reasons = [f"{option} names a file that every check has" for option, given in shared.items() if given]
+        reasons += [
+            f"the check does not name the file of {option} as {file}, so all would look at the same one"
+            for option, file in {"--iter-info": self.iter_info, "--iter-inputs": self.iter_inputs}.items()
+            if file is not None and not command.names_file(file)
+        ]
+        if not command.names_candidate(str(self.iter_artifact)):
+            reasons.append("the check does not name the candidate, so all would look at the same file")
+        return (jobs, "") if not reasons or jobs == 1 else (1, reasons[0])
+
+    def check_of(self, jobs: int) -> Check:
+        """The check, with what ``warmed_up`` has begun for it, or that begins now; or the person who typed the line."""
+        from biopsy.checks.command import CommandCheck
+        from biopsy.checks.outcome import InteractiveCheck
+        from biopsy.checks.warm import command_check
+
+        if self.check is None:
+            return InteractiveCheck(ask)
+        given = (self.check, str(self.iter_artifact), self.check_timeout, self.check_memory)
+        check = CommandCheck(*given) if self.cold_checks else command_check(*given, jobs, self.begun.take())
+        if self.on is None:
+            check.start()
+        return check
+
+    def note_on(self, check: Check, console: Console) -> None:
+        """Say so if its words do not name the candidate that it is to judge; with -v, if it is warm or cold."""
+        from biopsy.checks.command import CommandCheck, ServedCheck
+
+        if isinstance(check, ServedCheck) and check.is_served:
+            console.detail(f"checks     forks of {check.served_by} (warm) · the last one is a fresh process")
+        elif isinstance(check, CommandCheck):
+            console.detail("checks     run cold: each is a process of its own")
+        if isinstance(check, CommandCheck) and not check.names_candidate:
+            console.note(
+                f"the check names neither {{}} nor {self.iter_artifact}: put {{}} where it takes the model, unless it "
+                "finds the candidate itself"
+            )
+        command = parse(self.check or ())
+        if self.fail_regex and isinstance(command, OwnInspect) and command.prints_no_nodes:
+            console.warn("the check prints no nodes, which --fail-regex may look for: add --show layers to it")
 
 
 @contextlib.contextmanager
 def warmed_up(args: argparse.Namespace, console: Console) -> Iterator[None]:
     """Have what warms up for the check begin now: nothing else that a command does comes before.
 
-    But for releases that the check needs, which are installed first. ``command_of`` hands what has begun to the check;
-    if it is not called, this ends it.
+    But for releases that the check needs, which are installed first: ``args.check`` gets those of ``--package``, and
+    ``args.environments`` are what they hold, for the journal. ``CheckedOptions.check_of`` hands what has begun to the
+    check; if it is not called, this ends it. Raises UsageError where the check cannot take a release, CannotInstall.
     """
-    args.warming = None
-    with releases_installed(args, console):
-        if args.check and not args.cold_checks and not _runs_elsewhere(args) and warming.serves(args.check):
-            with contextlib.suppress(ServerGoneError):
-                args.warming = warming.started(args.check, _jobs(args)[0])
+    args.begun = Begun()
+    with ExitStack() as held:
+        args.check, args.environments = _with_releases(args.check, PackageOptions.of(args), console, held)
+        options = CheckedOptions.of(args)
+        if options.check and not options.cold_checks and options.on is None and is_served(options.check):
+            args.begun.begin(options.check, options.jobs_possible()[0])
         try:
             yield
         finally:
-            if args.warming is not None:
-                args.warming.close()
-
-
-def _runs_elsewhere(args: argparse.Namespace) -> bool:
-    """Whether other machines run the checks."""
-    return getattr(args, "on", None) is not None
-
-
-def jobs_of(args: argparse.Namespace, console: Console, machines: OtherMachines | None = None) -> int:
-    """How many checks run at once, by default as many as ``machines`` have room for, or this one.
-
-    One where they would look at, or write, the same files, which is told.
-    """
-    jobs, reason = _jobs(args, machines)
-    if reason:
-        (console.warn if args.jobs else console.note)(f"one check at a time: {reason}")
-    if machines is not None:
-        machines.expect(jobs)  # they get ready while the rest is loaded
-    return jobs
-
-
-def _jobs(args: argparse.Namespace, machines: OtherMachines | None = None) -> tuple[int, str]:
-    """How many checks run at once, and what keeps it at one although more were possible; "" if nothing does."""
-    if args.check is None:
-        return 1, ""
-    here = min(args.jobs or processors(), _MOST_JOBS)
-    jobs: int = here if machines is None else other_machines.jobs_on(machines, args.jobs)
-    command = parse(args.check)
-    shared = {"--artifacts": args.artifacts, "--no-remove-intermediate": args.no_remove_intermediate}
-    reasons = [f"{option} names a file that every check has" for option, given in shared.items() if given]
-    read = {"--iter-info": args.iter_info, "--iter-inputs": getattr(args, "iter_inputs", None)}
-    for option, file in read.items():
-        if file is not None and not command.names_file(file):
-            reasons.append(f"the check does not name the file of {option} as {file}, so all would look at the same one")
-    if not command.names_candidate(str(args.iter_artifact)):
-        reasons.append("the check does not name the candidate, so all would look at the same file")
-    return (jobs, "") if not reasons or jobs == 1 else (1, reasons[0])
-
-
-def command_of(args: argparse.Namespace, jobs: int) -> CommandCheck:
-    """The check that ``--check`` names, with what ``warmed_up`` has begun for it; or that begins now."""
-    from biopsy.checks.command import CommandCheck
-    from biopsy.checks.warm import command_check
-
-    given = (args.check, str(args.iter_artifact), args.check_timeout, args.check_memory)
-    begun, args.warming = getattr(args, "warming", None), None
-    check = CommandCheck(*given) if args.cold_checks else command_check(*given, jobs, begun)
-    if not _runs_elsewhere(args):
-        check.start()
-    return check
-
-
-def note_on_check(check: Check, args: argparse.Namespace, console: Console) -> None:
-    """Say so if the words of a check do not name the candidate that it is to judge; with -v, if it is warm or cold."""
-    from biopsy.checks.command import CommandCheck, ServedCheck
-
-    if isinstance(check, ServedCheck) and check.is_served:
-        console.detail(f"checks     forks of {check.served_by} (warm) · the last one is a fresh process")
-    elif isinstance(check, CommandCheck):
-        console.detail("checks     run cold: each is a process of its own")
-    if isinstance(check, CommandCheck) and not check.names_candidate:
-        console.note(
-            f"the check names neither {{}} nor {args.iter_artifact}: put {{}} where it takes the model, unless it "
-            "finds the candidate itself"
-        )
-    command = parse(args.check or ())
-    if args.fail_regex and isinstance(command, OwnInspect) and command.prints_no_nodes:
-        console.warn("the check prints no nodes, which --fail-regex may look for: add --show layers to it")
-
-
-def check_of(args: argparse.Namespace, jobs: int) -> Check:
-    """The check: a command, or the person who typed the line."""
-    from biopsy.checks.outcome import InteractiveCheck
-
-    if args.check is not None:
-        return command_of(args, jobs)
-
-    return InteractiveCheck(ask)
+            left = args.begun.take()
+            if left is not None:
+                left.close()
 
 
 def own_run(words: Sequence[str] | None) -> RunOptions | None:
     """The options of a check such as ``biopsy run {} ...``; None if the check is something else, or is wrong."""
-    command = parse(words or ())
-    return options_of_run(command) if isinstance(command, OwnRun) else None
+    from biopsy.cli.run import options
+
+    return options.own_run(words)
 
 
-def options_of_run(command: OwnRun) -> RunOptions | None:
-    """The options of a ``biopsy run``; None if they are wrong, of which the check itself will tell."""
-    try:
-        return _options_of_run(command.options)
-    except errors.UsageError:
-        return None
-
-
-@cache
-def _options_of_run(words: tuple[str, ...]) -> RunOptions:
-    """What these words behind ``biopsy run`` say, parsed once. Raises UsageError."""
-    from biopsy.cli.run.options import RunOptions
-
-    return RunOptions.of(run_parser().parse_known_args(list(words))[0])
-
-
-@cache
-def run_parser() -> Parser:
-    """The parser of ``biopsy run``, made once."""
-    from biopsy.cli.run import command as run
-
-    parser = Parser(prog="biopsy run", allow_abbrev=False, add_help=False)
-    run.configure(parser)
-    return parser
-
-
-def require_names(args: argparse.Namespace, model: Path) -> None:
+def require_names(check: Sequence[str] | None, model: Path) -> None:
     """Raise DoesNotFit or CannotCompare if a check that is our own ``run`` speaks of another model than this one."""
-    from biopsy.model.index import index_file
-
-    own = own_run(args.check)
+    own = own_run(check)
     if own is not None:
-        from biopsy.cli.run.names import require_names_of_check
+        from biopsy.cli.run.files import require_names_of_check
+        from biopsy.model.index import index_file
 
         require_names_of_check(own, index_file(model))
 
@@ -232,54 +227,44 @@ _SIGNS = ("release=", "python=", "--package")
 """What stands in the words of a check that names a release by itself."""
 
 
-@contextmanager
-def releases_installed(args: argparse.Namespace, console: Console) -> Iterator[None]:
-    """Have all releases that the check in ``args.check`` is made with, which gets those of ``--package``.
+def _with_releases(
+    check: list[str] | None, options: PackageOptions, console: Console, held: ExitStack
+) -> tuple[list[str] | None, dict[str, str]]:
+    """The words of a check with the releases of ``--package``, and what the environments hold that it is made with.
 
-    ``args.environments`` are what they hold, for the journal. Raises UsageError where the check cannot take a release,
-    CannotInstall.
+    All are installed, and ``held`` open.
     """
-    args.environments = {}
-    packages = PackageOptions.of(args).pinned()
-    if packages and args.check is None:
+    packages = options.pinned()
+    command = parse(check or ())
+    if packages and check is None:
         raise errors.UsageError("--package belongs to a check, and there is none", next_steps=["--check biopsy run {}"])
-    command = parse(args.check or ())
-    with ExitStack() as held:
-        if isinstance(command, OwnRun):
-            if packages or any(sign in word for word in command.words for sign in _SIGNS):
-                from biopsy.engines.other_release.classes import variables_of
-                from biopsy.engines.registry import class_of
+    if packages and isinstance(command, OwnCommand) and not isinstance(command, OwnRun):
+        raise errors.UsageError(
+            f"--package {packages[0].text}: this check runs no engine", next_steps=["--check biopsy run {} --onnxrt"]
+        )
+    if isinstance(command, OwnRun):
+        if not packages and not any(sign in word for word in command.words for sign in _SIGNS):
+            return check, {}
+        from biopsy.engines.other_release.classes import variables_of
+        from biopsy.engines.registry import class_of
 
-                if getattr(args, "packages", ()):
-                    words = [word for text in args.packages for word in ("--package", text)]
-                    words += ["--with", *args.beside] if args.beside else []
-                    words += [] if args.python is None else ["--python", args.python]
-                    command = command.with_options(*words)
-                args.check = list(command.words)
-                engines: dict[str, type[Engine]] = {spec.text: class_of(spec) for spec in engines_of_run(command)}
-                install(engines.values(), console)
-                others = {label: engine for label, engine in engines.items() if not engine.imports.is_here}
-                contents = {label: _text(engine.imports.packages()) for label, engine in others.items()}
-                args.environments = {f"environment of {label}": text for label, text in contents.items()}
-                # Checks find the releases at once that we hold open.
-                held.enter_context(variables(variables_of(others.values())))
-        elif packages and isinstance(command, OwnCommand):
-            raise errors.UsageError(
-                f"--package {packages[0].text}: this check runs no engine",
-                next_steps=["--check biopsy run {} --onnxrt"],
-            )
-        elif packages:
-            _tell_foreign(args, packages, console, held)
-        yield
-
-
-def _tell_foreign(
-    args: argparse.Namespace, packages: Sequence[PinnedPackage], console: Console, held: ExitStack
-) -> None:
-    """Have the interpreter of one environment with all packages stand in the words of a foreign check."""
+        if options.packages:
+            words = [word for text in options.packages for word in ("--package", text)]
+            words += ["--with", *options.beside] if options.beside else []
+            words += [] if options.python is None else ["--python", options.python]
+            command = command.with_options(*words)
+        engines = {spec.text: class_of(spec) for spec in engines_of_run(command)}
+        install(engines.values(), console)
+        others = {label: engine for label, engine in engines.items() if not engine.imports.is_here}
+        # Checks find the releases at once that we hold open.
+        held.enter_context(variables(variables_of(others.values())))
+        contents = {f"environment of {label}": _text(engine.imports.packages()) for label, engine in others.items()}
+        return list(command.words), contents
+    if not packages or check is None:
+        return check, {}
     from biopsy.questions.releases.runs import PYTHON_PLACE
 
-    if not any(PYTHON_PLACE in word for word in args.check):
+    if not any(PYTHON_PLACE in word for word in check):
         raise errors.UsageError(
             f"--package {packages[0].text}: the check must say where its interpreter goes, by {PYTHON_PLACE}",
             next_steps=[f"--check {PYTHON_PLACE} check.py {{}}"],
@@ -288,12 +273,11 @@ def _tell_foreign(
     from biopsy.processes.environments.interpreter import interpreter_of
     from biopsy.processes.environments.prepared import prepared
 
-    wanted = [*(package.text for package in packages), *args.beside]
+    wanted = [*(package.text for package in packages), *options.beside]
     with Progress(console, None) as progress:
-        made = prepared(wanted, python=interpreter_of(args.python), listener=progress)
-        environment = held.enter_context(made)
-    args.check = [word.replace(PYTHON_PLACE, str(environment.python)) for word in args.check]
-    args.environments = {f"environment {PYTHON_PLACE}": _text(environment.packages)}
+        environment = held.enter_context(prepared(wanted, python=interpreter_of(options.python), listener=progress))
+    words = [word.replace(PYTHON_PLACE, str(environment.python)) for word in check]
+    return words, {f"environment {PYTHON_PLACE}": _text(environment.packages)}
 
 
 def _text(packages: Mapping[str, str]) -> str:
@@ -304,18 +288,25 @@ def _text(packages: Mapping[str, str]) -> str:
 
 
 def own_template(command: OwnRun, wanted: str | None) -> CheckTemplate:
-    """The words of a ``biopsy run`` with ``{engine}`` in the place of the engine ``wanted``. Raises UsageError."""
+    """The words of a ``biopsy run`` with ``{engine}`` in the place of the engine ``wanted``. Raises UsageError.
+
+    That is the last that is written as wanted, else the last of that name.
+    """
+    from biopsy.engines.registry import parse_spec
     from biopsy.questions.builds.settings import ENGINE_PLACE, CheckTemplate
 
     specs = engines_of_run(command)
-    chosen = _chosen(specs, wanted)
-    if chosen is None or len(command.engine_places) != len(specs):
+    asked = None if wanted is None else parse_spec(wanted)
+    alike = [number for number, spec in enumerate(specs) if asked is None or spec.name == asked.name]
+    chosen = [number for number in alike if specs[number] == asked] or alike
+    if not chosen or len(command.engine_places) != len(specs):
         named = ", ".join(spec.text for spec in specs) or "none"
         raise errors.UsageError(
             f"the check runs no engine {wanted!r}, so its settings cannot be varied; it runs {named}",
             next_steps=["--engine NAME    of one of these"],
         )
-    return CheckTemplate(command.with_engine(chosen, ENGINE_PLACE), specs[chosen], is_own_run=True)
+    varied = chosen[-1]
+    return CheckTemplate(command.with_engine(varied, ENGINE_PLACE), specs[varied], is_own_run=True)
 
 
 def template_of(words: Sequence[str], engine: str | None, untold: str) -> CheckTemplate:
@@ -340,7 +331,6 @@ def template_of(words: Sequence[str], engine: str | None, untold: str) -> CheckT
 def line_with(template: CheckTemplate, engine: str, environment: Mapping[str, str], model: Path) -> str:
     """The check of a model with another engine, or other settings of it, as it is typed."""
     from biopsy.questions.builds.settings import VARIABLE
-    from biopsy.text import line_of
 
     told = {} if template.names_settings else {VARIABLE: engine}
     variables = [f"{name}={value}" for name, value in {**environment, **told}.items()]
@@ -350,19 +340,9 @@ def line_with(template: CheckTemplate, engine: str, environment: Mapping[str, st
 
 def engines_of_run(command: OwnRun) -> list[EngineSpec]:
     """The engines that a ``biopsy run`` runs, in order. Raises UsageError for one that is none."""
-    return _options_of_run(command.options).specs_to_run()
+    from biopsy.cli.run.options import options_of
 
-
-def _chosen(specs: list[EngineSpec], wanted: str | None) -> int | None:
-    """Which of the engines is varied: the last that is written as wanted, else the last of that name."""
-    from biopsy.engines.registry import parse_spec
-
-    if wanted is None:
-        return len(specs) - 1 if specs else None
-    asked = parse_spec(wanted)
-    matching = [number for number, spec in enumerate(specs) if spec == asked]
-    matching = matching or [number for number, spec in enumerate(specs) if spec.name == asked.name]
-    return matching[-1] if matching else None
+    return options_of(command).specs_to_run()
 
 
 # The person who decides where no ``--check`` is given: questions and answers on the terminal.
@@ -373,8 +353,6 @@ def ask(question: str) -> str:
 
     Raises what input() raises.
     """
-    from biopsy.text import printable
-
     typed = _is_terminal(sys.stdin)
     elsewhere = typed and not _is_terminal(sys.stdout) and _is_terminal(sys.stderr)
     shown = sys.stderr if elsewhere else sys.stdout  # as where the output goes into a file

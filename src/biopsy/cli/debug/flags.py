@@ -100,7 +100,7 @@ def execute(args: argparse.Namespace, console: Console) -> int:
         report = options.report_file(console)
         folder = options.external_data_dir or options.model.parent
         ModelInput(read_bytes(options.model), folder, options.model)  # checks what it names
-        checking.require_names(args, options.model)
+        checking.require_names(options.check, options.model)
         untold = (
             "the check does not tell whose settings to vary: it is not 'biopsy run', or names the engine as {engine}"
         )

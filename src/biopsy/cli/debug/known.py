@@ -106,7 +106,7 @@ def _seen(args: argparse.Namespace) -> SeenFailure:
     if not checked:
         return seen
 
-    checking.require_names(args, args.model)
+    checking.require_names(args.check, args.model)
     with checking.ended_politely():
         return seen_by(CommandCheck(args.check, checks.DEFAULT_CANDIDATE, args.check_timeout), args.model, seen)
 

@@ -7,8 +7,8 @@ from __future__ import annotations
 import argparse
 
 from biopsy.cli.arguments import checks, comparing, engines, groups
-from biopsy.cli.arguments.limits import RunLimits
-from biopsy.cli.arguments.tensorrt import TensorrtOptions
+from biopsy.cli.arguments.engines import TensorrtOptions
+from biopsy.cli.arguments.groups import RunLimits
 from biopsy.cli.console import Console
 from biopsy.cli.debug import bundling, other_machines
 from biopsy.cli.debug.layers_options import LayersOptions, MeasuredOptions, RoleOptions
@@ -62,8 +62,8 @@ def execute(args: argparse.Namespace, console: Console) -> int:
     """Examine the model; returns 0 if all is right, 1 if some layer is wrong."""
     from biopsy.cli.debug.layers_report import examined
 
-    bundling.require_possible(args)
     options = LayersOptions.of(args)
+    bundling.require_possible(options.bundle)
     options.require_sense()
     report = options.report_file(console)
     return examined(options.settled(console), report)

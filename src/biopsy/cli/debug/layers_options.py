@@ -8,7 +8,7 @@ from biopsy import errors
 from biopsy.cli import advice
 from biopsy.cli.arguments import checks, comparing, engines, groups, types
 from biopsy.cli.arguments.declared import Options, option
-from biopsy.cli.arguments.limits import RunLimits
+from biopsy.cli.arguments.groups import RunLimits
 from biopsy.cli.console import Console
 from biopsy.cli.report import ReportOption
 from biopsy.engines.registry import PLAIN

@@ -19,7 +19,7 @@ from biopsy.checks.words import as_word, output_word
 from biopsy.cli.advice import CUT_INPUTS, Advice, recording_options, say_advice
 from biopsy.cli.arguments import types
 from biopsy.cli.arguments.comparing import JudgeOptions
-from biopsy.cli.arguments.limits import MORE_MEMORY
+from biopsy.cli.arguments.groups import MORE_MEMORY
 from biopsy.cli.console import COLUMN, Console
 from biopsy.cli.debug import bundling, checking
 from biopsy.cli.debug.layers_options import LayersOptions
@@ -30,6 +30,7 @@ from biopsy.comparison.describe import index as index_text
 from biopsy.comparison.describe import number
 from biopsy.comparison.noise import DEFAULT_RATIO, explained_by
 from biopsy.findings.answers import layers_sections
+from biopsy.findings.bundle.job import BundleJob
 from biopsy.findings.model import model_tree
 from biopsy.findings.report import versions_tree
 from biopsy.model.extract import Wanted, extract
@@ -192,18 +193,17 @@ def _pack(
         for limit in options.as_typed(JudgeOptions.declared):  # for all outputs, or for those that are there
             kept = [word for word in limit.values if ":" not in word or word.rpartition(":")[0] in names]
             words += [limit.name, *kept] if kept else []
-        packing = bundling.Packing(
+        job = BundleJob(
             target=options.bundle,
             original=options.model,
             model=model,
             check=CommandCheck(words, "{}", options.run_timeout),
             rules=Rules(),
-            own_run=checking.own_run(words),
             inputs=inputs,
-            folder=options.external_data_dir if model is options.model else None,
+            folder=(options.external_data_dir if model is options.model else None) or model.parent,
             reports=bundling.reports_of(report, console),
         )
-        bundling.pack(packing, console)
+        bundling.pack(job, checking.own_run(words), console)
 
 
 def _fed(question: Question, suspect: Suspect, feeds: Sequence[Feed], scratch: Path) -> list[dict[str, Array]]:

@@ -74,12 +74,12 @@ class MachineOptions(Options):
         "--require-uniform",
         meaning="with --on, end with status 4 if the machines differ in processor, GPU or versions of packages, which "
         "makes them different engines (default: say so)",
+        decides="yes",
     )
 
     def workers(self, runtime_env: Mapping[str, Any] | None) -> RayWorkers:
         """The machines, once their cluster is joined; ``runtime_env`` is installed there. Raises EngineMissing."""
-        from biopsy.session.cluster import Resources
-        from biopsy.session.ray_cluster import RayWorkers
+        from biopsy.session.ray_cluster import RayWorkers, Resources
 
         return RayWorkers(
             None if self.on == "ray" else self.on,

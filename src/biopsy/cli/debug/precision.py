@@ -15,7 +15,7 @@ from biopsy.checks.task import EngineFileCheck
 from biopsy.checks.words import as_word
 from biopsy.cli import advice
 from biopsy.cli.arguments import absent_options, checks, groups, types
-from biopsy.cli.arguments.tensorrt import TensorrtOptions
+from biopsy.cli.arguments.engines import TensorrtOptions
 from biopsy.cli.console import Console
 from biopsy.cli.debug import checking, other_machines
 from biopsy.cli.debug.precision_options import LOW, MixtureOptions, PrecisionOptions
@@ -118,11 +118,12 @@ def execute(args: argparse.Namespace, console: Console) -> int:
     with other_machines.machines_of(args, console, {**_NOT_ELSEWHERE, **refused}) as machines, _resumable(options):
         report = options.report_file(console)
         has_one_file = is_built and machines is None  # of what is built; elsewhere each machine has one
-        jobs = 1 if has_one_file else checking.jobs_of(args, console, machines)
-        with contextlib.closing(_of_what_is_built(options, checking.check_of(args, jobs))) as check:
+        checked = checking.CheckedOptions.of(args)
+        jobs = 1 if has_one_file else checked.jobs_of(console, machines)
+        with contextlib.closing(_of_what_is_built(options, checked.check_of(jobs))) as check:
             from biopsy.cli.debug.precision_search import search  # once what runs the checks gets ready
 
-            checking.note_on_check(check, args, console)
+            checked.note_on(check, console)
             return search(options, check, Parallelism(jobs=jobs, executor=machines), report)
 
 

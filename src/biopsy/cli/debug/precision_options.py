@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Literal
 from biopsy import errors
 from biopsy.cli.arguments import checks, groups, types
 from biopsy.cli.arguments.declared import Options, option
-from biopsy.cli.arguments.tensorrt import TensorrtOptions
+from biopsy.cli.arguments.engines import TensorrtOptions
 from biopsy.cli.report import ReportOption
 from biopsy.engines.registry import EngineSpec, find_class, parse_spec
 from biopsy.text import option_line

@@ -18,7 +18,7 @@ from biopsy.cli.debug import checking
 from biopsy.cli.debug.precision_options import PrecisionOptions
 from biopsy.cli.progress import SearchProgress, say_places, shows
 from biopsy.cli.report import ReportFile
-from biopsy.cli.run.names import require_names_of_check
+from biopsy.cli.run.files import require_names_of_check
 from biopsy.cli.run.options import RunOptions
 from biopsy.engines.runner import casts_told, in_declared_types
 from biopsy.findings.model import map_tree, model_tree_of
@@ -30,7 +30,7 @@ from biopsy.questions.precision.search import PrecisionJob, PrecisionResult, pre
 from biopsy.questions.precision.task import run_job
 from biopsy.recording.reference_run import random_samples
 from biopsy.session.checked_search import SearchOptions
-from biopsy.session.iteration import IterationFiles
+from biopsy.session.files import IterationFiles
 from biopsy.session.pool import Parallelism
 from biopsy.session.workspace import set_aside
 from biopsy.tensors.files import read_feeds

@@ -5,7 +5,7 @@ search: the process of the checks starts first.
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import cache, partial
 from typing import TYPE_CHECKING
 
@@ -19,11 +19,9 @@ from biopsy.cli.report import ReportFile
 
 if TYPE_CHECKING:
     from biopsy import events
-    from biopsy.checks.outcome import Check
     from biopsy.cli.run.options import RunOptions
     from biopsy.model.index import ModelIndex
     from biopsy.questions.variation.result import Variation
-    from biopsy.reduction.job import ReductionJob
     from biopsy.reduction.result import Reduction
     from biopsy.session.machines import OtherMachines
 
@@ -83,7 +81,7 @@ def derived_files(args: argparse.Namespace) -> types.Derived:
 
 def execute(args: argparse.Namespace, console: Console) -> int:
     """Reduce the model; returns 0, or 5 if a limit ended the search; raises what ends with another status."""
-    bundling.require_possible(args)
+    bundling.require_possible(args.bundle, has_check=args.check is not None)
     with other_machines.machines_of(args, console, _NOT_ELSEWHERE) as machines:
         return _execute(args, console, machines)
 
@@ -91,14 +89,16 @@ def execute(args: argparse.Namespace, console: Console) -> int:
 def _execute(args: argparse.Namespace, console: Console, machines: OtherMachines | None) -> int:
     from biopsy.model.index import index_file
 
-    jobs = checking.jobs_of(args, console, machines)
+    jobs = checking.CheckedOptions.of(args).jobs_of(console, machines)
     index_of_model = cache(partial(index_file, args.model, args.external_data_dir))
     args.check = with_sizes_of_symbols(args.check, checking.own_run(args.check), index_of_model, console)
     options, own_run = ReduceOptions.of(args), checking.own_run(args.check)
-    check = checking.check_of(args, jobs)  # it warms up while the rest is loaded
+    checked = checking.CheckedOptions.of(args)
+    check = checked.check_of(jobs)  # it warms up while the rest is loaded
     try:
-        from biopsy.cli.debug.reduce_job import explained, job_of, require_explainable
-        from biopsy.cli.run.names import require_names_of_check
+        from biopsy.cli.debug.reduction_report import explained, job_of, require_explainable
+        from biopsy.cli.run.files import require_names_of_check
+        from biopsy.reduction.reduce import run_job
 
         report = options.report_file(console)
         require_explainable(options)
@@ -107,10 +107,16 @@ def _execute(args: argparse.Namespace, console: Console, machines: OtherMachines
         require_names_of_check(own_run, index, options.load_inputs or (), options.iter_inputs)
         fed = [index.names[tensor] for tensor in index.fed_inputs()]
         options.require_draws(fed, random=job.recording.samples is None, console=console)
-        checking.note_on_check(check, args, console)
-        search = partial(_search, index, check, job, options.explains)
-        explain = partial(explained, options, own_run, partial(checking.check_of, args, jobs), jobs)
-        return _reduced(args, console, report, index, search, explain)
+        checked.note_on(check, console)
+
+        def search(listener: events.Listener) -> tuple[Reduction, Variation | None]:
+            with checking.ended_politely():
+                result = run_job(index, check, job, listener, tells_values=options.explains)
+            begin = partial(checked.check_of, jobs)
+            return result, explained(options, own_run, begin, jobs, result, listener)
+
+        words = bundling.words_to_hide(args)  # the result may take the place of the model
+        return _reduced(options, own_run, console, report, index=index, words=words, search=search)
     except errors.Interrupted as stop:
         if stop.kept is None:
             raise
@@ -123,61 +129,51 @@ def _execute(args: argparse.Namespace, console: Console, machines: OtherMachines
         check.close()
 
 
-def _search(
-    index: ModelIndex, check: Check, job: ReductionJob, tells_values: bool, listener: events.Listener
-) -> Reduction:
-    from biopsy.reduction.job import run_job
-
-    with checking.ended_politely():
-        return run_job(index, check, job, listener, tells_values=tells_values)
-
-
 def _reduced(
-    args: argparse.Namespace,
+    options: ReduceOptions,
+    own_run: RunOptions | None,
     console: Console,
     report: ReportFile,
+    *,
     index: ModelIndex,
-    search: Callable[[events.Listener], Reduction],
-    explain: Callable[[Reduction, events.Listener], Variation | None],
+    words: Mapping[str, str] | None,
+    search: Callable[[events.Listener], tuple[Reduction, Variation | None]],
 ) -> int:
-    """Search, show what was found, write the report; the exit status."""
+    """Search, show what was found, write the report; the exit status. A bundle tells none of the ``words``."""
     from biopsy.checks.command import CommandCheck
     from biopsy.cli.debug.reduction_report import ReductionReport, Sections, advice_of, say_result
 
-    options = ReduceOptions.of(args)
-    words = bundling.words_to_hide(args)  # the result may take the place of the model
-    with ReductionReport(
-        console, options.events, "all" if options.show_output else "none" if options.hide_fail_output else "original"
-    ) as progress:
+    shown = "all" if options.show_output else "none" if options.hide_fail_output else "original"
+    with ReductionReport(console, options.events, shown) as progress:
         wanted = report.path is not None or options.bundle is not None
-        sections = Sections(args, index, progress.history, wanted=wanted)
+        sections = Sections(options, own_run, index, progress.history, wanted=wanted)
         with report.also_of_errors(sections.of_error):
-            result = search(progress)
-            variation = explain(result, progress)
+            result, variation = search(progress)
         status = errors.Interrupted.status if result.stopped else 0
-        advice = advice_of(result, args)
+        advice = advice_of(result, options)
         told = partial(sections.of_result, result, variation, advice)
         report.write(status, partial(told, report.folder))
         line = resume_line(options.words, REST_OPTIONS, (result.stopped or "").split()[:1])
         say_result(console, result, line, advice, variation)
         if options.bundle is not None:
-            from biopsy.findings.bundle.job import EarlierFindings
+            from biopsy.findings.bundle.job import BundleJob, EarlierFindings
+            from biopsy.findings.verdict import Note
 
+            assert options.check is not None
             written = report.as_bytes(status, partial(told, options.bundle))
-            sentence = "" if variation is None else variation.sentence
-            packing = bundling.Packing(
+            notes = [] if variation is None else [Note(label="may vary", text=variation.sentence)]
+            job = BundleJob(
                 target=options.bundle,
                 original=options.model,
                 model=result.output,
-                check=CommandCheck(args.check, str(options.candidate), options.check_timeout, options.check_memory),
+                folder=result.output.parent,
+                check=CommandCheck(options.check, str(options.candidate), options.check_timeout, options.check_memory),
                 rules=options.rules(),
-                own_run=checking.own_run(args.check),
                 inputs=result.inputs,
-                words=words,
                 reports={} if words is not None else bundling.reports_of(written, console),  # of the whole original
-                found=EarlierFindings(variation=sentence, how_often=progress.history.how_often),
+                found=EarlierFindings(notes=notes, how_often=progress.history.how_often),
             )
-            bundling.pack(packing, console)
+            bundling.pack(job, own_run, console, words)
         return progress.ended(status, result.nodes)
 
 

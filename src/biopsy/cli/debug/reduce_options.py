@@ -34,10 +34,10 @@ from biopsy.cli.arguments.groups import (
     ModelOption,
     OutputOption,
     RecordedInputs,
+    RunLimits,
     WeightsFileOption,
     WeightsFolderOption,
 )
-from biopsy.cli.arguments.limits import RunLimits
 from biopsy.cli.console import Console
 from biopsy.cli.debug import bundling, other_machines
 from biopsy.cli.report import ReportOption

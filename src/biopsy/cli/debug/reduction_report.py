@@ -1,34 +1,184 @@
-"""What a reduction shows: a line for each thing learnt, one live line on a terminal, the end of it all, what may
-vary, and what to type next; and what its report tells.
+"""From the options of ``biopsy debug reduce`` to the job of a reduction, and with ``--explain`` to that of an
+explanation; what a reduction shows, a line for each thing learnt, one live line on a terminal, the end of it all, what
+may vary, and what to type next; and what its report tells. Importing this imports the reducer.
 """
 
 from __future__ import annotations
 
-import argparse
-from collections.abc import Container, Iterator, Mapping, Sequence
+import contextlib
+from collections.abc import Callable, Container, Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from biopsy import events
+from biopsy import errors, events
 from biopsy.checks.command_line import PLACEHOLDER, OwnInspect, OwnRun, parse
+from biopsy.checks.outcome import Check
 from biopsy.checks.words import as_word, names_path, output_word
 from biopsy.cli.advice import Advice, file_of, lacking, merge_words, say_advice
-from biopsy.cli.arguments.checks import RuleOptions
+from biopsy.cli.arguments import checks
 from biopsy.cli.arguments.comparing import JudgeOptions
 from biopsy.cli.arguments.groups import MAKING
 from biopsy.cli.console import Console
 from biopsy.cli.debug import checking
+from biopsy.cli.debug.reduce_options import ReduceOptions
 from biopsy.cli.progress import SearchProgress, say_places, shows
-from biopsy.cli.run.options import RunOptions
+from biopsy.cli.run.options import RunOptions, run_parser
 from biopsy.comparison.mismatch import error_text
+from biopsy.engines.registry import PLAIN
 from biopsy.findings.model import model_tree
 from biopsy.findings.report import versions_tree
 from biopsy.findings.search_history import SearchHistory
 from biopsy.model.index import ModelIndex, index_file
-from biopsy.questions.variation.result import Finding, Variation
-from biopsy.reduction.result import Reduction
-from biopsy.session.result_file import size_of
+from biopsy.questions.layers.findings import ranking_in
+from biopsy.questions.variation.result import Variation
+from biopsy.questions.variation.vary import USUAL_CHECKS, USUAL_SECONDS, VariationJob, vary
+from biopsy.reduction.problem import Border
+from biopsy.reduction.reduce import RecordingOptions, ReductionJob
+from biopsy.reduction.result import Reduction, Target
+from biopsy.session.checked_search import SearchOptions
+from biopsy.session.files import IterationFiles, size_of
+from biopsy.session.pool import Parallelism, Workers
+from biopsy.session.trial import Budget
+from biopsy.tensors.files import read_feeds
+from biopsy.tensors.results import Feed
 from biopsy.text import ListOption, count, first_line, is_refused, line_of, size_text
+
+
+def job_of(
+    options: ReduceOptions, own_run: RunOptions | None, jobs: int, machines: Workers | None = None
+) -> ReductionJob:
+    """What is to be reduced, and how; ``machines`` run the checks, if not this one.
+
+    ``own_run`` are the options of a check that is ``biopsy run``. Raises UsageError for options that could only
+    mislead.
+    """
+    checking.require_writable_candidate(options.candidate)
+    checking.require_inputs_of_golden_values(own_run, keep_inputs=options.no_reduce_inputs)
+    has_golden_values = own_run is not None and bool(own_run.load_outputs)
+    return ReductionJob(
+        target=Target(options.result, options.min_good, options.weights_file(options.result)),
+        mode=options.mode,
+        search=SearchOptions(
+            rules=options.rules(),
+            candidate=options.candidate,
+            files=IterationFiles(
+                artifacts=options.sorted_files(),
+                info=options.iter_info,
+                inputs=options.iter_inputs,
+                keep_last=options.no_remove_intermediate,
+            ),
+            parallelism=Parallelism(jobs=jobs, executor=machines),
+            budget=options.budget(),
+            repeating=options.repeating(),
+            resume=options.resume(checks.journal_of(options.result), "reduction"),
+            keep_other=options.keep_other,
+        ),
+        recording=RecordingOptions(
+            samples=_samples(options, own_run),
+            draws=options.draws(),
+            engines=(options.record_with,) if options.record_with else PLAIN,
+            memory=options.run_memory,
+            infer_types=not options.no_shape_inference,
+            types_by_running=options.force_fallback_shape_inference,
+        ),
+        border=Border(
+            cut=options.cut,
+            keep_inputs=options.no_reduce_inputs,
+            keep_outputs=options.no_reduce_outputs,
+            mark_intermediate=True if options.mark_intermediate else None if has_golden_values else False,
+        ),
+        input_shapes=options.shapes_fixed(),
+        values=options.values,
+        command=parse(options.check or ()),
+        passes=options.passes(),
+        ranking=() if options.order_by is None else ranking_in(options.order_by, options.model),
+        allow_vacuous_check=options.allow_vacuous_check,
+        feeds_recorded=options.records_feeds(own_run),
+    )
+
+
+def _samples(options: ReduceOptions, own_run: RunOptions | None) -> Callable[[], Sequence[Feed]] | None:
+    """Inputs to record with: the user's, else those that a check of ours loads: both must speak of the same values.
+
+    The user's are read now, so that a wrong file is told now. Those of the check are told by the check.
+    """
+    feeds = options.given_feeds()
+    if feeds is not None:
+        return lambda: feeds
+    if own_run is not None and own_run.load_inputs:
+        # A file that is made anew for each candidate (--iter-inputs) is of another time, or not there yet.
+        files = own_run.load_inputs
+        if options.iter_inputs not in files and all(file.exists() for file in files):
+            return lambda: [feed for file in files for feed in read_feeds(file)]
+    return None
+
+
+# ``--explain``: what may vary in the result of a reduction.
+
+
+def require_explainable(options: ReduceOptions) -> None:
+    """Raise UsageError where ``--explain`` could not do what it says."""
+    if not options.explains:
+        return
+    if options.check is None:
+        raise errors.UsageError(
+            "--explain asks many questions: it needs a check, and no person", next_steps=["--check COMMAND ..."]
+        )
+    for spelling in options.given(("artifacts", "iter_inputs", "no_remove_intermediate")):
+        raise errors.UsageError(
+            f"--explain cannot be combined with {spelling}, which is for the candidates of the reduction",
+            next_steps=["reduce the result once more, with --explain alone"],
+        )
+
+
+def explained(
+    options: ReduceOptions,
+    own_run: RunOptions | None,
+    begin: Callable[[], Check],
+    jobs: int,
+    result: Reduction,
+    listener: events.Listener,
+) -> Variation | None:
+    """What may vary in the result; None if that is not wanted, or cannot be found out, which is told.
+
+    ``begin`` gives the check; one that is ``biopsy run`` feeds the result what is recorded beside it. Raises
+    Interrupted if it is stopped.
+    """
+    if not options.explains:
+        return None
+    if result.stopped is not None:
+        listener(events.Remark(f"may vary   not asked: the reduction was ended by {result.stopped}"))
+        return None
+    with checking.ended_politely(), contextlib.closing(begin()) as check:
+        try:
+            inputs = None if own_run is None else own_run.inputs()
+            if inputs is not None and result.inputs is not None:
+                inputs = replace(inputs, given=read_feeds(result.inputs))
+            search = SearchOptions(
+                rules=options.rules(),
+                candidate=options.candidate,
+                files=IterationFiles(info=options.iter_info),
+                parallelism=Parallelism(jobs=jobs),
+                budget=Budget(checks=options.explain_checks or USUAL_CHECKS, seconds=USUAL_SECONDS),
+                repeating=options.repeating(),
+                resume=replace(options.resume(options.explanation_journal, "explanation"), load=None, save=None),
+            )
+            job = VariationJob(
+                search=search,
+                inputs=inputs,
+                values_free=result.values_free,
+                reference=result.failure,
+                allow_vacuous_check=options.allow_vacuous_check,
+            )
+            return vary(index_file(result.output), check, job, events.without(events.ModelRead, listener))
+        except errors.Interrupted as stop:
+            kept = ", and ".join(filter(None, [f"{result.output}, which fails in the same way", stop.kept]))
+            raise errors.Interrupted(stop.message, kept=kept) from stop
+        except errors.BiopsyError as error:  # the result of the reduction stands, and is told
+            listener(events.Remark(f"may vary   not known: {error.summary}", warning=True))
+            return None
+
 
 _MOST_NODES_SHOWN = 24
 _MOST_SOURCES_SHOWN = 8
@@ -156,7 +306,10 @@ def say_variation(console: Console, variation: Variation | None) -> None:
     width = min(_WIDEST_TITLE, max(map(len, titles), default=0))
     for head, findings in groups.items():
         for place, finding in enumerate(findings):
-            text = finding.text if is_verbose else _in_short(finding)
+            text, tried = finding.text, len(finding.still) + len(finding.gone)
+            if not is_verbose and len(text) > _WIDEST_TEXT:  # how much was tried, not all of it
+                passed = f"{finding.short} ({count(tried, 'change')} tried, {len(finding.gone)} of them passed)"
+                text = passed if finding.gone else f"any of {tried} tried"
             console.say(f"{'' if place else head:<{_COLUMN}} {finding.title:<{width}}  {text}")
     told = [count(variation.checks, "check")]
     if not variation.free and not variation.fixed:
@@ -171,50 +324,47 @@ def say_variation(console: Console, variation: Variation | None) -> None:
     console.say(f"{'':<{_COLUMN}} {' · '.join(told)}")
 
 
-def _in_short(finding: Finding) -> str:
-    """All that was tried where that is short; else how much was."""
-    if len(finding.text) <= _WIDEST_TEXT:
-        return finding.text
-    if not finding.gone:
-        return f"any of {len(finding.still)} tried"
-    tried = len(finding.still) + len(finding.gone)
-    return f"{finding.short} ({count(tried, 'change')} tried, {len(finding.gone)} of them passed)"
-
-
 class Sections:
     """Makes the sections of a reduction, also of one that has ended early.
 
     If they are ``wanted``, the model is described now: its file may be where the result goes.
     """
 
-    def __init__(self, args: argparse.Namespace, index: ModelIndex, history: SearchHistory, *, wanted: bool) -> None:
-        self._args = args
+    def __init__(
+        self,
+        options: ReduceOptions,
+        own_run: RunOptions | None,
+        index: ModelIndex,
+        history: SearchHistory,
+        *,
+        wanted: bool,
+    ) -> None:
+        self._mode = options.mode
         self._index = index
         self._history = history
-        self._model = model_tree(index, args.model) if wanted else {}
+        self._engines = [] if own_run is None else [spec.text for spec in own_run.specs_to_run()]
+        self._model = model_tree(index, options.model) if wanted else {}
 
     def of_result(
-        self, found: Reduction, variation: Variation | None, advice: Sequence[Advice], folder: Path
+        self, result: Reduction, variation: Variation | None, advice: Sequence[Advice], folder: Path
     ) -> Mapping[str, Any]:
         """What was found, and what to type next; paths as seen from a folder."""
         from biopsy.findings.reduction import reduction_sections
 
         return {
             **self._always(),
-            **reduction_sections(found, self._index, self._history, self._args.mode, folder),
+            **reduction_sections(result, self._index, self._history, self._mode, folder),
             "variation": None if variation is None else variation.as_json(),
-            "next": [vars(one) for one in advice],
+            "next": [vars(each) for each in advice],
         }
 
     def of_error(self) -> Mapping[str, Any]:
         """What is known where an error ended the search."""
-        search = None if self._history.is_empty else {"mode": self._args.mode, **self._history.tree()}
+        search = None if self._history.is_empty else {"mode": self._mode, **self._history.tree()}
         return {**self._always(), "search": search}
 
     def _always(self) -> Mapping[str, Any]:
-        own = checking.own_run(self._args.check)
-        engines = [] if own is None else [spec.text for spec in own.specs_to_run()]
-        return {"model": self._model, "versions": versions_tree(engines)}
+        return {"model": self._model, "versions": versions_tree(self._engines)}
 
 
 # What to type after ``debug reduce``, from what was found: how the result fails decides what can be asked of it.
@@ -229,29 +379,30 @@ _OF_INPUTS = frozenset({"input_shapes", "val_range"})
 """Options of ``run`` whose values may name a tensor, by their place in the parsed options."""
 
 
-def advice_of(found: Reduction, args: argparse.Namespace) -> list[Advice]:
+def advice_of(result: Reduction, options: ReduceOptions) -> list[Advice]:
     """The few lines that follow; none where the result went into a pipe."""
-    if not found.output.is_file():
+    if not result.output.is_file():
         return []
-    inspected = ["biopsy", "inspect", "model", as_word(found.output), "--mode=full"]
-    advice = [*_of_check(found, args), Advice(line_of(inspected), "what it holds")]
-    return [one for one in advice if not is_refused(one.line)]
+    inspected = ["biopsy", "inspect", "model", as_word(result.output), "--mode=full"]
+    advice = [*_of_check(result, options), Advice(line_of(inspected), "what it holds")]
+    return [each for each in advice if not is_refused(each.line)]
 
 
-def _of_check(found: Reduction, args: argparse.Namespace) -> Iterator[Advice]:
+def _of_check(result: Reduction, options: ReduceOptions) -> Iterator[Advice]:
     """What can be asked of the result with the words of its check, ``{}`` in the place of the model."""
-    judged = found.judged_after or found.judged_before
-    if not args.check or judged is None:
+    judged, output = result.judged_after or result.judged_before, as_word(result.output)
+    if not options.check or judged is None:
         return
-    check = parse([PLACEHOLDER if names_path(word, str(args.iter_artifact)) else word for word in args.check])
-    if found.inputs is not None and isinstance(check, OwnRun):
-        check = check.with_inputs(found.inputs)
+    candidate = str(options.iter_artifact)
+    check = parse([PLACEHOLDER if names_path(word, candidate) else word for word in options.check])
     if not isinstance(check, OwnRun):
         if check.names_candidate("") and not isinstance(check, OwnInspect):
-            yield Advice(line_of(check.words_for(found.output, "")), _BY_ITSELF)
+            yield Advice(line_of(check.words_for(result.output, "")), _BY_ITSELF)
         return
-    index = index_file(found.output)
-    own = checking.options_of_run(_speaking_of(check, index.ids, index))
+    if result.inputs is not None:
+        check = check.with_inputs(result.inputs)
+    index = index_file(result.output)
+    own = checking.own_run(_speaking_of(check, index.ids, index).words)
     if own is None:
         return
     check = _speaking_of(check, {index.names[tensor] for tensor in index.outputs}, index)
@@ -259,61 +410,51 @@ def _of_check(found: Reduction, args: argparse.Namespace) -> Iterator[Advice]:
     suspect = next((spec.text for spec in reversed(engines) if said.engine in (spec.text, spec.name)), engines[-1].text)
     is_compared = said.stage == "compare"
     # Where a function of the user's judges, or nothing is compared, no layer can be told to be wrong.
-    if is_compared and len(found.nodes) > 1 and not own.has_functions:
+    if is_compared and len(result.nodes) > 1 and not own.has_functions:
         others = [spec.text for spec in engines if spec.text != suspect]
-        yield from _layers(found, args, own, suspect, others)
-    rules = [*RuleOptions.of(args).as_typed(_RULES)]
-    match = [] if args.match == "auto" else ["--match", args.match]
-    words = ["biopsy", "debug", "flags", as_word(found.output), *match, *rules]
-    line = line_of([*words, ListOption("--engine", [suspect]), "--check", *check.words])
+        yield from _layers(result, options, own, suspect, others)
+    rules = [*options.as_typed(_RULES)]
+    match = [] if options.match == "auto" else ["--match", options.match]
+    asked: list[str | ListOption] = [*match, *rules, ListOption("--engine", [suspect]), "--check", *check.words]
+    line = line_of(["biopsy", "debug", "flags", output, *asked])
     yield Advice(line, f"which setting of {suspect.partition(':')[0]} switches it off")
     if not rules:  # which ``debug known`` does not take
-        line = line_of(["biopsy", "debug", "known", as_word(found.output), "--check", *check.words])
+        line = line_of(["biopsy", "debug", "known", output, "--check", *check.words])
         yield Advice(line, "whether it is a known bug")
     if not is_compared:
-        yield Advice(line_of(check.words_for(found.output, "")), _BY_ITSELF)
+        yield Advice(line_of(check.words_for(result.output, "")), _BY_ITSELF)
 
 
 def _layers(
-    found: Reduction, args: argparse.Namespace, own: RunOptions, suspect: str, others: Sequence[str]
+    result: Reduction, options: ReduceOptions, own: RunOptions, suspect: str, others: Sequence[str]
 ) -> Iterator[Advice]:
     """Which layer is wrong: by another engine, or by golden values, with the inputs of the result.
 
     ``own`` are the options of the check, also those about tensors inside the result.
     """
-    why = "which of its layers is wrong, alone or together with others"
-    words = ["biopsy", "debug", "layers", as_word(found.output)]
-    golden = file_of(args.record_with) if own.load_outputs else None
+    golden = file_of(options.record_with) if own.load_outputs else None
+    judged = [*own.as_typed(JudgeOptions.declared)]
     if golden is not None:
-        fed = []
-        if lacking(golden, index_file(found.output)):  # some of the inputs stand elsewhere
-            merged = output_word("reduced_inputs.npz", args.model)
-            yield Advice(line_of(merge_words([*(args.load_inputs or ()), golden], merged)), "the inputs of the result")
+        fed: list[str] = []
+        if lacking(golden, index_file(result.output)):  # some of the inputs stand elsewhere
+            merged = output_word("reduced_inputs.npz", options.model)
+            words = merge_words([*(options.load_inputs or ()), golden], merged)
+            yield Advice(line_of(words), "the inputs of the result")
             fed = ["--load-inputs", merged]
-        line = line_of(
-            [
-                *words,
-                "--suspect",
-                suspect,
-                *fed,
-                "--load-outputs",
-                as_word(golden),
-                *own.as_typed(JudgeOptions.declared),
-            ]
-        )
-        yield Advice(line, why)
-        return
-    reference = ["--reference-engine", others[0]] if others and not own.load_outputs else []
-    files = [found.inputs] if found.inputs is not None else own.load_inputs
-    inputs = [ListOption("--load-inputs", [str(path) for path in files])] if files else []
-    making = own.as_typed((*MAKING, "input_symbols"))
-    line = line_of([*words, *reference, "--suspect", suspect, *inputs, *making, *own.as_typed(JudgeOptions.declared)])
-    yield Advice(line, why)
+        asked: list[str | ListOption] = ["--suspect", suspect, *fed, "--load-outputs", as_word(golden), *judged]
+    else:
+        reference = ["--reference-engine", others[0]] if others and not own.load_outputs else []
+        files = [result.inputs] if result.inputs is not None else own.load_inputs
+        inputs = [ListOption("--load-inputs", [str(path) for path in files])] if files else []
+        making = own.as_typed((*MAKING, "input_symbols"))
+        asked = [*reference, "--suspect", suspect, *inputs, *making, *judged]
+    line = line_of(["biopsy", "debug", "layers", as_word(result.output), *asked])
+    yield Advice(line, "which of its layers is wrong, alone or together with others")
 
 
 def _speaking_of(check: OwnRun, outputs: Container[str], index: ModelIndex) -> OwnRun:
     """The check without values for tensors that the result does not have: they are no error in a check alone."""
-    parser = checking.run_parser()
+    parser = run_parser()
     inputs = {index.names[tensor] for tensor in index.fed_inputs()}
 
     def is_kept(option: str, value: str) -> bool:

@@ -14,9 +14,9 @@ from typing import Any, Literal
 from biopsy import errors, events
 from biopsy.checks.command import CommandCheck
 from biopsy.checks.command_line import parse
+from biopsy.checks.journal import read_iterations, write_iterations
+from biopsy.checks.judge import RepeatedRun, RunTally, interval, rate_text, runs_needed
 from biopsy.checks.outcome import Evidence, Judged, Outcome, write_iteration
-from biopsy.checks.repetition import RepeatedRun, RunTally, interval, rate_text, runs_needed
-from biopsy.checks.replay import read_iterations, write_iterations
 from biopsy.checks.task import NO_CANDIDATE
 from biopsy.checks.words import as_word, output_word
 from biopsy.cli.arguments import checks, types
@@ -28,10 +28,9 @@ from biopsy.cli.report import ReportOption
 from biopsy.findings.report import versions_tree
 from biopsy.processes import cleanup
 from biopsy.processes.writing import require_writable
-from biopsy.session.judging import cannot_run
 from biopsy.session.machines import OtherMachines, tell_of_machines
-from biopsy.session.pool import Places
-from biopsy.session.workers import repeated
+from biopsy.session.pool import Places, repeated
+from biopsy.session.trial import cannot_run
 from biopsy.text import count, line_of
 
 REST_OPTIONS = checks.REST_OPTIONS
@@ -150,7 +149,7 @@ def execute(args: argparse.Namespace, console: Console) -> int:
     options = RepeatedCheck.of(args)
     own = checking.own_run(options.command)
     if own is not None and own.model.is_file():
-        checking.require_names(args, own.model)
+        checking.require_names(options.command, own.model)
     options.require_sense()
     refused = dict.fromkeys(options.unnamed, "no word of the check names it, so it is not sent")
     refused["--artifacts"] = other_machines.STAYS_THERE

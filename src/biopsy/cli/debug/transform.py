@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 from biopsy import errors
 from biopsy.cli.arguments import checks, comparing, engines, groups, types
-from biopsy.cli.arguments.limits import RunLimits
-from biopsy.cli.arguments.tensorrt import TensorrtOptions
+from biopsy.cli.arguments.engines import TensorrtOptions
+from biopsy.cli.arguments.groups import RunLimits
 from biopsy.cli.console import Console
 from biopsy.cli.debug import checking
 from biopsy.cli.report import ReportOption, report_file

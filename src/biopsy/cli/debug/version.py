@@ -16,6 +16,7 @@ from biopsy.checks.words import as_word
 from biopsy.cli import advice
 from biopsy.cli.advice import Advice, say_advice
 from biopsy.cli.arguments import checks, engines, groups, types
+from biopsy.cli.arguments.checks import ShownChecks
 from biopsy.cli.commands import COMMANDS
 from biopsy.cli.console import Console
 from biopsy.cli.debug import checking, other_machines, reduce
@@ -224,14 +225,14 @@ def question_of(args: argparse.Namespace, console: Console) -> ReleaseQuestion:
     from biopsy.questions.releases.runs import PYTHON_VARIABLE
 
     ModelInput(read_bytes(args.model), args.external_data_dir or args.model.parent, args.model)  # checks what it names
-    checking.require_names(args, args.model)
+    checking.require_names(args.check, args.model)
     check = _check(args)
     if not check.names_release:
         console.note(f"the check has no {{python}} and no {{engine}}: it must run {PYTHON_VARIABLE} of its environment")
     return ReleaseQuestion(
         check=check,
         model=args.model,
-        rules=checking.rules_of(args),
+        rules=checks.RuleOptions.of(args).rules(),
         weights=args.external_data_dir,
         operators=frozenset(node.op_type for node in index_file(args.model, args.external_data_dir).nodes),
         default_name=checks.DEFAULT_CANDIDATE,
@@ -296,7 +297,7 @@ class VersionProgress(CheckProgress):
     """A line for each release that was asked, and the output of the first failure."""
 
     def __init__(self, console: Console, args: argparse.Namespace) -> None:
-        super().__init__(console, args, head="releases", needs="a release passes")
+        super().__init__(console, ShownChecks.of(args), head="releases", needs="a release passes")
 
     def show_plan(self, question: ReleaseQuestion, span: ReleaseSpan) -> None:
         """Say what is going to happen."""

@@ -13,12 +13,13 @@ from biopsy import errors, events
 from biopsy.checks.command_line import OwnRun, parse
 from biopsy.cli.advice import Advice, say_advice
 from biopsy.cli.arguments import checks, comparing, groups
+from biopsy.cli.arguments.checks import ShownChecks
 from biopsy.cli.console import COLUMN, Console
 from biopsy.cli.debug import checking
 from biopsy.cli.progress import CheckProgress, shows
 from biopsy.cli.run.execution import settled
+from biopsy.cli.run.files import golden_values
 from biopsy.cli.run.options import RunOptions
-from biopsy.cli.run.settings import golden_values
 from biopsy.engines.registry import PLAIN, create, parse_spec
 from biopsy.findings.bundle.engine_script import calls_of
 from biopsy.findings.model import model_tree_of
@@ -39,7 +40,7 @@ def question_of(args: argparse.Namespace, console: Console) -> WorkaroundQuestio
     """What is asked. Raises UsageError for arguments that could only mislead, and what ``index_file`` raises."""
     own_run = checking.own_run(args.check)
     index = index_file(args.model, args.external_data_dir)
-    checking.require_names(args, args.model)
+    checking.require_names(args.check, args.model)
     template = template_of(args)
     create(template.spec)
     references, named = _references(args, own_run, template)
@@ -65,7 +66,7 @@ def question_of(args: argparse.Namespace, console: Console) -> WorkaroundQuestio
             references=references,
             named=named,
         ),
-        rules=checking.rules_of(args),
+        rules=checks.RuleOptions.of(args).rules(),
         kinds=kinds,
         piece=args.piece,
         nodes=tuple(args.nodes),
@@ -128,7 +129,7 @@ class WorkaroundProgress(CheckProgress):
     """A line for what was learnt on the way, and the output of the first failure."""
 
     def __init__(self, console: Console, args: argparse.Namespace) -> None:
-        super().__init__(console, args, head="check", needs="a change is a workaround")
+        super().__init__(console, ShownChecks.of(args), head="check", needs="a change is a workaround")
         self._has_failed = False
 
     @shows(events.OriginalFails)

@@ -10,7 +10,7 @@ from biopsy import errors
 from biopsy.checks import verdict
 from biopsy.cli.arguments import absent_options, engines, groups, types
 from biopsy.cli.arguments.declared import Options, option, switch
-from biopsy.cli.arguments.tensorrt import TensorrtOptions
+from biopsy.cli.arguments.engines import TensorrtOptions
 from biopsy.cli.console import Console
 from biopsy.engines.capability import Parts, Survey, file_names, survey
 from biopsy.engines.registry import EngineSpec, create, installed

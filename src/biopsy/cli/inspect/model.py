@@ -145,7 +145,7 @@ def _facts(path: Path | None) -> dict[str, str]:
 
 def _show_network(path: Path, folder: Path, with_layers: bool, console: Console) -> None:
     """Show what TensorRT's parser makes of the model."""
-    from biopsy.engines.trt.engine import TensorRt
+    from biopsy.engines.trt import TensorRt
 
     engine = create("trt")
     assert isinstance(engine, TensorRt)

@@ -5,7 +5,7 @@ conclude. Every check of a reduction may be one such process: what is not needed
 from __future__ import annotations
 
 import argparse
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -16,28 +16,20 @@ from biopsy.cli.arguments import absent_options, types
 from biopsy.cli.arguments.engines import install
 from biopsy.cli.arguments.groups import WeightsFileOption
 from biopsy.cli.console import Console
-from biopsy.cli.run.execution import Feeder, ModelExecution, require_possible, require_same, save_outputs
-from biopsy.cli.run.findings import (
-    Findings,
-    Ran,
-    guessed_shapes,
-    names_failing,
-    nothing_compared,
-    random_hint,
-    unique,
-    what_passed,
-    whose_fault,
-)
+from biopsy.cli.run.execution import Feeder, ModelExecution, require_possible, save_outputs
+from biopsy.cli.run.findings import Findings, Ran, names_failing, nothing_compared, unique, what_passed, whose_fault
 from biopsy.cli.run.options import RunOptions, add, functions_of
 from biopsy.comparison.tolerance import MetricLimits, Stats, Tolerances, names_of, require_known_outputs, spoken_of
-from biopsy.engines.base import Engine, ModelInput
+from biopsy.engines.base import Engine
 from biopsy.engines.registry import create
-from biopsy.tensors.results import RunnerResult
+from biopsy.model.index import index_bytes
+from biopsy.model.nodes import may_be_random, random_words
+from biopsy.tensors.results import Feed, RunnerResult
+from biopsy.text import ListOption, line_of
 
 if TYPE_CHECKING:
     from biopsy.comparison.compare import Detail
     from biopsy.comparison.metrics import NotFinite
-    from biopsy.comparison.noise import NoiseReport
     from biopsy.comparison.runs import ComparisonFunction, RunComparison
 
 __all__ = ["conclude_crash", "configure", "derived_files", "execute"]
@@ -72,22 +64,28 @@ def derived_files(args: argparse.Namespace) -> types.Derived:
 
 def execute(args: argparse.Namespace, console: Console) -> int:
     """Run, save, compare, report; or compare saved outputs."""
-    from biopsy.cli.run.names import require_known_names
-    from biopsy.cli.run.settings import golden_values, save_model
+    from biopsy.cli.run.files import golden_values, require_known_names, save_model
 
     options = RunOptions.of(args)
-    if is_of_files(options):
+    if not (options.engines or options.given(_NEED_AN_ENGINE)) and len(options.load_outputs or ()) > 1:
         return compare_files(options, console)
     engines = _engines(options, console)
     limits = tolerances, stats, _ = options.limits()
     golden = golden_values(options.load_outputs or ())
+
+    def vet(feeds: Sequence[Feed]) -> None:
+        from biopsy.comparison.runs import require_same_inputs
+
+        for expected in golden:
+            require_same_inputs(feeds, expected, tolerances, stats)
+
     functions = functions_of(options, console)
     inputs = options.inputs()
     for engine in engines:
         engine.version()  # imports its package
     verdict.report_looking()
     model = options.model_input()
-    feeder = Feeder(inputs, options.save_inputs, console, lambda feeds: require_same(feeds, golden, tolerances, stats))
+    feeder = Feeder(inputs, options.save_inputs, console, vet)
     require_known_names(options, model, {**spoken_of(*limits), "--noise-ratio": options.noise_ratios()})
     save_model(options, model, console)
     execution = ModelExecution(model, feeder, options, console)
@@ -95,21 +93,34 @@ def execute(args: argparse.Namespace, console: Console) -> int:
     ran = execution.run_all(engines, recorder)
     save_outputs(options.save_outputs, ran, recorder, console)
     done = [replace(each.result, runner=each.engine.label) for each in ran if each.result is not None]
-    done, golden = functions.postprocessed(done), functions.postprocessed(golden)
+    done, expected = functions.postprocessed(done), functions.postprocessed(golden)
     not_finite = find_not_finite(done, console) if options.validate else []
-    pairs = pairs_of(done, golden, first_worked=ran[0].result is not None and not options.compare_with)
-    if pairs or options.compare_with:
-        warn_of_random(model, console)
-    compared = compare(pairs, golden, limits, options, console, function=functions.compare)
-    noise = judge_rounding(done, execution, options.noise_ratios()) if options.compare_with else []
-    findings = Findings(ran, compared, noise, not_finite)
-    findings = hinted(findings, golden, feeder.guessed, console, validated=options.validate)
-    return conclude(_reported(findings, pairs, execution), console, options)
+    against_first = done[1:] if ran[0].result is not None and not options.compare_with else []
+    pairs = [(other, done[0]) for other in against_first] + [(each, one) for each in done for one in expected]
+    if (pairs or options.compare_with) and may_be_random(model.data):
+        hint = random_words(index_bytes(model.data, model.folder))
+        if hint is not None:
+            console.warn(hint)
+    compared = compare(pairs, expected, limits, options, console, function=functions.compare)
+    findings = Findings(ran, compared, odd=not_finite, guessed=feeder.guessed)
+    if options.compare_with:
+        from biopsy.cli.run.noise import judge_noise
+
+        noise = judge_noise(done, execution.run_again, options.noise_ratios(), console)
+        findings = replace(findings, noise=noise)
+    findings = _hinted(findings, expected, console, validated=options.validate)
+    if verdict.is_wanted():
+        from biopsy.cli.run.noise import sized
+
+        # Rounding is no excuse before a function of the user's.
+        excuses = options.tell_rounding and not options.has_functions
+        findings = sized(findings, pairs, execution.run_again if excuses else None)
+    return conclude(findings, console, options)
 
 
 def _engines(options: RunOptions, console: Console) -> list[Engine]:
     """The engines to run. Raises UsageError for options that no engine here can follow, or files not to be written."""
-    from biopsy.cli.run.settings import require_writable
+    from biopsy.cli.run.files import require_writable
 
     specs = options.specs_to_run()
     if not (options.engines or options.packages):
@@ -121,22 +132,24 @@ def _engines(options: RunOptions, console: Console) -> list[Engine]:
     return engines
 
 
-def _reported(
-    findings: Findings, pairs: Sequence[tuple[RunnerResult, RunnerResult]], execution: ModelExecution
-) -> Findings:
-    """The findings, sized where a reduction asks for that, and written where a person does."""
-    options = execution.options
-    if verdict.is_wanted():
-        from biopsy.cli.run.report import Arbiter, sized
+def _hinted(found: Findings, golden: Sequence[RunnerResult], console: Console, *, validated: bool) -> Findings:
+    """The findings with hints on whose fault a failure is, or what a pass is worth.
 
-        decides = options.tell_rounding and not options.has_functions  # rounding is no excuse before a function
-        arbiter = Arbiter(execution.run_again, execution.feeder) if decides else None
-        findings = sized(findings, pairs, arbiter)
-    if options.report is not None:
-        from biopsy.cli.run.report import write_report
-
-        write_report(options, findings, execution.console)
-    return findings
+    ``validated``: whether values were looked at by themselves.
+    """
+    if not found.reasons:
+        return replace(found, hint=nothing_compared(found, validated=validated))
+    hints = [whose_fault(found, golden)]
+    shapes = [f"{name}:[{','.join(map(str, shape))}]" for name, shape in found.guessed.items()]
+    if shapes:
+        hints.append(
+            f"this ran with {', '.join(shapes)}, made up because the model leaves the shape open: if the failure comes "
+            f"from that, choose sizes with {line_of([ListOption('--input-shapes', shapes)])}"
+        )
+    hints = list(filter(None, hints))
+    for hint in hints:
+        console.warn(hint)
+    return replace(found, hint="; ".join(hints))
 
 
 # ``biopsy run`` without an engine: saved outputs compared with each other.
@@ -148,53 +161,36 @@ _NEED_AN_ENGINE = (
 """Options that speak of a run."""
 
 
-def is_of_files(options: RunOptions) -> bool:
-    """Whether no engine is named, nor anything that needs one, and several files of outputs are."""
-    return not (options.engines or options.given(_NEED_AN_ENGINE)) and len(options.load_outputs or ()) > 1
-
-
 def compare_files(options: RunOptions, console: Console) -> int:
     """Compare the runners of all files with the first of them. Raises CannotCompare if they have nothing in common."""
-    from biopsy.cli.run.settings import golden_values, require_writable
+    from biopsy.cli.run.files import golden_values, require_writable
 
     require_writable(options)
     functions = functions_of(options, console)
     verdict.report_looking()
-    first, *others = golden_values(options.load_outputs or ())
+    runners = golden_values(options.load_outputs or ())
     limits = options.limits()
-    require_known_outputs(spoken_of(*limits), set().union(*map(names_of, [first, *others])))
-    console.note(f"no engine is named: the files are compared with {first.runner}, and {options.model} is not run")
-    first, *others = functions.postprocessed([first, *others])
-    not_finite = find_not_finite([first, *others], console) if options.validate else []
-    pairs = [(other, first) for other in others]
+    require_known_outputs(spoken_of(*limits), set().union(*map(names_of, runners)))
+    first = runners[0].runner
+    console.note(f"no engine is named: the files are compared with {first}, and {options.model} is not run")
+    runners = functions.postprocessed(runners)
+    not_finite = find_not_finite(runners, console) if options.validate else []
+    pairs = [(other, runners[0]) for other in runners[1:]]
     compared = compare(pairs, (), limits, options, console, function=functions.compare)
-    findings = Findings([], compared, odd=not_finite)
-    if options.report is not None:
-        from biopsy.cli.run.report import write_report
-
-        write_report(options, findings, console)
-    return conclude(findings, console)
+    return conclude(Findings([], compared, odd=not_finite), console, options)
 
 
-# Comparing what engines gave: with each other, with golden values, with float64; what is compared with what.
-
-
-def pairs_of(
-    done: Sequence[RunnerResult], golden: Sequence[RunnerResult], *, first_worked: bool
-) -> list[tuple[RunnerResult, RunnerResult]]:
-    """(actual, expected): the others against the first engine, then all against every loaded runner."""
-    against_first = [(result, done[0]) for result in done[1:]] if first_worked else []
-    return [*against_first, *((result, expected) for result in done for expected in golden)]
+# Comparing what engines gave, with each other and with golden values.
 
 
 def compare(
     pairs: Sequence[tuple[RunnerResult, RunnerResult]],
     golden: Sequence[RunnerResult],
-    settings: tuple[Tolerances, Stats, MetricLimits],
+    limits: tuple[Tolerances, Stats, MetricLimits],
     options: RunOptions,
     console: Console,
     *,
-    function: ComparisonFunction | None = None,
+    function: ComparisonFunction | None,
 ) -> list[RunComparison]:
     """Compare each pair (actual, expected), and show what was found; --fail-fast ends at the first that differs.
 
@@ -206,39 +202,21 @@ def compare(
     from biopsy.cli.run.report import show_comparison
     from biopsy.comparison.runs import compare_runs, compare_runs_by
 
-    tolerances, stats, limits = settings
+    tolerances, stats, metrics = limits
     detail: Detail = "brief" if options.report is None else "full"
     for actual, expected in pairs:
         comparison = (
-            compare_runs(actual, expected, tolerances, stats, options.fail_fast, limits=limits, detail=detail)
+            compare_runs(actual, expected, tolerances, stats, options.fail_fast, limits=metrics, detail=detail)
             if function is None
             else compare_runs_by(function, actual, expected, fail_fast=options.fail_fast, detail=detail)
         )
-        loaded = any(expected is result for result in golden)  # they may hold every tensor: none of them is missing
-        if not loaded:
+        if not any(expected is result for result in golden):  # they may hold every tensor: none of them is missing
             comparison = replace(comparison, missing=comparison.iterations[0].only_expected)
         compared.append(comparison)
         show_comparison(comparison, console)
         if options.fail_fast and not comparison.passed:
             break
     return compared
-
-
-def judge_rounding(
-    done: Sequence[RunnerResult], execution: ModelExecution, ratios: Mapping[str, float]
-) -> list[NoiseReport]:
-    """Hold every engine against float64, by the error of plain float32. Raises CannotCompare if that cannot be had."""
-    from biopsy.cli.run.noise import judge_noise
-
-    feeder = execution.feeder
-
-    def run(engine: Engine) -> RunnerResult:
-        return execution.run_again(engine, feeder)
-
-    def run_changed(engine: Engine, roundings: int) -> RunnerResult:
-        return execution.run_again(engine, feeder.roundings_off(roundings))
-
-    return judge_noise(done, run, ratios, execution.console, run_changed)
 
 
 def find_not_finite(done: Sequence[RunnerResult], console: Console) -> list[tuple[str, NotFinite]]:
@@ -251,14 +229,7 @@ def find_not_finite(done: Sequence[RunnerResult], console: Console) -> list[tupl
     return outputs
 
 
-def warn_of_random(model: ModelInput, console: Console) -> None:
-    """Say so if the model has random operators, whose values nothing can be compared with."""
-    hint = random_hint(model)
-    if hint is not None:
-        console.warn(hint)
-
-
-# The end of a run: a hint on whose fault a failure is, the last line, the verdict file, the exit status.
+# The end of a run: its report, the last line, the verdict file, the exit status.
 
 
 def conclude_crash(args: argparse.Namespace, console: Console, crash: errors.EngineCrash) -> int:
@@ -271,40 +242,19 @@ def conclude_crash(args: argparse.Namespace, console: Console, crash: errors.Eng
         return crash.status
     if options.save_outputs is not None and options.record_memory is None:
         console.warn(f"{options.save_outputs} is not written: the outputs of the other engines are lost")
-    findings = Findings([Ran(crashed, failure=crash)])
+    return conclude(Findings([Ran(crashed, failure=crash)]), console, options)
+
+
+def conclude(found: Findings, console: Console, options: RunOptions) -> int:
+    """The report, the verdict in a line, the verdict file, and the exit status.
+
+    An engine's failure counts first, then NaN, then mismatches. If a run fails that is no check, what to type next is
+    shown.
+    """
     if options.report is not None:
         from biopsy.cli.run.report import write_report
 
-        write_report(options, findings, console)
-    return conclude(findings, console, options)
-
-
-def hinted(
-    found: Findings,
-    golden: Sequence[RunnerResult],
-    guessed: Mapping[str, Sequence[int]],
-    console: Console,
-    *,
-    validated: bool,
-) -> Findings:
-    """The findings with hints on whose fault a failure is, or what a pass is worth.
-
-    ``guessed`` are shapes that nobody said; ``validated``: whether values were looked at by themselves.
-    """
-    if not found.reasons:
-        return replace(found, hint=nothing_compared(found, validated=validated))
-
-    hints = [hint for hint in (whose_fault(found, golden), guessed_shapes(guessed)) if hint is not None]
-    for hint in hints:
-        console.warn(hint)
-    return replace(found, hint="; ".join(hints), guessed=guessed)
-
-
-def conclude(found: Findings, console: Console, options: RunOptions | None = None) -> int:
-    """The verdict in a line, the verdict file, the exit status: an engine's failure first, then NaN, then mismatches.
-
-    ``options`` is a run that may be gone on with: if it fails, what to type next is shown, unless it is a check.
-    """
+        write_report(options, found, console)
     failure = next((one.failure for one in found.ran if one.failure is not None), None)
     wrong = next((one for one in found.compared if not one.passed), None)
     noisy = next((one for one in found.noise if one.failures), None)
@@ -327,7 +277,7 @@ def conclude(found: Findings, console: Console, options: RunOptions | None = Non
         console.say(f"PASSED | {what_passed(found)}")
         return 0
     console.say(f"FAILED | {'; '.join(found.reasons)}")
-    if options is not None and not verdict.is_wanted():
+    if found.ran and not verdict.is_wanted():
         from biopsy.cli.run.report import advice_of, origin_lines
 
         for line in origin_lines(options.model, names_failing(found)):

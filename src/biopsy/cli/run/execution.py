@@ -15,10 +15,8 @@ from biopsy.cli.arguments.groups import MarkedOutputs
 from biopsy.cli.console import Console
 from biopsy.cli.run.findings import Ran
 from biopsy.cli.run.options import RunOptions
-from biopsy.comparison.tolerance import Stats, Tolerances
 from biopsy.engines.base import Engine, ModelInput, Session
 from biopsy.model.index import index_bytes
-from biopsy.model.load import read_bytes
 from biopsy.model.tensor_type import ValueType
 from biopsy.processes.writing import require_writable
 from biopsy.tensors.results import Feed, RunnerResult
@@ -51,8 +49,12 @@ class ModelExecution:
                     break
         return ran
 
-    def run_again(self, engine: Engine, feeder: Feeder) -> RunnerResult:
-        """What another engine gives for the inputs of another feeder. Raises EngineFailure."""
+    def run_again(self, engine: Engine, roundings: int = 0, seed: int = 0) -> RunnerResult:
+        """What another engine gives for the same inputs, or for those some ``roundings`` off. Raises EngineFailure.
+
+        And CannotCompare if no input can be changed by a rounding.
+        """
+        feeder = self.feeder.roundings_off(roundings, seed) if roundings else self.feeder
         recorder = self.recorder([engine], None)
         result = self._run(engine, 0, feeder, recorder).result
         if recorder is not None:
@@ -68,15 +70,7 @@ class ModelExecution:
 
         if self.options.warm_up:
             self.console.warn("--warm-up is ignored: with --record-memory nothing is timed")
-        return Recorder(
-            model=self.model,
-            own=_own_outputs(self.options.model),
-            engines=engines,
-            limit=self.options.record_memory,
-            save_to=save_to,
-            tolerances=self.options.tolerances(),
-            console=self.console,
-        )
+        return Recorder(self.model, engines, self.options, self.console, save_to)
 
     def _run(self, engine: Engine, number: int, feeder: Feeder, recorder: Recorder | None) -> Ran:
         """Run one engine. Raises EngineFailure."""
@@ -90,14 +84,10 @@ class ModelExecution:
             return Ran(engine, remarks=tuple(session.remarks))
         feeds = feeder.feeds(session.inputs)
         result = run_session(session, feeds, runner=runner_name(engine.name, number), warm_up=self.options.warm_up)
-        self.console.note(f"{engine.label}  {_timing(result)}")
+        times = [iteration.runtime * 1000 for iteration in result.iterations if iteration.runtime is not None]
+        timing = f"{count(len(result.iterations), 'iteration')}, {sum(times) / len(times):.3g} ms each"
+        self.console.note(f"{engine.label}  {timing}")
         return Ran(engine, result, remarks=tuple(session.remarks))
-
-
-def _own_outputs(path: Path) -> list[str]:
-    """Names of the outputs that a model has in its file."""
-    index = index_bytes(read_bytes(path))
-    return [index.names[tensor] for tensor in index.outputs]
 
 
 def with_engine(failure: errors.EngineFailure, engine: Engine) -> errors.EngineFailure:
@@ -109,28 +99,19 @@ def with_engine(failure: errors.EngineFailure, engine: Engine) -> errors.EngineF
     return named.with_traceback(failure.__traceback__)
 
 
-def _timing(result: RunnerResult) -> str:
-    times = [iteration.runtime * 1000 for iteration in result.iterations if iteration.runtime is not None]
-    return f"{count(len(result.iterations), 'iteration')}, {sum(times) / len(times):.3g} ms each"
-
-
 def save_outputs(path: Path | None, ran: Sequence[Ran], recorder: Recorder | None, console: Console) -> None:
     """Write what the engines gave, unless the recorder already has."""
     results = [each.result for each in ran if each.result is not None]
     finished = recorder is not None and recorder.finish()
-    if path is None:
+    if path is None or not (finished or results or recorder is None):
         return
-    if finished:
-        console.note(f"outputs saved to {path}")
-        return
-    if not results and recorder is not None:
-        return
-    if not results:
+    if not finished and not results:
         console.warn(f"{path} is not written: no engine gave any outputs")
         return
-    from biopsy.tensors.files import write_results
+    if not finished:
+        from biopsy.tensors.files import write_results
 
-    write_results(path, results)
+        write_results(path, results)
     console.note(f"outputs saved to {path}")
 
 
@@ -142,30 +123,25 @@ _NEEDS_A_RUN = ("load_outputs", "save_outputs", "save_inputs", "compare_with", "
 
 def require_possible(options: RunOptions, engines: Sequence[Engine]) -> None:
     """Raise UsageError for options that contradict each other, or that no engine here can follow."""
-    model = options.model
+    model, path = options.model, options.save_engine
     if options.build_only:
         for needless in options.given(_NEEDS_A_RUN):
             raise errors.UsageError(f"--build-only runs nothing, and {needless} needs outputs")
-    if options.save_engine is not None:
-        _require_saver(options.save_engine, engines)
-        require_writable(options.save_engine)
+    if path is not None:
+        able = [engine for engine in engines if engine.capabilities.can_save(path)]
+        if len(able) > 1:
+            labels = ", ".join(engine.label for engine in able)
+            raise errors.UsageError(f"--save-engine {path}: {labels} would all write it")
+        if not able:
+            kinds = [f"{engine.name} {' '.join(engine.capabilities.saves) or 'nothing'}" for engine in engines]
+            raise errors.UsageError(f"--save-engine {path}: the engines here save {', '.join(kinds)}")
+        require_writable(path)
     if options.has_built_model:
         for needless in options.given(("save_onnx", *MarkedOutputs.declared)):
             raise errors.UsageError(f"{model} is no ONNX model, and {needless} needs one")
         for engine in engines:
             if not engine.capabilities.can_save(model):
                 raise errors.UsageError(f"{model} is no ONNX model, and {engine.name} does not read such files")
-
-
-def _require_saver(path: Path, engines: Sequence[Engine]) -> None:
-    able = [engine for engine in engines if engine.capabilities.can_save(path)]
-    if len(able) > 1:
-        raise errors.UsageError(
-            f"--save-engine {path}: {', '.join(engine.label for engine in able)} would all write it"
-        )
-    if not able:
-        kinds = [f"{engine.name} {' '.join(engine.capabilities.saves) or 'nothing'}" for engine in engines]
-        raise errors.UsageError(f"--save-engine {path}: the engines here save {', '.join(kinds)}")
 
 
 def session_of(engine: Engine, model: ModelInput, feeder: Feeder, options: RunOptions, console: Console) -> Session:
@@ -187,23 +163,20 @@ def session_of(engine: Engine, model: ModelInput, feeder: Feeder, options: RunOp
 
 def _shapes(model: ModelInput, feeder: Feeder, *, build_only: bool) -> Mapping[str, Sequence[tuple[int, ...]]]:
     """Shapes of the inputs to come: what a person has said, and what the feeder chooses where the model is run."""
-    said = _said(feeder.inputs)
+    said: dict[str, list[tuple[int, ...]]] = {}
+    for feed in feeder.inputs.given or ():
+        for name, value in feed.items():
+            said.setdefault(name, []).append(value.shape)
+    if feeder.inputs.given is None:
+        for name, shape in feeder.inputs.shapes.items():
+            known = tuple(dim for dim in shape if dim is not None)
+            if len(known) == len(shape):
+                said[name] = [known]
     if build_only:
         return said
     index = index_bytes(model.data, model.folder)
     feeder.feeds(index.fed_types())
     return {**{name: [tuple(shape)] for name, shape in feeder.guessed.items()}, **said}
-
-
-def _said(inputs: Inputs) -> Mapping[str, Sequence[tuple[int, ...]]]:
-    if inputs.given is None:
-        known = {name: tuple(dim for dim in shape if dim is not None) for name, shape in inputs.shapes.items()}
-        return {name: [shape] for name, shape in known.items() if len(shape) == len(inputs.shapes[name])}
-    found: dict[str, list[tuple[int, ...]]] = {}
-    for feed in inputs.given:
-        for name, value in feed.items():
-            found.setdefault(name, []).append(value.shape)
-    return found
 
 
 class Feeder:
@@ -253,21 +226,17 @@ def settled(
         console.warn(f"the inputs loaded have no {', '.join(map(repr, found.made_up))}: random values are used for it")
     if found.guessed:
         choice = line_of([ListOption("--input-shapes", [f"{name}:[...]" for name in found.guessed])])
-        console.warn(f"{_guesses_told(found.guessed)} ({choice} to choose)")
+        name, shape = next(iter(found.guessed.items()))
+        told = f"the shape of input {name!r} open: {list(shape)} is used"
+        if len(found.guessed) > 1:
+            shapes = ", ".join(f"{name!r} {list(shape)}" for name, shape in found.guessed.items())
+            told = f"the shapes of {len(found.guessed)} inputs open: {shapes} are used"
+        console.warn(f"the model leaves {told} ({choice} to choose)")
     feeds = [checked_feed(feed, wanted, number) for number, feed in enumerate(found.feeds)]
     changes = casts(found.feeds, feeds) if inputs.given is not None else ()
     if changes:
         console.warn(casts_told(changes))
     return feeds, found.guessed
-
-
-def _guesses_told(guessed: Mapping[str, Sequence[int]]) -> str:
-    """That the shapes of inputs were chosen by nobody."""
-    if len(guessed) == 1:
-        ((name, shape),) = guessed.items()
-        return f"the model leaves the shape of input {name!r} open: {list(shape)} is used"
-    shapes = ", ".join(f"{name!r} {list(shape)}" for name, shape in guessed.items())
-    return f"the model leaves the shapes of {len(guessed)} inputs open: {shapes} are used"
 
 
 def save(path: Path | None, feeds: Sequence[Feed]) -> None:
@@ -276,12 +245,3 @@ def save(path: Path | None, feeds: Sequence[Feed]) -> None:
         from biopsy.tensors.files import write_feeds
 
         write_feeds(path, feeds)
-
-
-def require_same(feeds: Sequence[Feed], golden: Sequence[RunnerResult], tolerances: Tolerances, stats: Stats) -> None:
-    """Raise CannotCompare if golden values were made from other inputs than these."""
-    if golden:
-        from biopsy.comparison.runs import require_same_inputs
-
-        for expected in golden:
-            require_same_inputs(feeds, expected, tolerances, stats)

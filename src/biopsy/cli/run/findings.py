@@ -11,12 +11,10 @@ from typing import TYPE_CHECKING
 
 from biopsy import errors
 from biopsy.comparison.mismatch import Mismatch, Rounding
-from biopsy.engines.base import Engine, ModelInput
-from biopsy.model.index import index_bytes
+from biopsy.engines.base import Engine
 from biopsy.model.known_names import listed
-from biopsy.model.nodes import may_be_random, random_words
 from biopsy.tensors.results import RunnerResult
-from biopsy.text import ListOption, count, line_of
+from biopsy.text import count
 
 if TYPE_CHECKING:
     from biopsy.comparison.metrics import NotFinite
@@ -32,11 +30,6 @@ class Ran:
     result: RunnerResult | None = None
     failure: errors.EngineFailure | None = None
     remarks: Sequence[str] = ()
-
-    @property
-    def crashed(self) -> bool:
-        """Whether it ended the process that it ran in."""
-        return isinstance(self.failure, errors.EngineCrash)
 
 
 @dataclass(frozen=True)
@@ -66,16 +59,17 @@ class Findings:
     @property
     def undecided(self) -> str | None:
         """Why nobody can say whether an engine is wrong; None if all could be judged."""
-        if not self.noise:
+        report = next((one for one in self.noise if not one.conclusive), None)
+        if report is None:
             return None
-        from biopsy.cli.run.noise import undecided
-
-        return undecided(self.noise)
+        first = report.unjudged[0]
+        return f"no output of {report.suspect} can be judged: {first.name!r}: {first.reason}"
 
     @property
     def reasons(self) -> list[str]:
         """Why the model fails, in a few words each; empty if it passes."""
-        found = [f"{one.engine.label} failed to {_stage(one)} the model" for one in self.ran if one.failure is not None]
+        failed = [(one.engine.label, one.failure.stage) for one in self.ran if one.failure is not None]
+        found = [f"{label} failed to {stage} the model" for label, stage in failed]
         if self.odd:
             found.append(f"NaN or infinity in {listed(unique(odd.name for _, odd in self.odd))}")
         for one in self.compared:
@@ -87,10 +81,6 @@ class Findings:
                 names = listed(unique(output.name for output in judged.failures))
                 found.append(f"{names} of {judged.suspect} is wrong by more than rounding")
         return found
-
-
-def _stage(one: Ran) -> str:
-    return one.failure.stage if one.failure is not None else ""
 
 
 def what_passed(found: Findings) -> str:
@@ -105,9 +95,10 @@ def what_passed(found: Findings) -> str:
         how = f"{judge} says yes to all" if judge else "all within the tolerances"
         parts.append(f"{count(outputs, 'output')} compared{f' ({empty} empty)' if empty else ''}, {how}")
     if found.noise:
-        from biopsy.cli.run.noise import summary
-
-        parts.append(summary(found.noise))
+        unjudged = sum(len(one.unjudged) for one in found.noise)
+        judged = sum(len(one.outputs) for one in found.noise) - unjudged
+        left = f"; of {count(unjudged, 'output')} nobody can say" if unjudged else ""
+        parts.append(f"{count(judged, 'output')} judged, no error is more than rounding{left}")
     ran = ", ".join(one.engine.label for one in found.ran)
     if found.ran and all(one.result is None for one in found.ran):
         return f"{ran} built the model; nothing was run"
@@ -128,27 +119,34 @@ def names_failing(found: Findings) -> list[str]:
 # What a person must know of a failure that ``biopsy run`` found: whose it may be, and what makes it worth nothing.
 
 
-def random_hint(model: ModelInput) -> str | None:
-    """That the model has random operators, so that no comparison of its values says anything; None if it has none."""
-    if not may_be_random(model.data):
-        return None
-
-    return random_words(index_bytes(model.data, model.folder))
-
-
-def whose_fault(found: Findings, golden: Sequence[RunnerResult]) -> str | None:
-    """That several engines fail alike, so that it is hardly the fault of one of them; None if they do not."""
-    return _all_refuse(found) or _all_not_finite(found) or _all_differ(found, golden)
-
-
-def guessed_shapes(guessed: Mapping[str, Sequence[int]]) -> str | None:
-    """That sizes which nobody chose may be what fails; None if all were said."""
-    if not guessed:
-        return None
-    shapes = [f"{name}:[{','.join(map(str, shape))}]" for name, shape in guessed.items()]
+def whose_fault(found: Findings, golden: Sequence[RunnerResult]) -> str:
+    """That several engines fail alike, so that it is hardly the fault of one of them; "" if they do not."""
+    engines = {one.engine.name for one in found.ran}
+    if len(engines) < 2:
+        return ""
+    if all(one.failure is not None for one in found.ran):
+        return (
+            f"every engine fails on this model ({_listed(engines)}): either none of them supports it, or the model or "
+            "its inputs are wrong"
+        )
+    labels = {one.engine.label for one in found.ran}
+    not_finite = set.intersection(*({odd.name for by, odd in found.odd if by == label} for label in labels))
+    if not_finite:
+        names = _listed(map(repr, not_finite))
+        return f"every engine gives NaN or infinity in {names}: probably the model or its inputs are wrong"
+    # Engines that agree with each other, and not with golden values.
+    loaded = {one.runner for one in golden}
+    against = [one for one in found.compared if one.expected in loaded]
+    mutual = [one for one in found.compared if one.expected not in loaded]
+    engines = {one.engine.name for one in found.ran if one.result is not None}
+    if not loaded or len(engines) < 2 or not mutual or not all(one.passed for one in mutual):
+        return ""
+    everyone = {(label, runner) for label in labels for runner in loaded}
+    if any(one.passed for one in against) or {(one.actual, one.expected) for one in against} != everyone:
+        return ""
     return (
-        f"this ran with {', '.join(shapes)}, made up because the model leaves the shape open: if the failure comes "
-        f"from that, choose sizes with {line_of([ListOption('--input-shapes', shapes)])}"
+        f"the engines agree with each other ({_listed(engines)}) and all differ from {_listed(loaded)}: either the "
+        "golden values are wrong, or from another model or other inputs, or the engines share a bug"
     )
 
 
@@ -164,42 +162,6 @@ def nothing_compared(found: Findings, *, validated: bool) -> str:
     if validated:
         return "it finds neither NaN nor infinity: give the inputs that lead to them, with --load-inputs"
     return "it compares nothing: name a second engine behind the first, or golden values with --load-outputs"
-
-
-def _all_refuse(found: Findings) -> str | None:
-    engines = {one.engine.name for one in found.ran}
-    if len(engines) < 2 or not all(one.failure is not None for one in found.ran):
-        return None
-    return (
-        f"every engine fails on this model ({_listed(engines)}): either none of them supports it, or the model or its "
-        "inputs are wrong"
-    )
-
-
-def _all_not_finite(found: Findings) -> str | None:
-    labels = [one.engine.label for one in found.ran]
-    odd = [{one.name for label, one in found.odd if label == other} for other in labels]
-    if len({one.engine.name for one in found.ran}) < 2 or not set.intersection(*odd):
-        return None
-    names = _listed(map(repr, set.intersection(*odd)))
-    return f"every engine gives NaN or infinity in {names}: probably the model or its inputs are wrong"
-
-
-def _all_differ(found: Findings, golden: Sequence[RunnerResult]) -> str | None:
-    """Engines that agree with each other, and not with golden values."""
-    loaded = {one.runner for one in golden}
-    against = [one for one in found.compared if one.expected in loaded]
-    mutual = [one for one in found.compared if one.expected not in loaded]
-    engines = {one.engine.name for one in found.ran if one.result is not None}
-    everyone = {(one.engine.label, golden_one) for one in found.ran for golden_one in loaded}
-    if not loaded or len(engines) < 2 or not mutual or not all(one.passed for one in mutual):
-        return None
-    if any(one.passed for one in against) or {(one.actual, one.expected) for one in against} != everyone:
-        return None
-    return (
-        f"the engines agree with each other ({_listed(engines)}) and all differ from {_listed(loaded)}: either the "
-        "golden values are wrong, or from another model or other inputs, or the engines share a bug"
-    )
 
 
 def _listed(names: Iterable[str]) -> str:

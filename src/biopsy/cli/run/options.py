@@ -6,32 +6,37 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
-from functools import partial
+from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING
 
 from biopsy import errors
+from biopsy.checks.command_line import OwnRun, parse
+from biopsy.checks.words import HELP, VERSION
+from biopsy.cli import commands
 from biopsy.cli.arguments import types
 from biopsy.cli.arguments.comparing import (
     JudgeOptions,
     MetricOptions,
+    NoiseOptions,
+    OutputOptions,
+    RunningOptions,
     ToleranceOptions,
-    by_name,
-    number_from,
     parse_script,
 )
-from biopsy.cli.arguments.declared import Options, option, switch
-from biopsy.cli.arguments.engines import EngineOptions, PackageOptions, RunnableEngines
+from biopsy.cli.arguments.declared import Options, option
+from biopsy.cli.arguments.engines import EngineOptions, PackageOptions, RunnableEngines, TensorrtOptions
 from biopsy.cli.arguments.groups import (
     BuiltModelTypeOption,
+    CommandLimits,
     ModelOptions,
     SavedInputOptions,
     WeightsFileOptions,
     is_built_model,
 )
-from biopsy.cli.arguments.limits import CommandLimits
-from biopsy.cli.arguments.tensorrt import TensorrtOptions
+from biopsy.cli.parser import Parser, parser_of
 from biopsy.cli.report import ReportOption
 
 if TYPE_CHECKING:
@@ -43,57 +48,7 @@ if TYPE_CHECKING:
 _SCRIPT = "FILE.py[:function]"
 
 
-class OutputOptions(Options):
-    """Golden values, and the file of what the engines give."""
-
-    save_outputs: Path | None = option(
-        "--save-outputs",
-        "--save-results",
-        type=types.WRITTEN,
-        meaning=f"save the outputs of every engine: {types.SAVED_FORMATS}",
-    )
-    load_outputs: Sequence[Path] | None = option(
-        "--load-outputs",
-        "--load-results",
-        nargs="+",
-        type=types.READ,
-        meaning="compare every engine, the first one too, with all of these golden values",
-    )
-
-
-class RunningOptions(Options):
-    """What is looked at beside differences, and when a run ends."""
-
-    validate: bool = switch("--validate", meaning="fail if an output holds NaN or infinity")
-    fail_fast: bool = switch("--fail-fast", meaning="stop at the first failure")
-    warm_up: int = option(
-        "--warm-up", type=types.count, default=0, meaning="runs before the first one that is timed (default: 0)"
-    )
-
-
-class NoiseOptions(Options):
-    """Whether a difference is a bug, or only rounding."""
-
-    compare_with: Literal["noise"] | None = option(
-        "--compare-with",
-        choices=("noise",),
-        meaning="noise: instead of comparing engines with each other, compare the error of each, against a float64 "
-        "run, with the error of plain float32",
-    )
-    noise_ratio: Sequence[str] | None = option(
-        "--noise-ratio",
-        nargs="+",
-        metavar="[OUTPUT:]TIMES",
-        meaning="how many times the error of plain float32 still counts as rounding (default: 10)",
-    )
-    tell_rounding: bool = switch("--tell-rounding", meaning=argparse.SUPPRESS)  # debug reduce asks for it
-
-    def noise_ratios(self) -> dict[str, float]:
-        """How many times the error of plain float32 still is rounding, by output name."""
-        return by_name(self.noise_ratio, "--noise-ratio", "10 out:100", partial(number_from, least=1))
-
-
-class FunctionOptions(Options):
+class FunctionOptions(Options, decides="yes"):
     """Functions of the user's."""
 
     compare_func_script: str | None = option(
@@ -200,6 +155,35 @@ def add(parser: argparse.ArgumentParser) -> None:
     ReportOption.add(group)
     RecordMemoryOption.add(group)
     TensorrtOptions.add_tensorrt(parser)
+
+
+# The same for a check that is ``biopsy run``, from its words.
+
+
+def run_parser(program: str = "biopsy") -> Parser:
+    """The parser of ``biopsy run``."""
+    command = commands.find(["run"])
+    assert command is not None
+    return parser_of(program, command)
+
+
+@cache
+def options_of(command: OwnRun) -> RunOptions:
+    """What the words of a ``biopsy run`` say, parsed once. Raises UsageError."""
+    if {*HELP, *VERSION} & {*command.options}:
+        raise errors.UsageError("it runs nothing, and shows a text")
+    return RunOptions.of(run_parser(Path(command.program).name).parse_known_args(list(command.options))[0])
+
+
+def own_run(words: Sequence[str] | None) -> RunOptions | None:
+    """The options of a check such as ``biopsy run {} ...``; None if the check is something else, or is wrong.
+
+    The check itself will tell what is wrong with it.
+    """
+    command = parse(words or ())
+    with suppress(errors.BiopsyError):
+        return options_of(command) if isinstance(command, OwnRun) else None
+    return None
 
 
 @dataclass(frozen=True)

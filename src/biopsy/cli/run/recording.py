@@ -5,12 +5,13 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import product
 from pathlib import Path
-from typing import Any
 
 from biopsy import errors
 from biopsy.cli.console import Console
+from biopsy.cli.run.options import RunOptions
 from biopsy.comparison.compare import OutputComparison, compare_tensors
 from biopsy.comparison.describe import number as shown_number
 from biopsy.comparison.tolerance import Tolerances
@@ -18,39 +19,38 @@ from biopsy.engines.base import Engine, ModelInput
 from biopsy.engines.runner import checked_feed, runner_name
 from biopsy.model.external import resolve
 from biopsy.model.extract import mark_outputs
-from biopsy.model.index import ModelIndex, index_bytes
+from biopsy.model.index import index_bytes
+from biopsy.model.load import read_bytes
 from biopsy.model.tensor_type import TensorType, ValueType
 from biopsy.processes.cleanup import temporary_folder
-from biopsy.tensors.appendable_store import AppendableStore, results_of
-from biopsy.tensors.recording import Batch, Disagreement, Request, record, tensor_sizes
+from biopsy.tensors.recording import AppendableStore, Batch, Disagreement, Request, record, results_of, tensor_sizes
 from biopsy.tensors.results import Array, Feed, RunnerResult
 from biopsy.text import count, size_text
 
 
 class Recorder:
-    """Records the outputs of engines, one after the other, into the file of --save-outputs or one that is transient."""
+    """Records the outputs of engines, one after the other, into the file of --save-outputs or one that is transient.
+
+    ``save_to`` is that file, if there is one.
+    """
 
     def __init__(
         self,
         model: ModelInput,
-        own: Sequence[str],
         engines: Sequence[Engine],
-        limit: int,
-        save_to: Path | None,
-        tolerances: Tolerances,
+        options: RunOptions,
         console: Console,
+        save_to: Path | None,
     ) -> None:
         self._model = model
-        self._own = own
         self._engines = engines
-        self._limit = limit
-        self._tolerances = tolerances
+        self._options = options
         self._console = console
         self._index = index_bytes(model.data, model.folder)
         self._names = [self._index.names[tensor] for tensor in self._index.outputs]
-        outputs = {self._index.names[tensor]: self._index.value_type(tensor) for tensor in self._index.outputs}
-        for name in (name for name, kind in outputs.items() if not isinstance(kind, TensorType | None)):
-            console.warn(f"output {name!r}, {outputs[name]}, is not recorded: with --record-memory only tensors are")
+        for name, kind in zip(self._names, map(self._index.value_type, self._index.outputs), strict=True):
+            if not isinstance(kind, TensorType | None):
+                console.warn(f"output {name!r}, {kind}, is not recorded: with --record-memory only tensors are")
         self._scratch = contextlib.ExitStack()
         self._path = save_to or self._scratch.enter_context(temporary_folder("biopsy-")) / "outputs.safetensors"
         self._saved = save_to is not None
@@ -70,23 +70,28 @@ class Recorder:
 
         Raises what the engine raises, and Interrupted: what is finished is kept in either case.
         """
-        file = self._opened(feeds)
+        if self._file is None:
+            places = list(product(range(len(self._engines)), range(len(feeds)), self._names))
+            self._file = AppendableStore(self._path, self._identity(feeds) if self._saved else None, places)
+        file = self._file
+        limit = self._options.record_memory or 0
         self.remarks = ()
         if self._sizes is None:
 
             def run(model: bytes, feed: Feed) -> Mapping[str, Array]:
                 return next(self._iterate(engine, model, [feed]))
 
-            self._sizes = tensor_sizes(self._model.data, feeds, run, self._limit)
+            self._sizes = tensor_sizes(self._model.data, feeds, run, limit)
+        own = index_bytes(read_bytes(self._options.model))
         request = Request(
             runner=position,
             names=self._names,
             sizes=self._sizes,
-            own=self._own,
+            own=[own.names[tensor] for tensor in own.outputs],
             iterations=len(feeds),
-            limit=self._limit,
+            limit=limit,
         )
-        told = _Told(engine, self._tolerances, self._console)
+        told = _Told(engine, self._options.tolerances(), self._console)
         try:
             earlier = record(
                 file,
@@ -99,9 +104,10 @@ class Recorder:
             raise
         except KeyboardInterrupt as interrupt:
             file.close()
+            wanted = len(self._names) * len(feeds) * len(self._engines)
             raise errors.Interrupted(
                 "interrupted",
-                kept=f"{len(file.committed)} of {self._wanted(feeds)} tensors" if file.stays else None,
+                kept=f"{len(file.committed)} of {wanted} tensors" if file.stays else None,
                 resume="the same command goes on from there" if file.stays else None,
             ) from interrupt
         except BaseException:
@@ -128,25 +134,25 @@ class Recorder:
             self._console.warn(f"{self._path} is not written; {kept if self._file.stays else 'nothing is kept of it'}")
         return False
 
-    def _wanted(self, feeds: Sequence[Feed]) -> int:
-        return len(self._names) * len(feeds) * len(self._engines)
-
-    def _opened(self, feeds: Sequence[Feed]) -> AppendableStore:
-        if self._file is None:
-            places = [
-                (runner, iteration, name)
-                for runner in range(len(self._engines))
-                for iteration in range(len(feeds))
-                for name in self._names
-            ]
-            self._file = AppendableStore(self._path, self._identity(feeds) if self._saved else None, places)
-        return self._file
-
     def _identity(self, feeds: Sequence[Feed]) -> dict[str, str]:
-        """What must be the same for an unfinished recording to be gone on with."""
+        """What must be the same for an unfinished recording to be gone on with.
+
+        Files with external weights are told apart by their names, sizes and times.
+        """
+        weights = {weight.external.location for weight in self._index.weights.values() if weight.external}
+        model = [self._model.data]
+        for location in sorted(weights):
+            found = resolve(self._index.folder, location).stat()
+            model.append(f"{location} {found.st_size} {found.st_mtime_ns}".encode())
+
+        def inputs() -> Iterator[bytes]:
+            for name, array in (pair for feed in feeds for pair in sorted(feed.items())):
+                yield json.dumps([name, array.dtype.name, array.shape]).encode()
+                yield repr(array.tolist()).encode() if array.dtype.kind in "OUST" else array.tobytes()
+
         return {
-            "model": _digest([self._model.data, *_weights_elsewhere(self._index)]),
-            "inputs": _digest(_parts(feeds)),
+            "model": _digest(model),
+            "inputs": _digest(inputs()),
             "engines": "; ".join(f"{engine.label} {engine.version()}" for engine in self._engines),
         }
 
@@ -204,21 +210,7 @@ def _error(compared: OutputComparison) -> float:
     return compared.measured.absolute.maximum if compared.measured is not None else float("inf")
 
 
-def _weights_elsewhere(index: ModelIndex) -> Iterator[bytes]:
-    """What tells when files with external weights change: their names, sizes and times."""
-    for location in sorted({weight.external.location for weight in index.weights.values() if weight.external}):
-        found = resolve(index.folder, location).stat()
-        yield f"{location} {found.st_size} {found.st_mtime_ns}".encode()
-
-
-def _parts(feeds: Sequence[Feed]) -> Iterator[bytes]:
-    for feed in feeds:
-        for name, array in sorted(feed.items()):
-            yield json.dumps([name, array.dtype.name, array.shape]).encode()
-            yield repr(array.tolist()).encode() if array.dtype.kind in "OUST" else array.tobytes()
-
-
-def _digest(parts: Any) -> str:
+def _digest(parts: Iterable[bytes]) -> str:
     hashed = hashlib.blake2b(digest_size=16)
     for part in parts:
         hashed.update(len(part).to_bytes(8, "little"))

@@ -4,8 +4,9 @@ reduction of a mismatch, where in their author's code outputs that fail come fro
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -17,22 +18,14 @@ from biopsy.cli.advice import Advice
 from biopsy.cli.arguments.types import FileKind
 from biopsy.cli.console import Console
 from biopsy.cli.parser import Parser, parser_of
-from biopsy.cli.run.execution import Feeder
 from biopsy.cli.run.findings import Findings, names_failing, what_passed
-from biopsy.cli.run.noise import yardsticks
 from biopsy.cli.run.options import RunOptions
-from biopsy.comparison.compare import OutputComparison
 from biopsy.comparison.describe import index, number, report_lines, wide_tolerance
 from biopsy.comparison.metrics import NotFinite
-from biopsy.comparison.mismatch import Rounding
-from biopsy.comparison.mismatch_size import explained, only, run_mismatches
 from biopsy.comparison.runs import RunComparison
-from biopsy.engines.base import Engine
-from biopsy.engines.registry import EXACT, create
 from biopsy.model.index import index_file
 from biopsy.model.sources import NodeSource, noted_source
-from biopsy.tensors.results import RunnerResult
-from biopsy.text import ListOption, first_line, is_refused, line_of
+from biopsy.text import ListOption, first_of, is_refused, line_of
 
 _MOST_PASSING = 10
 _MOST_FAILING = 20
@@ -41,64 +34,46 @@ _MOST_FAILING = 20
 def show_comparison(compared: RunComparison, console: Console) -> None:
     """One comparison: a line per output that passes, several per output that fails; long lists are cut without -v."""
     console.note("", f"{compared.actual}, expected: {compared.expected}")
-    _show_differing_sets(compared, console)
-    outputs = [(iteration.number, output) for iteration in compared.iterations for output in iteration.outputs]
-    several = len(compared.iterations) > 1
-    passing = [pair for pair in outputs if pair[1].passed]
-    most = len(passing) if console.verbosity > 0 or len(passing) <= _MOST_PASSING else 0
-    for iteration, output in passing[:most]:
-        _show_output(iteration if several else None, output, console.note)
-    if len(passing) > most:
-        console.note(f"  {len(passing)} outputs pass (-v shows them)")
-    failing = compared.failures
-    most = len(failing) if console.verbosity > 0 else _MOST_FAILING
-    for iteration, output in failing[:most]:
-        _show_output(iteration if several else None, output, console.say)
-    if len(failing) > most:
-        console.say(f"  {len(failing) - most} more outputs fail (-v shows them)")
-    for warning in dict.fromkeys(filter(None, (wide_tolerance(output) for _, output in passing))):
-        console.warn(warning)
-    if not compared.complete:
-        console.note("  the comparison ended at the first failure (--fail-fast)")
-    console.note(f"  {_pass_rate(compared)}", "")
-
-
-def _pass_rate(compared: RunComparison) -> str:
-    """The line that scripts written for Polygraphy look for. Where outputs are missing, no iteration passes."""
-    passed = 0 if compared.missing else sum(iteration.passed for iteration in compared.iterations)
-    total = len(compared.iterations)
-    beyond = any(output.tolerances_decide and output.measured is not None for _, output in compared.failures)
-    found = "is within" if compared.passed else "exceeds" if beyond else ""
-    return (
-        f"Accuracy Summary | {compared.actual} vs. {compared.expected} | Passed: {passed}/{total} iterations | "
-        f"Pass Rate: {100 * passed / total:.2f}%{found and f' | Difference {found} tolerance'}"
-    )
-
-
-def _show_output(iteration: int | None, output: OutputComparison, say: Callable[[str], None]) -> None:
-    where = "" if iteration is None else f"iteration {iteration}: "
-    first, *rest = report_lines(output)
-    say(f"  {where}{first}")
-    for line in rest:
-        say(f"  {line}")
-
-
-def _show_differing_sets(compared: RunComparison, console: Console) -> None:
     if compared.actual_iterations != compared.expected_iterations:
         console.warn(
             f"{compared.actual} has {compared.actual_iterations} iterations, {compared.expected} has "
             f"{compared.expected_iterations}: the rest is not compared"
         )
-    first = compared.iterations[0]
     if compared.missing:
         console.say(f"  {compared.actual} does not give {', '.join(map(repr, compared.missing))}")
-    if first.only_actual:
-        names = ", ".join(map(repr, first.only_actual[:5]))
-        console.warn(f"not compared, because nothing is expected of them: {names}{_more(first.only_actual)}")
-
-
-def _more(names: Sequence[str]) -> str:
-    return f" and {len(names) - 5} more" if len(names) > 5 else ""
+    unexpected = list(map(repr, compared.iterations[0].only_actual))
+    if unexpected:
+        console.warn(f"not compared, because nothing is expected of them: {first_of(unexpected, 5)}")
+    outputs = [(iteration.number, output) for iteration in compared.iterations for output in iteration.outputs]
+    passing = [pair for pair in outputs if pair[1].passed]
+    failing = compared.failures
+    is_long = console.verbosity <= 0
+    most_passing = 0 if is_long and len(passing) > _MOST_PASSING else len(passing)
+    most_failing = _MOST_FAILING if is_long else len(failing)
+    for pairs, most, say, rest in (
+        (passing, most_passing, console.note, "outputs pass"),
+        (failing, most_failing, console.say, "more outputs fail"),
+    ):
+        for iteration, output in pairs[:most]:
+            first, *lines = report_lines(output)
+            where = f"iteration {iteration}: " if len(compared.iterations) > 1 else ""
+            say(*(f"  {line}" for line in (f"{where}{first}", *lines)))
+        if len(pairs) > most:
+            say(f"  {len(pairs) - most} {rest} (-v shows them)")
+    for warning in dict.fromkeys(filter(None, (wide_tolerance(output) for _, output in passing))):
+        console.warn(warning)
+    if not compared.complete:
+        console.note("  the comparison ended at the first failure (--fail-fast)")
+    # The line that scripts written for Polygraphy look for. Where outputs are missing, no iteration passes.
+    passed = 0 if compared.missing else sum(iteration.passed for iteration in compared.iterations)
+    total = len(compared.iterations)
+    beyond = any(output.tolerances_decide and output.measured is not None for _, output in failing)
+    found = "is within" if compared.passed else "exceeds" if beyond else ""
+    console.note(
+        f"  Accuracy Summary | {compared.actual} vs. {compared.expected} | Passed: {passed}/{total} iterations | "
+        f"Pass Rate: {100 * passed / total:.2f}%{found and f' | Difference {found} tolerance'}",
+        "",
+    )
 
 
 def show_not_finite(found: Sequence[tuple[str, NotFinite]], console: Console) -> None:
@@ -113,15 +88,13 @@ def show_not_finite(found: Sequence[tuple[str, NotFinite]], console: Console) ->
 
 def write_report(options: RunOptions, found: Findings, console: Console) -> None:
     """Write everything found. Raises UsageError if it cannot be written."""
-    options.report_file(console).write(_STATUS[found.verdict], lambda: sections(options, found))
-
-
-_STATUS = {"passes": 0, "fails": 1, "unknown": errors.CannotCompare.status}
+    status = {"passes": 0, "fails": 1, "unknown": errors.CannotCompare.status}[found.verdict]
+    options.report_file(console).write(status, lambda: sections(options, found))
 
 
 def sections(options: RunOptions, found: Findings) -> dict[str, Any]:
     """What a report tells of a run."""
-    from biopsy.findings.envelope import EngineRun, run_section
+    from biopsy.findings.answers import EngineRun, run_section
     from biopsy.findings.model import model_tree_of
     from biopsy.findings.report import versions_tree
     from biopsy.findings.verdict import Verdict
@@ -136,8 +109,8 @@ def sections(options: RunOptions, found: Findings) -> dict[str, Any]:
         for one in found.ran
     ]
     text = "; ".join(found.reasons) or found.undecided or what_passed(found)
-    ran = run_section(runs, found.compared, found.noise, found.odd)
-    crashed = any(one.crashed for one in found.ran)  # to ask its version could crash this process too
+    # To ask the version of an engine that crashed could crash this process too.
+    crashed = any(isinstance(one.failure, errors.EngineCrash) for one in found.ran)
     return {
         "verdict": Verdict(kind=found.verdict, text=text, certainty=found.hint or None),
         "model": model_tree_of(options.model),
@@ -146,7 +119,7 @@ def sections(options: RunOptions, found: Findings) -> dict[str, Any]:
         "run": {
             "reasons": found.reasons,
             "hint": found.hint or None,
-            **ran,
+            **run_section(runs, found.compared, found.noise, found.odd),
             "origins": origin_trees(options.model, names_failing(found)),
         },
     }
@@ -158,23 +131,11 @@ _MOST_SHOWN = 3
 _MOST_TOLD = 200
 
 
-@dataclass(frozen=True, kw_only=True)
-class OutputOrigin:
-    """The node that computes an output, and where that comes from."""
+def origins(path: Path, names: Iterable[str]) -> Iterator[tuple[str, int, str, NodeSource]]:
+    """(output, number of the node that computes it, its label, where that comes from), of each of which it is known.
 
-    output: str
-    number: int
-    label: str
-    source: NodeSource
-
-    def as_tree(self) -> dict[str, Any]:
-        """As plain values, for a report."""
-        node = {"output": self.output, "number": self.number, "label": self.label}
-        return {**node, "source": self.source.as_tree()}
-
-
-def origins(path: Path, names: Iterable[str]) -> Iterator[OutputOrigin]:
-    """Of each of some tensors, of which it is known. A model that cannot be read any more has none."""
+    A model that cannot be read any more has none.
+    """
     try:
         index = index_file(path)
     except (errors.BiopsyError, OSError):
@@ -183,18 +144,23 @@ def origins(path: Path, names: Iterable[str]) -> Iterator[OutputOrigin]:
         number = index.producer.get(index.ids.get(name, -1))
         source = None if number is None else noted_source(index, number)
         if number is not None and source is not None:
-            yield OutputOrigin(output=name, number=number, label=index.nodes[number].label, source=source)
+            yield name, number, index.nodes[number].label, source
 
 
 def origin_lines(path: Path, names: Iterable[str]) -> list[str]:
     """A line for each of the first few."""
-    shown = list(origins(path, names))[:_MOST_SHOWN]
-    return [f"{one.output!r} comes from {one.label}, {one.source.with_code}" for one in shown]
+    return [
+        f"{output!r} comes from {label}, {source.with_code}"
+        for output, _, label, source in islice(origins(path, names), _MOST_SHOWN)
+    ]
 
 
 def origin_trees(path: Path, names: Iterable[str]) -> list[dict[str, Any]]:
     """The origins of the first few outputs, for a report."""
-    return [one.as_tree() for one in list(origins(path, names))[:_MOST_TOLD]]
+    return [
+        {"output": output, "number": number, "label": label, "source": source.as_tree()}
+        for output, number, label, source in islice(origins(path, names), _MOST_TOLD)
+    ]
 
 
 # What to type after a run that fails: the command that finds out why, with the options of that run.
@@ -214,13 +180,22 @@ def advice_of(options: RunOptions, guessed: Mapping[str, Sequence[int]]) -> list
     places = [place for place, word in enumerate(words) if not word.startswith("-") and Path(word) == options.model]
     if len(places) != 1 or options.has_built_model:
         return []
+    unwanted = [
+        spelling
+        for action in _parser()._actions
+        if action.dest in _OF_ONE_RUN or (isinstance(action.type, FileKind) and action.type.task == "write")
+        for spelling in action.option_strings
+    ]
     # The model stands first: behind an option that goes, it would be taken for a value of it.
-    kept = _lasting(["biopsy", "run", PLACEHOLDER, *words[: places[0]], *words[places[0] + 1 :]])
+    typed = ("biopsy", "run", PLACEHOLDER, *words[: places[0]], *words[places[0] + 1 :])
+    kept = OwnRun(typed).without_option(unwanted)
     diagnosis = [as_word(options.model) if word == PLACEHOLDER else word for word in kept.options]
-    if _is_understood("diagnose", diagnosis):
-        line, why = line_of(_diagnosis(options, diagnosis, guessed)), "why it fails, and what avoids it"
-    else:
+    try:
+        _parser("diagnose").parse_args(diagnosis)
+    except errors.UsageError:  # it lacks some of these options
         line, why = line_of(_reduction(options, kept)), "the smallest part that still fails"
+    else:
+        line, why = line_of(_diagnosis(options, diagnosis, guessed)), "why it fails, and what avoids it"
     return [] if is_refused(line) else [Advice(line, why)]
 
 
@@ -243,105 +218,27 @@ def _reduction(options: RunOptions, kept: OwnRun) -> Iterator[str]:
 
     Where these are of tensors inside the model too, it cuts there, and no engine needs to be trusted.
     """
-    recorded = _recorded(options)
+    golden, inputs = options.load_outputs or (), options.load_inputs or ()
+    cuts = False
+    if len(golden) == 1 and len(inputs) == 1:
+        with suppress(errors.BiopsyError, OSError):
+            cuts = advice.holds_inner_values(golden[0], index_file(options.model, options.external_data_dir))
     yield from ("biopsy", "debug", "reduce", as_word(options.model), "-o", output_word("reduced.onnx", options.model))
     if options.external_data_dir is not None:
         yield from ("--external-data-dir", as_word(options.external_data_dir))
-    if recorded is not None:
-        golden, inputs = recorded
-        yield from advice.recording_options(advice.spec_of(golden, inputs), [as_word(inputs)])
+    if cuts:
+        yield from advice.recording_options(advice.spec_of(golden[0], inputs[0]), [as_word(inputs[0])])
         kept = kept.without_option(_spellings("load_inputs")).with_options("--load-inputs", advice.CUT_INPUTS)
-    elif options.load_outputs and not (options.load_inputs or options.data_loader_script):
+    elif golden and not (inputs or options.data_loader_script):
         yield "--no-reduce-inputs"
     yield from ("--check", *kept.without_option(_spellings("external_data_dir")).words)
-
-
-def _recorded(options: RunOptions) -> tuple[Path, Path] | None:
-    """The files of golden values and inputs, if there is just one of each, and the first has those of inner tensors."""
-    golden, inputs = options.load_outputs or (), options.load_inputs or ()
-    if len(golden) != 1 or len(inputs) != 1:
-        return None
-    try:
-        index = index_file(options.model, options.external_data_dir)
-    except (errors.BiopsyError, OSError):
-        return None
-    return (golden[0], inputs[0]) if advice.holds_inner_values(golden[0], index) else None
-
-
-def _lasting(words: Sequence[str]) -> OwnRun:
-    """The words of a run without what it writes, and what is of this run alone."""
-    unwanted = [
-        spelling
-        for action in _parser()._actions
-        if action.dest in _OF_ONE_RUN or (isinstance(action.type, FileKind) and action.type.task == "write")
-        for spelling in action.option_strings
-    ]
-    return OwnRun(tuple(words)).without_option(unwanted)
 
 
 def _spellings(dest: str) -> list[str]:
     return [spelling for action in _parser()._actions if action.dest == dest for spelling in action.option_strings]
 
 
-def _is_understood(command: str, words: Sequence[str]) -> bool:
-    """Whether a command has all the options of some words."""
-    try:
-        _parser(command).parse_args(list(words))
-    except errors.UsageError:
-        return False
-    return True
-
-
 def _parser(word: str = "run") -> Parser:
     command = commands.find([word])
     assert command is not None
     return parser_of("biopsy", command)
-
-
-# What ``biopsy run`` tells a reduction of a mismatch: its kinds, its size, and, if asked, whether it is rounding.
-
-Pair = tuple[RunnerResult, RunnerResult]
-"""What an engine gave, and what was expected of it."""
-
-_ROUNDINGS = 10
-_PERTURBED = 4
-"""Runs with inputs changed by rounding: what is near a border is seen on its other side with 94 % in one of them."""
-
-
-class Arbiter:
-    """Tells by runs in float64 whether a mismatch is only rounding.
-
-    ``rerun`` runs another engine on the same model, with the inputs of a feeder.
-    """
-
-    def __init__(self, rerun: Callable[[Engine, Feeder], RunnerResult], feeder: Feeder) -> None:
-        self._rerun = rerun
-        self._feeder = feeder
-
-    def judge(self, pair: Pair, compared: RunComparison) -> Rounding:
-        """Whether rounding explains what differs; "unknown" where float64 cannot run, or not on all that differs."""
-        names = {output.name for _, output in compared.failures}
-        try:
-            exact, plain = yardsticks(lambda engine: self._rerun(engine, self._feeder))
-            actual, expected, plain, exact = (only(side, names) for side in (*pair, plain, exact))
-            return explained(actual, expected, plain, exact, self._perturbed)
-        except errors.BiopsyError as error:
-            return Rounding("unknown", reason=first_line(error.message))
-
-    def _perturbed(self) -> Iterator[RunnerResult]:
-        for seed in range(_PERTURBED):
-            try:
-                source = self._feeder.roundings_off(_ROUNDINGS, seed)
-            except errors.CannotCompare:
-                return  # no input can be changed by a rounding, and no output by it
-            yield self._rerun(create(EXACT), source)
-
-
-def sized(found: Findings, pairs: Sequence[Pair], arbiter: Arbiter | None) -> Findings:
-    """The findings with the size of the first mismatch, and, given an arbiter, with what float64 says of it."""
-    first = next((at for at, one in enumerate(found.compared) if not one.passed), None)
-    if first is None:
-        return found
-    pair, compared = pairs[first], found.compared[first]
-    rounding = None if arbiter is None or compared.missing else arbiter.judge(pair, compared)
-    return replace(found, mismatches=run_mismatches(*pair, compared), rounding=rounding)

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import argparse
 import math
-from collections.abc import Collection
+from collections.abc import Iterator, Sequence
 
 from biopsy import errors
-from biopsy.cli import model_files
+from biopsy.cli.arguments.declared import option
 from biopsy.cli.console import Console
-from biopsy.model import insertion, sanitize
-from biopsy.model.insertion import AttributeValue
+from biopsy.cli.model_files import ChangeOptions, InferenceOptions
+from biopsy.model import sanitize
+from biopsy.model.load import parse
+from biopsy.model.sanitize import AttributeValue, NewNode
+from biopsy.model.walk import schema_of
 from biopsy.text import count, printable
 
 EPILOG = """\
@@ -25,98 +28,100 @@ examples:
       --inputs a b --outputs y --attrs axis=1 scale=0.5 mode=fast"""
 
 
-def configure(parser: argparse.ArgumentParser) -> None:
-    """Add the options of ``surgeon insert``."""
-    parser.epilog = EPILOG
-    model_files.add(parser, "surgeon insert")
-    group = parser.add_argument_group("the node")
-    group.add_argument("--op", required=True, metavar="OPERATOR", help="its operator, which need not be one of ONNX")
-    group.add_argument("--name", default="", metavar="NAME", help="its name (default: none)")
-    group.add_argument("--inputs", nargs="+", required=True, metavar="NAME", help="the tensors it reads, in its order")
-    group.add_argument(
-        "--outputs", nargs="+", required=True, metavar="NAME", help="the tensors it computes, in its order"
+class NodeOptions(ChangeOptions, InferenceOptions):
+    """All options of ``surgeon insert``."""
+
+    op: str = option("--op", required=True, metavar="OPERATOR", meaning="its operator, which need not be one of ONNX")
+    name: str = option("--name", default="", metavar="NAME", meaning="its name (default: none)")
+    inputs: Sequence[str] = option(
+        "--inputs", nargs="+", required=True, metavar="NAME", meaning="the tensors it reads, in its order"
     )
-    group.add_argument(
+    outputs: Sequence[str] = option(
+        "--outputs", nargs="+", required=True, metavar="NAME", meaning="the tensors it computes, in its order"
+    )
+    attrs: Sequence[str] = option(
         "--attrs",
         nargs="+",
         default=[],
         metavar="NAME=VALUE",
-        help="attributes: 1 is a whole number, 1.0 a float, '1' in quotes a text, [0,1] a list of these",
+        meaning="attributes: 1 is a whole number, 1.0 a float, '1' in quotes a text, [0,1] a list of these",
     )
-    inference = parser.add_argument_group("shape inference")
-    model_files.add_shape_inference(
-        inference, no_effect="shapes are inferred anyway", without="write no inferred types and shapes"
+
+    def node(self) -> NewNode:
+        """The node. Raises UsageError for words that are no attribute."""
+        attributes: dict[str, AttributeValue] = {}
+        for word in self.attrs:
+            name, value = parse_attribute(word)
+            if name in attributes:
+                raise _wrong(word, f"{name!r} is given twice")
+            attributes[name] = value
+        return NewNode(
+            operator=self.op, name=self.name, inputs=self.inputs, outputs=self.outputs, attributes=attributes
+        )
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    """Add the options of ``surgeon insert``."""
+    parser.epilog = EPILOG
+    NodeOptions.add_groups(parser, "surgeon insert")
+    NodeOptions.add(parser.add_argument_group("the node"), only=("op", "name", "inputs", "outputs", "attrs"))
+    NodeOptions.add(
+        parser.add_argument_group("shape inference"),
+        only=("shape_inference", "no_shape_inference", "no_onnxruntime_shape_inference"),
+        shape_inference="shapes are inferred anyway",
     )
-    model_files.add_no_onnxruntime(inference)
 
 
-derived_files = model_files.derived
+derived_files = NodeOptions.reading(NodeOptions.derived)
 
 
-def execute(args: argparse.Namespace, console: Console) -> int:
+@NodeOptions.reading
+def execute(options: NodeOptions, console: Console) -> int:
     """Insert, write, and tell what else changed."""
-    attributes: dict[str, AttributeValue] = {}
-    for word in args.attrs:
-        name, value = parse_attribute(word)
-        if name in attributes:
-            raise _wrong(word, f"{name!r} is given twice")
-        attributes[name] = value
-    opened = model_files.opened(args)
-    model = opened.parsed()
+    node = options.node()
+    data = options.read()
+    model = parse(data, options.model)
     before = sanitize.count_operators(model)
-    insertion.insert(
-        model,
-        insertion.NewNode(
-            operator=args.op, name=args.name, inputs=args.inputs, outputs=args.outputs, attributes=attributes
-        ),
-        infers=not args.no_shape_inference,
-    )
-    if not args.no_shape_inference:
+    sanitize.insert(model, node, infers=not options.no_shape_inference)
+    if not options.no_shape_inference:
         sanitize.refresh_shapes(model)
-    _warn_of_operator(args.op, len(args.inputs), len(args.outputs), console)
     opset = next((used.version for used in model.opset_import if used.domain in {"", "ai.onnx"}), None)
-    if opset is None:
-        console.warn("the model imports no opset of ai.onnx, to which the node belongs: engines will refuse it")
-    _warn_of_attributes(args.op, opset or 1, attributes, console)
-    model_files.save(args, model, opened, console)
+    for doubt in _doubts(node, opset):
+        console.warn(doubt)
+    options.save(model, data, console)
     changes = sanitize.changes(before, sanitize.count_operators(model))
-    console.say(f"{printable(args.op)} inserted, written to {args.output}")
+    console.say(f"{printable(options.op)} inserted, written to {options.output}")
     console.note(f"  {', '.join(changes) or 'as many nodes of each operator as before'}")
     return 0
 
 
-def _warn_of_operator(op: str, inputs: int, outputs: int, console: Console) -> None:
-    """Say what ONNX knows of the operator where that does not fit."""
+def _doubts(node: NewNode, opset: int | None) -> Iterator[str]:
+    """What ONNX knows of the operator, in the newest form and in the opset of the model, where that does not fit."""
     from onnx import defs
 
-    if not defs.has(op):
-        console.warn(f"ONNX has no operator {op!r}: only an engine with a plugin for it can run the model")
-        return
-    schema = defs.get_schema(op)
-    for what, number, least, most in (
-        ("input", inputs, schema.min_input, schema.max_input),
-        ("output", outputs, schema.min_output, schema.max_output),
-    ):
-        if not least <= number <= most:
-            known = count(most, what) if least == most else f"{least} to {count(most, what)}"
-            console.warn(f"{op} has {known}, and was given {number}")
-
-
-def _warn_of_attributes(op: str, opset: int, given: Collection[str], console: Console) -> None:
-    """Say which attributes the operator does not have in this opset, and which it lacks."""
-    from onnx import defs
-
-    try:
-        declared = defs.get_schema(op, opset, "").attributes
-    except defs.SchemaError:
-        return
-    for name in given:
+    op = node.operator
+    if defs.has(op):
+        schema = defs.get_schema(op)
+        for what, number, least, most in (
+            ("input", len(node.inputs), schema.min_input, schema.max_input),
+            ("output", len(node.outputs), schema.min_output, schema.max_output),
+        ):
+            if not least <= number <= most:
+                known = count(most, what) if least == most else f"{least} to {count(most, what)}"
+                yield f"{op} has {known}, and was given {number}"
+    else:
+        yield f"ONNX has no operator {op!r}: only an engine with a plugin for it can run the model"
+    if opset is None:
+        yield "the model imports no opset of ai.onnx, to which the node belongs: engines will refuse it"
+    used = schema_of(op, opset or 1, "")
+    declared = {} if used is None else used.attributes
+    for name in node.attributes if used is not None else ():
         if name not in declared:
             known = f"it has {', '.join(sorted(declared))}" if declared else "it has none"
-            console.warn(f"{op} of opset {opset} has no attribute {name!r} ({known})")
+            yield f"{op} of opset {opset or 1} has no attribute {name!r} ({known})"
     for name, attribute in declared.items():
-        if attribute.required and name not in given:
-            console.warn(f"{op} needs the attribute {name!r} (--attrs {name}=VALUE)")
+        if attribute.required and name not in node.attributes:
+            yield f"{op} needs the attribute {name!r} (--attrs {name}=VALUE)"
 
 
 def parse_attribute(word: str) -> tuple[str, AttributeValue]:
@@ -129,13 +134,12 @@ def parse_attribute(word: str) -> tuple[str, AttributeValue]:
     items = [_scalar(item.strip()) for item in text[1:-1].split(",")] if text[1:-1].strip() else []
     if not items:
         raise _wrong(word, "a list without items has no type")
-    if any(isinstance(item, str) for item in items):
-        if not all(isinstance(item, str) for item in items):
-            raise _wrong(word, "a list holds texts or numbers, not both")
-        return name, [str(item) for item in items]
-    if all(isinstance(item, int) for item in items):
-        return name, [int(item) for item in items]
-    return name, [float(item) for item in items]
+    texts = [item for item in items if isinstance(item, str)]
+    numbers = [item for item in items if not isinstance(item, str)]
+    if texts and numbers:
+        raise _wrong(word, "a list holds texts or numbers, not both")
+    whole = [number for number in numbers if isinstance(number, int)]
+    return name, texts or (whole if len(whole) == len(numbers) else [float(number) for number in numbers])
 
 
 def _scalar(text: str) -> int | float | str:

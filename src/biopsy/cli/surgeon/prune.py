@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable
-from pathlib import Path
 
-from biopsy.cli import model_files
 from biopsy.cli.console import Console
+from biopsy.cli.model_files import ChangeOptions
 from biopsy.model import external, stripping
-from biopsy.model.stripping import Factor
+from biopsy.model.load import parse
+from biopsy.model.weights_file import Anew
 from biopsy.text import count
 
 EPILOG = """\
@@ -24,35 +23,32 @@ examples:
 def configure(parser: argparse.ArgumentParser) -> None:
     """Add the options of ``surgeon prune``."""
     parser.epilog = EPILOG
-    model_files.add(parser, "surgeon prune")
+    ChangeOptions.add_groups(parser, "surgeon prune")
 
 
-derived_files = model_files.derived
+derived_files = ChangeOptions.reading(ChangeOptions.derived)
 
 
-def execute(args: argparse.Namespace, console: Console) -> int:
+@ChangeOptions.reading
+def execute(options: ChangeOptions, console: Console) -> int:
     """Prune, write, and tell which weights stay as they were, and why."""
-    opened = model_files.opened(args)
-    model = opened.parsed()
-    left = [(factor, _why_left(factor, opened)) for factor in stripping.factors(model)]
-    fit = [factor for factor, why in left if why is None]
-    anew = [(factor.weight, _values(factor, opened.folder)) for factor in fit]
-    model_files.save(args, model, opened, console, anew)
-    console.say(f"{count(len(fit), 'weight')} pruned to 2:4 sparsity, written to {args.output}")
-    for factor, why in left:
-        if why is not None:
-            console.note(f"  {factor.weight.name!r} stays as it was: {why}")
+    data = options.read()
+    model = parse(data, options.model)
+    anew: list[Anew] = []
+    unpruned = []
+    for factor in stripping.factors(model):
+        if options.ignore_external_data and external.is_external(factor.weight):
+            why: str | None = "its values stand in another file (--ignore-external-data)"
+        elif stripping.is_stripped(factor.weight):
+            why = "it has no values (surgeon weight-strip)"
+        else:
+            why = factor.unfit
+        if why is None:
+            anew.append((factor.weight, stripping.pruned_later(factor, options.folder)))
+        else:
+            unpruned.append(f"  {factor.weight.name!r} stays as it was: {why}")
+    options.save(model, data, console, anew)
+    console.say(f"{count(len(anew), 'weight')} pruned to 2:4 sparsity, written to {options.output}")
+    for line in unpruned:
+        console.note(line)
     return 0
-
-
-def _why_left(factor: Factor, opened: model_files.Opened) -> str | None:
-    if opened.ignores_weights and external.is_external(factor.weight):
-        return "its values stand in another file (--ignore-external-data)"
-    if stripping.is_stripped(factor.weight):
-        return "it has no values (surgeon weight-strip)"
-    return factor.unfit
-
-
-def _values(factor: Factor, folder: Path) -> Callable[[], bytes]:
-    dense = external.values_later(factor.weight, folder)
-    return lambda: stripping.pruned(factor, dense())

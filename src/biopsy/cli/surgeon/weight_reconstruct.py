@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import argparse
 
-from biopsy.cli import model_files
 from biopsy.cli.console import Console
+from biopsy.cli.model_files import ChangeOptions
 from biopsy.model import stripping
+from biopsy.model.load import parse
 from biopsy.text import count
 
 EPILOG = """\
@@ -21,23 +22,24 @@ examples:
 def configure(parser: argparse.ArgumentParser) -> None:
     """Add the options of ``surgeon weight-reconstruct``."""
     parser.epilog = EPILOG
-    model_files.add(parser, "surgeon weight-reconstruct")
+    ChangeOptions.add_groups(parser, "surgeon weight-reconstruct")
 
 
-derived_files = model_files.derived
+derived_files = ChangeOptions.reading(ChangeOptions.derived)
 
 
-def execute(args: argparse.Namespace, console: Console) -> int:
+@ChangeOptions.reading
+def execute(options: ChangeOptions, console: Console) -> int:
     """Make up values, write, and tell for how many weights."""
-    opened = model_files.opened(args)
-    model = opened.parsed()
-    found = stripping.refillings(model)
-    stripping.unmark(model, [one.weight for one in found])
-    model_files.save(args, model, opened, console, [(one.weight, one.values) for one in found])
-    console.say(f"random values for {count(len(found), 'weight')}, written to {args.output}")
-    sparse = sum(one.factor is not None for one in found)
+    data = options.read()
+    model = parse(data, options.model)
+    refillings = stripping.refillings(model)
+    stripping.unmark(model, [each.weight for each in refillings])
+    options.save(model, data, console, [(each.weight, each.values) for each in refillings])
+    console.say(f"random values for {count(len(refillings), 'weight')}, written to {options.output}")
+    sparse = sum(each.factor is not None for each in refillings)
     if sparse:
         console.note(f"  {count(sparse, 'of them is', 'of them are')} 2:4 sparse")
-    if not found:
+    if not refillings:
         console.note("  no weight is marked as stripped")
     return 0

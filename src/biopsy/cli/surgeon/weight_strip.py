@@ -6,11 +6,12 @@ import argparse
 from pathlib import Path
 
 from biopsy import errors
-from biopsy.cli import model_files
 from biopsy.cli.arguments import types
+from biopsy.cli.arguments.declared import option
 from biopsy.cli.console import Console
+from biopsy.cli.model_files import ChangeOptions
 from biopsy.model import stripping
-from biopsy.model.load import require_file
+from biopsy.model.load import parse, require_file
 from biopsy.processes.reading import open_plain
 from biopsy.text import count, size_text
 
@@ -24,52 +25,57 @@ examples:
   biopsy surgeon weight-strip folded.onnx -o stripped.onnx --exclude-list keep.txt"""
 
 
-def configure(parser: argparse.ArgumentParser) -> None:
-    """Add the options of ``surgeon weight-strip``."""
-    parser.epilog = EPILOG
-    model_files.add(parser, "surgeon weight-strip")
-    parser.add_argument(
-        "--exclude-list",
-        type=types.READ,
-        metavar="FILE",
-        help="a text file with the names of weights that keep their values, one in each line",
-    )
-
-
-derived_files = model_files.derived
-
-
-def execute(args: argparse.Namespace, console: Console) -> int:
-    """Strip, write, and tell how much is gone."""
-    excluded = _names_in(args.exclude_list)
-    opened = model_files.opened(args)
-    model = opened.parsed()
-    done = stripping.strip(model, None if opened.ignores_weights else opened.folder, excluded)
-    model_files.save(args, model, opened, console, loads=False)
-    for name in done.unused:
-        console.warn(f"--exclude-list names {name!r}, which is no weight that would be stripped")
-    console.say(f"{count(len(done.names), 'weight')} stripped, {size_text(done.size)}, written to {args.output}")
-    if done.sparse:
-        console.note(f"  {count(len(done.sparse), 'of them is', 'of them are')} marked as 2:4 sparse")
-    return 0
-
-
 _LARGEST_LIST = 64 << 20
 
 
-def _names_in(path: Path | None) -> set[str]:
-    """The lines of a text file. Raises UsageError if it cannot be read, or is no text."""
-    if path is None:
-        return set()
+class StripOptions(ChangeOptions):
+    """All options of ``surgeon weight-strip``."""
 
-    require_file(path, "list of names")
-    try:
-        with open_plain(path, follow=True) as stream:
-            data = stream.read(_LARGEST_LIST + 1)
-        if len(data) > _LARGEST_LIST:
-            raise errors.UsageError(f"--exclude-list {path}: it is longer than {size_text(_LARGEST_LIST)}")
-        return {line.rstrip() for line in data.decode().split("\n")} - {""}
-    except OSError as error:
-        raise errors.UsageError(f"--exclude-list {path}: it cannot be read: {error.strerror}") from error
-    except UnicodeDecodeError as error:
-        raise errors.UsageError(f"--exclude-list {path}: it is no text in UTF-8") from error
+    exclude_list: Path | None = option(
+        "--exclude-list",
+        type=types.READ,
+        meaning="a text file with the names of weights that keep their values, one in each line",
+    )
+
+    def names_excluded(self) -> set[str]:
+        """The lines of that file. Raises UsageError if it cannot be read, or is no text."""
+        path = self.exclude_list
+        if path is None:
+            return set()
+        require_file(path, "list of names")
+        try:
+            with open_plain(path, follow=True) as stream:
+                data = stream.read(_LARGEST_LIST + 1)
+            if len(data) > _LARGEST_LIST:
+                raise errors.UsageError(f"--exclude-list {path}: it is longer than {size_text(_LARGEST_LIST)}")
+            return {line.rstrip() for line in data.decode().split("\n")} - {""}
+        except OSError as error:
+            raise errors.UsageError(f"--exclude-list {path}: it cannot be read: {error.strerror}") from error
+        except UnicodeDecodeError as error:
+            raise errors.UsageError(f"--exclude-list {path}: it is no text in UTF-8") from error
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    """Add the options of ``surgeon weight-strip``."""
+    parser.epilog = EPILOG
+    StripOptions.add_groups(parser, "surgeon weight-strip")
+    StripOptions.add(parser, only=("exclude_list",))
+
+
+derived_files = StripOptions.reading(StripOptions.derived)
+
+
+@StripOptions.reading
+def execute(options: StripOptions, console: Console) -> int:
+    """Strip, write, and tell how much is gone."""
+    excluded = options.names_excluded()
+    data = options.read()
+    model = parse(data, options.model)
+    done = stripping.strip(model, None if options.ignore_external_data else options.folder, excluded)
+    options.save(model, data, console, loads=False)
+    for name in done.unused:
+        console.warn(f"--exclude-list names {name!r}, which is no weight that would be stripped")
+    console.say(f"{count(len(done.names), 'weight')} stripped, {size_text(done.size)}, written to {options.output}")
+    if done.sparse:
+        console.note(f"  {count(len(done.sparse), 'of them is', 'of them are')} marked as 2:4 sparse")
+    return 0

@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any
 
 from biopsy import errors
 from biopsy.checks.command_line import OwnRun, parse
 from biopsy.checks.judge import signature_of
-from biopsy.checks.outcome import Outcome
+from biopsy.checks.outcome import Judged, Outcome
 from biopsy.comparison.mismatch import error_size, error_text
-from biopsy.diagnosis.context import CheckRun, DiagnosisStep, StepAnswer, StepContext
-from biopsy.diagnosis.facts import ComparisonSeen, FailureReport, FailureSeen, FaultBeforeEngines, KnownFacts
+from biopsy.diagnosis.context import StepAnswer, StepContext, asked, fails, passes
+from biopsy.diagnosis.facts import EngineComparison, FailureReport, FaultBeforeEngines, KnownFacts, ModelFailure
 from biopsy.diagnosis.question import Words, larger, of_same_size, shape_words, shapes_of, with_inputs
 from biopsy.engines.registry import PLAIN, parse_spec
 from biopsy.model.nodes import random_words
@@ -35,9 +35,9 @@ def tree_of(path: Path) -> dict[str, Any]:
     return tree if isinstance(tree, dict) else {}
 
 
-def run_of(path: Path) -> dict[str, Any]:
+def run_of(folder: Path) -> dict[str, Any]:
     """What the report of a run says of engines and comparisons; nothing where it has ended before that was written."""
-    run = tree_of(path).get("run")
+    run = tree_of(folder / REPORT).get("run")
     return run if isinstance(run, dict) else {}
 
 
@@ -55,11 +55,6 @@ _REPORT_OPTION = "--report"
 _MOST_OUTPUT = 2000
 """Characters of the end of an output that are kept."""
 
-_Failure: TypeAlias = tuple[FailureSeen | None, FaultBeforeEngines | None]
-"""How the model fails, None if it does not; and the fault that is no engine's, if there is one."""
-
-_NONE: _Failure = (None, None)
-
 
 @dataclass(kw_only=True)
 class _Look:
@@ -71,48 +66,49 @@ class _Look:
     passed: list[str] = field(default_factory=list)
     not_compared: list[str] = field(default_factory=list)
 
-    def failure(self) -> _Failure:
-        """How the model fails: by the check of the user, by a comparison of engines, by NaN, or in one of many runs."""
+    def failure(self) -> ModelFailure | None:
+        """How the model fails: by the check of the user, a comparison of engines, NaN, or in one of many runs."""
         question = self.context.question
         if question.check is not None:
-            return self._by_check(question.check), None
+            return self._by_check(question.check)
         for engines in question.rivals:
             share = 1.0 if engines == question.rivals[0] else _SHARE_OF_ANOTHER
             run = self._run(engines, description=f"{' against '.join(engines)}", share=share)
-            if run.timed_out:
-                self.not_compared.append(f"{engines[0]} gave no answer in {run.judged.evidence.seconds:.0f} s")
-                continue
-            found = self._blamed(engines, run) if run.fails else _NONE
-            if found[0] is not None:
-                return found
-            if run.passes:
+            if run.evidence.timed_out:
+                self.not_compared.append(f"{engines[0]} gave no answer in {run.evidence.seconds:.0f} s")
+            elif fails(run):
+                failure = self._blamed(engines, run)
+                if failure is not None:
+                    return failure
+            elif passes(run):
                 self.rows.append(engines)
                 self.passed.append(f"{' and '.join(engines)} agree")
-        found = self._not_finite()
-        if found[0] is not None:
-            return found
+        failure = self._not_finite()
+        if failure is not None:
+            return failure
         engines = next(iter(self.rows), question.engines)
         for number in self._further_runs(1, "{0} of {0} runs pass"):
             run = self._run(engines, description=f"run {number}")
-            if run.fails:
-                return self._blamed(engines, run)[0], None
-        return _NONE
+            if fails(run):
+                failure = self._blamed(engines, run)
+                return failure and replace(failure, fault=None)
+        return None
 
-    def _run(self, engines: Sequence[str], *more: str, description: str, share: float = 1.0) -> CheckRun:
+    def _run(self, engines: Sequence[str], *more: str, description: str, share: float = 1.0) -> Judged:
         """Run the original in engines. Raises CheckError if nothing can be said of it."""
-        report = self.context.question.folder / REPORT
-        words = self.context.question.original_words(engines, *more, _REPORT_OPTION, str(report))
+        report = str(self.context.question.folder / REPORT)
+        words = self.context.question.original_words(engines, *more, _REPORT_OPTION, report)
         return self._reported(words, description, share)
 
-    def _reported(self, words: Words, description: str, share: float = 1.0) -> CheckRun:
+    def _reported(self, words: Words, description: str, share: float = 1.0) -> Judged:
         """Run words that may write the report of a run. Raises CheckError if nothing can be said of the model."""
-        report = self.context.question.folder / REPORT
-        report.unlink(missing_ok=True)
-        run = self.context.run(words, self.context.question.model, description=description, share=share)
-        told = run_of(report).get("engines", [])
-        self.engines.update((str(engine["label"]), str(engine["version"])) for engine in told if engine.get("version"))
-        if run.judged.outcome is Outcome.INVALID:
-            raise errors.CheckError(f"nothing can be said of this model: {run.judged.reason}")
+        question = self.context.question
+        (question.folder / REPORT).unlink(missing_ok=True)
+        run = self.context.run(words, question.model, description=description, share=share)
+        ran = run_of(question.folder).get("engines", [])
+        self.engines.update((str(engine["label"]), str(engine["version"])) for engine in ran if engine.get("version"))
+        if run.outcome is Outcome.INVALID:
+            raise errors.CheckError(f"nothing can be said of this model: {run.reason}")
         return run
 
     def _further_runs(self, done: int, text: str) -> Iterator[int]:
@@ -126,104 +122,100 @@ class _Look:
             done = number
         self.passed.append(text.format(done))
 
-    def _by_check(self, check: Words) -> FailureSeen | None:
+    def _by_check(self, check: Words) -> ModelFailure | None:
         """The failure of a check of the user's; one that is ``biopsy run`` also writes its report."""
-        question, command = self.context.question, parse(check)
-        words = check
+        command, engines, words = parse(check), self.context.question.engines, check
         if isinstance(command, OwnRun) and _REPORT_OPTION not in command.words:
-            words = command.with_options(_REPORT_OPTION, str(question.folder / REPORT)).words
+            words = command.with_options(_REPORT_OPTION, str(self.context.question.folder / REPORT)).words
         for number in self._further_runs(0, "the check passes in {0} of {0} runs"):
             run = self._reported(words, f"run {number}")
-            if run.fails:
-                named, engines = run.judged.evidence.verdict.engine, question.engines
+            if fails(run):
+                named = run.evidence.verdict.engine
                 suspect = named if named in engines else engines[-1] if engines else None
                 trusted = engines[0] if len(engines) > 1 and engines[0] != suspect else None
                 return failure_of(run, check, trusted=trusted, suspect=suspect)
         return None
 
-    def _blamed(self, engines: Sequence[str], run: CheckRun) -> _Failure:
+    def _blamed(self, engines: Sequence[str], run: Judged) -> ModelFailure | None:
         """Whose failure a run of engines is; nothing if only an engine fails that nobody asked about."""
-        said, question = run.judged.evidence.verdict, self.context.question
+        said, words_of = run.evidence.verdict, self.context.question.original_words
         if said.stage != "compare":
             return self._refused(engines, run)
         suspect = said.engine if said.engine in engines else engines[-1]
-        pair = (engines[0], suspect) if suspect != engines[0] else (suspect,)
-        words = question.original_words(engines)
+        pair, words = tuple(dict.fromkeys((engines[0], suspect))), words_of(engines)
         if len(engines) > len(pair):
             fewer = self._run(pair, description=f"only {' against '.join(pair)}")
-            if fewer.fails:
-                run, words = fewer, question.original_words(pair)
-        return failure_of(run, words, trusted=pair[0] if len(pair) > 1 else None, suspect=suspect), None
+            if fails(fewer):
+                run, words = fewer, words_of(pair)
+        return failure_of(run, words, trusted=pair[0] if len(pair) > 1 else None, suspect=suspect)
 
-    def _refused(self, engines: Sequence[str], run: CheckRun) -> _Failure:
+    def _refused(self, engines: Sequence[str], run: Judged) -> ModelFailure | None:
         """Which engine cannot load, build or run the model: each is asked alone.
 
         If each of them does, the failure is flaky, or they do not go together: it is that of the engine that the run
         names, and nothing if that is one that was only to be compared with.
         """
-        question, named = self.context.question, run.judged.evidence.verdict.engine
+        question, named = self.context.question, run.evidence.verdict.engine
         alone = {engine: self._run([engine], description=f"{engine} alone") for engine in dict.fromkeys(engines)}
-        if all(each.fails for each in alone.values()):
-            names = {parse_spec(engine).name for engine in engines}
-            more = [engine for engine in PLAIN if parse_spec(engine).name not in names]
+        if all(map(fails, alone.values())):
+            more = [engine for engine in PLAIN if _names([engine]) - _names(engines)]
             alone |= {engine: self._run([engine], description=f"{engine} alone") for engine in more}
-        failing = [engine for engine, each in alone.items() if each.fails]
+        failing = [engine for engine, each in alone.items() if fails(each)]
         if not failing and named in engines and named not in question.engines:
-            again = f"{named} failed once, and not when it was asked again: {run.judged.reason}"
-            self.not_compared.append(again)
-            return _NONE
+            self.not_compared.append(f"{named} failed once, and not when it was asked again: {run.reason}")
+            return None
         if not failing:
             suspect = named if named in question.engines else None
-            return failure_of(run, question.original_words(engines), trusted=None, suspect=suspect), None
-        asked = [engine for engine in question.engines if engine in failing]
-        if not asked:  # an engine that was only to be compared with
-            self.not_compared += [f"{engine} cannot say: {alone[engine].judged.reason}" for engine in failing]
-            return _NONE
-        suspect = next((engine for engine in asked if engine != engines[0]), asked[0])
-        trusted = next((engine for engine, each in alone.items() if not each.fails), None)
+            return failure_of(run, question.original_words(engines), trusted=None, suspect=suspect)
+        own = [engine for engine in question.engines if engine in failing]
+        if not own:  # an engine that was only to be compared with
+            self.not_compared += [f"{engine} cannot say: {alone[engine].reason}" for engine in failing]
+            return None
+        suspect = next((engine for engine in own if engine != engines[0]), own[0])
+        trusted = next((engine for engine, each in alone.items() if not fails(each)), None)
         failure = failure_of(alone[suspect], question.original_words([suspect]), trusted=trusted, suspect=suspect)
-        if trusted is not None or len({parse_spec(engine).name for engine in failing}) < 2:
-            return failure, None
+        if trusted is not None or len(_names(failing)) < 2:
+            return failure
         text = f"every engine that was tried fails on the model: {', '.join(failing)}"
-        return failure, FaultBeforeEngines(kind="refused", every=tuple(failing), text=text)
+        return replace(failure, fault=FaultBeforeEngines(kind="refused", every=tuple(failing), text=text))
 
-    def _not_finite(self) -> _Failure:
+    def _not_finite(self) -> ModelFailure | None:
         """NaN, which no comparison sees, in an output of the engines that agree: the model or its inputs make it."""
         question = self.context.question
         engines = tuple(dict.fromkeys(engine for row in self.rows for engine in row)) or question.engines
         run = self._run(engines, "--validate", description="NaN in an output?")
-        told = run_of(question.folder / REPORT).get("not_finite", []) if run.fails else []
-        odd = [output for output in told if output.get("nan")]  # infinity alone may be meant
+        outputs = run_of(question.folder).get("not_finite", []) if fails(run) else []
+        odd = [output for output in outputs if output.get("nan")]  # infinity alone may be meant
         names = dict.fromkeys(str(output.get("output", output.get("name"))) for output in odd)
         labels = tuple(dict.fromkeys(str(output["engine"]) for output in odd))
-        if run.fails and not names and run.judged.evidence.verdict.kind != "not-finite":
+        if fails(run) and not names and run.evidence.verdict.kind != "not-finite":
             return self._blamed(engines, run)
         if not names:
-            self.passed.append("no output holds NaN" if not run.fails else "outputs hold infinity, but no NaN")
-            return _NONE
+            self.passed.append("outputs hold infinity, but no NaN" if fails(run) else "no output holds NaN")
+            return None
         suspect = question.engines[-1]
         words = question.original_words([suspect], "--validate")
         failure = failure_of(run, words, trusted=None, suspect=suspect)
-        who = f"{' and '.join(labels)} {'all give' if len(labels) > 1 else 'gives'}"
-        if {parse_spec(label).name for label in labels} != {parse_spec(label).name for label in engines}:
-            return failure, None
-        text = f"{who} NaN in {', '.join(map(repr, names))}"
-        return failure, FaultBeforeEngines(kind="not-finite", every=labels, text=text)
+        if _names(labels) != _names(engines):
+            return failure
+        gives = "all give" if len(labels) > 1 else "gives"
+        text = f"{' and '.join(labels)} {gives} NaN in {', '.join(map(repr, names))}"
+        return replace(failure, fault=FaultBeforeEngines(kind="not-finite", every=labels, text=text))
 
 
-def failure_of(run: CheckRun, check: Words, *, trusted: str | None, suspect: str | None) -> FailureSeen:
+def _names(engines: Iterable[str]) -> set[str]:
+    return {parse_spec(engine).name for engine in engines}
+
+
+def failure_of(run: Judged, check: Words, *, trusted: str | None, suspect: str | None) -> ModelFailure:
     """The record of a run that fails."""
-    evidence = run.judged.evidence
-    said, size = evidence.verdict, error_size(evidence.verdict.mismatches, evidence.verdict.rounding)
-    return FailureSeen(
+    evidence, said = run.evidence, run.evidence.verdict
+    size = error_size(said.mismatches, said.rounding)
+    return ModelFailure(
         check=check,
         said=FailureReport(
-            signature=str(signature_of(evidence)) if run.judged.outcome is Outcome.REPRODUCES else run.judged.reason,
-            engine=said.engine,
-            stage=said.stage,
-            kind=said.kind,
-            message=said.message,
-            outputs=said.outputs,
+            signature=str(signature_of(evidence)) if run.outcome is Outcome.REPRODUCES else run.reason,
+            **{key: getattr(said, key) for key in ("engine", "stage", "kind", "message", "outputs")},
         ),
         status=evidence.status,
         output=evidence.output.decode("utf-8", "replace")[-_MOST_OUTPUT:],
@@ -231,43 +223,38 @@ def failure_of(run: CheckRun, check: Words, *, trusted: str | None, suspect: str
         tolerance_ratio=None if size is None else size.worst.times_tolerance,
         trusted=trusted,
         suspect=suspect,
-        seconds=evidence.seconds,
     )
 
 
-def _answer(facts: KnownFacts, context: StepContext) -> StepAnswer:
+@asked("fails", "does it fail?", unless=lambda facts, context: {}, evidence="run", files=(REPORT,), warm=True)
+def failing(facts: KnownFacts, context: StepContext) -> StepAnswer:
+    """The first question, which is always asked."""
     look = _Look(context=context)
-    failure, fault = look.failure()
+    failure = look.failure()
     random = random_words(context.question.index)
     if failure is not None and failure.said.stage == "compare" and random is not None:
-        fault = FaultBeforeEngines(kind="random", every=(), text=random)
+        failure = replace(failure, fault=FaultBeforeEngines(kind="random", every=(), text=random))
     elif failure is not None and context.question.check is None:
-        failure, fault = _with_larger_inputs(context, failure, fault)
-    compared = ComparisonSeen(
-        engines=tuple(look.engines.items()),
-        rows=tuple(look.rows),
-        passed=tuple(look.passed),
-        not_compared=tuple(look.not_compared),
-    )
-    known = replace(facts, compared=compared, failure=failure, fault_before=fault)
+        failure = _with_larger_inputs(context, failure)
+    lists = {key: tuple(getattr(look, key)) for key in ("rows", "passed", "not_compared")}
+    compared = EngineComparison(engines=tuple(look.engines.items()), **lists)
+    known = replace(facts, compared=compared, failure=failure)
     if failure is None:
         return StepAnswer(known, f"no · {' · '.join([*compared.passed, *compared.not_compared])}")
     error = f" · {failure.error}" if failure.error else ""
-    return StepAnswer(known, f"{failure.said.signature}{error}" if fault is None else fault.text)
+    return StepAnswer(known, f"{failure.said.signature}{error}" if failure.fault is None else failure.fault.text)
 
 
-def _with_larger_inputs(
-    context: StepContext, failure: FailureSeen, fault: FaultBeforeEngines | None
-) -> tuple[FailureSeen, FaultBeforeEngines | None]:
+def _with_larger_inputs(context: StepContext, failure: ModelFailure) -> ModelFailure:
     """The failure, with shapes of inputs that do not fail; the inputs' fault if no engine can do with these.
 
     Larger inputs have other values too: it is their size only if other values of the same size fail as well.
     """
-    question = context.question
+    question, fault = context.question, failure.fault
 
     def passes_alone(engine: str, inputs: Path) -> bool:
         words = question.original_words([engine], "--validate", files=[inputs])
-        return context.run(words, question.model, description=f"{engine} with other inputs").passes
+        return passes(context.run(words, question.model, description=f"{engine} with other inputs"))
 
     def fails_with_other_values() -> bool:
         try:
@@ -275,32 +262,21 @@ def _with_larger_inputs(
         except errors.BiopsyError:
             return False
         words = with_inputs(failure.check, path)
-        if not context.run(words, question.model, description="with other inputs of the same size").fails:
+        if not fails(context.run(words, question.model, description="with other inputs of the same size")):
             return False
         return fault is None or not any(passes_alone(engine, path) for engine in fault.every)
 
     for shapes, path in larger(question.index, question.samples, question.folder):
         words = with_inputs(failure.check, path)
-        if not context.run(words, question.model, description=f"with larger inputs: {' '.join(shapes)}").passes:
+        if not passes(context.run(words, question.model, description=f"with larger inputs: {' '.join(shapes)}")):
             continue
         if not fails_with_other_values():
-            return failure, fault
+            return failure
         failure = replace(failure, passes_with=shapes, passing_inputs=str(path))
         if fault is None or not all(passes_alone(engine, path) for engine in fault.every):
-            return failure, fault
+            return failure
         now = shape_words(shapes_of(question.index, question.samples))
         text = f"{fault.text}, with {' '.join(now)}; none does with {' '.join(shapes)}"
-        return failure, replace(fault, kind="input", text=text, shapes=now, passes_with=shapes)
-    return failure, fault
-
-
-FAILING = DiagnosisStep(
-    name="fails",
-    question="does it fail?",
-    not_asked=lambda facts, context: None,
-    answer=_answer,
-    evidence="run",
-    files=(REPORT,),
-    warm=True,
-)
-"""The first question, which is always asked."""
+        fault = replace(fault, kind="input", text=text, shapes=now, passes_with=shapes)
+        return replace(failure, fault=fault)
+    return failure

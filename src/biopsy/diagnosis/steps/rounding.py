@@ -13,14 +13,30 @@ import numpy as np
 from biopsy import errors
 from biopsy.checks.command import ARBITER
 from biopsy.checks.command_line import OwnRun, parse
-from biopsy.checks.repetition import rate_text
+from biopsy.checks.judge import rate_text
+from biopsy.checks.outcome import Judged
 from biopsy.comparison.compare import compare_output
 from biopsy.comparison.mismatch import Rounding
 from biopsy.comparison.tolerance import asked_of
-from biopsy.diagnosis.context import UNKNOWN_COMPARISON, CheckRun, DiagnosisStep, StepAnswer, StepContext, TimeUpError
-from biopsy.diagnosis.facts import FailureSeen, KnownFacts, PieceFound, RoundingSeen, SteadinessSeen
-from biopsy.diagnosis.question import Words, with_inputs, with_other_seed, written
-from biopsy.diagnosis.workarounds import with_limits
+from biopsy.diagnosis.context import (
+    UNKNOWN_COMPARISON,
+    StepAnswer,
+    StepContext,
+    TimeUpError,
+    asked,
+    fails,
+    passes,
+)
+from biopsy.diagnosis.facts import FailingPiece, KnownFacts, ModelFailure, RoundingFacts, Steadiness
+from biopsy.diagnosis.question import (
+    DiagnosisQuestion,
+    Words,
+    path_of,
+    with_inputs,
+    with_limits,
+    with_other_seed,
+    written,
+)
 from biopsy.model.index import ModelIndex
 from biopsy.questions.precision.formats import BFLOAT16, FLOAT16
 from biopsy.tensors.files import read_feeds, read_results
@@ -46,28 +62,35 @@ _SHARE = 0.3
 """Of the time that is left: the evaluator that computes in float64 may take long."""
 
 
-def _not_asked(facts: KnownFacts, context: StepContext) -> str | None:
+def _is_of_numbers(facts: KnownFacts, question: DiagnosisQuestion) -> bool:
     failure = facts.failure
-    if failure is None:
-        return "nothing fails"
-    if facts.fault == "random":
-        return "the model is random"
-    is_wide = context.question.check is None and low_precision(context.question.index) is None  # nothing may overflow
-    if not failure.is_of_values and not (failure.is_of_not_finite and is_wide):
-        return "not a question of numbers"
-    return None if isinstance(parse(failure.check), OwnRun) else UNKNOWN_COMPARISON
+    is_wide = question.check is None and low_precision(question.index) is None  # nothing may overflow
+    return failure is not None and (failure.is_of_values or (failure.is_of_not_finite and is_wide))
 
 
-def _answer(facts: KnownFacts, context: StepContext) -> StepAnswer:
-    failure, question = facts.failure, context.question
-    assert failure is not None
+@asked(
+    "rounding",
+    "is it rounding?",
+    unless=lambda facts, context: {
+        "nothing fails": facts.failure is None,
+        "the model is random": facts.fault == "random",
+        "not a question of numbers": not _is_of_numbers(facts, context.question),
+        UNKNOWN_COMPARISON: facts.failure and not isinstance(parse(facts.failure.check), OwnRun),
+    },
+    evidence="failure",
+    share=_SHARE,
+    warm=True,
+)
+def rounding(facts: KnownFacts, context: StepContext) -> StepAnswer:
+    """Only float64 may say so."""
+    failure, question = facts.failed, context.question
     if failure.is_of_not_finite:
-        seen = _with_who_is_wrong(RoundingSeen(verdicts=()), failure, context)
+        seen = _with_who_is_wrong(RoundingFacts(verdicts=()), failure, context)
         return StepAnswer(replace(facts, rounding=seen, failure=accused(failure, seen)), _line(seen))
     # The inputs of the check, and other random ones of that shape; as many as there is time for, one at least.
     others = (with_other_seed(question.index, question.samples, seed, question.folder) for seed in _MORE_SEEDS)
     files: list[Path | None] = [None, *(path for path in others if path is not None)]
-    runs: list[CheckRun] = []
+    runs: list[Judged] = []
     for path in files:
         words = (*with_inputs(failure.check, path), ARBITER)
         try:
@@ -76,66 +99,68 @@ def _answer(facts: KnownFacts, context: StepContext) -> StepAnswer:
             if not runs:
                 raise
             break
-    files = files[: len(runs)]
-    told = [run.judged.evidence.verdict.rounding for run in runs if run.fails]
-    verdicts = [rounding or Rounding("unknown", reason="the run in float64 gave no answer") for rounding in told]
+    no_answer = Rounding("unknown", reason="the run in float64 gave no answer")
+    verdicts = [run.evidence.verdict.rounding or no_answer for run in runs if fails(run)]
     if not verdicts:
         raise errors.CheckError("it did not fail when it was asked for: see whether it is steady")
-    seen = RoundingSeen(
-        inputs=len(files),
-        verdicts=tuple(rounding.verdict for rounding in verdicts),
-        times=max((rounding.times for rounding in verdicts if rounding.times is not None), default=None),
-        reason=next((rounding.reason for rounding in verdicts if rounding.reason), ""),
+    seen = RoundingFacts(
+        inputs=len(runs),
+        verdicts=tuple(verdict.verdict for verdict in verdicts),
+        times=max((verdict.times for verdict in verdicts if verdict.times is not None), default=None),
+        reason=next((verdict.reason for verdict in verdicts if verdict.reason), ""),
     )
     with contextlib.suppress(TimeUpError):  # what is known by then is an answer
         if seen.is_rounding:
-            seen = _with_what_passes(seen, failure, files, context)
+            seen = _with_what_passes(seen, failure, files[: len(runs)], context)
         elif seen.is_more:
             seen = _with_who_is_wrong(seen, failure, context)
             failure = accused(failure, seen)
     return StepAnswer(replace(facts, rounding=seen, failure=failure), _line(seen))
 
 
-def _with_who_is_wrong(seen: RoundingSeen, failure: FailureSeen, context: StepContext) -> RoundingSeen:
+def _with_who_is_wrong(seen: RoundingFacts, failure: ModelFailure, context: StepContext) -> RoundingFacts:
     """The record with what float64 says of each engine by itself: that they differ does not tell which is wrong."""
     return _judged(seen, failure, context, lambda engine: noise_words(engine, context), context.question.model)
 
 
-def judged_in_piece(seen: RoundingSeen, failure: FailureSeen, context: StepContext, piece: PieceFound) -> RoundingSeen:
+def judged_in_piece(
+    seen: RoundingFacts, failure: ModelFailure, context: StepContext, piece: FailingPiece
+) -> RoundingFacts:
     """The record with what float64 says of each engine in the piece: behind many layers, rounding alone may be great.
 
     Where it calls no engine wrong there, the record stays as it was.
     """
-    inputs = context.question.samples.files if piece.inputs is None else (Path(piece.inputs),)
+    inputs, question = path_of(piece.inputs), context.question.without_limits
+    files = question.samples.files if inputs is None else (inputs,)
 
     def words_of(engine: str) -> Words:
-        return context.question.without_limits.words([engine], "--compare-with", "noise", files=inputs)
+        return question.words([engine], "--compare-with", "noise", files=files)
 
     in_piece = _judged(seen, failure, context, words_of, Path(piece.path))
     return in_piece if in_piece.wrong else seen
 
 
 def _judged(
-    seen: RoundingSeen, failure: FailureSeen, context: StepContext, words_of: Callable[[str], Words], model: Path
-) -> RoundingSeen:
+    seen: RoundingFacts, failure: ModelFailure, context: StepContext, words_of: Callable[[str], Words], model: Path
+) -> RoundingFacts:
     """The record with the engines that err by more than rounding; without any where a check of the user's decides."""
     wrong: list[str] = []
     right: list[str] = []
     engines = [] if context.question.check is not None else [failure.suspect, failure.trusted]
     for engine in filter(None, engines):
         run = context.run(words_of(engine), model, description=f"{engine} held against float64")
-        (wrong if run.fails else right if run.passes else []).append(engine)
+        (wrong if fails(run) else right if passes(run) else []).append(engine)
     return replace(seen, wrong=tuple(wrong), right=tuple(right))
 
 
-def accused(failure: FailureSeen, seen: RoundingSeen) -> FailureSeen:
+def accused(failure: ModelFailure, seen: RoundingFacts) -> ModelFailure:
     """The failure as that of the engine that is wrong, where only the trusted one is."""
     if failure.trusted is None or not seen.blames(failure.trusted, failure.suspect):
         return failure
     return replace(failure, suspect=failure.trusted, trusted=failure.suspect)
 
 
-def _line(seen: RoundingSeen) -> str:
+def _line(seen: RoundingFacts) -> str:
     times = "" if seen.times is None else f" · {seen.times:.3g} times the error of plain float32"
     inputs = f" · {len(seen.verdicts)} of {seen.inputs} sets of inputs fail" if seen.inputs > 1 else ""
     inputs += f" · wrong: {', '.join(seen.wrong)}" if seen.wrong else ""
@@ -150,14 +175,14 @@ def _line(seen: RoundingSeen) -> str:
 
 
 def _with_what_passes(
-    seen: RoundingSeen, failure: FailureSeen, files: Sequence[Path | None], context: StepContext
-) -> RoundingSeen:
+    seen: RoundingFacts, failure: ModelFailure, files: Sequence[Path | None], context: StepContext
+) -> RoundingFacts:
     """The record with the tolerances that pass, and whether a comparison that allows rounding does."""
     command, model = parse(failure.check), context.question.model
     assert isinstance(command, OwnRun)
 
     def all_pass(words: Words, description: str) -> bool:
-        return all(context.run(with_inputs(words, path), model, description=description).passes for path in files)
+        return all(passes(context.run(with_inputs(words, path), model, description=description)) for path in files)
 
     tried = ((("--atol", tolerance, "--rtol", tolerance), tolerance) for tolerance in _TOLERANCES)
     passing = (limits for limits, tolerance in tried
@@ -173,18 +198,6 @@ def noise_words(engine: str, context: StepContext) -> Words:
     return context.question.without_limits.original_words([engine], "--compare-with", "noise")
 
 
-ROUNDING = DiagnosisStep(
-    name="rounding",
-    question="is it rounding?",
-    not_asked=_not_asked,
-    answer=_answer,
-    evidence="failure",
-    share=_SHARE,
-    warm=True,
-)
-"""Only float64 may say so."""
-
-
 # Is it steady? The same run again, an engine against itself, and equal rows of a batch.
 
 _RUNS = 4
@@ -196,25 +209,29 @@ _RUNS_OF_ONE = 5
 """How often an engine is compared with itself if its failure is flaky."""
 
 
-def _steadiness_not_asked(facts: KnownFacts, context: StepContext) -> str | None:
-    if facts.failure is None:
-        return "nothing fails"
-    if facts.failure.masked:
-        return "the outputs do not show it"
-    return "the model is random" if facts.fault == "random" else None
-
-
-def _steadiness_answer(facts: KnownFacts, context: StepContext) -> StepAnswer:
-    failure, model = facts.failure, context.question.model
-    assert failure is not None
-    failed, runs = 1, 1  # the run that is known
+@asked(
+    "steady",
+    "is it steady?",
+    unless=lambda facts, context: {
+        "nothing fails": facts.failure is None,
+        "the outputs do not show it": facts.is_masked,
+        "the model is random": facts.fault == "random",
+    },
+    evidence="failure",
+    share=_SHARE,
+    warm=True,
+)
+def steadiness(facts: KnownFacts, context: StepContext) -> StepAnswer:
+    """A flaky failure is told as one."""
+    failure, model = facts.failed, context.question.model
+    failed, runs, time_before = 1, 1, context.seconds_left  # the run that is known
     while runs <= (_RUNS if failed == runs else _RUNS_IF_FLAKY - 1):
-        if runs >= 3 and failure.seconds * 4 > context.seconds_left:
+        if runs >= 3 and 4 * (time_before - context.seconds_left) / (runs - 1) > context.seconds_left:
             break  # a slow check: the time is needed for other questions
-        failed += context.run(failure.check, model, description=f"run {runs + 1}").fails
+        failed += fails(context.run(failure.check, model, description=f"run {runs + 1}"))
         runs += 1
     compares = failure.said.stage == "compare" and context.question.check is None
-    seen = SteadinessSeen(
+    seen = Steadiness(
         failed=failed,
         runs=runs,
         itself=_against_itself(failure, context, _RUNS_OF_ONE if failed < runs else 1) if compares else "",
@@ -227,18 +244,18 @@ def _steadiness_answer(facts: KnownFacts, context: StepContext) -> StepAnswer:
     return StepAnswer(replace(facts, steadiness=seen, failure=failure), line)
 
 
-def _against_itself(failure: FailureSeen, context: StepContext, runs: int) -> str:
+def _against_itself(failure: ModelFailure, context: StepContext, runs: int) -> str:
     """That an engine differs from itself in some of so many runs, in words; "" if it does not."""
     question = context.question
     for engine in dict.fromkeys(filter(None, (failure.suspect, failure.trusted))):
         words, description = question.original_words([engine, engine]), f"{engine} against itself"
-        differing = sum(context.run(words, question.model, description=description).fails for _ in range(runs))
+        differing = sum(fails(context.run(words, question.model, description=description)) for _ in range(runs))
         if differing:
             return f"compared with itself, {engine} differs in {differing} of {runs} runs"
     return ""
 
 
-def _rows(failure: FailureSeen, context: StepContext) -> str:
+def _rows(failure: ModelFailure, context: StepContext) -> str:
     """That an engine gives different answers for equal rows, where the trusted one gives equal ones; "" if not."""
     question, command = context.question, parse(failure.check)
     if failure.trusted is None or failure.suspect is None or not isinstance(command, OwnRun) or not command.input_files:
@@ -275,15 +292,3 @@ def _rows_agree(name: str, values: Array, context: StepContext) -> bool:
     criteria = asked_of(name, judge.tolerances, judge.stats, judge.limits)
     expected = np.ascontiguousarray(np.broadcast_to(values[:1], values.shape))
     return compare_output(name, np.asarray(values), expected, criteria, "brief").passed
-
-
-STEADINESS = DiagnosisStep(
-    name="steady",
-    question="is it steady?",
-    not_asked=_steadiness_not_asked,
-    answer=_steadiness_answer,
-    evidence="failure",
-    share=_SHARE,
-    warm=True,
-)
-"""A flaky failure is told as one."""

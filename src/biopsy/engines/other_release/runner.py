@@ -1,4 +1,4 @@
-"""The side of the other release: does in its interpreter what ``remote`` tells, and says what came of it.
+"""The side of the other release: does in its interpreter what ``classes`` tells, and says what came of it.
 
 It is apart from the engines since no biopsy is installed there, and none could be: the interpreter may be older than
 any that biopsy supports. So it knows nothing of engines either. It gets a module, an attribute or an element, sets one,
@@ -66,7 +66,11 @@ class Objects:
                 return "serve"
             outgoing = self._wire.Outgoing(self._reference)
             try:
-                answer = {"value": self._told(self._done(tree, message), outgoing)}
+                done, given = self._done(tree, message)
+                told = outgoing.value(done)
+                if given is not None and isinstance(told, dict) and "object" in told:
+                    self._given[told["object"]] = given
+                answer = {"value": told}
             except Exception as error:
                 outgoing = self._wire.Outgoing(self._reference)
                 answer = {"error": {"type": type(error).__name__, "text": _text_of(error)}}
@@ -75,41 +79,34 @@ class Objects:
             except self._wire.GoneError:
                 return "gone"
 
-    def _told(self, done: Any, outgoing: Any) -> Any:
-        """What came of something, as JSON. An object that a call gave holds what the call was given."""
-        if not isinstance(done, Made):
-            return outgoing.value(done)
-        told = outgoing.value(done.value)
-        if isinstance(told, dict) and "object" in told:
-            self._given[told["object"]] = done.given
-        return told
-
     def forget(self) -> None:
         """Hold nothing any more."""
         self._held.clear()
         self._given.clear()
         gc.collect()
 
-    def _done(self, tree: dict[str, Any], message: Any) -> Any:
+    def _done(self, tree: dict[str, Any], message: Any) -> tuple[Any, Any]:
+        """What came of something; and what a call was given, which the object that it gave holds."""
         action = tree["do"]
         if action == "module":
-            return Kept(importlib.import_module(tree["name"]))
+            return Kept(importlib.import_module(tree["name"])), None
         if action == "facts":
-            return _facts(tree["packages"])
+            return _facts(tree["packages"]), None
         if action == "gather":
-            return self._wire.gathered(message.value(tree["objects"]), tree["steps"])
+            return self._wire.gathered(message.value(tree["objects"]), tree["steps"]), None
         target = message.value(tree["on"])
         if action == "get":
-            return self._attribute(target, tree["name"])
+            return self._attribute(target, tree["name"]), None
         if action == "set":
-            return setattr(target, tree["name"], message.value(tree["value"]))
+            setattr(target, tree["name"], message.value(tree["value"]))
+            return None, None
         if action in ("call", "method"):
             called = target if action == "call" else getattr(target, tree["name"])
-            args, named = message.value(tree["args"]), message.value(tree["named"])
-            return Made(called(*args, **named), (args, named))
+            given = message.value(tree["args"]), message.value(tree["named"])
+            return called(*given[0], **given[1]), given
         if action == "item":
-            return target[message.value(tree["key"])]
-        return _FUNCTIONS[action](target)
+            return target[message.value(tree["key"])], None
+        return _FUNCTIONS[action](target), None
 
     def _attribute(self, target: Any, name: str) -> Any:
         """An attribute; of a method it is only said that it is one, which holds for all objects of this type."""
@@ -146,14 +143,6 @@ class Kept:
         self.value = value
 
 
-class Made:
-    """What a call gave, and what it was given."""
-
-    def __init__(self, value: Any, given: Any) -> None:
-        self.value = value
-        self.given = given
-
-
 def _facts(packages: list[str]) -> dict[str, str]:
     from importlib import metadata
 
@@ -182,18 +171,6 @@ def _work_for(session: int) -> None:
         pass
 
 
-def _serve_forks(forks: ModuleType, objects: Objects, listening: int, asking: socket.socket) -> None:
-    """Give each connection a fork, which ends here with its work."""
-    objects.forget()
-    gc.freeze()
-    loop = forks.ForkLoop([asking.detach()], listening=listening)
-    request = loop.next_request()
-    _work_for(request["session"])
-    os.chdir(request["folder"])
-    objects.serve(socket.socket(fileno=request[_HANDED_ON][0]))
-    os._exit(0)
-
-
 def main() -> None:
     """Serve, and end: at once, since taking apart what is loaded takes a while."""
     mode, wire, forks_file, talking, listening, lifeline, session = sys.argv[1:]
@@ -209,7 +186,14 @@ def main() -> None:
         os._exit(1)
     connection.sendall(b'{"works": true}\n')
     if objects.serve(connection) == "serve" and mode == "warm":
-        _serve_forks(forks, objects, int(listening), connection)
+        # Each connection gets a fork, which ends here with its work.
+        objects.forget()
+        gc.freeze()
+        loop = forks.ForkLoop([connection.detach()], listening=int(listening))
+        request = loop.next_request()
+        _work_for(request["session"])
+        os.chdir(request["folder"])
+        objects.serve(socket.socket(fileno=request[_HANDED_ON][0]))
     os._exit(0)
 
 

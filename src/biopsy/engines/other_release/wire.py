@@ -128,11 +128,16 @@ class Incoming:
         length = _LENGTH.unpack(_received(connection, _LENGTH.size))[0]
         if length > _LONGEST_JSON:
             raise WireError("a message is too long")
-        self.tree = _tree(bytes(_received(connection, length)))
+        try:
+            self.tree: dict[str, Any] = json.loads(bytes(_received(connection, length)))
+        except (ValueError, RecursionError) as error:
+            raise WireError("a message is no JSON") from error
+        if not isinstance(self.tree, dict):
+            raise WireError("a message is no object")
         sizes = self.tree.pop("sizes", None)
         if not isinstance(sizes, list) or not all(type(size) is int and size >= 0 for size in sizes):
             raise WireError("a message lacks the sizes of its buffers")
-        if sum(sizes) > _memory_of_this_machine():
+        if sum(sizes) > os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"):
             raise WireError("a message is larger than the memory of this machine")
         self._buffers = [_received(connection, size) for size in sizes]
 
@@ -158,41 +163,32 @@ class Incoming:
             return {self._value(key): self._value(held) for key, held in tree["dict"]}
         if "bytes" in tree:
             return bytes(self._buffers[tree["bytes"]])
-        if "array" in tree:
-            return self._array(self._buffers[tree["array"]], str(tree["dtype"]), _shape(tree))
-        if "strings" in tree:
-            return self._strings(self._buffers[tree["strings"]], _shape(tree), bool(tree["objects"]))
+        if "array" in tree or "strings" in tree:
+            return self._array(tree)
         return self._object_of(tree)
 
-    def _array(self, data: bytearray, name: str, shape: tuple[int, ...]) -> np.ndarray[Any, Any]:
-        dtype = _dtype_of(name)
+    def _array(self, tree: dict[str, Any]) -> np.ndarray[Any, Any]:
+        shape = tree["shape"]
+        if len(shape) > _MOST_DIMENSIONS or not all(type(size) is int and size >= 0 for size in shape):
+            raise WireError("a shape is none")
+        if "strings" in tree:
+            items = json.loads(bytes(self._buffers[tree["strings"]]))
+            if len(items) != math.prod(shape) or not all(isinstance(item, str) for item in items):
+                raise WireError("an array of strings holds something else")
+            array: np.ndarray[Any, Any] = np.empty(len(items), dtype=object)
+            array[:] = items
+            return (array if tree["objects"] else array.astype(str)).reshape(shape)
+        data, dtype = self._buffers[tree["array"]], _dtype_of(str(tree["dtype"]))
         if math.prod(shape) * dtype.itemsize != len(data):
             raise WireError("an array has not the size that its shape says")
         return np.frombuffer(data, dtype).reshape(shape)
 
-    def _strings(self, data: bytearray, shape: tuple[int, ...], objects: bool) -> np.ndarray[Any, Any]:
-        items = json.loads(bytes(data))
-        if len(items) != math.prod(shape) or not all(isinstance(item, str) for item in items):
-            raise WireError("an array of strings holds something else")
-        array: np.ndarray[Any, Any] = np.empty(len(items), dtype=object)
-        array[:] = items
-        return (array if objects else array.astype(str)).reshape(shape)
-
-
-def _shape(tree: dict[str, Any]) -> tuple[int, ...]:
-    shape = tree["shape"]
-    if len(shape) > _MOST_DIMENSIONS or not all(type(size) is int and size >= 0 for size in shape):
-        raise WireError("a shape is none")
-    return tuple(shape)
-
 
 def _name_of(dtype: np.dtype[Any]) -> str:
     """What a type is called on the way. Raises WireError for one that cannot be sent."""
-    fields = dtype.fields
-    if fields is not None and len(fields) == 1:
-        old = _OF_OLD_ONNX.get(next(iter(fields)))
-        if old is not None:
-            return old
+    fields = list(dtype.fields or ())
+    if len(fields) == 1 and fields[0] in _OF_OLD_ONNX:
+        return _OF_OLD_ONNX[fields[0]]
     if dtype.name not in _PLAIN and dtype.name not in _BITS:
         raise WireError("values of type " + dtype.name + " cannot be sent")
     return str(dtype.name)
@@ -208,16 +204,6 @@ def _dtype_of(name: str) -> np.dtype[Any]:
         return dtype
     except (ImportError, AttributeError):
         return np.dtype(f"u{_BITS[name]}")
-
-
-def _tree(text: bytes) -> dict[str, Any]:
-    try:
-        tree = json.loads(text)
-    except (ValueError, RecursionError) as error:
-        raise WireError("a message is no JSON") from error
-    if not isinstance(tree, dict):
-        raise WireError("a message is no object")
-    return tree
 
 
 def _received(connection: socket.socket, size: int) -> bytearray:
@@ -236,7 +222,3 @@ def _received(connection: socket.socket, size: int) -> bytearray:
             raise GoneError
         place += count
     return data
-
-
-def _memory_of_this_machine() -> int:
-    return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")

@@ -58,15 +58,12 @@ def disclosures(archive: Path, words: Mapping[str, str]) -> list[str]:
         for word, what in words.items()
         if (len(word) >= _SHORTEST and os.sep != word)
     }
-    if not wanted:
-        return []
-    patterns = {word: re.compile(rb"(?<![A-Za-z0-9_])" + re.escape(word) + rb"(?![A-Za-z0-9_])") for word in wanted}
     told: dict[str, None] = {}
     for member, data in _members(archive):
         shortest = _SHORTEST_AMONG_BYTES if member.endswith(_BYTES) else _SHORTEST
-        for word, pattern in patterns.items():
-            if len(word) >= shortest and (pattern.search(data) or pattern.search(member.encode())):
-                text, what = wanted[word]
+        for word, (text, what) in wanted.items():
+            pattern = rb"(?<![A-Za-z0-9_])" + re.escape(word) + rb"(?![A-Za-z0-9_])"
+            if len(word) >= shortest and (re.search(pattern, data) or re.search(pattern, member.encode())):
                 told[f"{member} holds {text!r}, {what}"] = None
     return list(told)
 
@@ -124,7 +121,7 @@ def usual_words() -> Collection[str]:
     words = {*PUBLIC_DOMAINS, *(name.lower() for name in TensorProto.DataType.keys())}  # noqa: SIM118 -- no dictionary
     for schema in defs.get_all_schemas_with_history():
         words |= {schema.name, schema.domain, *schema.attributes}
-    told = {"literals.py", "issue.py"}
+    told = {"script.py", "issue.py"}
     bundle = resources.files(script_parts.__name__.rpartition(".")[0])
     files = [*resources.files(script_parts).iterdir(), *(file for file in bundle.iterdir() if file.name in told)]
     for file in files:

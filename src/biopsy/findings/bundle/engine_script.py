@@ -7,18 +7,17 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any
 
 from biopsy.comparison.tolerance import Criteria, asked_of
 from biopsy.engines.base import Engine, ModelInput
-from biopsy.engines.onnxrt.engine import LEVELS
-from biopsy.engines.onnxrt.facts import Providers
+from biopsy.engines.onnxrt import LEVELS
+from biopsy.engines.onnxrt_facts import Providers
 from biopsy.engines.registry import EngineSpec, create, find_class, without_release
-from biopsy.engines.trt.settings import load, profiles_of
+from biopsy.engines.trt_settings import load, profiles_of
 from biopsy.findings.bundle.issue import ObservedFailure
 from biopsy.findings.bundle.job import RunQuestion
-from biopsy.findings.bundle.literals import Literal
-from biopsy.findings.bundle.script import Script
+from biopsy.findings.bundle.script import Literal, Script
 from biopsy.model.index import ModelIndex
 from biopsy.model.tensor_type import STRING, TensorType
 from biopsy.tensors.generate import resolve_shapes
@@ -27,10 +26,6 @@ from biopsy.tensors.types import dtype_named, is_extended
 
 _LOAD = 'load(str(HERE / "model.onnx"), **SETTINGS)'
 _INPUTS = 'read(HERE / "inputs.npz", INPUTS)'
-
-
-_Parts: TypeAlias = tuple[Sequence[str], Mapping[str, Literal], Sequence[str]]
-"""Parts of a script, its constants, and its work."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,19 +44,20 @@ class EngineScript:
         if self.failure.engine is None:
             raise OnlyBiopsyError("several engines, any of which may be the one that fails")
         call = scripted_engine(self.failure.engine, self.index)
-        parts, constants, work = self._of_kind(call)
-        needed = ["numpy", *call.modules] if "values" in parts else list(call.modules)
+        constants, work = self._of_kind(call)
+        needed = ["numpy", *call.modules] if "INPUTS" in constants else list(call.modules)
         return Script(
             title=f"{self.failure.title}.",
             needs=f"It needs {' and '.join(needed)}, and the files beside it.",
-            parts=(call.part, *parts),
+            engine=call.part,
             constants={"SETTINGS": dict(call.settings), **constants},
             work=work,
             modules=needed,
         )
 
-    def _of_kind(self, call: ScriptedEngine) -> _Parts:
-        kind, constants = self.failure.kind, {"KIND": self.failure.name, "SAID": self.failure.message}
+    def _of_kind(self, call: ScriptedEngine) -> tuple[Mapping[str, Literal], Sequence[str]]:
+        """The constants of the script, and its work."""
+        kind, named = self.failure.kind, {"KIND": self.failure.name, "SAID": self.failure.message}
         needs_run = kind in ("comparison", "non-finite") or (kind == "engine failure" and self.failure.stage == "run")
         if needs_run and not call.runs:
             raise OnlyBiopsyError("running what TensorRT has built")
@@ -69,10 +65,9 @@ class EngineScript:
             return self._comparison()
         if kind == "non-finite":
             work = [f"model = {_LOAD}", f"return find_non_finite(lambda feed: run(model, feed, OUTPUTS), {_INPUTS})"]
-            return ("values", "non_finite"), self._fed, work
+            return self._fed, work
         if kind == "engine failure" and not needs_run:
-            work = [f"return expect_failure(lambda: {_LOAD}, None, kind=KIND, said=SAID)"]
-            return ("engine_failure",), {**constants}, work
+            return {**named}, [f"return expect_failure(lambda: {_LOAD}, None, kind=KIND, said=SAID)"]
         if kind == "engine failure":
             work = [
                 f"feeds = {_INPUTS}",
@@ -83,58 +78,48 @@ class EngineScript:
                 "    said=SAID,",
                 ")",
             ]
-            return ("values", "engine_failure"), {**self._fed, **constants}, work
-        if kind in ("crash", "timeout"):
-            return self._child(call)
-        raise OnlyBiopsyError("a comparison that is not known")
+            return {**self._fed, **named}, work
+        if kind not in ("crash", "timeout"):
+            raise OnlyBiopsyError("a comparison that is not known")
+        ends: dict[str, Literal] = {"ENDS_BY": self.failure.name, "SECONDS": self.seconds}
+        watch = ["", "return watch_child(work, __file__, ends_by=ENDS_BY, seconds=SECONDS)"]
+        if not self.inputs or not call.runs:
+            return ends, ["def work():", f"    {_LOAD}", *watch]
+        runs = [f"    model = {_LOAD}", f"    for feed in {_INPUTS}:", "        run(model, feed, OUTPUTS)"]
+        return {**self._fed, **ends}, ["def work():", *runs, *watch]
 
     @property
     def _fed(self) -> dict[str, Literal]:
         for tensor in (*self.index.fed_inputs(), *self.index.outputs):
-            name = self.index.names[tensor]
-            kind = self.index.value_type(tensor)
+            name, kind = self.index.names[tensor], self.index.value_type(tensor)
             if kind is not None and not isinstance(kind, TensorType):
                 raise OnlyBiopsyError(f"{name!r}, which is no tensor")
             if kind is not None and kind.elem != STRING and is_extended(dtype_named(kind.dtype)):
                 raise OnlyBiopsyError(f"{name!r}, whose type {kind.dtype} is not one of NumPy's own")
         return {"OUTPUTS": [self.index.names[tensor] for tensor in self.index.outputs], "INPUTS": list(self.inputs)}
 
-    def _comparison(self) -> _Parts:
-        if self.question.beyond:
-            raise OnlyBiopsyError(self.question.beyond)
-        limits: dict[str, dict[str, Literal]] = {}
-        for sample in self.failure.expected:
-            for name, value in sample.items():
-                limits[name] = _limits(
-                    name, asked_of(name, self.question.tolerances, self.question.stats, self.question.limits), value
-                )
-        if not limits:
+    def _comparison(self) -> tuple[Mapping[str, Literal], Sequence[str]]:
+        question, values = (
+            self.question,
+            {name: each for sample in self.failure.expected for name, each in sample.items()},
+        )
+        judge = question.judge
+        if question.beyond:
+            raise OnlyBiopsyError(question.beyond)
+        if not values:
             raise OnlyBiopsyError("a comparison of outputs that are missing")
-        plain = all(set(asked) == {"atol", "rtol"} for asked in limits.values())
+        criteria = {name: asked_of(name, judge.tolerances, judge.stats, judge.limits) for name in values}
+        limits = {name: _limits(name, criteria[name], value) for name, value in values.items()}
+        is_plain = all(set(asked) == {"atol", "rtol"} for asked in limits.values())
         work = [
             f"model = {_LOAD}",
             f'inputs, expected = {_INPUTS}, read(HERE / "expected.npz", EXPECTED)',
             "outputs_of = lambda feed: run(model, feed, OUTPUTS)",
-            f"return compare(outputs_of, inputs, expected, LIMITS{'' if plain else ', differs_by'})",
+            f"return compare(outputs_of, inputs, expected, LIMITS{'' if is_plain else ', differs_by'})",
         ]
-        parts = ("values", "comparison") if plain else ("values", "comparison", "measures")
-        if not plain:
+        if not is_plain:
             limits = {name: _by_measures(asked) for name, asked in limits.items()}
-        return parts, {**self._fed, "EXPECTED": list(self.expected), "LIMITS": limits}, work
-
-    def _child(self, call: ScriptedEngine) -> _Parts:
-        constants: dict[str, Literal] = {"ENDS_BY": self.failure.name, "SECONDS": self.seconds}
-        watch = ["", "return watch_child(work, __file__, ends_by=ENDS_BY, seconds=SECONDS)"]
-        if not self.inputs or not call.runs:
-            return ("ends", "child"), constants, ["def work():", f"    {_LOAD}", *watch]
-        work = [
-            "def work():",
-            f"    model = {_LOAD}",
-            f"    for feed in {_INPUTS}:",
-            "        run(model, feed, OUTPUTS)",
-            *watch,
-        ]
-        return ("values", "ends", "child"), {**self._fed, **constants}, work
+        return {**self._fed, "EXPECTED": list(self.expected), "LIMITS": limits}, work
 
 
 _MEASURED = frozenset({"l2", "cosine", "psnr", "snr"})
@@ -191,44 +176,43 @@ def scripted_engine(engine: Engine, index: ModelIndex) -> ScriptedEngine:
     return make(engine, index)
 
 
+def _changed(part: str, module: str, settings: Mapping[str, tuple[Literal, Literal]]) -> ScriptedEngine:
+    """The call with those settings, each given with its usual value, that are not the usual ones."""
+    changed = {key: value for key, (value, usual) in settings.items() if value != usual}
+    return ScriptedEngine(part=part, modules=(module,), settings=changed)
+
+
 def _onnxrt(engine: Engine, index: ModelIndex) -> ScriptedEngine:
     import onnxruntime
 
     del index
     options = engine.options
     providers = Providers(onnxruntime, options)
-    settings: dict[str, Literal] = {
-        "level": LEVELS[options["optimization"]],
-        "mode": f"ORT_{options['execution'].upper()}",
-        "config": [list(entry) for entry in options["config"].items()],
-        "providers": providers.names,
-        "threads": [options["threads"], options["inter_threads"]],
-        "disabled_optimizers": list(options["disabled_optimizers"]),
-        "provider_options": [providers.options.get(name, {}) for name in providers.names],
+    settings: dict[str, tuple[Literal, Literal]] = {
+        "level": (LEVELS[options["optimization"]], "ORT_ENABLE_ALL"),
+        "mode": (f"ORT_{options['execution'].upper()}", "ORT_SEQUENTIAL"),
+        "config": ([list(entry) for entry in options["config"].items()], []),
+        "providers": (providers.names, ["CPUExecutionProvider"]),
+        "threads": ([options["threads"], options["inter_threads"]], [0, 0]),
+        "disabled_optimizers": (list(options["disabled_optimizers"]), []),
+        "provider_options": (
+            [providers.options.get(name, {}) for name in providers.names],
+            [{}] * len(providers.names),
+        ),
     }
-    usual: dict[str, Literal] = {
-        "level": "ORT_ENABLE_ALL",
-        "mode": "ORT_SEQUENTIAL",
-        "config": [],
-        "providers": ["CPUExecutionProvider"],
-        "threads": [0, 0],
-        "disabled_optimizers": [],
-        "provider_options": [{}] * len(providers.names),
-    }
-    changed = {key: value for key, value in settings.items() if value != usual[key]}
-    return ScriptedEngine(part="onnxrt", modules=("onnxruntime",), settings=changed)
+    return _changed("onnxrt", "onnxruntime", settings)
 
 
 def _openvino(engine: Engine, index: ModelIndex) -> ScriptedEngine:
     del index
     options = engine.options
-    config: dict[str, Literal] = {**options["config"]}
-    if options["threads"]:
-        config["INFERENCE_NUM_THREADS"] = options["threads"]
-    settings: dict[str, Literal] = {"device": options["device"], "precision": options["precision"], "config": config}
-    usual: dict[str, Literal] = {"device": "CPU", "precision": "f32", "config": {}}
-    changed = {key: value for key, value in settings.items() if value != usual[key]}
-    return ScriptedEngine(part="openvino", modules=("openvino",), settings=changed)
+    threads = {"INFERENCE_NUM_THREADS": options["threads"]} if options["threads"] else {}
+    settings: dict[str, tuple[Literal, Literal]] = {
+        "device": (options["device"], "CPU"),
+        "precision": (options["precision"], "f32"),
+        "config": ({**options["config"], **threads}, {}),
+    }
+    return _changed("openvino", "openvino", settings)
 
 
 def _reference(engine: Engine, index: ModelIndex) -> ScriptedEngine:
@@ -249,16 +233,11 @@ def _trt(engine: Engine, index: ModelIndex) -> ScriptedEngine:
     other = [name for name, value in options.items() if name not in _TRT_CALLED and value != declared[name]]
     if other:
         raise OnlyBiopsyError(f"the option {other[0]} of TensorRT")
-    settings: dict[str, Literal] = {"module": load(options["package"]).module.__name__}
+    module = load(options["package"]).module.__name__
     flags = [name.upper() for name in (*_TRT_FLAGS, *options["flags"]) if name in options["flags"] or options[name]]
-    if flags:
-        settings["flags"] = flags
-    if options["optimization"] is not None:
-        settings["level"] = options["optimization"]
-    shapes = _trt_shapes(engine, index)
-    if shapes:
-        settings["profiles"] = shapes
-    return ScriptedEngine(part="tensorrt", modules=(str(settings["module"]),), settings=settings, runs=False)
+    given = {"flags": flags or None, "level": options["optimization"], "profiles": _trt_shapes(engine, index) or None}
+    settings = {"module": module, **{key: value for key, value in given.items() if value is not None}}
+    return ScriptedEngine(part="tensorrt", modules=(module,), settings=settings, runs=False)
 
 
 def _trt_shapes(engine: Engine, index: ModelIndex) -> list[Literal]:

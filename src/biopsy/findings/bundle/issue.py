@@ -7,7 +7,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import chain, groupby, islice
+from itertools import chain, groupby
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Literal, TypeAlias
@@ -18,9 +18,11 @@ from biopsy.comparison.runs import compare_runs
 from biopsy.engines.base import Engine
 from biopsy.engines.registry import title_of
 from biopsy.findings.bundle.job import BundleJob, EarlierFindings, Observation, RunQuestion
-from biopsy.findings.bundle.literals import docstring
 from biopsy.findings.bundle.reproduction import Reproduction
+from biopsy.findings.bundle.script import docstring
+from biopsy.findings.document import Bullets, DocumentBlock, Facts, Listing, Passage
 from biopsy.model.describe import describe
+from biopsy.questions.layers.question import Judge
 from biopsy.tensors.files import read_results
 from biopsy.tensors.results import Array, RunnerResult
 from biopsy.text import first_line, printable, shortened, size_text
@@ -55,99 +57,117 @@ class IssueFacts:
 
 def issue_text(facts: IssueFacts) -> str:
     """The text, in Markdown."""
-    engine, done = facts.failure.engine, facts.reproduction
+    engine, ended = facts.failure.engine, facts.reproduction
     parts = [f"# {_prose(facts.failure.title)}"]
-    if done.standing == "not":
+    if ended.standing == "not":
         parts.append(
-            f"**NOT REPRODUCED: `reproduce.py` ended with status {done.status} where it was tried, and not with 1. "
+            f"**NOT REPRODUCED: `reproduce.py` ended with status {ended.status} where it was tried, and not with 1. "
             "This text describes what biopsy saw; do not send it as it is.**"
         )
-    elif done.standing == "with biopsy":
+    elif ended.standing == "with biopsy":
         parts.append(
             "**`reproduce.py` needs more than the engine: it was seen to fail only where biopsy is installed.**"
         )
-    for heading, content in FORMS.get("" if engine is None else engine.name, FORMS[""]):
-        lines = [content] if isinstance(content, str) else list(content(facts))
-        if lines:
-            parts += [f"## {heading}", *lines]
+    for heading, blocks in FORMS.get("" if engine is None else engine.name, FORMS[""]):
+        lines = [blocks] if isinstance(blocks, str) else [_markdown(each, facts.found.links) for each in blocks(facts)]
+        parts += [f"## {heading}", *lines] if lines else []
     return "\n\n".join(parts) + "\n"
 
 
-def _description(facts: IssueFacts) -> Iterator[str]:
+# What belongs under the headings, as blocks: a name of a stranger stands there as ``repr`` writes it.
+
+_NOTES = {
+    "found": "{}",
+    "may vary": "What may vary, as far as it was tried: {}",
+    "known": "How it compares with a known failure: {}",
+    "workaround": "A workaround that was tried: {}",
+}
+"""How notes of earlier findings are told, by their labels."""
+
+
+def _notes(facts: IssueFacts, *labels: str) -> Iterator[DocumentBlock]:
+    for note in (note for note in facts.found.notes if note.label in labels):
+        yield Passage(text=_NOTES[note.label].format(note.text))
+        if note.line:
+            yield Listing(lines=[printable(note.line)])
+
+
+def _description(facts: IssueFacts) -> Iterator[DocumentBlock]:
     failure = facts.failure
-    if facts.found.verdict:
-        yield _prose(facts.found.verdict, facts.found.links)
+    yield from _notes(facts, "found")
     if failure.message:
-        yield _fenced(failure.message)
+        yield Listing(lines=failure.message.splitlines())
     if failure.against:
-        yield f"The expected values are those of {_inline(failure.against)}."
-    yield f"`reproduce.py` prints (exit status {facts.reproduction.status}):"
-    yield _fenced(shortened(facts.reproduction.output.strip(), _MOST_OF_OUTPUT))
-    excluded = "\n".join(f"- {_prose(text)}" for text in facts.excluded)
+        yield Passage(text=f"The expected values are those of {failure.against!r}.")
+    yield Passage(text=f"'reproduce.py' prints (exit status {facts.reproduction.status}):")
+    yield from _log(facts)
     if facts.settings:
-        yield f"The check was run with options that a settings file gave: {_inline(facts.settings)}"
-    if facts.found.variation:
-        yield f"What may vary, as far as it was tried: {_prose(facts.found.variation)}"
-    if facts.found.known:
-        yield f"How it compares with a known failure: {_prose(facts.found.known, facts.found.links)}"
-    for text, line in facts.found.workarounds:
-        yield f"A workaround that was tried: {_prose(text)}"
-        if line:
-            yield _fenced(printable(line))
-    yield f"What was excluded:\n\n{excluded}" if excluded else "Nothing else was excluded yet."
+        yield Passage(text=f"The check was run with options that a settings file gave: {facts.settings!r}")
+    yield from _notes(facts, "may vary", "known", "workaround")
+    yield Passage(text="What was excluded:" if facts.excluded else "Nothing else was excluded yet.")
+    if facts.excluded:
+        yield Bullets(items=facts.excluded)
 
 
-def _steps(facts: IssueFacts) -> Iterator[str]:
-    names = "\n".join(f"- {_inline(name)}, {size_text(size)}" for name, size in facts.sizes.items())
-    yield f"Unpack the attached files and run `python reproduce.py`:\n\n{names}"
-    yield "The model (`model.onnx`):"
-    yield _fenced(shortened(facts.model, _MOST_OF_MODEL))
+def _steps(facts: IssueFacts) -> Iterator[DocumentBlock]:
+    yield Passage(text="Unpack the attached files and run 'python reproduce.py':")
+    yield Bullets(items=[f"{name!r}, {size_text(size)}" for name, size in facts.sizes.items()])
+    yield Passage(text="The model ('model.onnx'):")
+    yield Listing(lines=shortened(facts.model, _MOST_OF_MODEL).splitlines())
     if facts.places:
         more = len(facts.places) - _MOST_PLACES
-        lines = [*facts.places[:_MOST_PLACES], *([f"and {more} more"] if more > 0 else [])]
-        yield "Its nodes come from these lines of code, by the notes of its exporter:"
-        yield _fenced("\n".join(map(printable, lines)))
+        yield Passage(text="Its nodes come from these lines of code, by the notes of its exporter:")
+        yield Listing(lines=[*map(printable, facts.places[:_MOST_PLACES]), *([f"and {more} more"] if more > 0 else [])])
     if len(facts.script) <= _MOST_OF_SCRIPT:
-        yield "`reproduce.py`:"
-        yield _fenced(facts.script.strip(), "python")
+        yield Passage(text="'reproduce.py':")
+        yield Listing(lines=facts.script.strip().splitlines(), language="python")
     if facts.remarks:
-        yield "\n".join(f"- {_prose(text)}" for text in facts.remarks)
+        yield Bullets(items=facts.remarks)
 
 
-def _log(facts: IssueFacts) -> Iterator[str]:
-    yield _fenced(shortened(facts.reproduction.output.strip(), _MOST_OF_OUTPUT))
+def _log(facts: IssueFacts) -> Iterator[DocumentBlock]:
+    yield Listing(lines=shortened(facts.reproduction.output.strip(), _MOST_OF_OUTPUT).splitlines())
 
 
-def _environment(facts: IssueFacts) -> Iterator[str]:
+def _environment(facts: IssueFacts) -> Iterator[DocumentBlock]:
     versions = facts.versions
-    told = {
-        **versions["packages"],
-        "Python": versions["python"],
-        "operating system": versions["os"],
-        "processor": versions["cpu"],
-        "its features": ", ".join(versions["cpu_features"]),
-        "graphics card": versions["gpu"] or "",
-        "its driver": versions["driver"] or "",
-    }
-    yield "\n".join(f"- {_prose(str(name))}: {_inline(str(value))}" for name, value in told.items() if value)
+    names = {"Python": "python", "operating system": "os", "processor": "cpu", "graphics card": "gpu"}
+    known = {**versions["packages"], **{name: versions[key] for name, key in names.items()}}
+    known |= {"its features": ", ".join(versions["cpu_features"]), "its driver": versions["driver"]}
+    yield Facts(rows=[(str(name), str(value)) for name, value in known.items() if value])
 
 
-def _version(facts: IssueFacts) -> Iterator[str]:
-    engine = facts.failure.engine
-    found = (str(each["version"]) for each in facts.versions["engines"]
-             if engine is not None and each["name"] == engine.name and each["version"])  # fmt: skip
-    yield from map(_inline, islice(found, 1))
+def _version(facts: IssueFacts) -> Iterator[DocumentBlock]:
+    name = facts.failure.engine and facts.failure.engine.name
+    versions = [str(each["version"]) for each in facts.versions["engines"] if each["name"] == name and each["version"]]
+    yield from (Passage(text=repr(version)) for version in versions[:1])
 
 
-def _device(facts: IssueFacts) -> Iterator[str]:
-    engine = facts.failure.engine
-    options: Mapping[str, Any] = {} if engine is None else engine.options
+def _device(facts: IssueFacts) -> Iterator[DocumentBlock]:
+    options: Mapping[str, Any] = {} if facts.failure.engine is None else facts.failure.engine.options
     wanted = options.get("providers") or options.get("device") or "CPU"
-    yield _inline(wanted if isinstance(wanted, str) else ", ".join(wanted))
+    yield Passage(text=repr(wanted if isinstance(wanted, str) else ", ".join(wanted)))
 
 
-def _operating_system(facts: IssueFacts) -> Iterator[str]:
-    yield _inline(str(facts.versions["os"]))
+def _operating_system(facts: IssueFacts) -> Iterator[DocumentBlock]:
+    yield Passage(text=repr(str(facts.versions["os"])))
+
+
+# Blocks as Markdown, in which no text of a stranger means anything.
+
+
+def _markdown(block: DocumentBlock, links: Mapping[str, str]) -> str:
+    if isinstance(block, Listing):
+        lines = [printable(line) for line in block.lines]
+        longest = max((len(run) for line in lines for run in re.findall("`+", line)), default=0)
+        fence = "`" * max(3, longest + 1)
+        return "\n".join([f"{fence}{block.language}", *lines, fence])
+    if isinstance(block, Bullets):
+        return "\n".join(f"- {_prose(str(item))}" for item in block.items)
+    if isinstance(block, Facts):
+        return "\n".join(f"- {_prose(term)}: {_inline(str(value))}" for term, value in block.rows)
+    assert isinstance(block, Passage)
+    return _prose(block.text, links)
 
 
 def _prose(text: str, links: Mapping[str, str] = MappingProxyType({})) -> str:
@@ -160,22 +180,21 @@ def _prose(text: str, links: Mapping[str, str] = MappingProxyType({})) -> str:
     ours = text if strange is None else text[: text.rfind(" ", 0, strange) + 1]
     if ours.startswith(" "):
         return _inline(text)
-    made: list[str] = []
+    parts: list[str] = []
     for is_plain, pieces in groupby(filter(None, _PIECES.split(ours)), _is_plain):
         words = "".join(pieces)
         name = words.rstrip(",.:;")
-        if is_plain and not (not made and _BLOCK.match(words)):
-            made.append(words)
+        if is_plain and (parts or not _BLOCK.match(words)):
+            parts.append(words)
         elif name in links:
-            made.append(f"[{name}]({links[name]}){words[len(name) :]}")
+            parts.append(f"[{name}]({links[name]}){words[len(name) :]}")
         else:
-            made.append(_inline(words[1:-1] if len(words) > 2 and _QUOTED.fullmatch(words) else words))
-    return "".join([*made, *([] if ours == text else [_inline(text[len(ours) :])])])
+            parts.append(_inline(words[1:-1] if len(words) > 2 and _QUOTED.fullmatch(words) else words))
+    return "".join(parts) + ("" if ours == text else _inline(text[len(ours) :]))
 
 
 def _is_plain(piece: str) -> bool:
-    is_name = _QUOTED.fullmatch(piece) is not None
-    return not is_name and _PLAIN.fullmatch(piece) is not None and _LIVE.search(piece) is None
+    return not _QUOTED.fullmatch(piece) and bool(_PLAIN.fullmatch(piece)) and not _LIVE.search(piece)
 
 
 _QUOTED = re.compile(r"""(?<!\w)(?:'(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*")(?!\w)""")
@@ -198,14 +217,6 @@ def _inline(text: str) -> str:
     return f"{ticks}{pad}{plain}{pad}{ticks}"
 
 
-def _fenced(text: str, language: str = "text") -> str:
-    """Lines of a stranger's as code."""
-    lines = [printable(line) for line in text.splitlines()]
-    longest = max((len(run) for line in lines for run in re.findall("`+", line)), default=0)
-    fence = "`" * max(3, longest + 1)
-    return "\n".join([f"{fence}{language}", *lines, fence])
-
-
 def model_text(path: Path) -> str:
     """A model as text of the standard, which its parser reads; a description of it where there is too much."""
     if path.stat().st_size > _MOST_OF_MODEL:
@@ -220,7 +231,7 @@ def model_text(path: Path) -> str:
 
 # The forms in which trackers of engines want to be told of a bug: headings, and what belongs under each.
 
-FORMS: Mapping[str, Sequence[tuple[str, str | Callable[[IssueFacts], Iterator[str]]]]] = {
+FORMS: Mapping[str, Sequence[tuple[str, str | Callable[[IssueFacts], Iterator[DocumentBlock]]]]] = {
     "onnxrt": (
         ("Describe the issue", _description),
         ("To reproduce", _steps),
@@ -265,8 +276,8 @@ class ObservedFailure:
     """How the model of a bundle failed.
 
     ``engine`` is whose fault it is, None where only a command tells. ``stage``, ``name`` (the name of an exception, of
-    a signal) and ``message`` are as the check reported. ``actual`` and ``expected`` are values of each sample that
-    differ, by output; empty where nothing was compared, or for a function of the user's.
+    a signal) and ``message`` are as the check reported. ``expected`` are values of each sample by output; empty where
+    nothing was compared, or for a function of the user's.
     """
 
     kind: Kind
@@ -275,44 +286,40 @@ class ObservedFailure:
     stage: str = ""
     name: str = ""
     message: str = ""
-    actual: Sequence[Mapping[str, Array]] = ()
     expected: Sequence[Mapping[str, Array]] = ()
     against: str = ""
 
 
 def failure_of(job: BundleJob, observation: Observation) -> ObservedFailure:
     """The failure that was observed, under the title that was found for it before, if one was."""
-    failure = _observed(job, observation)
-    return replace(failure, title=_line(job.found.title or failure.title))
-
-
-def _observed(job: BundleJob, observation: Observation) -> ObservedFailure:
     evidence, said = observation.evidence, observation.evidence.verdict
+    engines = () if job.run is None else job.run.engines
     if job.run is None:
         words = str(signature_of(evidence).words)
-        return ObservedFailure(kind="command", title=f"The check fails: {observation.reason}", message=words)
-    engines = job.run.engines
-    if evidence.timed_out:
+        failure = ObservedFailure(kind="command", title=f"The check fails: {observation.reason}", message=words)
+    elif evidence.timed_out:
         engine = engines[0] if len(engines) == 1 else None
         title = f"{_name(engine)} does not end"
-        return ObservedFailure(kind="timeout", title=title, engine=engine, name="no end in time")
-    if said.stage == "compare":
-        return _of_values(job.run, observation)
-    # The engine that failed is named in the verdict, and not among those that gave outputs.
-    named = [engine for engine in engines if said.message.startswith(f"{engine.label} ")]
-    left = [engine for place, engine in enumerate(engines) if place not in observation.results]
-    failing = next((engine for engine in (*named, *left) if said.engine in ("", engine.name)), None)
-    is_crash = said.kind.startswith("SIG") or evidence.status < 0
-    name = said.kind or status_text(evidence.status).removeprefix("signal ")
-    does = {"load": "loads", "build": "builds"}.get(said.stage, "runs")
-    return ObservedFailure(
-        kind="crash" if is_crash else "engine failure",
-        title=f"{_name(failing)} {'crashes' if is_crash else 'fails'} when it {does} the model: {name}",
-        engine=failing,
-        stage=said.stage,
-        name=name,
-        message="" if is_crash else _line(first_line(said.message)),
-    )
+        failure = ObservedFailure(kind="timeout", title=title, engine=engine, name="no end in time")
+    elif said.stage == "compare":
+        failure = _of_values(job.run, observation)
+    else:
+        # The engine that failed is named in the verdict, and not among those that gave outputs.
+        named = [engine for engine in engines if said.message.startswith(f"{engine.label} ")]
+        left = [engine for place, engine in enumerate(engines) if place not in observation.results]
+        failing = next((engine for engine in (*named, *left) if said.engine in ("", engine.name)), None)
+        is_crash = said.kind.startswith("SIG") or evidence.status < 0
+        name = said.kind or status_text(evidence.status).removeprefix("signal ")
+        does = {"load": "loads", "build": "builds"}.get(said.stage, "runs")
+        failure = ObservedFailure(
+            kind="crash" if is_crash else "engine failure",
+            title=f"{_name(failing)} {'crashes' if is_crash else 'fails'} when it {does} the model: {name}",
+            engine=failing,
+            stage=said.stage,
+            name=name,
+            message="" if is_crash else _line(first_line(said.message)),
+        )
+    return replace(failure, title=_line(job.found.title or failure.title))
 
 
 def _line(text: str) -> str:
@@ -327,35 +334,33 @@ def _name(engine: Engine | None) -> str:
 
 def _of_values(question: RunQuestion, observation: Observation) -> ObservedFailure:
     """Outputs that differ, with what the engine was compared with: the first engine, then golden values."""
-    said, engines = observation.evidence.verdict, question.engines
+    said, engines, results = observation.evidence.verdict, question.engines, observation.results
     place = next((at for at, engine in enumerate(engines) if engine.label == said.engine), None)
     names = ", ".join(map(repr, said.outputs[:3]))
+    engine = engines[place or 0]
     if said.kind == "not-finite":
-        engine = engines[place or 0]
         title = f"{_name(engine)} gives NaN or infinity for {names}"
         return ObservedFailure(kind="non-finite", title=title, engine=engine, stage="compare", name=said.kind)
-    actual = None if place is None else observation.results.get(place)
-    if place is None or actual is None:
+    actual = None if place is None else results.get(place)
+    if actual is None:
         return ObservedFailure(kind="command", title=f"Outputs differ: {said.kind}")
-    engine = engines[place]
     title = f"{_name(engine)} computes {names or 'an output'} wrongly"
     failure = ObservedFailure(kind="comparison", title=title, engine=engine, stage="compare", name=said.kind)
-    first = observation.results.get(0)
+    first = [(engines[0].label, results[0])] if place and 0 in results else []
     golden = (("golden values", result) for path in question.golden for result in read_results(path))
-    for against, expected in chain([(engines[0].label, first)] if place > 0 and first is not None else [], golden):
-        if question.beyond or not _same(question, actual, expected):
-            pairs = list(zip(actual.iterations, expected.iterations, strict=False))
+    for against, expected in chain(first, golden):
+        if question.beyond or not _same(question.judge, actual, expected):
+            pairs = zip(actual.iterations, expected.iterations, strict=False)
             kept = [  # of what may be every tensor of a whole model, what the model of the bundle gives
                 {name: other.outputs[name] for name in one.outputs if name in other.outputs} for one, other in pairs
             ]
-            return replace(failure, actual=[dict(one.outputs) for one, _ in pairs], expected=kept, against=against)
+            return replace(failure, expected=kept, against=against)
     return failure
 
 
-def _same(question: RunQuestion, actual: RunnerResult, expected: RunnerResult) -> bool:
+def _same(judge: Judge, actual: RunnerResult, expected: RunnerResult) -> bool:
     try:
-        limits = question.tolerances, question.stats
-        return compare_runs(actual, expected, *limits, limits=question.limits, detail="brief").passed
+        return compare_runs(actual, expected, judge.tolerances, judge.stats, limits=judge.limits, detail="brief").passed
     except errors.CannotCompare:
         return True
 

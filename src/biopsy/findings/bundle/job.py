@@ -15,10 +15,11 @@ from biopsy.checks.command import ARBITER, CommandCheck
 from biopsy.checks.command_line import LOAD_INPUTS, LOAD_OUTPUTS, OwnRun
 from biopsy.checks.judge import Rules
 from biopsy.checks.outcome import Evidence, Outcome
-from biopsy.comparison.tolerance import MetricLimits, Stats, Tolerances
 from biopsy.engines.base import Engine
+from biopsy.findings.verdict import Note
 from biopsy.model.extract import OutputChoice
-from biopsy.session.judging import FailureJudge
+from biopsy.questions.layers.question import Judge
+from biopsy.session.trial import FailureJudge
 from biopsy.tensors.files import read_feeds, read_results
 from biopsy.tensors.results import Feed, RunnerResult
 
@@ -33,9 +34,7 @@ class RunQuestion:
 
     engines: Sequence[Engine]
     outputs: OutputChoice
-    tolerances: Tolerances = field(default_factory=Tolerances)
-    stats: Stats = field(default_factory=Stats)
-    limits: MetricLimits = field(default_factory=MetricLimits)
+    judge: Judge = field(default_factory=Judge)
     golden: Sequence[Path] = ()
     build_only: bool = False
     beyond: str = ""
@@ -45,19 +44,16 @@ class RunQuestion:
 class EarlierFindings:
     """What a command has found of a failure before it packs it, in words; "" where nobody has asked.
 
-    ``title``: what fails, in a line, where its own run alone would accuse an engine that is right. ``verdict``: what
-    fails and why. ``variation``: what of the model may vary. ``known``: how it compares with the
-    known bug that it looks like. ``how_often``: in how many runs a flaky failure shows; "" if it is not known to be
-    flaky. ``workarounds``: what was tried and passed, each with a line to paste, "" where there is none. ``links``:
-    references in these words that are ours, of bugs in the catalogue that comes with biopsy, each with its address.
+    ``title``: what fails, in a line, where its own run alone would accuse an engine that is right. ``notes`` have the
+    labels ``found`` (what fails and why), ``may vary`` (of the model), ``known`` (how it compares with the known bug
+    that it looks like) and ``workaround`` (what was tried and passed). ``how_often``: in how many runs a flaky failure
+    shows; "" if it is not known to be flaky. ``links``: references in these words that are ours, of bugs in the
+    catalogue that comes with biopsy, each with its address.
     """
 
     title: str = ""
-    verdict: str = ""
-    variation: str = ""
-    known: str = ""
+    notes: Sequence[Note] = ()
     how_often: str = ""
-    workarounds: tuple[tuple[str, str], ...] = ()
     links: Mapping[str, str] = field(default_factory=dict)
 
 
@@ -122,23 +118,31 @@ def observe(job: BundleJob, model: Path, scratch: Path) -> Observation:
     """Run the check on ``model`` until it fails. Raises CheckError if it does not, or cannot be run."""
     _, default_name, timeout, memory = job.check.given
     inputs, outputs = scratch / "fed.safetensors", scratch / "given.safetensors"
-    check = job.check.cold()
+    check, place = job.check.cold(), f"{model.parent}{os.sep}"
     if job.run is not None:
         own = own_words(job)
         if not job.run.build_only:
             own = own.with_options("--save-inputs", str(inputs), "--save-outputs", str(outputs), ARBITER)
         check = CommandCheck(own.words, default_name, timeout, memory)
     for run in range(1, _MOST_TRIES + 1):
-        evidence = _without_folder(check.run(model), model.parent)
+        evidence = check.run(model)
+        evidence = replace(  # without the folder that the model stands in for a while
+            evidence,
+            output=evidence.output.replace(os.fsencode(place), b""),
+            verdict=replace(evidence.verdict, message=evidence.verdict.message.replace(place, "")),
+            candidate=evidence.candidate.replace(place, ""),
+        )
         judged = FailureJudge(job.rules).judge(evidence)
         if judged.outcome is Outcome.REPRODUCES:
             results = read_results(outputs) if outputs.exists() else []
+            runners = [_RUNNER.search(result.runner) for result in results]  # each is named for the place of its engine
+            places = [at if named is None else int(named[1]) for at, named in enumerate(runners)]
             return Observation(
                 evidence=judged.evidence,
                 reason=judged.reason,
                 runs=run,
                 feeds=read_feeds(inputs) if inputs.exists() else [],
-                results={_place(result, at): result for at, result in enumerate(results)},
+                results=dict(zip(places, results, strict=True)),
             )
         if judged.outcome is Outcome.INFRASTRUCTURE:
             break
@@ -147,14 +151,6 @@ def observe(job: BundleJob, model: Path, scratch: Path) -> Observation:
         f"({judged.outcome.value}: {judged.reason})",
         next_steps=[check.line(job.model)],
     )
-
-
-def _without_folder(evidence: Evidence, folder: Path) -> Evidence:
-    """The evidence without the folder that the model stands in for a while."""
-    place = f"{folder}{os.sep}"
-    said = replace(evidence.verdict, message=evidence.verdict.message.replace(place, ""))
-    output = evidence.output.replace(os.fsencode(place), b"")
-    return replace(evidence, output=output, verdict=said, candidate=evidence.candidate.replace(place, ""))
 
 
 def own_words(job: BundleJob) -> OwnRun:
@@ -175,9 +171,3 @@ def packed_words(words: Sequence[str], *, inputs: bool, expected: bool) -> OwnRu
     loaded = [LOAD_INPUTS[0], "inputs.npz"] if inputs else []
     loaded += [LOAD_OUTPUTS[0], "expected.npz"] if expected else []
     return OwnRun(tuple(words)).with_options(*loaded)
-
-
-def _place(result: RunnerResult, otherwise: int) -> int:
-    """The place of the engine that a runner is named for."""
-    named = _RUNNER.search(result.runner)
-    return int(named[1]) if named else otherwise

@@ -26,7 +26,7 @@ from biopsy.findings.bundle.issue import (
 from biopsy.findings.bundle.job import BundleJob, Observation, observe, packed_words, unloaded_words
 from biopsy.findings.bundle.packing import publish, require_target, write_archive
 from biopsy.findings.bundle.reproduction import Standing, reproduce
-from biopsy.findings.bundle.script import CommandScript, CopiedFiles, copied_files
+from biopsy.findings.bundle.script import CopiedFiles, Script, command_script, copied_files
 from biopsy.findings.report import versions_tree
 from biopsy.model.extract import choose_outputs
 from biopsy.model.index import ModelIndex, index_bytes
@@ -35,7 +35,7 @@ from biopsy.model.sources import places_of, sources_of
 from biopsy.processes.cleanup import temporary_folder
 from biopsy.processes.watch import Limits
 from biopsy.processes.writing import write_whole
-from biopsy.session.result_file import write_result
+from biopsy.session.files import write_result
 from biopsy.tensors.container import Container, pack
 from biopsy.tensors.files import write_feeds
 from biopsy.tensors.npz import FORM
@@ -85,42 +85,41 @@ def make_bundle(job: BundleJob) -> Bundle:
     """
     require_target(job.target)
     with temporary_folder("biopsy-bundle-") as scratch:
-        folder = scratch / "members"
+        folder, tried, archive = scratch / "members", scratch / "tried.zip", scratch / "bundle.zip"
         folder.mkdir()
-        index = _write_model(job, folder / "model.onnx")
-        observation = observe(job, folder / "model.onnx", scratch)
-        failure = failure_of(job, observation)
-        seconds = observation.evidence.seconds
-        seconds = (
-            round(seconds, 1) if observation.evidence.timed_out else max(_LEAST_SECONDS, round(_TIMES * seconds, 1))
-        )
-        contents = _write_contents(job, observation, failure, folder, index, seconds)
-        tried = scratch / "tried.zip"
-        write_archive(tried, contents.members)
+        model = folder / "model.onnx"
+        index = _write_model(job, model)
+        observation = observe(job, model, scratch)
+        failure, evidence = failure_of(job, observation), observation.evidence
+        seconds = round(evidence.seconds if evidence.timed_out else _TIMES * evidence.seconds, 1)
+        seconds = seconds if evidence.timed_out else max(_LEAST_SECONDS, seconds)
+        script, copied, needs_biopsy = _script(job, observation, failure, folder, index, seconds)
+        names = ["model.onnx", "model.onnx.data", "inputs.npz", "expected.npz", "reproduce.py", "test_regression.py"]
+        members = [folder / name for name in (*names, *copied.contents) if (folder / name).exists()]
+        write_archive(tried, members)
         reproduction = reproduce(
             tried,
             scratch,
             Limits(_TIMES_OF_SCRIPT * seconds, job.check.memory),
-            needs_biopsy=bool(contents.needs_biopsy),
+            needs_biopsy=bool(needs_biopsy),
             tries=_TRIES_IF_FLAKY if job.found.how_often else 1 if observation.runs == 1 else 4 * observation.runs,
         )
         facts = IssueFacts(
             failure=failure,
             reproduction=reproduction,
-            model=model_text(folder / "model.onnx"),
-            script=(folder / "reproduce.py").read_text(encoding="utf-8"),
+            model=model_text(model),
+            script=script.text(),
             versions=versions_tree([] if job.run is None else [engine.label for engine in job.run.engines]),
             excluded=list(exclusions(observation, failure, reproduction, job.found.how_often)),
             found=job.found,
             settings=job.settings if job.secrets is None or not job.settings else "not told here",
-            remarks=[f"left out: {text}" for text in contents.left_out],
-            sizes={member.name: member.stat().st_size for member in contents.members},
-            places=_places(job, folder / "model.onnx"),
+            remarks=[f"left out: {text}" for text in copied.left_out],
+            sizes={member.name: member.stat().st_size for member in members},
+            places=_places(job, model),
         )
-        members = [*contents.members, *_write_texts(job, facts, folder)]
-        archive = scratch / "bundle.zip"
+        members += _write_texts(job, facts, folder)
         write_archive(archive, members)
-        _require_nothing_told(job, archive, "" if contents.is_command else f"{failure.message}\n{reproduction.output}")
+        _require_nothing_told(job, archive, f"{failure.message}\n{reproduction.output}" if script.modules else "")
         publish(job.target, archive, members)
         return Bundle(
             path=job.target,
@@ -129,7 +128,7 @@ def make_bundle(job: BundleJob) -> Bundle:
             standing=reproduction.standing,
             status=reproduction.status,
             output=reproduction.output,
-            needs_biopsy=contents.needs_biopsy,
+            needs_biopsy=needs_biopsy,
             remarks=facts.remarks,
         )
 
@@ -176,23 +175,6 @@ def _require_nothing_told(job: BundleJob, archive: Path, said: str) -> None:
         )
 
 
-# What stands in a bundle: its files in a folder of ours, and which script they are.
-
-
-@dataclass(frozen=True, kw_only=True)
-class _Contents:
-    """The files of a bundle in their order, and what is to be told of them.
-
-    ``needs_biopsy`` says what its script cannot ask without biopsy; "" if it can ask all. ``left_out`` are files of the
-    check that are not there, with the reason. ``is_command``: it runs the check, and not the engine.
-    """
-
-    members: Sequence[Path]
-    needs_biopsy: str
-    left_out: Sequence[str]
-    is_command: bool
-
-
 def _write_model(job: BundleJob, path: Path) -> ModelIndex:
     """The model as the check sees it, with all its weights. Raises ModelError or UsageError."""
     data = read_bytes(job.model)
@@ -202,17 +184,21 @@ def _write_model(job: BundleJob, path: Path) -> ModelIndex:
     return index_bytes(read_bytes(path), path.parent)
 
 
-def _write_contents(
+def _script(
     job: BundleJob,
     observation: Observation,
     failure: ObservedFailure,
     folder: Path,
     index: ModelIndex,
     seconds: float,
-) -> _Contents:
-    """Write values, script and test beside the model in ``folder``; what runs longer than ``seconds`` never ends."""
+) -> tuple[Script, CopiedFiles, str]:
+    """The script, files of the check that it needs, and what it cannot ask without biopsy; "" if it can ask all.
+
+    They are written to ``folder``, with values and a test; what runs longer than ``seconds`` never ends.
+    """
     inputs = _written(folder / "inputs.npz", observation.feeds)
     expected = _written(folder / "expected.npz", failure.expected)
+    command: CommandLine = job.check.command
     script, copied, why = None, CopiedFiles(), ""
     if job.run is not None:
         try:
@@ -220,30 +206,21 @@ def _write_contents(
                 question=job.run, failure=failure, index=index, inputs=inputs, expected=expected, seconds=seconds
             ).script()
         except OnlyBiopsyError as error:
-            why = str(error)
-    elif isinstance(job.check.command, OwnCommand):
-        why = f"what 'biopsy {job.check.command.arguments[0]}' tells"
+            command, why = unloaded_words(job), str(error)
+    elif isinstance(command, OwnCommand):
+        why = f"what 'biopsy {command.arguments[0]}' tells"
     if script is None:
-        command: CommandLine = job.check.command if job.run is None else unloaded_words(job)
         copied = copied_files(command, job.check.default_name)
         words = copied.words_of(command, job.check.default_name)
         if job.run is not None:
             golden = bool(expected) and bool(job.run.golden)
             words = list(packed_words(words, inputs=bool(inputs), expected=golden).words)
-        script = CommandScript(
-            title=failure.title, words=words, evidence=observation.evidence, rules=job.rules, seconds=seconds, why=why
-        ).script()
-    for name, data in copied.contents.items():
+        script = command_script(failure.title, words, observation.evidence, job.rules, seconds, why)
+    texts = {**copied.contents, "reproduce.py": script.text().encode()}
+    texts["test_regression.py"] = regression_test(failure.title, script.modules).encode()
+    for name, data in texts.items():
         write_whole(folder / name, [data])
-    write_whole(folder / "reproduce.py", [script.text().encode()])
-    write_whole(folder / "test_regression.py", [regression_test(failure.title, script.modules).encode()])
-    names = ["model.onnx", "model.onnx.data", "inputs.npz", "expected.npz", "reproduce.py", "test_regression.py"]
-    return _Contents(
-        members=[folder / name for name in (*names, *copied.contents) if (folder / name).exists()],
-        needs_biopsy=why,
-        left_out=copied.left_out,
-        is_command=not script.modules,
-    )
+    return script, copied, why
 
 
 def _written(path: Path, samples: Sequence[Feed]) -> list[dict[str, str]]:

@@ -37,24 +37,18 @@ def require_target(target: Path) -> None:
     if target.is_symlink() or (target.exists() and not target.is_dir()):
         what = "a link" if target.is_symlink() else "a file"
         raise errors.UsageError(f"cannot write the folder {target}: {what} of that name exists")
-    others = _others_in(target)
+    # Names that are not a bundle's; those of files of a check count where there is no bundle.
+    entries = sorted(target.iterdir()) if target.is_dir() else []
+    others = [entry for entry in entries if entry.is_symlink() or entry.is_dir()]
+    others = others or [entry for entry in entries if entry.name not in OWN_MEMBERS]
     if others:
         raise errors.UsageError(
-            f"cannot write the bundle {target}: the folder holds other things, such as {others[0]!r}",
+            f"cannot write the bundle {target}: the folder holds other things, such as {others[0].name!r}",
             kept="the folder, as it is",
             next_steps=["name a new folder, or a file that ends in .zip"],
         )
     if not target.exists():
         require_writable(target)
-
-
-def _others_in(folder: Path) -> list[str]:
-    """Names in a folder that are not a bundle's; those of files of a check count where there is no bundle."""
-    if not folder.is_dir():
-        return []
-    names = sorted(entry.name for entry in folder.iterdir())
-    links = [name for name in names if (folder / name).is_symlink() or (folder / name).is_dir()]
-    return links or [name for name in names if name not in OWN_MEMBERS]
 
 
 def write_archive(path: Path, members: Iterable[Path]) -> None:

@@ -17,7 +17,7 @@ from typing import Literal
 
 from biopsy import errors
 from biopsy.processes import process
-from biopsy.processes.watch import Ended, Limits
+from biopsy.processes.watch import Limits
 
 FAILS = 1
 """The exit status of a script while the failure is there."""
@@ -49,55 +49,44 @@ def reproduce(bundle: Path, scratch: Path, limits: Limits, *, needs_biopsy: bool
 
     First without biopsy, unless it is known to need it; then with it. Raises CheckError if it cannot be started.
     """
-    clean, environment, folder = None, None, scratch / "unpacked"
+    without: CleanEnvironment | None = None
+    clean: Reproduction | None = None
     if not needs_biopsy:
         try:
-            made = clean_environment(scratch / "environment")
+            without = clean_environment(scratch / "environment")
         except OSError as error:
             raise errors.CheckError(f"no environment without biopsy can be made: {error}") from error
-        environment = (made.python, dict(made.variables))
-        clean = _tried(bundle, folder, limits, environment, tries)
-        if clean.status == FAILS:
-            return _said("alone", clean, folder)
+        clean = _tried("alone", bundle, scratch, limits, without, tries)
+        if clean.standing == "alone":
+            return clean
     path = os.pathsep.join([str(Path(sys.executable).parent), *filter(None, [os.environ.get("PATH")])])
-    here = _tried(bundle, folder, limits, (Path(sys.executable), {"PATH": path}), tries)
-    if here.status == FAILS and clean is not None and environment is not None:
-        again = _tried(bundle, folder, limits, environment, _TRIES_BEFORE_BIOPSY_IS_NEEDED)
-        if again.status == FAILS:  # it had passed by luck
-            return replace(_said("alone", again, folder), steady=False)
-    if here.status == FAILS:
-        return _said("with biopsy", here, folder)
-    return _said("not", clean or here, folder)
+    here = _tried("with biopsy", bundle, scratch, limits, CleanEnvironment(Path(sys.executable), {"PATH": path}), tries)
+    if here.standing == "not" or without is None:
+        return clean if here.standing == "not" and clean is not None else here
+    again = _tried("alone", bundle, scratch, limits, without, _TRIES_BEFORE_BIOPSY_IS_NEEDED)
+    return replace(again, steady=False) if again.standing == "alone" else here  # it may have passed by luck
 
 
 def _tried(
-    bundle: Path, folder: Path, limits: Limits, interpreter: tuple[Path, Mapping[str, str]], tries: int
-) -> Ended:
+    standing: Standing, bundle: Path, scratch: Path, limits: Limits, interpreter: CleanEnvironment, tries: int
+) -> Reproduction:
+    """Run the script of a fresh copy until it fails; the folder of the copy tells nothing."""
+    folder, status, output = scratch / "unpacked", 0, b""
+    words = [str(interpreter.python), str(folder / "reproduce.py")]
     for _ in range(tries):
-        ended = _run(bundle, folder, limits, *interpreter)
-        if ended.status == FAILS:
+        with zipfile.ZipFile(bundle) as stream:
+            stream.extractall(folder)
+        try:
+            ended = process.run(words, lambda: limits, environment=interpreter.variables, kept=_MOST_KEPT)
+        except process.CannotStartError as error:
+            raise errors.CheckError(f"{words[0]} could not be started: {error.reason}") from error
+        finally:
+            shutil.rmtree(folder, ignore_errors=True)
+        status, output = ended.status, ended.output
+        if status == FAILS:
             break
-    return ended
-
-
-def _run(bundle: Path, folder: Path, limits: Limits, python: Path, variables: Mapping[str, str]) -> Ended:
-    """Run the script of a fresh copy."""
-    shutil.rmtree(folder, ignore_errors=True)
-    with zipfile.ZipFile(bundle) as stream:
-        stream.extractall(folder)
-    words = [str(python), str(folder / "reproduce.py")]
-    try:
-        return process.run(words, lambda: limits, environment=variables, kept=_MOST_KEPT)
-    except process.CannotStartError as error:
-        raise errors.CheckError(f"{words[0]} could not be started: {error.reason}") from error
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
-
-
-def _said(standing: Standing, ended: Ended, folder: Path) -> Reproduction:
-    """What is to be told; the folder of the copy tells nothing."""
-    output = ended.output.decode("utf-8", "replace").replace(f"{folder}{os.sep}", "")
-    return Reproduction(standing=standing, status=ended.status, output=output)
+    text = output.decode("utf-8", "replace").replace(f"{folder}{os.sep}", "")
+    return Reproduction(standing=standing if status == FAILS else "not", status=status, output=text)
 
 
 # A Python in which biopsy cannot be imported: the packages of this one, and nothing else of it.

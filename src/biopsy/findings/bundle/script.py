@@ -1,25 +1,75 @@
-"""The text of ``reproduce.py``, and that of a failure that a command shows: it runs the command on the model, with
-copies of the files it names.
+"""The text of ``reproduce.py``, with values as Python writes them; and that of a failure that a command shows, which
+runs the command on the model, with copies of the files it names.
 """
 
 from __future__ import annotations
 
 import ast
+import math
 import os
+import pprint
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib import resources
 from pathlib import Path
+from typing import TypeAlias
 
 from biopsy.checks.command_line import PLACEHOLDER, CommandLine, OwnCommand, interpreter_of
 from biopsy.checks.judge import Rules, signature_of
 from biopsy.checks.outcome import Evidence
-from biopsy.checks.own_program import NAME
-from biopsy.checks.words import names_path
+from biopsy.checks.words import NAME, names_path
 from biopsy.findings.bundle import script_parts
-from biopsy.findings.bundle.literals import Literal, docstring, literal
+from biopsy.findings.bundle.script_parts.failures import TIMEOUT
 from biopsy.processes.reading import read_plain
 from biopsy.text import printable
+
+# Values as Python writes them: names and numbers of strangers go into a script as these, and in no other way.
+
+Literal: TypeAlias = "bool | int | float | str | Sequence[Literal] | Mapping[str, Literal] | None"
+"""What can be written. Sequences become lists."""
+
+
+def literal(value: Literal) -> str:
+    """The value as an expression that gives it back, over several lines if it is long.
+
+    What is not printable is escaped. Raises TypeError for anything that is none of these.
+    """
+    return pprint.pformat(_plain(value), width=110, sort_dicts=False, compact=True)
+
+
+def docstring(text: str) -> str:
+    """The text, of lines of our own that may quote a stranger's name, between three quotes."""
+    quoted = text.replace("\\", "\\\\").replace('"', '\\"')
+    escaped = (
+        char if char == "\n" or char.isprintable() else char.encode("unicode_escape").decode("ascii") for char in quoted
+    )
+    return '"""' + "".join(escaped) + '"""'
+
+
+class _Expression(str):
+    """Text that stands in a literal as it is."""
+
+    __slots__ = ()
+
+    def __repr__(self) -> str:
+        return str(self)
+
+
+def _plain(value: object) -> object:
+    if value is None or isinstance(value, bool | int):
+        return value
+    if isinstance(value, str):
+        return str(value)
+    if isinstance(value, float):
+        return float(value) if math.isfinite(value) else _Expression(f'float("{value}")')
+    if isinstance(value, Mapping):
+        if not all(isinstance(key, str) for key in value):
+            raise TypeError("the key of a literal is text")
+        return {str(key): _plain(each) for key, each in value.items()}
+    if isinstance(value, Sequence) and not isinstance(value, bytes | bytearray):
+        return [_plain(each) for each in value]
+    raise TypeError(f"{type(value).__name__} is no literal")
+
 
 _STATUSES = """\
 Exit status: 1 it fails as it did when this script was made; 0 it does not fail any more; 125 this script cannot say:
@@ -31,48 +81,63 @@ class Script:
     """What a script holds.
 
     ``title`` is its first line, ``needs`` a sentence on what must be installed, and ``modules`` what it imports of
-    that. ``parts`` are modules of ``script_parts``, ``constants`` the values that ``work`` speaks of by their names.
-    ``work`` are lines of Python of our own: the body of a function that returns the exit status.
+    that. ``engine`` is the module of ``script_parts`` that calls the engine, "" for none; ``constants`` are the values
+    that ``work`` speaks of by their names. ``work`` are lines of Python of our own: the body of a function that returns
+    the exit status.
     """
 
     title: str
     needs: str
-    parts: Sequence[str]
     constants: Mapping[str, Literal]
     work: Sequence[str]
+    engine: str = ""
     modules: Sequence[str] = ()
 
     def text(self) -> str:
-        """The script."""
-        sources = [_source_of(part) for part in ("statuses", *self.parts)]
-        imports = sorted({line for lines, _ in sources for line in lines} | {"import sys", "from pathlib import Path"})
+        """The script, with the functions that its work calls, and those that these call."""
+        main = "def main():\n" + "\n".join(f"    {line}" if line else "" for line in self.work)
+        end = 'if __name__ == "__main__":\n    sys.exit(exit_status(main))'
+        texts = [_text_of(name) for name in ("failures", self.engine) if name]
+        nodes = [(text, node) for text in texts for node in ast.parse(text).body]
+        blocks = {name: (text, node) for text, node in nodes for name in _names_given(node)}
+        needed, wanted = set[str](), _names_in(ast.parse(f"{main}\n{end}"))
+        while wanted := {name for name in wanted if name in blocks} - needed:
+            needed |= wanted
+            wanted = set.union(*(_names_in(blocks[name][1]) for name in wanted))
+        functions = [ast.get_source_segment(*blocks[name]) or "" for name in blocks if name in needed]
+        used = _names_in(ast.parse("\n".join([*functions, end, "HERE = Path(__file__)"])))
         constants = [f"{name} = {literal(value)}" for name, value in self.constants.items()]
-        blocks = [
+        head = [
             docstring(f"{self.title}\n\n{self.needs}\n{_STATUSES}\n"),
-            "\n".join(sorted(imports, key=lambda line: line.startswith("from"))),
+            "\n".join(_imports(nodes, used)),
             "\n".join(["HERE = Path(__file__).resolve().parent", *constants]),
         ]
-        work = "\n".join(f"    {line}" if line else "" for line in self.work)
-        functions = [block for _, blocks in sources for block in blocks]
-        main = f"def main():\n{work}"
-        end = 'if __name__ == "__main__":\n    sys.exit(exit_status(main))'
-        return "\n\n".join(blocks) + "\n\n\n" + "\n\n\n".join([*functions, main, end]) + "\n"
+        return "\n\n".join(head) + "\n\n\n" + "\n\n\n".join([*functions, main, end]) + "\n"
 
 
-def _source_of(part: str) -> tuple[list[str], list[str]]:
-    """The lines of a part that import from the standard library, and the blocks after the imports."""
-    text = resources.files(script_parts).joinpath(f"{part}.py").read_text(encoding="utf-8")
-    body = ast.parse(text).body
-    last = max(place for place, node in enumerate(body) if not place or isinstance(node, ast.Import | ast.ImportFrom))
-    imports = []
-    for node in body[: last + 1]:
-        ours = isinstance(node, ast.ImportFrom) and str(node.module).startswith("biopsy")  # it stands in the script
-        if isinstance(node, ast.Import | ast.ImportFrom) and not ours:
-            names = [ast.unparse(alias) for alias in node.names]
+def _text_of(part: str) -> str:
+    return resources.files(script_parts).joinpath(f"{part}.py").read_text(encoding="utf-8")
+
+
+def _names_given(node: ast.stmt) -> list[str]:
+    if isinstance(node, ast.Assign):
+        return [target.id for target in node.targets if isinstance(target, ast.Name)]
+    return [node.name] if isinstance(node, ast.FunctionDef | ast.ClassDef) else []
+
+
+def _names_in(tree: ast.AST) -> set[str]:
+    return {node.id for node in ast.walk(tree) if isinstance(node, ast.Name)}
+
+
+def _imports(nodes: Sequence[tuple[str, ast.stmt]], used: set[str]) -> list[str]:
+    """The lines that import what is used of the standard library; what is ours stands in the script."""
+    lines = {"import sys", "from pathlib import Path"}
+    for _, node in nodes:
+        if isinstance(node, ast.Import | ast.ImportFrom):
             before = "" if isinstance(node, ast.Import) else f"from {node.module} "
-            imports += [f"{before}import {name}" for name in names]
-    rest = "".join(text.splitlines(keepends=True)[body[last].end_lineno or 0 :])
-    return imports, [block.strip("\n") for block in rest.split("\n\n\n") if block.strip("\n")]
+            names = [alias for alias in node.names if (alias.asname or alias.name) in used]
+            lines |= {f"{before}import {ast.unparse(alias)}" for alias in names if not before.startswith("from biopsy")}
+    return sorted(lines, key=lambda line: (line.startswith("from"), line))
 
 
 # The script of a failure that a command shows: it runs the command on the model, with copies of the files it names.
@@ -87,8 +152,6 @@ OWN_MEMBERS = frozenset(
     }
 )
 """Names of what a bundle holds besides files of the check."""
-
-_TIMEOUT = -1000  # as in script_parts/ends.py
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -126,78 +189,56 @@ def copied_files(command: CommandLine, default_name: str) -> CopiedFiles:
     left_out: list[str] = []
     for path in _files_of(command, default_name):
         try:
-            data = _content(path)
+            if Path.cwd() not in path.absolute().resolve().parents and not path.is_absolute():
+                raise OSError(0, "it stands outside of the current folder, and is not named in full", str(path))
+            data = read_plain(path, MOST_OF_A_FILE)
         except OSError as error:
             left_out.append(f"{printable(str(path))}: {error.strerror}")
             continue
-        if data is None:
-            continue
-        free, number = path.name, 1
-        while free in contents or free in OWN_MEMBERS:
-            number += 1
-            free = f"{number}-{path.name}"
-        name = free
-        names[path] = Path(name)
-        contents[name] = data
+        if data[:4] != b"\x7fELF":  # no program of the machine
+            name, number = path.name, 1
+            while name in contents or name in OWN_MEMBERS:
+                number += 1
+                name = f"{number}-{path.name}"
+            names[path], contents[name] = Path(name), data
     return CopiedFiles(names=names, contents=contents, left_out=left_out)
 
 
 def _files_of(command: CommandLine, default_name: str) -> Iterator[Path]:
-    named = [path for path, _ in command.files_named()]
-    beside = [path for path in command.programs(default_name) if path not in named]
     own = Path(command.program) if isinstance(command, OwnCommand) else None
-    for path in dict.fromkeys([*named, *beside]):
+    for path in dict.fromkeys([*(path for path, _ in command.files_named()), *command.programs(default_name)]):
         if path != own and not names_path(str(path), default_name) and interpreter_of(str(path)) is None:
             yield path
 
 
-def _content(path: Path) -> bytes | None:
-    """The bytes of a file, None for a program of the machine. Raises OSError for what is not to be copied."""
-    inside = Path.cwd() in path.absolute().resolve().parents
-    if not inside and not path.is_absolute():
-        raise OSError(0, "it stands outside of the current folder, and is not named in full", str(path))
-    data = read_plain(path, MOST_OF_A_FILE)
-    return None if data[:4] == b"\x7fELF" else data
+def command_script(
+    title: str, words: Sequence[str], evidence: Evidence, rules: Rules, seconds: float, why: str = ""
+) -> Script:
+    """The script of a command with these words, which runs for so many seconds at most.
 
-
-@dataclass(frozen=True, kw_only=True)
-class CommandScript:
-    """What such a script is made of. ``why`` says why there is no shorter one; "" where the check is no run of ours."""
-
-    title: str
-    words: Sequence[str]
-    evidence: Evidence
-    rules: Rules
-    seconds: float
-    why: str = ""
-
-    def script(self) -> Script:
-        """The script."""
-        constants: dict[str, Literal] = {"COMMAND": self.words, "SECONDS": self.seconds}
-        work = ["ended = run_command(COMMAND, HERE, SECONDS)"]
-        parts = ["ends", "command"]
-        if self.rules.decide_alone:
-            parts.append("command_rules")
-            rules = self.rules
-            found: dict[str, Literal] = {
-                "fail_codes": sorted(rules.fail_codes),
-                "ignored_codes": sorted(rules.ignored_codes),
-                "patterns": [regex.pattern for regex in rules.fail_regexes],
-            }
-            constants["RULES"] = {key: value for key, value in found.items() if value}
-            work.append("return status_by_rules(ended, **RULES)")
-        else:
-            evidence = self.evidence
-            signature = signature_of(evidence)
-            said = {"stage": signature.stage, "kind": signature.kind}
-            constants["FAILURE"] = {
-                "status": _TIMEOUT if evidence.timed_out else evidence.status,
-                "raised": signature.raised[-1].kind.rpartition(".")[2] if signature.raised else "",
-                "verdict": {key: value for key, value in said.items() if value},
-            }
-            work.append("return command_status(ended, **FAILURE)")
-        needs = "It runs a command on the model: it needs what that command needs, and the files beside it."
-        if self.why:
-            needs = "It needs biopsy, the engine, and the files beside it: without biopsy there is no way to ask for\n"
-            needs += f"{self.why}."
-        return Script(title=f"{self.title}.", needs=needs, parts=parts, constants=constants, work=work)
+    ``why`` says why there is no shorter one; "" where the check is no run of ours.
+    """
+    constants: dict[str, Literal] = {"COMMAND": words, "SECONDS": seconds}
+    if rules.decide_alone:
+        given: dict[str, Literal] = {
+            "fail_codes": sorted(rules.fail_codes),
+            "ignored_codes": sorted(rules.ignored_codes),
+            "patterns": [regex.pattern for regex in rules.fail_regexes],
+        }
+        constants["RULES"] = {key: value for key, value in given.items() if value}
+        status = "status_by_rules(ended, **RULES)"
+    else:
+        signature = signature_of(evidence)
+        said = {"stage": signature.stage, "kind": signature.kind}
+        constants["FAILURE"] = {
+            "status": TIMEOUT if evidence.timed_out else evidence.status,
+            "raised": signature.raised[-1].kind.rpartition(".")[2] if signature.raised else "",
+            "verdict": {key: value for key, value in said.items() if value},
+        }
+        status = "command_status(ended, **FAILURE)"
+    needs = "It runs a command on the model: it needs what that command needs, and the files beside it."
+    if why:
+        needs = "It needs biopsy, the engine, and the files beside it: without biopsy there is no way to ask for\n"
+        needs += f"{why}."
+    work = ["ended = run_command(COMMAND, HERE, SECONDS)", f"return {status}"]
+    return Script(title=f"{title}.", needs=needs, constants=constants, work=work)

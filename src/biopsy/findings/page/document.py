@@ -8,16 +8,20 @@ from __future__ import annotations
 
 import json
 from base64 import b64encode
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from hashlib import sha256
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from biopsy import errors
-from biopsy.findings.page import answers, course, failure, model_map, piece, verdict
-from biopsy.findings.page.blocks import Block, Columns, Drawing, DrawnGraph, Section, Stack
+from biopsy.findings.document import Columns, DocumentBlock, Section
+from biopsy.findings.page import failure, model_map, sections
+from biopsy.findings.page.drawing import Drawing, Graph
+from biopsy.findings.page.piece import piece_blocks
 from biopsy.findings.page.reading import Branch
-from biopsy.findings.page.verdict import top
+from biopsy.findings.page.search import course
+from biopsy.findings.page.sections import LABELS, top
 from biopsy.findings.page.wording import cut
 from biopsy.text import printable
 
@@ -29,31 +33,31 @@ _TEMPLATES = Path(__file__).parent / "templates"
 _LONGEST = 2000
 """Characters of any text of a page; only command lines, half of which would be others, are never cut."""
 
-_SECTIONS = (
-    verdict.section,
-    answers.steps,
-    piece.section,
-    failure.section,
-    model_map.section,
-    model_map.layers_section,
-    course.section,
-    answers.settings,
-    answers.releases,
-    answers.transformation,
-    answers.section,
-    answers.precision,
-    answers.variation,
-    answers.known,
-    course.runs,
-    course.builds,
-    answers.others,
-    answers.remarks,
-    course.surroundings_section,
+_SECTIONS: Sequence[tuple[str, str | None, str, Callable[[Branch], Iterable[DocumentBlock]]]] = (
+    ("torch", "torch", "Lines of the module", sections.module),
+    ("steps", None, "What was asked", sections.steps),
+    ("piece", "piece", "The failing piece", piece_blocks),
+    ("failure", "failure", "What fails", failure.failing),
+    ("run", "run", "What ran", failure.ran),
+    ("map", "whole", "The whole model", model_map.map_blocks),
+    ("layers", "layers", "Layer by layer", model_map.layers_blocks),
+    ("search", "search", "The course of the search", course),
+    ("settings", "settings", "Settings and optimizers", sections.settings),
+    ("releases", "releases", "Releases", sections.releases),
+    ("transformation", "transformation", "Before and after", sections.transformation),
+    ("workaround", "workaround", "What makes the model right", sections.workaround),
+    ("precision", "precision", "Precision", sections.precision),
+    ("variation", "variation", "What may vary", sections.variation),
+    ("known", "known", "Known failures", sections.known),
+    ("runs", "repeat", "Repeated runs", sections.runs),
+    ("builds", "builds", "Repeated builds", sections.builds),
+    ("others", None, "Other failures met", sections.others),
+    ("remarks", None, "Remarks", sections.remarks),
+    ("versions", None, "Model and versions", sections.surroundings),
 )
-"""From the top of the page. Each gives None where the report has nothing for it."""
-
-_SECTION_OF = {"run": "failure", "whole": "map"}
-"""Keys of the report that have a section of another name."""
+"""From the top of the page: the name of a section, the key of the report that it is of (None: it is of several), its
+title, and its blocks; there is none where the report has nothing for it.
+"""
 
 
 def require_possible() -> None:
@@ -72,11 +76,14 @@ def page_of(report: Mapping[str, Any]) -> str:
 
     tree = Branch(report)
     first = top(tree)
-    sections = [section for section in (make(tree) for make in _SECTIONS) if section is not None]
-    names = {section.name for section in sections}
+    parts = [(*entry, tree if entry[1] is None else tree.part(entry[1])) for entry in _SECTIONS]
+    made = [
+        Section(name=name, title=title, blocks=[*of(part)]) for name, _, title, of, part in parts if part is not None
+    ]
+    shown = [section for section in made if section.blocks]
     title = " · ".join(text for text in (first.headline.text, first.model, "biopsy") if text)
     # No HTML parser finds an end or a comment in the script's data: it has no angle brackets and no ampersands.
-    marks = json.dumps(_marks(sections), separators=(",", ":"), allow_nan=False, ensure_ascii=False)
+    marks = json.dumps(_marks(shown), separators=(",", ":"), allow_nan=False, ensure_ascii=False)
     for char in "<>&":
         marks = marks.replace(char, f"\\u{ord(char):04x}")
     own = {name: (_TEMPLATES / name).read_text(encoding="utf-8") for name in ("page.css", "page.js")}
@@ -93,8 +100,9 @@ def page_of(report: Mapping[str, Any]) -> str:
     return environment.get_template("page.jinja").render(
         title=cut(title, 200),
         top=first,
-        sections=sections,
-        anchors={key: _SECTION_OF.get(key, key) for key in report if _SECTION_OF.get(key, key) in names},
+        notes={label: [note for note in first.notes if note.label == label] for label in LABELS},
+        sections=shown,
+        anchors={section.name: section.name for section in shown},
         policy="; ".join(f"{name} {value}" for name, value in allowed.items()),
         **{name: Markup(text) for name, text in unescaped.items()},  # noqa: S704 -- our own files, and JSON
     )
@@ -133,12 +141,11 @@ def _marks(sections: Sequence[Section]) -> dict[str, dict[str, Any]]:
     def text(lines: Sequence[str]) -> str:
         return cut("\n".join(printable(line) for line in lines), _LONGEST)
 
-    def flat(blocks: Sequence[Block]) -> Iterator[Block]:
-        for block in blocks:
-            yield from flat(block.blocks) if isinstance(block, Columns | Stack) else [block]
-
     marks: dict[str, dict[str, Any]] = {}
-    for block in (block for section in sections for block in flat(section.blocks)):
+    outer = [each for section in sections for each in section.blocks]
+    for block in (
+        each for shown in outer for each in (chain(*shown.columns) if isinstance(shown, Columns) else [shown])
+    ):
         if isinstance(block, Drawing):
             marks[block.name] = {
                 "x": [mark.x for mark in block.marks],
@@ -146,7 +153,7 @@ def _marks(sections: Sequence[Section]) -> dict[str, dict[str, Any]]:
                 "text": [] if block.pointing.alike else [text(mark.lines) for mark in block.marks],
                 "flags": list(block.pointing.flags),
             }
-        elif isinstance(block, DrawnGraph):
+        elif isinstance(block, Graph):
             marks["graph"] = {
                 "text": [text(box.lines) for box in block.boxes] + [text(edge.lines) for edge in block.edges]
             }

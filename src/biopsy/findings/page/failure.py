@@ -3,136 +3,110 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 
-from biopsy.findings.page.blocks import (
-    Axis,
-    Block,
-    Bullets,
-    Cell,
+from biopsy.findings.document import Bullets, Cell, Columns, DocumentBlock, Grid, Listing, Passage
+from biopsy.findings.page.drawing import Axis, Drawing, Mark, Pointing, Sign, Trace, Words, frame
+from biopsy.findings.page.reading import Branch
+from biopsy.findings.page.sections import outcome_cell
+from biopsy.findings.page.wording import (
     Column,
-    Columns,
-    Drawing,
-    Grid,
-    Listing,
-    Mark,
-    Passage,
-    Pointing,
-    Rows,
-    Section,
-    Sign,
-    Trace,
-    Words,
     code,
     code_of,
+    cut,
+    duration,
     facts,
-    frame,
+    figure,
+    listed,
+    middle_cut,
     number_of,
     plain_table,
+    source_text,
     table,
-    words_of,
+    times,
+    worst_text,
 )
-from biopsy.findings.page.reading import Branch
-from biopsy.findings.page.wording import cut, duration, figure, middle_cut, source_text, times
 from biopsy.text import count
 
 _MOST_OUTPUTS = 200
 _MOST_LINES = 60
 
 
-def section(report: Branch) -> Section | None:
-    """The section on the failure; None where nothing was run or failed."""
-    failure, run = report.part("failure"), report.part("run")
-    blocks = [*(_failure(failure) if failure is not None else ()), *(_run(run) if run is not None else ())]
-    return Section(name="failure", title="What fails" if failure else "What ran", blocks=blocks) if blocks else None
-
-
-def _failure(failure: Branch) -> list[Block]:
-    told = {key: failure.text(key) for key in ("reason", "engine", "stage", "kind", "signature")}
-    if told["signature"] == told["reason"]:
-        told["signature"] = None
-    told["outputs"] = ", ".join(middle_cut(name, 100) for name in failure.texts("outputs")[:20])
+def failing(failure: Branch) -> Iterator[DocumentBlock]:
+    """How it fails: what the check reported, and how the outputs differ."""
+    known = {key: failure.text(key) for key in ("reason", "engine", "stage", "kind", "signature")}
+    if known["signature"] == known["reason"]:
+        known["signature"] = ""
+    known["outputs"] = listed(failure.texts("outputs"))
     rounding = failure.part("rounding")
     if rounding is not None:
         ratio = rounding.number("times")
-        measured = None if ratio is None else f"{times(ratio)} the error of plain float32"
-        said = [rounding.text("verdict"), rounding.text("reason") or measured]
-        told["rounding"] = cut(": ".join(text for text in said if text), 500)
-    told["exit status"] = failure.text("status")
-    blocks: list[Block] = [facts(told, 2000, ["signature", "outputs"])] if any(told.values()) else []
+        measured = "" if ratio is None else f"{times(ratio)} the error of plain float32"
+        known["rounding"] = listed([rounding.text("verdict"), rounding.text("reason") or measured], ": ", each=500)
+    yield from facts({**known, "exit status": failure.text("status")}, ["signature", "outputs"])
     if mismatches := failure.parts("mismatches"):
         columns: dict[str, Column] = {
             "output": code_of("output"),
-            "kind": lambda entry: entry.text("kind") or "mismatch",
+            "kind": lambda entry: cut(entry.text("kind") or "mismatch", 40),
             "elements outside": lambda entry: _share(entry.number("wrong"), entry.number("elements")),
             "greatest error": number_of("error"),
             "times tolerance": number_of("times_tolerance", times),
-            "worst element": _worst_element,
+            "worst element": lambda entry: worst_text(entry) if "index" in entry else "",
         }
-        blocks.append(table("How the outputs differ", mismatches, columns, most=_MOST_OUTPUTS))
+        yield table("How the outputs differ", mismatches, columns, most=_MOST_OUTPUTS)
     for key, caption in (("message", "What the engine said"), ("output", "The end of what the check printed")):
-        text = failure.text(key)
-        if text and (key == "output" or text != failure.text("reason")):
-            lines = text.splitlines()
+        lines = failure.text(key).splitlines()
+        if lines and (key == "output" or failure.text(key) != failure.text("reason")):
             before = [f"[{len(lines) - _MOST_LINES} lines before]"] if len(lines) > _MOST_LINES else []
-            shown = [cut(line, 1000) for line in lines[-_MOST_LINES:]]
-            blocks.append(Listing(caption=caption, lines=[*before, *shown]))
-    return blocks
-
-
-def _worst_element(entry: Branch) -> str:
-    where = entry.loose("index")
-    return "" if where is None else f"{where}: {entry.loose('actual')} instead of {entry.loose('expected')}"
+            yield Listing(caption=caption, lines=[*before, *(cut(line, 1000) for line in lines[-_MOST_LINES:])])
 
 
 def _share(part: float | None, total: float | None) -> str:
     return "" if part is None else figure(part) + ("" if total is None else f" of {figure(total)}")
 
 
-def _run(run: Branch) -> list[Block]:
-    blocks: list[Block] = []
-    if engines := run.parts("engines"):
+def ran(run: Branch) -> Iterator[DocumentBlock]:
+    """The engines that ran, the outputs that were compared, and what noise and values that are not finite say."""
+    if engines := run.parts("engines")[:50]:
         columns: dict[str, Column] = {
             "engine": lambda entry: cut(entry.text("label") or entry.text("name") or "?", 100),
-            "version": words_of("version", 40),
+            "version": "version",
             "time": _mean_time,
             "what happened": _end_of_engine,
-            "remarks": lambda entry: cut("; ".join(entry.texts("remarks")), 400),
+            "remarks": lambda entry: listed(entry.texts("remarks"), "; ", each=400),
         }
-        blocks.append(table("Engines", engines[:50], columns))
-    rows: Rows = []
-    total = 0
-    for comparison in run.parts("comparisons"):
-        for iteration in comparison.parts("iterations"):
-            for output in iteration.parts("outputs"):
-                total += 1
-                if len(rows) < _MOST_OUTPUTS:
-                    rows.append(_output_row(comparison, iteration, output))
-    if rows:
+        yield table("Engines", engines, columns)
+    compared = [
+        (comparison, iteration, output)
+        for comparison in run.parts("comparisons")
+        for iteration in comparison.parts("iterations")
+        for output in iteration.parts("outputs")
+    ]
+    if compared:
+        rows = [_output_row(*each) for each in compared[:_MOST_OUTPUTS]]
         head = ["output", "compared", "sample", "verdict", "greatest |difference|", "elements outside", "why"]
-        blocks.append(
-            Grid(caption="The outputs compared", head=head, rows=rows, folded=len(rows) > 12, left=total - len(rows))
-        )
-    origins = run.parts("origins")[:_MOST_OUTPUTS]
-    items = [code(f"{middle_cut(each.text('output') or '', 80)}: {source_text(each)}") for each in origins]
-    blocks += [Bullets(caption="Where these outputs come from", items=items)] if items else []
-    blocks += _differences(run)
+        left, folded = len(compared) - len(rows), len(rows) > 12
+        yield Grid(caption="The outputs compared", head=head, rows=rows, folded=folded, left=left)
+    if origins := run.parts("origins")[:_MOST_OUTPUTS]:
+        items = [code(f"{middle_cut(each.text('output'))}: {source_text(each)}") for each in origins]
+        yield Bullets(caption="Where these outputs come from", items=items)
+    yield from _differences(run)
     for noise in run.parts("noise"):
         columns = {
             "output": code_of("name"),
-            "verdict": _noise_verdict,
+            "verdict": lambda entry: outcome_cell(entry.text("verdict") or "unknown"),
             "times plain float32": number_of("ratio", times),
-            "why": words_of("reason", 300),
+            "why": "reason",
         }
         caption = f"Errors of {cut(noise.text('suspect') or '?', 60)} by those of plain float32"
-        blocks.append(table(caption, noise.parts("outputs"), columns, most=_MOST_OUTPUTS))
+        yield table(caption, noise.parts("outputs"), columns, most=_MOST_OUTPUTS)
     if not_finite := run.parts("not_finite"):
         keys = ["engine", "name", "iteration", "elements", "nan", "inf", "first", "value"]
-        blocks.append(plain_table("Outputs that are not finite", keys, not_finite))
-    return blocks
+        yield plain_table("Outputs that are not finite", keys, not_finite)
 
 
 def _mean_time(engine: Branch) -> str:
-    seconds = engine.numbers("seconds") if engine.loose("seconds") not in (None, "") else []
+    seconds = engine.numbers("seconds") if engine.loose("seconds") else []
     known = [each for each in seconds if each == each]
     return duration(sum(known) / len(known)) if known else ""
 
@@ -140,36 +114,22 @@ def _mean_time(engine: Branch) -> str:
 def _end_of_engine(engine: Branch) -> Cell:
     failure = engine.part("failure")
     if failure is None:
-        return Cell(text="ran", tone="good", sign="✓")
-    said = [failure.text(key) for key in ("stage", "kind", "message")]
-    return Cell(text=cut(" · ".join(text for text in said if text), 600), tone="bad", sign="✕")
+        return outcome_cell("ran")
+    return outcome_cell("failed", listed(map(failure.text, ("stage", "kind", "message")), " · ", each=600))
 
 
 def _output_row(comparison: Branch, iteration: Branch, output: Branch) -> list[Cell | str]:
     measured = output.part("measured") or Branch({})
-    absolute = measured.part("absolute") or Branch({})
-    sides = (comparison.text("actual") or "?", comparison.text("expected") or "?")
+    sides = (cut(comparison.text(key) or "?", 50) for key in ("actual", "expected"))
     return [
-        code_of("name")(output),
-        f"{cut(sides[0], 50)} against {cut(sides[1], 50)}",
-        iteration.text("number") or "",
-        _PASSES if output.flag("passed") else _FAILS,
-        number_of("maximum")(absolute),
+        code(middle_cut(output.text("name"))),
+        " against ".join(sides),
+        iteration.text("number"),
+        outcome_cell("passes" if output.flag("passed") else "fails"),
+        number_of("maximum")(measured.part("absolute") or Branch({})),
         _share(measured.number("mismatching"), measured.number("elements")),
-        cut(output.text("reason") or "", 300),
+        cut(output.text("reason"), 300),
     ]
-
-
-_PASSES, _FAILS = Cell(text="passes", tone="good", sign="✓"), Cell(text="fails", tone="bad", sign="✕")
-
-
-def _noise_verdict(output: Branch) -> Cell:
-    verdict = output.text("verdict") or "unknown"
-    tone, sign = _TONES.get(verdict, ("unsure", "?"))
-    return Cell(text=cut(verdict, 40), tone=tone, sign=sign)
-
-
-_TONES = {"rounding": ("good", "✓"), "bug": ("bad", "✕")}
 
 
 # How the outputs differ: a histogram and a map of the differences, and the elements that are farthest off.
@@ -183,82 +143,65 @@ _LEFT = 66.0
 """Where the histogram's axis at the left stands: the bar of equal elements is between it and the axis below."""
 
 
-def _differences(run: Branch) -> list[Block]:
+def _differences(run: Branch) -> Iterator[DocumentBlock]:
     """Plots and tables of each output that has its differences told."""
-    outputs = []
-    for comparison in run.parts("comparisons"):
-        iterations = comparison.parts("iterations")
-        for iteration in iterations:
-            number = iteration.whole("number")
-            sample = f", sample {number}" if len(iterations) > 1 and number is not None else ""
-            of = f"of {cut(comparison.text('actual') or '?', 60)}{sample}"
-            outputs += [
-                (f"'{middle_cut(output.text('name') or '', 60)}' {of}", output, differences)
-                for output in iteration.parts("outputs")
-                if (differences := output.part("differences")) is not None
-            ]
-    blocks: list[Block] = []
-    columns = {key: _code_of_value(key) for key in ("index", "actual", "expected", "error")}
-    for place, (title, output, differences) in enumerate(outputs[:_MOST_WITH_PLOTS]):
+    outputs = [
+        (comparison.text("actual") or "?", len(comparison.parts("iterations")), iteration.whole("number"), output, part)
+        for comparison in run.parts("comparisons")
+        for iteration in comparison.parts("iterations")
+        for output in iteration.parts("outputs")
+        if (part := output.part("differences")) is not None
+    ]
+    for place, (actual, samples, number, output, differences) in enumerate(outputs[:_MOST_WITH_PLOTS]):
+        sample = f", sample {number}" if samples > 1 and number is not None else ""
+        title = f"'{middle_cut(output.text('name'), 60)}' of {cut(actual, 60)}{sample}"
         drawn = (_histogram(place, title, output, differences), _heat(place, title, differences))
-        if plots := [plot for plot in drawn if plot is not None]:
-            blocks.append(Columns(blocks=plots))
+        if plots := [[plot] for plot in drawn if plot is not None]:
+            yield Columns(columns=plots)
         if worst := differences.parts("worst"):
-            blocks.append(table(f"The worst elements: {title}", worst, columns, most=20))
+            columns = {key: code_of(key) for key in ("index", "actual", "expected", "error")}
+            yield table(f"The worst elements: {title}", worst, columns, most=20)
     if len(outputs) > _MOST_WITH_PLOTS:
         left = count(len(outputs) - _MOST_WITH_PLOTS, "more output")
-        blocks.append(Passage(text=f"How the elements of {left} differ is in the file of the report."))
-    return blocks
-
-
-def _code_of_value(key: str) -> Column:
-    return lambda entry: code(cut(entry.loose(key) or "", 60))
+        yield Passage(text=f"How the elements of {left} differ is in the file of the report.")
 
 
 def _histogram(place: int, title: str, output: Branch, differences: Branch) -> Drawing | None:
-    histogram = differences.part("histogram")
-    if histogram is None:
-        return None
+    histogram = differences.part("histogram") or Branch({})
     edges, counts = histogram.numbers("edges"), histogram.wholes("counts")[:_MOST_BARS]
     bars = [(low, high, n) for low, high, n in zip(edges, edges[1:], counts, strict=False) if 0 < low < high < math.inf]
-    zero = histogram.whole("zero") or 0
+    zero, infinite = histogram.whole("zero") or 0, histogram.whole("infinite")
     if not bars:
         return None
     across = Axis(low=bars[0][0], high=bars[-1][1], begin=140.0, end=606.0, logarithmic=True)
-    most = max([*(n for *_, n in bars), zero, 1])
-    up = Axis(low=0.5, high=max(most, 2) * 1.3, begin=264.0, end=44.0, logarithmic=True)
-    traces, words = frame(across, up, ("|actual - expected|", "elements"), (across.ticks(5), up.ticks(5)), _LEFT)
-    drawn = [(74.0, 102.0, zero, f"{zero} elements are equal")]
-    drawn += [
+    most = max([*(n for *_, n in bars), zero, 2])
+    up = Axis(low=0.5, high=most * 1.3, begin=264.0, end=44.0, logarithmic=True)
+    traces, words = frame(across, up, ("|actual - expected|", "elements"), _LEFT)
+    words.append(Words(x=88, y=up.begin + 8, text="0", style="below", anchor="middle"))
+    allowed = (output.part("tolerances") or Branch({})).number("atol")
+    limit = None if allowed is None or not 0 < allowed < math.inf else across.at(allowed)
+    columns = [(74.0, 102.0, zero, f"{zero} elements are equal")]
+    columns += [
         (across.at(low) + 0.5, across.at(high) - 0.5, n, f"{n} elements differ by {figure(low)} to {figure(high)}")
         for low, high, n in bars
     ]
-    words.append(Words(x=88, y=up.begin + 8, text="0", style="below", anchor="middle"))
-    tolerances = output.part("tolerances")
-    allowed = None if tolerances is None else tolerances.number("atol")
-    if allowed is not None and not 0 < allowed < math.inf:
-        allowed = None
-    inside: list[str] = []
-    outside: list[str] = []
-    for left, right, n, _ in drawn:
+    paths: dict[str, list[str]] = {"bar": [], "far-bar": []}
+    for left, right, n, _ in columns:
         if n > 0:
-            far = allowed is not None and left > 120 and left >= across.at(allowed) - 1
-            (outside if far else inside).append(f"M{left} {up.begin}V{up.at(n)}H{right}V{up.begin}z")
-    traces += [Trace(d="".join(parts), style=style, count=len(parts))
-               for parts, style in ((inside, "bar"), (outside, "far-bar")) if parts]  # fmt: skip
+            style = "far-bar" if limit is not None and left > 120 and left >= limit - 1 else "bar"
+            paths[style].append(f"M{left} {up.begin}V{up.at(n)}H{right}V{up.begin}z")
+    traces += Trace.each(paths)
     legend = []
     if allowed is not None and across.low < allowed < across.high:
-        at = across.at(allowed)
-        traces.append(Trace(d=f"M{at} {up.begin}V{up.end}", style="limit"))
+        traces.append(Trace(d=f"M{limit} {up.begin}V{up.end}", style="limit"))
         legend = [Sign(d="M10 0v14", style="limit", text=f"atol {figure(allowed)}")]
         legend.append(Sign(d="M4 2h12v10h-12z", style="far-bar", text="beyond it, unless rtol allows more"))
-    note, infinite = "both axes are logarithmic", histogram.whole("infinite")
-    if infinite:
-        note += f" · {count(infinite, 'element')} finite on one side only"
+    beside = f"{count(infinite, 'element')} finite on one side only" if infinite else ""
     return Drawing(
-        name=f"histogram-{place}", title=f"How far the elements are off: {title}", note=note,
+        name=f"histogram-{place}", title=f"How far the elements are off: {title}",
+        note=listed(["both axes are logarithmic", beside], " · "),
         width=_WIDTH, height=_HEIGHT, traces=traces, words=words,
-        marks=[Mark(x=(left + right) / 2, y=up.at(max(n, 0.5)), lines=[text]) for left, right, n, text in drawn],
+        marks=[Mark(x=(left + right) / 2, y=up.at(max(n, 0.5)), lines=[text]) for left, right, n, text in columns],
         legend=legend, pointing=Pointing(nearest="x"),
     )  # fmt: skip
 
@@ -268,62 +211,42 @@ _LEVELS = 5
 
 
 def _heat(place: int, title: str, differences: Branch) -> Drawing | None:
-    heat = differences.part("heat")
-    if heat is None:
-        return None
-    rows = [row[:_MOST_BLOCKS] for row in heat.rows_of_numbers("rows")[:_MOST_BLOCKS]]
+    """Squares that are larger and darker the greater the difference; a cross where it is no number."""
+    heat = differences.part("heat") or Branch({})
+    rows = [row[:_MOST_BLOCKS] for row in heat.rows("rows", float)[:_MOST_BLOCKS]]
     across, down = max((len(row) for row in rows), default=0), len(rows)
     most = max((abs(value) for row in rows for value in row if math.isfinite(value)), default=0.0)
     if not across:
         return None
     cell = max(4, min(24, 560 // across, 300 // down))
-    parts: dict[str, list[str]] = {}
+    paths: dict[str, list[str]] = {}
     marks = []
-    for y, row in enumerate(rows):
-        for x, value in enumerate(row):
-            middle = (46 + (x + 0.5) * cell, 20 + (y + 0.5) * cell)
-            marks.append(Mark(x=middle[0], y=middle[1], lines=[f"row {y}, column {x}: at most {figure(value)}"]))
-            drawn = _square(middle, cell, value, most)
-            if drawn is not None:
-                parts.setdefault(drawn[0], []).append(drawn[1])
-    traces = [Trace(d=f"M46 20h{across * cell}v{down * cell}h-{across * cell}z", style="heat-frame")]
-    traces += [Trace(d="".join(d), style=style, count=len(d)) for style, d in sorted(parts.items())]
-    shape, axes = heat.loose("shape"), heat.loose("axes")
-    note = " · ".join(text for text in (f"shape {shape}" if shape else "", f"axes {axes}" if axes else "") if text)
-    words = [Words(x=46, y=20 + down * cell + 16, text=f"{across} columns →", style="axis"),
-             Words(x=40, y=30, text="↓", style="axis", anchor="end")]  # fmt: skip
+    for row, values in enumerate(rows):
+        for column, value in enumerate(values):
+            x, y = 46 + (column + 0.5) * cell, 20 + (row + 0.5) * cell
+            marks.append(Mark(x=x, y=y, lines=[f"row {row}, column {column}: at most {figure(value)}"]))
+            if not math.isfinite(value):
+                half, side = cell * 0.4, cell * 0.8
+                cross = f"M{x - half:g} {y - half:g}l{side:g} {side:g}m0 -{side:g}l-{side:g} {side:g}"
+                paths.setdefault("heat-no-number", []).append(cross)
+            elif value and most:
+                level = max(1, _LEVELS + math.ceil(math.log10(abs(value) / most) - 1e-9))
+                side = cell * (0.16 + 0.8 * level / _LEVELS)
+                square = f"M{x - side / 2:g} {y - side / 2:g}h{side:g}v{side:g}h-{side:g}z"
+                paths.setdefault(f"heat-{level}", []).append(square)
+    legend = [
+        Sign(d=f"M{8.5 - level:g} {5.5 - level:g}h{3 + 2 * level}v{3 + 2 * level}h-{3 + 2 * level}z",
+             style=f"heat-{level}", text=f"up to {figure(most * 10.0 ** (level - _LEVELS))}")
+        for level in range(_LEVELS, 0, -1) if f"heat-{level}" in paths
+    ]  # fmt: skip
+    if "heat-no-number" in paths:
+        legend.append(Sign(d="M6 3l8 8m0 -8l-8 8", style="heat-no-number", text="not a number, or infinite"))
+    border = Trace(d=f"M46 20h{across * cell}v{down * cell}h-{across * cell}z", style="heat-frame")
     return Drawing(
-        name=f"heat-{place}", title=f"Where they are off: {title}", note=note,
-        width=_WIDTH, height=20 + down * cell + 26,
-        traces=traces,
-        words=words, marks=marks, legend=_heat_legend(parts, most), pointing=Pointing(stride=across),
+        name=f"heat-{place}", title=f"Where they are off: {title}",
+        note=listed((f"{key} {heat.loose(key)}" for key in ("shape", "axes") if heat.loose(key)), " · "),
+        width=_WIDTH, height=20 + down * cell + 26, traces=[border, *Trace.each(dict(sorted(paths.items())))],
+        words=[Words(x=46, y=20 + down * cell + 16, text=f"{across} columns →", style="axis"),
+               Words(x=40, y=30, text="↓", style="axis", anchor="end")],
+        marks=marks, legend=legend, pointing=Pointing(stride=across),
     )  # fmt: skip
-
-
-def _square(middle: tuple[float, float], cell: float, value: float, most: float) -> tuple[str, str] | None:
-    """The style and the path of a block: larger and darker the greater its difference; a cross if it is no number."""
-    x, y = middle
-    if not math.isfinite(value):
-        half = cell * 0.4
-        return (
-            "heat-no-number",
-            f"M{x - half:g} {y - half:g}l{2 * half:g} {2 * half:g}m0 -{2 * half:g}l-{2 * half:g} {2 * half:g}",
-        )
-    if value == 0 or most == 0:
-        return None
-    level = max(1, _LEVELS + math.ceil(math.log10(abs(value) / most) - 1e-9))
-    side = cell * (0.16 + 0.8 * level / _LEVELS)
-    return f"heat-{level}", f"M{x - side / 2:g} {y - side / 2:g}h{side:g}v{side:g}h-{side:g}z"
-
-
-def _heat_legend(parts: dict[str, list[str]], most: float) -> list[Sign]:
-    signs = []
-    for level in range(_LEVELS, 0, -1):
-        if f"heat-{level}" in parts:
-            side = 3 + 2 * level
-            d = f"M{10 - side / 2:g} {7 - side / 2:g}h{side}v{side}h-{side}z"
-            text = f"up to {figure(most * 10.0 ** (level - _LEVELS))}"
-            signs.append(Sign(d=d, style=f"heat-{level}", text=text))
-    if "heat-no-number" in parts:
-        signs.append(Sign(d="M6 3l8 8m0 -8l-8 8", style="heat-no-number", text="not a number, or infinite"))
-    return signs

@@ -8,26 +8,22 @@ import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from biopsy.findings.page.blocks import (
-    MOST_ROWS,
-    Block,
-    Bullets,
-    Cell,
-    Drawing,
-    Facts,
-    Grid,
-    Mark,
-    Passage,
-    Pointing,
-    Rows,
-    Section,
-    Sign,
-    Trace,
-    code,
-    plain_table,
-)
+from biopsy.findings.document import Bullets, Cell, DocumentBlock, Facts, Grid, Passage
+from biopsy.findings.page.drawing import Drawing, Mark, Pointing, Sign, Trace
 from biopsy.findings.page.reading import Branch, DamagedReport
-from biopsy.findings.page.wording import OUT_OF_TOLERANCE, cut, figure, middle_cut, times
+from biopsy.findings.page.sections import outcome_cell
+from biopsy.findings.page.wording import (
+    OUT_OF_TOLERANCE,
+    Column,
+    code,
+    cut,
+    listed,
+    middle_cut,
+    number_of,
+    plain_table,
+    table,
+    times,
+)
 from biopsy.text import count
 
 _MOST_NODES = 40_000
@@ -35,28 +31,23 @@ _NAMES = 400_000
 """Characters of all names together, so that the page stays small."""
 
 
-def section(report: Branch) -> Section | None:
-    """The section on the whole model; None without a map."""
-    whole = report.part("whole")
-    if whole is None:
-        return None
+def map_blocks(whole: Branch) -> Iterator[DocumentBlock]:
+    """The whole model as a map."""
     nodes = _nodes(whole)
     if not nodes:
-        return None
+        return
     measured = sum(node.introduced is not None or node.propagated is not None for node in nodes)
     in_piece = sum(node.in_piece for node in nodes)
-    said = [f"{count(in_piece, 'node')} in the piece"] if in_piece else []
-    said += [f"{measured} measured"] if measured else []
-    title, drawn = f"{count(len(nodes), 'node')}, read from left to right, row below row", nodes[:_MOST_NODES]
-    blocks: list[Block] = [ribbon("map", title, drawn, " · ".join(said))]
-    if len(drawn) < len(nodes):
-        blocks.insert(0, Passage(text=f"The first {len(drawn)} of {len(nodes)} nodes are drawn."))
-    return Section(name="map", title="The whole model", blocks=blocks)
+    said = [f"{count(in_piece, 'node')} in the piece" if in_piece else "", f"{measured} measured" if measured else ""]
+    if len(nodes) > _MOST_NODES:
+        yield Passage(text=f"The first {_MOST_NODES} of {len(nodes)} nodes are drawn.")
+    title = f"{count(len(nodes), 'node')}, read from left to right, row below row"
+    yield ribbon("map", title, nodes[:_MOST_NODES], listed(said, " · "))
 
 
 def _nodes(whole: Branch) -> list[Bead]:
     ops, op, names = whole.texts("ops"), whole.wholes("op"), whole.texts("names")
-    reads, piece = whole.rows_of_wholes("reads"), set(whole.wholes("piece"))
+    reads, piece = whole.rows("reads", int), set(whole.wholes("piece"))
     ratios: dict[str, dict[int, float]] = {}
     for key in ("introduced", "propagated"):
         try:
@@ -74,15 +65,8 @@ def _nodes(whole: Branch) -> list[Bead]:
         lines += ["in the piece"] if place in piece else []
         lines += [f"introduces {_ratio(made)}"] if made is not None else []
         lines += [f"carries on {_ratio(carried)}"] if carried is not None else []
-        nodes.append(
-            Bead(
-                lines=lines,
-                reads=reads[place] if place < len(reads) else [],
-                in_piece=place in piece,
-                introduced=made,
-                propagated=carried,
-            )
-        )
+        read = reads[place] if place < len(reads) else []
+        nodes.append(Bead(lines=lines, reads=read, in_piece=place in piece, introduced=made, propagated=carried))
     return nodes
 
 
@@ -144,24 +128,16 @@ def ribbon(name: str, title: str, nodes: Sequence[Bead], note: str = "") -> Draw
         for style, d in _drawn(node, x, y):
             paths.setdefault(style, []).append(d)
     traces = [Trace(d=edges, style="flow", count=drawn)] if edges else []
-    traces += [
-        Trace(d="".join(paths[style]), style=style, count=len(paths[style])) for style in _ORDER if style in paths
-    ]
+    traces += Trace.each({style: paths[style] for style in _ORDER if style in paths})
     if drawn == _MOST_EDGES:
         note = f"{note} · only the first {drawn} edges are drawn".removeprefix(" · ")
-    width = (across + 1) * _CELL
     return Drawing(
-        name=name,
-        title=title,
-        note=note,
-        width=width,
-        height=tops[-1] + _CELL,
-        traces=traces,
+        name=name, title=title, note=note, width=(across + 1) * _CELL, height=tops[-1] + _CELL,
+        traces=traces, wide=True,
         marks=[Mark(x=x, y=y, lines=node.lines) for node, (x, y) in zip(nodes, places, strict=True)],
         legend=[sign for sign in _LEGEND if sign.style in paths],
-        wide=True,
         pointing=Pointing(flags=[place for place, node in enumerate(nodes) if node.matters]),
-    )
+    )  # fmt: skip
 
 
 def _cells(nodes: Sequence[Bead]) -> list[tuple[int, int]]:
@@ -244,76 +220,63 @@ def _is_wrong(ratio: float | None) -> bool:
 
 # Which layers are wrong, one by one and together.
 
-_MOST_PLACES = 3
-_MOST_MISFITS = 5
 
-
-def layers_section(report: Branch) -> Section | None:
+def layers_blocks(part: Branch) -> Iterator[DocumentBlock]:
     """Which layers are wrong."""
-    part = report.part("layers")
-    if part is None:
-        return None
-    blocks: list[Block] = [Facts(rows=_layer_facts(part))]
+    yield Facts(rows=_layer_facts(part))
     grouped = [each.wholes("nodes") for each in part.parts("groups")]
     for key, caption in (("ranking", "What to look at, the worst first"), ("groups", "Wrong only together")):
         entries = [each for each in part.parts(key) if key == "groups" or each.wholes("nodes") not in grouped]
         if entries:
-            blocks.append(_grid_of_layers(caption, entries))
+            yield _grid_of_layers(caption, entries)
     if origins := part.parts("non_finite_origins"):
-        keys = ["engine", "label", "tensor", "nan", "inf"]
-        blocks.append(plain_table("Where NaN or infinity begins", keys, origins))
-    remarks = [cut(text, 500) for text in part.texts("remarks")[:30]]
-    if remarks:
-        blocks.append(Bullets(caption="Remarks", items=remarks))
-    return Section(name="layers", title="Layer by layer", blocks=blocks)
+        yield plain_table("Where NaN or infinity begins", ["engine", "label", "tensor", "nan", "inf"], origins)
+    if remarks := part.texts("remarks")[:30]:
+        yield Bullets(caption="Remarks", items=[cut(text, 500) for text in remarks])
 
 
 def _layer_facts(part: Branch) -> list[tuple[str, Cell | str]]:
-    verdict = part.text("verdict") or "unknown"
-    tone, sign = {"right": ("good", "✓"), "wrong": ("bad", "✕")}.get(verdict, ("unsure", "?"))
-    rows: list[tuple[str, Cell | str]] = [("verdict", Cell(text=cut(verdict, 40), tone=tone, sign=sign))]
+    rows: list[tuple[str, Cell | str]] = [("verdict", outcome_cell(part.text("verdict") or "unknown"))]
     for key in ("suspect", "reference"):
-        side = part.part(key)
-        if side is not None:
-            rows.append((key, cut(" ".join(text for text in (side.text("label"), side.text("version")) if text), 100)))
-    golden = part.part("golden")
+        side = part.part(key) or Branch({})
+        rows.append((key, listed([side.text("label"), side.text("version")], " ")))
+    golden, first = part.part("golden"), part.part("first_wrong")
     if golden is not None:
         rows.append(("golden values", f"of {golden.whole('tensors')} of {golden.whole('of')} tensors"))
-        misfits = golden.texts_by_name("misfits")
-        told = [f"{middle_cut(name, 60)}: {cut(why, 200)}" for name, why in list(misfits.items())[:_MOST_MISFITS]]
-        rows += [("do not fit", Cell(text="; ".join(told), tone="unsure", sign="?"))] if told else []
-    first = part.part("first_wrong")
+        misfits = [f"{middle_cut(name, 60)}: {cut(why, 200)}" for name, why in golden.texts_by_name("misfits").items()]
+        rows.append(("do not fit", Cell(text="; ".join(misfits[:5]), tone="unsure", sign="?")))
     if first is not None:
-        rows.append(("first wrong tensor", Cell(text=middle_cut(first.text("tensor") or "", 100), code=True)))
+        rows.append(("first wrong tensor", code(middle_cut(first.text("tensor")))))
     if part.flag("masked"):
         rows.append(("masked", "layers are wrong although the outputs are right"))
     if part.flag("complete") is False:
         rows.append(("complete", "no: it was interrupted"))
-    return rows
+    return [(term, text) for term, text in rows if (text if isinstance(text, str) else text.text)]
 
 
 def _grid_of_layers(caption: str, entries: Sequence[Branch]) -> Grid:
-    rows: Rows = []
-    for place, each in enumerate(entries[:MOST_ROWS], start=1):
-        error, failure, rounding = each.part("error"), each.part("failure"), each.number("rounding_ratio")
-        ratio = None if error is None else error.number("tolerance_ratio")
-        absolute = None if error is None else error.number("absolute")
-        labels = [middle_cut(label, 60) for label in each.texts("labels")[:12]]
-        origins, listed = each.part("origins"), " + ".join(labels)
-        name = None if origins is None else origins.text("name")
-        places = [] if origins is None else [cut(place, 200) for place in origins.texts("places")[:_MOST_PLACES]]
-        said = "" if failure is None else " · ".join(t for t in (failure.text("stage"), failure.text("message")) if t)
-        rows.append(
-            [
-                str(place),
-                code(cut(f"{name} ({listed})" if name and len(labels) > 1 else listed, 400)),
-                code(" · ".join(places)),
-                Cell(text=times(ratio), tone="bad", sign="✕") if ratio is not None and not ratio <= 1 else
-                "" if ratio is None else times(ratio),
-                "" if absolute is None else figure(absolute),
-                "" if rounding is None else times(rounding),
-                cut(said, 200),
-            ]
-        )  # fmt: skip
-    head = ["rank", "layers", "made at", "times tolerance", "greatest error", "times plain float32", "failure"]
-    return Grid(caption=caption, head=head, rows=rows, left=len(entries) - len(rows))
+    places = {id(each): str(place) for place, each in enumerate(entries, start=1)}
+    columns: dict[str, Column] = {
+        "rank": lambda each: places[id(each)],
+        "layers": _layers,
+        "made at": lambda each: code(listed((each.part("origins") or Branch({})).texts("places"), " · ", 3, 200)),
+        "times tolerance": _times_tolerance,
+        "greatest error": lambda each: number_of("absolute")(each.part("error") or Branch({})),
+        "times plain float32": number_of("rounding_ratio", times),
+        "failure": lambda each: listed(
+            map((each.part("failure") or Branch({})).text, ("stage", "message")), " · ", each=200
+        ),
+    }
+    return table(caption, entries, columns)
+
+
+def _layers(entry: Branch) -> Cell:
+    labels, name = entry.texts("labels"), (entry.part("origins") or Branch({})).text("name")
+    named = listed(labels, " + ", 12)
+    return code(f"{name} ({named})" if name and len(labels) > 1 else named)
+
+
+def _times_tolerance(entry: Branch) -> Cell | str:
+    ratio = (entry.part("error") or Branch({})).number("tolerance_ratio")
+    is_wrong = _is_wrong(ratio)
+    return "" if ratio is None else Cell(text=times(ratio), tone="bad", sign="✕") if is_wrong else times(ratio)

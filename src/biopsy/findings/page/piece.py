@@ -2,48 +2,33 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 
-from biopsy.findings.page.blocks import (
-    Block,
-    Bullets,
-    Cell,
-    Column,
-    Columns,
-    Drawing,
-    DrawnBox,
-    DrawnEdge,
-    DrawnGraph,
-    Facts,
-    Grid,
-    Passage,
-    Row,
-    Rows,
-    Section,
-    Sign,
-    Stack,
-    code,
-    code_of,
-    facts,
-    table,
-    whole_of,
-    words_of,
-)
+from biopsy.findings.document import Bullets, Cell, Columns, DocumentBlock, Grid, Passage
+from biopsy.findings.page.drawing import Box, DrawnEdge, Graph, Sign
 from biopsy.findings.page.model_map import Bead, ribbon
 from biopsy.findings.page.reading import Branch
 from biopsy.findings.page.wording import (
     MOST_SHOWN,
+    Column,
+    attributes_of,
+    code,
+    code_of,
     cut,
     error_of,
     error_text,
+    facts,
+    listed,
     middle_cut,
     node_lines,
     source_text,
     style_of,
+    table,
     tensor_lines,
     times,
     type_text,
+    worst_text,
 )
 from biopsy.text import count, size_text
 
@@ -54,150 +39,115 @@ _MOST_BESIDE = 12
 """Nodes of a piece that leaves room for the facts beside it."""
 
 
-def section(report: Branch) -> Section | None:
-    """The section on the smallest part that still fails; None without one."""
-    piece = report.part("piece")
-    if piece is None:
-        return None
+def piece_blocks(piece: Branch) -> Iterator[DocumentBlock]:
+    """The smallest part that still fails."""
     nodes, tensors = piece.parts("nodes"), piece.parts_by_name("tensors")
-    blocks: list[Block] = []
+    drawn: list[DocumentBlock] = []
     if len(nodes) > MOST_BOXES or sum(len(node.texts("inputs")) for node in nodes) > _MOST_EDGES:
-        blocks += [Passage(text=f"The piece has {len(nodes)} nodes: each is a dot, read from left to right.")]
-        blocks.append(_as_ribbon(nodes))
+        yield Passage(text=f"The piece has {len(nodes)} nodes: each is a dot, read from left to right.")
+        writer = {name: place for place, node in enumerate(nodes) for name in node.texts("outputs") if name}
+        beads = [
+            Bead(
+                lines=[f"{node.text('op_type') or '?'}  {middle_cut(node.text('name'), 60)}"],
+                reads=sorted({writer[name] for name in node.texts("inputs") if name in writer}),
+            )
+            for node in nodes
+        ]
+        drawn = [ribbon("piece-map", f"The piece: {count(len(nodes), 'node')}", beads)]
     elif nodes:
-        blocks.append(drawn_piece(piece, nodes, tensors))
+        drawn = [drawn_piece(piece, nodes, tensors)]
     small = 0 < len(nodes) <= _MOST_BESIDE
-    more: list[Block] = [_facts(piece)]
-    made: dict[str, list[str]] = {}  # the lines of the program that nodes come from, each once, with the nodes
+    operators: dict[str, list[str]] = {}  # the lines of the program that nodes come from, each once, with the nodes
     for node in nodes:
-        if where := source_text(node):
-            made.setdefault(where, []).append(cut(node.text("op_type") or "?", 40))
-    sources = [code(f"{', '.join(dict.fromkeys(ops))}: {where}") for where, ops in list(made.items())[:MOST_SHOWN]]
-    more += [Bullets(caption="Where it comes from", items=sources)] if sources else []
-    if tensors:
-        more.append(_grid_of_tensors(tensors, folded=not small))
-    blocks = [Columns(blocks=[*blocks, Stack(blocks=more)])] if small else [*blocks, *more]
+        operators.setdefault(source_text(node), []).append(cut(node.text("op_type") or "?", 40))
+    lines = [f"{', '.join(dict.fromkeys(ops))}: {where}" for where, ops in operators.items() if where]
+    beside: list[DocumentBlock] = [*_facts(piece)]
+    beside += (
+        [Bullets(caption="Where it comes from", items=[code(line) for line in lines[:MOST_SHOWN]])] if lines else []
+    )
+    beside += [_grid_of_tensors(tensors, folded=not small)] if tensors else []
+    yield from [Columns(columns=[drawn, beside])] if small else [*drawn, *beside]
     if nodes:
         columns: dict[str, Column] = {
-            "number": whole_of("number"),
-            "operator": words_of("op_type", 60, "?"),
+            "number": "number",
+            "operator": lambda node: cut(node.text("op_type") or "?", 60),
             "name": code_of("name"),
-            "attributes": _attributes,
-            "reads": lambda node: code(cut(", ".join(node.texts("inputs")[:MOST_SHOWN]), 300)),
-            "writes": lambda node: code(cut(", ".join(node.texts("outputs")[:MOST_SHOWN]), 300)),
+            "attributes": lambda node: code(", ".join(attributes_of(node, 10))),
+            "reads": lambda node: code(listed(node.texts("inputs"))),
+            "writes": lambda node: code(listed(node.texts("outputs"))),
             "made at": lambda node: code(source_text(node)),
         }
         left = piece.whole("more_nodes") or 0
-        blocks.append(table("The nodes as a table", nodes, columns, most=MOST_BOXES, folded_above=0, more=left))
-    return Section(name="piece", title="The failing piece", blocks=blocks)
+        yield table("The nodes as a table", nodes, columns, most=MOST_BOXES, folded_above=0, more=left)
 
 
-def _attributes(node: Branch) -> Cell:
-    attributes = list(node.texts_by_name("attributes").items())[:10]
-    return code(cut(", ".join(f"{name} = {cut(text, 60)}" for name, text in attributes), 300))
-
-
-def _facts(piece: Branch) -> Facts:
-    size, failure = piece.whole("bytes"), piece.part("failure")
+def _facts(piece: Branch) -> list[DocumentBlock]:
+    size, failure = piece.whole("bytes"), piece.part("failure") or Branch({})
     known = {
         "file": piece.text("path"),
         "size": None if size is None else size_text(size),
         "SHA-256": piece.text("sha256"),
         "inputs": piece.text("inputs_path"),
+        "fails": failure.text("reason") or failure.text("message"),
     }
-    if failure is not None:
-        known["fails"] = failure.text("reason") or failure.text("message")
-        ratios = [(each.number("times_tolerance"), each) for each in failure.parts("mismatches")]
-        ratio, worst = max(((ratio or 0.0, each) for ratio, each in ratios if ratio is not None),
-                           key=lambda pair: pair[0], default=(0.0, None))  # fmt: skip
-        if worst is not None:
-            where = f"at {worst.loose('index')} of '{middle_cut(worst.text('output') or '', 80)}'"
-            sides = f"{worst.loose('actual')} instead of {worst.loose('expected')}"
-            known["worst element"] = f"{sides} {where}, {times(ratio)} the tolerance"
-    return facts(known, 500, ["file", "SHA-256", "inputs"])
+    ratios = [(each.number("times_tolerance") or 0.0, each) for each in failure.parts("mismatches")]
+    ratio, worst = max(ratios, key=lambda pair: pair[0], default=(0.0, piece))
+    if ratio:
+        output = f" of '{middle_cut(worst.text('output'))}'"
+        known["worst element"] = f"{worst_text(worst, output)}, {times(ratio)} the tolerance"
+    return [*facts(known, ["file", "SHA-256", "inputs"])]
 
 
 def _grid_of_tensors(tensors: Mapping[str, Branch], *, folded: bool) -> Grid:
-    rows: Rows = []
+    rows: list[list[Cell | str]] = []
     for name, tensor in list(tensors.items())[: 2 * MOST_BOXES]:
-        sign, amount, _ = error_of(tensor) or ("", "", False)
-        rows.append(
-            [
-                code(middle_cut(name, 80)),
-                tensor.text("kind") or "",
-                code(cut(type_text(tensor), 100)),
-                code(cut(tensor.loose("values") or "", 60)),
-                Cell(text=cut(amount, 200), sign=sign, tone={"✕": "bad", "✓": "good"}.get(sign, "plain")),
-            ]
-        )
+        sign, amount, _ = error_of(tensor)
+        tone = {"✕": "bad", "✓": "good"}.get(sign, "plain")
+        known: list[Cell | str] = [
+            code(middle_cut(name)),
+            tensor.text("kind"),
+            code(type_text(tensor)),
+            code(tensor.loose("values")),
+        ]
+        rows.append([*known, Cell(text=cut(amount, 200), sign=sign, tone=tone)])
     head = ["tensor", "kind", "type", "values", "error by tolerance"]
     return Grid(caption="The tensors as a table", head=head, rows=rows, folded=folded, left=len(tensors) - len(rows))
-
-
-def _as_ribbon(nodes: Sequence[Branch]) -> Drawing:
-    writer = {name: place for place, node in enumerate(nodes) for name in node.texts("outputs") if name}
-    drawn = [
-        Bead(
-            lines=[f"{node.text('op_type') or '?'}  {middle_cut(node.text('name') or '', 60)}"],
-            reads=sorted({writer[name] for name in node.texts("inputs") if name in writer}),
-        )
-        for node in nodes
-    ]
-    return ribbon("piece-map", f"The piece: {count(len(nodes), 'node')}", drawn)
 
 
 # The piece as a drawn graph: a box for each node, what flows between them, and the error at each tensor.
 
 _MOST_ENDS = 150
 """Inputs or outputs that are drawn."""
-_WIDTH, _GAP, _LAYER_GAP, _LINE, _MARGIN = 236.0, 28.0, 44.0, 17.0, 12.0
+_WIDTH, _GAP, _LAYER_GAP, _MARGIN = Box.width, 28.0, 44.0, 12.0
 _CHARACTERS = 33
 """Of a line within a box."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class _Item:
-    """A box before it has a place: a node, or a tensor that comes in or goes out."""
-
-    style: str
-    title: str
-    rows: Sequence[Row]
-    lines: Sequence[str]
-    reads: Sequence[str]
-    writes: Sequence[str]
-
-    @property
-    def height(self) -> float:
-        return 32 + _LINE * len(self.rows) + (6 if self.rows else 0)
-
-
-def drawn_piece(piece: Branch, nodes: Sequence[Branch], tensors: Mapping[str, Branch]) -> DrawnGraph:
+def drawn_piece(piece: Branch, nodes: Sequence[Branch], tensors: Mapping[str, Branch]) -> Graph:
     """The drawing of a graph of few nodes; ``tensors`` are what is known of them, by name."""
-    values = {name: piece.parts(name) for name in ("inputs", "outputs")}
-    items = [
-        *(_end_item(value, tensors, "input") for value in values["inputs"][:_MOST_ENDS]),
-        *(_node_item(node, tensors) for node in nodes),
-        *(_end_item(value, tensors, "output") for value in values["outputs"][:_MOST_ENDS]),
+    boxes = [
+        *(_end_box(value, tensors, "input") for value in piece.parts("inputs")[:_MOST_ENDS]),
+        *(_node_box(node, tensors) for node in nodes),
+        *(_end_box(value, tensors, "output") for value in piece.parts("outputs")[:_MOST_ENDS]),
     ]
-    writer = {name: place for place, item in reversed(list(enumerate(items))) for name in item.writes if name}
+    writer = {name: place for place, box in reversed(list(enumerate(boxes))) for name in box.writes if name}
     reads = {
         (writer[name], place, name): None
-        for place, item in enumerate(items)
-        for name in item.reads
+        for place, box in enumerate(boxes)
+        for name in box.reads
         if name in writer and writer[name] < place
     }
-    return _placed(items, list(reads), tensors)
+    return _placed(boxes, list(reads), tensors)
 
 
-def _placed(items: Sequence[_Item], reads: Sequence[tuple[int, int, str]], tensors: Mapping[str, Branch]) -> DrawnGraph:
-    layout = layered(len(items), [(source, target) for source, target, _ in reads])
-    tops, heights = [], []
-    top = _MARGIN
-    for layer in range(max(layout.layers, default=0) + 1):
-        tallest = max((item.height for item, at in zip(items, layout.layers, strict=True) if at == layer), default=0.0)
-        tops.append(top)
-        heights.append(tallest)
-        top += tallest + _LAYER_GAP
+def _placed(unplaced: Sequence[Box], reads: Sequence[tuple[int, int, str]], tensors: Mapping[str, Branch]) -> Graph:
+    layout = layered(len(unplaced), [(source, target) for source, target, _ in reads])
+    heights = [0.0] * (max(layout.layers, default=0) + 1)
+    for box, layer in zip(unplaced, layout.layers, strict=True):
+        heights[layer] = max(heights[layer], box.height)
+    tops = [_MARGIN]
+    for height in heights:
+        tops.append(tops[-1] + height + _LAYER_GAP)
 
     # A way takes the room of a box, of which it needs the middle.
     ways = [column * (_WIDTH + _GAP) + _WIDTH / 2 - _GAP for way in layout.ways for column in way]
@@ -206,32 +156,24 @@ def _placed(items: Sequence[_Item], reads: Sequence[tuple[int, int, str]], tenso
     def left(column: float) -> float:
         return _MARGIN + column * (_WIDTH + _GAP) - first_left
 
-    boxes = []
-    for item, column, layer in zip(items, layout.columns, layout.layers, strict=True):
-        rows = [(44 + _LINE * place, row) for place, row in enumerate(item.rows)]
-        y = tops[layer] + (heights[layer] - item.height) / 2
-        boxes.append(
-            DrawnBox(
-                x=left(column), y=y, width=_WIDTH, height=item.height,
-                style=item.style, title=item.title, rows=rows, lines=item.lines,
-            )
-        )  # fmt: skip
+    boxes = [
+        replace(box, x=left(column), y=tops[layer] + (heights[layer] - box.height) / 2)
+        for box, column, layer in zip(unplaced, layout.columns, layout.layers, strict=True)
+    ]
     edges = []
     for (source, target, name), way in zip(reads, layout.ways, strict=True):
-        first = layout.layers[source] + 1
         points = [(boxes[source].x + _WIDTH / 2, boxes[source].y + boxes[source].height)]
-        for place, column in enumerate(way):
+        for layer, column in enumerate(way, start=layout.layers[source] + 1):
             passes = left(column) + _WIDTH / 2
-            points += [(passes, tops[first + place]), (passes, tops[first + place] + heights[first + place])]
+            points += [(passes, tops[layer]), (passes, tops[layer] + heights[layer])]
         points.append((boxes[target].x + _WIDTH / 2, boxes[target].y))
         edges.append(DrawnEdge(d=_curve(points), style=style_of(tensors.get(name)), lines=tensor_lines(name, tensors)))
     ends = [box.x + box.width for box in boxes] + [at + _MARGIN - first_left + 2 * _GAP for at in ways]
-    width = max(ends, default=0.0)
-    measured = any(edge.style != "unmeasured" for edge in edges)
-    return DrawnGraph(
-        title=f"The piece: {count(sum(item.style == 'node' for item in items), 'node')}",
-        width=width + _MARGIN, height=top - _LAYER_GAP + _MARGIN, boxes=boxes, edges=edges,
-        legend=[sign for sign in _LEGEND if any(edge.style == sign.style for edge in edges)] if measured else [],
+    styles = {edge.style for edge in edges}
+    return Graph(
+        title=f"The piece: {count(sum(box.style == 'node' for box in boxes), 'node')}",
+        width=max(ends, default=0.0) + _MARGIN, height=tops[-1] - _LAYER_GAP + _MARGIN, boxes=boxes, edges=edges,
+        legend=[sign for sign in _LEGEND if sign.style in styles] if styles - {"unmeasured"} else [],
     )  # fmt: skip
 
 
@@ -247,53 +189,49 @@ def _curve(points: Sequence[tuple[float, float]]) -> str:
     x, y = points[0]
     parts = [f"M{x:.0f} {y:.0f}"]
     for next_x, next_y in points[1:]:
-        if next_x == x:
-            parts.append(f"V{next_y:.0f}")
-        else:
-            middle = (y + next_y) / 2
-            parts.append(f"C{x:.0f} {middle:.0f} {next_x:.0f} {middle:.0f} {next_x:.0f} {next_y:.0f}")
+        middle = (y + next_y) / 2
+        bend = f"C{x:.0f} {middle:.0f} {next_x:.0f} {middle:.0f} {next_x:.0f} {next_y:.0f}"
+        parts.append(f"V{next_y:.0f}" if next_x == x else bend)
         x, y = next_x, next_y
     return "".join(parts)
 
 
-def _node_item(node: Branch, tensors: Mapping[str, Branch]) -> _Item:
-    inputs, outputs = node.texts("inputs"), node.texts("outputs")
-    attributes = node.texts_by_name("attributes")
-    rows = [Row(text=middle_cut(name, _CHARACTERS), style="name") for name in [node.text("name")] if name]
-    rows += [
-        Row(text=cut(f"{name} = {text}", _CHARACTERS), style="attribute") for name, text in list(attributes.items())[:4]
-    ]
-    if len(attributes) > 4:
-        rows.append(Row(text=f"and {count(len(attributes) - 4, 'more attribute')}", style="attribute"))
-    for name in inputs:
-        tensor = tensors.get(name)
-        if tensor is not None and tensor.text("kind") == "weight":
-            rows.append(Row(text=cut(f"▪ {middle_cut(name, 12)} {type_text(tensor)}", _CHARACTERS), style="weight"))
+def _node_box(node: Branch, tensors: Mapping[str, Branch]) -> Box:
+    inputs, outputs, name = node.texts("inputs"), node.texts("outputs"), node.text("name")
+    attributes, more = attributes_of(node, 4), len(node.texts_by_name("attributes")) - 4
+    rows = [(middle_cut(name, _CHARACTERS), "name")] if name else []
+    rows += [(text, "attribute") for text in attributes]
+    rows += [(f"and {count(more, 'more attribute')}", "attribute")] if more > 0 else []
+    read = [(name, tensors[name]) for name in inputs if name in tensors and tensors[name].text("kind") == "weight"]
+    rows += [(f"▪ {middle_cut(name, 12)} {type_text(tensor)}", "weight") for name, tensor in read]
     if len(rows) > 9:
-        rows = [*rows[:9], Row(text="…", style="weight")]
-    for name in outputs[:4]:
-        tensor = tensors.get(name) if name else None
-        if tensor is not None:
-            rows += [Row(text=cut(f"→ {type_text(tensor)}", _CHARACTERS), style="type"), *_error_rows(tensor)]
-    return _Item(
-        style="node", title=cut(node.text("op_type") or "?", 24), rows=rows, lines=node_lines(node, tensors),
-        reads=inputs, writes=outputs,
+        rows = [*rows[:9], ("…", "weight")]
+    for tensor in [tensors[name] for name in outputs[:4] if name in tensors]:
+        rows += [(f"→ {type_text(tensor)}", "type"), *_error_rows(tensor)]
+    return Box(
+        style="node", title=cut(node.text("op_type") or "?", 24),
+        rows=[(cut(text, _CHARACTERS), style) for text, style in rows],
+        lines=node_lines(node, tensors), reads=inputs, writes=outputs,
     )  # fmt: skip
 
 
-def _end_item(value: Branch, tensors: Mapping[str, Branch], kind: str) -> _Item:
-    name = value.text("name") or ""
-    rows = [Row(text=type_text(value), style="type")]
-    rows += _error_rows(tensors.get(name)) if kind == "input" else []
-    lines = [f"{kind} {cut(name, 300)}", type_text(value)]
-    reads, writes = ([], [name]) if kind == "input" else ([name], [])
-    lines += [text for text in [error_text(tensors.get(name))] if text]
-    return _Item(style=kind, title=f"{kind} {middle_cut(name, 20)}", rows=rows, lines=lines, reads=reads, writes=writes)
+def _end_box(value: Branch, tensors: Mapping[str, Branch], kind: str) -> Box:
+    name, (reads, writes) = value.text("name"), ([], [value.text("name")])
+    rows = [(type_text(value), "type")]
+    if kind == "input":
+        rows += _error_rows(tensors.get(name))
+    else:
+        reads, writes = writes, reads
+    lines = [f"{kind} {cut(name, 300)}", type_text(value), error_text(tensors.get(name)) or ""]
+    return Box(
+        style=kind, title=f"{kind} {middle_cut(name, 20)}", rows=[(cut(text, _CHARACTERS), x) for text, x in rows],
+        lines=[line for line in lines if line], reads=reads, writes=writes,
+    )  # fmt: skip
 
 
-def _error_rows(tensor: Branch | None) -> list[Row]:
+def _error_rows(tensor: Branch | None) -> list[tuple[str, str]]:
     text = error_text(tensor)
-    return [Row(text=cut(text, _CHARACTERS), style=style_of(tensor))] if text else []
+    return [(text, style_of(tensor))] if text else []
 
 
 # Where the boxes of a graph stand: layers from top to bottom, few crossings (Sugiyama, Tagawa and Toda 1981).
@@ -332,22 +270,17 @@ def layered(count: int, edges: Sequence[tuple[int, int]]) -> Layout:
 
 def _components(count: int, edges: Sequence[tuple[int, int]]) -> list[tuple[list[int], list[int]]]:
     """The connected parts of a graph: items in ascending order, and the numbers of the edges among them."""
-    root = list(range(count))
-
-    def root_of(item: int) -> int:
-        while root[item] != item:
-            root[item] = root[root[item]]
-            item = root[item]
-        return item
-
+    part = list(range(count))
     for source, target in edges:
-        root[root_of(source)] = root_of(target)
-    members: dict[int, tuple[list[int], list[int]]] = {}
-    for item in range(count):
-        members.setdefault(root_of(item), ([], []))[0].append(item)
-    for number, (source, _) in enumerate(edges):
-        members[root_of(source)][1].append(number)
-    return list(members.values())
+        joined, into = part[source], part[target]
+        part = [into if each == joined else each for each in part]
+    return [
+        (
+            [item for item in range(count) if part[item] == each],
+            [number for number, (source, _) in enumerate(edges) if part[source] == each],
+        )
+        for each in dict.fromkeys(part)
+    ]
 
 
 def _connected(count: int, edges: Sequence[tuple[int, int]]) -> Layout:

@@ -1,15 +1,21 @@
-"""Numbers and short texts as the page writes them, and what it says of a node or a tensor."""
+"""Numbers, short texts and tables of what a report holds, and what the page says of a node or a tensor."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from typing import TypeAlias
 
+from biopsy.findings.document import Cell, Facts, Grid
 from biopsy.findings.page.reading import Branch
 from biopsy.text import count
 
 OUT_OF_TOLERANCE = 1.0
 """A ratio of an error to its tolerance above this fails."""
+
+MOST_ROWS = 100
+MOST_SHOWN = 30
+"""Attributes and tensors of a node that are listed, and names in a line."""
 
 
 def figure(value: float) -> str:
@@ -30,12 +36,9 @@ def duration(seconds: float) -> str:
     """Seconds for people: ``1.3 ms``, ``0.28 s``, ``4.1 s``, ``3 min 20 s``, ``2 h 5 min``."""
     if not math.isfinite(seconds):
         return f"{seconds} s"
-    if 0 < seconds < 0.1:
-        return f"{seconds * 1000:.2g} ms"
-    if seconds < 1:
-        return f"{seconds:.2f} s"
     if seconds < 60:
-        return f"{seconds:.1f} s"
+        digits = 2 if seconds < 1 else 1
+        return f"{seconds * 1000:.2g} ms" if 0 < seconds < 0.1 else f"{seconds:.{digits}f} s"
     minutes, rest = divmod(round(seconds), 60)
     return f"{minutes} min {rest} s" if minutes < 60 else f"{minutes // 60} h {minutes % 60} min"
 
@@ -45,7 +48,7 @@ def cut(text: str, most: int) -> str:
     return text if len(text) <= most else f"{text[: most - 1]}…"
 
 
-def middle_cut(text: str, most: int) -> str:
+def middle_cut(text: str, most: int = 80) -> str:
     """The text, or both of its ends around an ellipsis: paths and names of layers differ at their ends."""
     if len(text) <= most:
         return text
@@ -53,36 +56,87 @@ def middle_cut(text: str, most: int) -> str:
     return f"{text[: most - 1 - tail]}…{text[-tail:]}"
 
 
-# What the page says of a node or a tensor: its type, its error, where it was made.
+def listed(texts: Iterable[str], separator: str = ", ", most: int = MOST_SHOWN, each: int = 120) -> str:
+    """The first texts in a line, without those that are empty; of longer ones than ``each`` both ends."""
+    return separator.join([middle_cut(text, each) for text in texts if text][:most])
 
-MOST_SHOWN = 30
-"""Attributes and tensors of a node that are listed."""
+
+# Tables whose rows are objects of a report, and facts of one.
+
+Column: TypeAlias = Callable[[Branch], Cell | str] | str
+"""What stands in a row of the table, from an object of the report: whatever stands below a key, or what is made of it.
+"""
+
+
+def table(
+    caption: str,
+    entries: Sequence[Branch],
+    columns: Mapping[str, Column],
+    *,
+    most: int = MOST_ROWS,
+    folded_above: float = math.inf,
+    more: int = 0,
+) -> Grid:
+    """A table with a row for each of the first entries; ``more`` are those that the report itself has left out.
+
+    With more rows than ``folded_above`` it is shown when a person asks for it.
+    """
+    rows = [
+        [cut(entry.loose(column), 300) if isinstance(column, str) else column(entry) for column in columns.values()]
+        for entry in entries[:most]
+    ]
+    left = len(entries) - len(rows) + more
+    return Grid(caption=caption, head=list(columns), rows=rows, folded=len(rows) > folded_above, left=left)
+
+
+def code_of(key: str) -> Column:
+    """Whatever stands below a key, both of whose ends are shown."""
+    return lambda entry: code(middle_cut(entry.loose(key)))
+
+
+def number_of(key: str, text: Callable[[float], str] = figure) -> Callable[[Branch], str]:
+    """The number below a key, as ``text`` writes it."""
+    return lambda entry: "" if (value := entry.number(key)) is None else text(value)
+
+
+def code(text: str) -> Cell:
+    """A text in the type of code."""
+    return Cell(text=cut(text, 400), code=True)
+
+
+def plain_table(caption: str, keys: Sequence[str], entries: Sequence[Branch]) -> Grid:
+    """A table with a column for each key, of whatever stands below it."""
+    return table(caption, entries, {key: code_of(key) for key in keys})
+
+
+def facts(known: Mapping[str, str | None], in_code: Collection[str] = ()) -> list[Facts]:
+    """Terms and what they are, without those of which nothing is known; none if nothing is known of any."""
+    rows = [(cut(term, 60), Cell(text=cut(text, 2000), code=term in in_code)) for term, text in known.items() if text]
+    return [Facts(rows=rows)] if rows else []
+
+
+# What the page says of a node or a tensor: its type, its error, where it was made.
 
 
 def error_text(tensor: Branch | None) -> str | None:
     """``✕ error 41× the tolerance``; None where nobody has measured."""
-    measured = error_of(tensor)
-    if measured is None:
-        return None
-    sign, amount, is_ratio = measured
-    return f"{sign} error {amount} the tolerance" if is_ratio else f"{sign} {amount}"
+    sign, amount, is_ratio = error_of(tensor)
+    return None if not sign else f"{sign} error {amount} the tolerance" if is_ratio else f"{sign} {amount}"
 
 
-def error_of(tensor: Branch | None) -> tuple[str, str, bool] | None:
-    """Sign and size of the error at a tensor, and whether that is a ratio; None where nobody has measured."""
+def error_of(tensor: Branch | None) -> tuple[str, str, bool]:
+    """Sign and size of the error at a tensor, and whether that is a ratio; empty texts where nobody has measured."""
     error = None if tensor is None else tensor.part("error")
     if error is None:
-        return None
+        return "", "", False
     ratio, passed = error.number("tolerance_ratio"), error.flag("passed")
     wrong = passed is False or (passed is None and ratio is not None and not ratio <= OUT_OF_TOLERANCE)
-    amount = error.text("reason") or "error" if ratio is None else times(ratio)
-    return "✕" if wrong else "✓", amount, ratio is not None
+    return "✕" if wrong else "✓", error.text("reason") or "error" if ratio is None else times(ratio), ratio is not None
 
 
 def style_of(tensor: Branch | None) -> str:
     """wrong, right or unmeasured."""
-    measured = error_of(tensor)
-    return "unmeasured" if measured is None else "wrong" if measured[0] == "✕" else "right"
+    return {"✕": "wrong", "✓": "right"}.get(error_of(tensor)[0], "unmeasured")
 
 
 def type_text(tensor: Branch) -> str:
@@ -90,23 +144,25 @@ def type_text(tensor: Branch) -> str:
     return f"{tensor.text('dtype') or '?'} {tensor.loose('shape') or '[…]'}"
 
 
+def attributes_of(node: Branch, most: int = MOST_SHOWN) -> list[str]:
+    """The first attributes of a node: ``keepdims = 0``."""
+    return [f"{name} = {cut(text, 200)}" for name, text in list(node.texts_by_name("attributes").items())[:most]]
+
+
 def node_lines(node: Branch, tensors: Mapping[str, Branch]) -> list[str]:
     """All that is known of a node, the operator first."""
-    number, name, domain = node.whole("number"), node.text("name"), node.text("domain")
+    number, name, domain, bodies = node.whole("number"), node.text("name"), node.text("domain"), node.whole("bodies")
     lines = [f"{cut(node.text('op_type') or '?', 200)}{f' of {cut(domain, 200)}' if domain else ''}"]
     lines += [f"name  {cut(name, 300)}"] if name else []
     lines += [f"node {number} of the original"] if number is not None else []
-    attributes = list(node.texts_by_name("attributes").items())[:MOST_SHOWN]
-    lines += [f"{cut(key, 100)} = {cut(text, 200)}" for key, text in attributes]
+    lines += attributes_of(node)
     for title, names in (("reads", node.texts("inputs")), ("writes", node.texts("outputs"))):
         for tensor in names[:MOST_SHOWN]:
             first, *more = tensor_lines(tensor, tensors)
             lines.append(f"{title}  {first}" if tensor else f"{title}  nothing (left out)")
             lines += [f"    {line}" for line in more]
-    bodies = node.whole("bodies")
     lines += [f"{count(bodies, 'node')} in its bodies"] if bodies else []
-    lines += source_lines(node)
-    return lines
+    return lines + source_lines(node)
 
 
 def source_lines(node: Branch) -> list[str]:
@@ -114,17 +170,12 @@ def source_lines(node: Branch) -> list[str]:
     source = node.part("source")
     if source is None:
         return []
-    file, line, function = source.text("file"), source.whole("line"), source.text("function")
-    lines = []
-    if file is not None:
-        where = f"{middle_cut(file, 200)}{'' if line is None else f':{line}'}"
-        lines.append(f"made at  {where}{f' in {cut(function, 100)}' if function else ''}")
-    code, scopes = source.text("code"), source.texts("scopes")
-    lines += [f"    {cut(code.strip(), 200)}"] if code else []
-    lines += [f"module  {cut(scopes[-1], 200)}"] if scopes else []
-    instead = source.text("stands_for")
-    lines += [f"in place of {cut(instead, 100)}"] if instead else []
-    return lines
+    file, function, line = source.text("file"), source.text("function"), source.whole("line")
+    where = f"{middle_cut(file, 200)}{'' if line is None else f':{line}'}"
+    lines = [f"made at  {where}{f' in {cut(function, 100)}' if function else ''}"] if file else []
+    known = {"   ": source.text("code").strip(), "module ": (source.texts("scopes") or [""])[-1]}
+    known["in place of"] = source.text("stands_for")
+    return lines + [f"{title} {cut(text, 200)}" for title, text in known.items() if text]
 
 
 def source_text(node: Branch) -> str:
@@ -137,15 +188,14 @@ def tensor_lines(name: str, tensors: Mapping[str, Branch]) -> list[str]:
     tensor = tensors.get(name)
     if tensor is None:
         return [cut(name, 300)]
-    kind, values = tensor.text("kind"), tensor.loose("values")
-    lines = [f"{cut(name, 300)}  {type_text(tensor)}{'' if kind in (None, 'inner') else f'  ({kind})'}"]
+    kind, values, text = tensor.text("kind"), tensor.loose("values"), error_text(tensor)
+    lines = [f"{cut(name, 300)}  {type_text(tensor)}{'' if kind in ('', 'inner') else f'  ({kind})'}"]
     lines += [f"values {cut(values, 200)}"] if values else []
-    text = error_text(tensor)
-    if text is not None:
-        worst = (tensor.part("error") or tensor).part("worst")
-        lines.append(text)
-        if worst is not None:
-            lines.append(
-                f"worst at {worst.loose('index')}: {worst.loose('actual')} instead of {worst.loose('expected')}"
-            )
-    return lines
+    lines += [text] if text is not None else []
+    worst = (tensor.part("error") or tensor).part("worst")
+    return lines + ([f"worst at {worst_text(worst)}"] if text is not None and worst is not None else [])
+
+
+def worst_text(element: Branch, where: str = "") -> str:
+    """``[0, 3]: 1.5 instead of 1``."""
+    return f"{element.loose('index')}{where}: {element.loose('actual')} instead of {element.loose('expected')}"

@@ -16,14 +16,15 @@ import json
 import os
 import re
 import shutil
-from collections.abc import Iterable, Iterator
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from biopsy import errors, text
 from biopsy.processes.own_files import InUseError, folder_of_user, make_private_folder, open_locked
 from biopsy.processes.reading import read_plain
 from biopsy.processes.writing import write_whole
+from biopsy.records import plain, record_of
 from biopsy.text import printable
 
 DEFAULT_LIMIT = 10_000_000_000
@@ -93,13 +94,18 @@ class Cache:
 
         Raises UsageError if BIOPSY_CACHE_LIMIT is no size, or if there is no home to keep it in.
         """
-        given = os.environ.get("BIOPSY_CACHE_DIR")
+        given, size = os.environ.get("BIOPSY_CACHE_DIR"), os.environ.get("BIOPSY_CACHE_LIMIT")
         folder = Path(given).expanduser().absolute() if given else folder_of_user("XDG_CACHE_HOME", ".cache")
         if folder is None:
             raise errors.UsageError(
                 "there is no home folder to keep environments in", next_steps=["BIOPSY_CACHE_DIR=/a/folder"]
             )
-        return cls(folder / "environments", _limit())
+        limit = text.bytes_of(size) if size else DEFAULT_LIMIT
+        if limit is None:
+            raise errors.UsageError(
+                f"BIOPSY_CACHE_LIMIT is no size: {printable(size or '')}", next_steps=["BIOPSY_CACHE_LIMIT=10GB"]
+            )
+        return cls(folder / "environments", limit)
 
     def whole(self, key: str) -> Path:
         """The folder of an environment and its record."""
@@ -148,23 +154,13 @@ class Cache:
         """What an environment holds; None if it is not there, or not whole."""
         try:
             tree = json.loads(read_plain(self.folder / key / _RECORD, _LARGEST_RECORD))
-            if tree["form"] != _FORM:
-                return None
-            return Record(
-                requirements=_texts(tree["requirements"]),
-                added=_texts(tree["added"]),
-                interpreter=str(tree["interpreter"]),
-                python=str(tree["python"]),
-                packages={str(name): str(version) for name, version in dict(tree["packages"]).items()},
-                bytes=int(tree["bytes"]),
-                seconds=float(tree["seconds"]),
-            )
+            return record_of(Record, tree) if tree["form"] == _FORM else None
         except (OSError, ValueError, TypeError, KeyError, RecursionError):
             return None
 
     def finish(self, key: str, record: Record) -> None:
         """Say that an environment is whole. Raises UsageError if that cannot be written."""
-        tree = {"form": _FORM, **asdict(record)}
+        tree = {"form": _FORM, **plain(record)}
         write_whole(self.folder / key / _RECORD, [json.dumps(tree, indent=1).encode()])
 
     def touch(self, key: str) -> None:
@@ -201,24 +197,23 @@ class Cache:
 
         Ours are called as we call them, and have a lock beside them.
         """
-        keys: list[str] = []
+        found = []
         with contextlib.suppress(OSError):
             for path in self.folder.iterdir():
                 is_ours = _OURS.fullmatch(path.name) and path.is_dir() and not path.is_symlink()
-                keys += [path.name] if is_ours and self.lock(path.name).is_file() else []
-        return sorted(map(self._entry, keys), key=lambda entry: entry.used)
-
-    def _entry(self, key: str) -> CachedEnvironment:
-        record = self.record(key)
-        path = self.folder / key
-        used = (path / _RECORD if record else path).stat().st_mtime if path.exists() else 0.0
-        return CachedEnvironment(
-            key=key,
-            record=record,
-            used=datetime.datetime.fromtimestamp(used, datetime.UTC),
-            bytes=record.bytes if record else size_of(path),
-            in_use=self._in_use(key),
-        )
+                if is_ours and self.lock(path.name).is_file():
+                    record = self.record(path.name)
+                    with contextlib.suppress(FileNotFoundError):  # it has gone meanwhile
+                        used = (path / _RECORD if record else path).stat().st_mtime
+                        entry = CachedEnvironment(
+                            key=path.name,
+                            record=record,
+                            used=datetime.datetime.fromtimestamp(used, datetime.UTC),
+                            bytes=record.bytes if record else size_of(path),
+                            in_use=self._in_use(path.name),
+                        )
+                        found.append(entry)
+        return sorted(found, key=lambda entry: entry.used)
 
     def _in_use(self, key: str) -> bool:
         try:
@@ -231,10 +226,10 @@ class Cache:
         """Remove what was not used for so long, and what is left of unfinished ones."""
         before = datetime.datetime.now(datetime.UTC) - unused_for
         old = [entry for entry in self.entries() if entry.used <= before or entry.record is None]
-        gone = {entry.key for entry in old if self.remove(entry.key)}
-        left = [replace(entry, in_use=self._in_use(entry.key)) for entry in old if entry.key not in gone]
+        gone = [entry for entry in old if self.remove(entry.key)]
+        left = [replace(entry, in_use=self._in_use(entry.key)) for entry in old if entry not in gone]
         return Cleared(
-            gone=[entry for entry in old if entry.key in gone],
+            gone=gone,
             in_use=[entry for entry in left if entry.in_use],
             stuck=[entry for entry in left if not entry.in_use],
         )
@@ -253,22 +248,6 @@ class Cache:
             total -= entry.bytes
             gone += [entry] if entry.record else []
         return gone
-
-
-def _limit() -> int:
-    given = os.environ.get("BIOPSY_CACHE_LIMIT")
-    if not given:
-        return DEFAULT_LIMIT
-    limit = text.bytes_of(given)
-    if limit is None:
-        raise errors.UsageError(
-            f"BIOPSY_CACHE_LIMIT is no size: {printable(given)}", next_steps=["BIOPSY_CACHE_LIMIT=10GB"]
-        )
-    return limit
-
-
-def _texts(values: Iterable[object]) -> tuple[str, ...]:
-    return tuple(map(str, values))
 
 
 def size_of(folder: Path) -> int:

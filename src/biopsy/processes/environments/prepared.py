@@ -12,8 +12,9 @@ import signal
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from biopsy import errors, events
 from biopsy.processes import cleanup
@@ -22,13 +23,18 @@ from biopsy.processes.environments.interpreter import (
     INSTALLING_SECONDS,
     Installer,
     Interpreter,
+    Sources,
+    WantedPackage,
+    configured,
     installer_for,
     interpreter_of,
+    names,
+    origin_in_variables,
+    parsed,
     python_of,
+    without_secrets,
 )
 from biopsy.processes.environments.releases import available
-from biopsy.processes.environments.requirements import WantedPackage, names, normalized, parsed
-from biopsy.processes.environments.sources import Sources, configured, origin_in_variables, without_secrets
 from biopsy.processes.own_files import InUseError
 from biopsy.processes.process import CannotStartError, run, undisturbed
 from biopsy.processes.watch import Ended, Limits, signal_name
@@ -44,20 +50,15 @@ class Environment:
     """An environment that holds packages, which nobody changes or removes while it is open.
 
     ``python`` is its interpreter: start it with ``-I`` and ``variables``, so that it takes no module from elsewhere.
-    ``requirements`` are those asked for, ``added`` what was found to be needed besides, such as "numpy<2".
+    ``added`` is what was found to be needed besides what was asked for, such as "numpy<2".
     ``packages`` are the versions of all distributions in it, by their normalized names ("onnxruntime",
     "ml-dtypes"). ``interpreter`` is what it was made with.
     """
 
     python: Path
-    requirements: tuple[str, ...]
     added: tuple[str, ...]
     packages: Mapping[str, str]
     interpreter: Interpreter
-
-    def version(self, distribution: str) -> str | None:
-        """The version of a distribution that is installed; None if it is not."""
-        return self.packages.get(normalized(distribution))
 
     @property
     def variables(self) -> dict[str, str | None]:
@@ -104,7 +105,6 @@ def prepared(
                 )
                 yield Environment(
                     python=python_of(cache.place(plan.key)),
-                    requirements=record.requirements,
                     added=record.added,
                     packages=record.packages,
                     interpreter=interpreter,
@@ -187,14 +187,10 @@ def make(plan: Plan, cache: Cache, lock: int, sources: Sources, listener: events
 
 
 def _make_room(plan: Plan, cache: Cache, listener: events.Listener) -> None:
-    gone = cache.keep_below_limit(plan.key)
-    if gone:
-        listener(
-            events.Remark(
-                f"{count(len(gone), 'environment')} that had not been used for longest "
-                f"{'was' if len(gone) == 1 else 'were'} removed: all may have {size_text(cache.limit)}"
-            )
-        )
+    if gone := cache.keep_below_limit(plan.key):
+        were, size = "was" if len(gone) == 1 else "were", size_text(cache.limit)
+        what = f"{count(len(gone), 'environment')} that had not been used for longest {were} removed"
+        listener(events.Remark(f"{what}: all may have {size}"))
 
 
 @contextmanager
@@ -232,24 +228,24 @@ def _filled(
         if ended.status != 0:
             raise refusal(ended, requirements, sources, cache.folder)
 
+    asked, trial = sorted(names(plan.wanted)), None
     try:
         require(installer.make(place, lock), plan.requirements)
-        require(installer.install(python, wanted, lock), wanted)
-        trial = tried(python, sorted(names(plan.wanted)))
-        while trial.problem is not None:
+        while True:
+            try:
+                require(installer.install(python, (*wanted, *added), lock), (*wanted, *added))
+            except errors.CannotInstall as error:
+                if trial is None or trial.problem is None or error.concerns_all:
+                    raise
+                raise trial.problem from error
+            trial = tried(python, asked)
+            if trial.problem is None:
+                return added, trial
             said = names([*plan.wanted, *(parsed(added) if added else ())])
             more = tuple(need for need in trial.needs if not names(parsed([need])) & said)
             if not more or len(added) + len(more) > _MOST_ADDED:
                 raise trial.problem
             added += more
-            try:
-                require(installer.install(python, (*wanted, *added), lock), (*wanted, *added))
-            except errors.CannotInstall as error:
-                if error.concerns_all:
-                    raise
-                raise trial.problem from error
-            trial = tried(python, sorted(names(plan.wanted)))
-        return added, trial
     except CannotStartError as error:
         raise errors.CannotInstall(error.message, kind="other") from error
 
@@ -331,43 +327,35 @@ def tried(python: Path, distributions: Sequence[str]) -> ImportTrial:
     words = [str(python), "-I", "-c", _SCRIPT, token, *distributions]
     ended = run(words, lambda: Limits(seconds=_SECONDS), environment=undisturbed(), kept=_KEPT_OUTPUT)
     printed = ended.output.decode(errors="replace")
-    said, plain = _Said(), []
+    said: dict[str, Any] = {"packages": {}, "importing": "", "failed": "", "done": False}  # as far as it came
+    plain = []
     for line in printed.splitlines():
         if line.startswith(token):
-            vars(said).update(json.loads(line.removeprefix(token)))
+            said |= json.loads(line.removeprefix(token))
         else:
             plain.append(line)
     needs = tuple(need for pattern, need in _NEEDS if re.search(pattern, "\n".join(plain)))
-    problem = None if said.done and ended.status == 0 and not needs else _problem(ended, said, plain, needs)
-    return ImportTrial(packages=said.packages, problem=problem, needs=needs)
+    problem = None if said["done"] and ended.status == 0 and not needs else _problem(ended, said, plain, needs)
+    return ImportTrial(packages=said["packages"], problem=problem, needs=needs)
 
 
-@dataclass
-class _Said:
-    """What the script has said, as far as it came."""
-
-    packages: dict[str, str] = field(default_factory=dict)
-    importing: str = ""
-    failed: str = ""
-    done: bool = False
-
-
-def _problem(ended: Ended, said: _Said, printed: Sequence[str], needs: Sequence[str]) -> errors.CannotInstall:
-    release = f"{said.importing} {said.packages.get(said.importing, '')}".strip()
-    if not said.importing:
+def _problem(
+    ended: Ended, said: Mapping[str, Any], printed: Sequence[str], needs: Sequence[str]
+) -> errors.CannotInstall:
+    release = f"{said['importing']} {said['packages'].get(said['importing'], '')}".strip()
+    if not release:
         details = [shortened(printable(line), _LONGEST_LINE) for line in printed[-4:]]
         return errors.CannotInstall("the new environment does not work", kind="other", details=details)
-    if said.failed:
-        why = f"{release} cannot be imported: {shortened(printable(said.failed), _LONGEST_LINE)}"
+    if said["failed"]:
+        why = f"{release} cannot be imported: {shortened(printable(said['failed']), _LONGEST_LINE)}"
     elif ended.cause == "time":
         why = f"the import of {release} takes too long"
-    elif ended.status < 0:
-        why = f"the import of {release} ended its process with {signal_name(-ended.status)}"
-    elif needs:
+    elif needs and ended.status >= 0:
         why = f"{release} does not work with what is installed beside it"
     else:
-        why = f"the import of {release} ended its process with status {ended.status}"
-    missing = re.search(r"No module named '([\w.]+)'", said.failed)
+        how = signal_name(-ended.status) if ended.status < 0 else f"status {ended.status}"
+        why = f"the import of {release} ended its process with {how}"
+    missing = re.search(r"No module named '([\w.]+)'", said["failed"])
     steps = [f"--with '{need}'" for need in needs] or ([f"--with {missing[1].split('.')[0]}"] if missing else [])
     details = [f"it needs {series(needs)}"] if needs else []
     return errors.CannotInstall(why, kind="import fails", details=details, next_steps=steps)
@@ -376,16 +364,27 @@ def _problem(ended: Ended, said: _Said, printed: Sequence[str], needs: Sequence[
 # Why an installer has failed: what it printed, as one error that says what to do.
 
 _DISK_FULL = re.compile(r"No space left on device|os error 28\b|Errno 28\b|Disk quota exceeded|File too large")
-_NETWORK = re.compile(
-    r"Failed to fetch|Could not connect|error sending request|NewConnectionError|ConnectTimeout|Read timed out"
-    r"|Name or service not known|name resolution|dns error|Connection refused|Connection reset|ProxyError|SSLError"
-    r"|CERTIFICATE_VERIFY_FAILED|invalid peer certificate|Network is unreachable|HTTP error|HTTP status|tunnel",
-    re.IGNORECASE,
+_REFUSALS: tuple[tuple[str, errors.Obstacle, str], ...] = (
+    (
+        r"(?i)Failed to fetch|Could not connect|error sending request|NewConnectionError|ConnectTimeout|Read timed out"
+        r"|Name or service not known|name resolution|dns error|Connection refused|Connection reset|ProxyError|SSLError"
+        r"|CERTIFICATE_VERIFY_FAILED|invalid peer certificate|Network is unreachable|HTTP error|HTTP status|tunnel",
+        "network",
+        "cannot be fetched: an index or its files cannot be reached",
+    ),
+    (
+        r"has no wheels|no usable wheels|No matching distribution found|only sdists|no matching wheel",
+        "no wheel",
+        "cannot be installed: something that it needs has no wheel for this Python, or none that the rest allows",
+    ),
+    (
+        r"unsatisfiable|ResolutionImpossible|conflicting dependencies|conflict is caused by|No solution found",
+        "conflict",
+        "cannot be installed together",
+    ),
+    ("", "other", "cannot be installed"),
 )
-_NO_WHEEL = re.compile(r"has no wheels|no usable wheels|No matching distribution found|only sdists|no matching wheel")
-_CONFLICT = re.compile(
-    r"unsatisfiable|ResolutionImpossible|conflicting dependencies|conflict is caused by|No solution found"
-)
+"""What an installer prints, which obstacle that is, and how it is told; the first that is found counts."""
 _NOISE = re.compile(
     r"^(Using Python|Resolved|Prepared|Installed|Collecting|Downloading|Looking in|warning|WARNING|\[no)"
 )
@@ -404,19 +403,9 @@ def refusal(ended: Ended, requirements: Sequence[str], sources: Sources, folder:
         )
     lines = [line for line in map(str.strip, printed.splitlines()) if line and not _NOISE.match(line)]
     details = [shortened(printable(line), _LONGEST_LINE) for line in lines[-_MOST_LINES:]]  # the last say what is wrong
-    if ended.cause == "time":
-        return errors.CannotInstall(f"the installation of {named} took too long", kind="other", details=details)
-    if ended.status < 0:
-        what = f"ended with {signal_name(-ended.status)}"
+    if ended.cause == "time" or ended.status < 0:
+        what = "took too long" if ended.cause == "time" else f"ended with {signal_name(-ended.status)}"
         return errors.CannotInstall(f"the installation of {named} {what}", kind="other", details=details)
-    if _NETWORK.search(printed):
-        return errors.CannotInstall(
-            f"{named} cannot be fetched: an index or its files cannot be reached", kind="network", details=details
-        )
-    if _NO_WHEEL.search(printed):
-        why = "something that it needs has no wheel for this Python, or none that the rest allows"
-        return errors.CannotInstall(f"{named} cannot be installed: {why}", kind="no wheel", details=details)
-    if _CONFLICT.search(printed):
-        return errors.CannotInstall(f"{named} cannot be installed together", kind="conflict", details=details)
-    steps = ["pip install uv"] if "ensurepip" in printed else []
-    return errors.CannotInstall(f"{named} cannot be installed", kind="other", details=details, next_steps=steps)
+    kind, why = next((kind, why) for pattern, kind, why in _REFUSALS if re.search(pattern, printed))
+    steps = ["pip install uv"] if kind == "other" and "ensurepip" in printed else []
+    return errors.CannotInstall(f"{named} {why}", kind=kind, details=details, next_steps=steps)

@@ -20,9 +20,17 @@ from packaging.utils import InvalidWheelFilename, parse_wheel_filename
 from packaging.version import Version
 
 from biopsy import errors
-from biopsy.processes.environments.interpreter import Interpreter, interpreter_of
-from biopsy.processes.environments.requirements import WantedPackage, normalized, pinned
-from biopsy.processes.environments.sources import Sources, configured, shown, without_secrets
+from biopsy.processes.environments.interpreter import (
+    Interpreter,
+    Sources,
+    WantedPackage,
+    configured,
+    interpreter_of,
+    normalized,
+    pinned,
+    shown,
+    without_secrets,
+)
 from biopsy.processes.reading import read_plain
 from biopsy.text import first_line, first_of, printable, series, shortened
 
@@ -51,13 +59,13 @@ def releases(
     """
     interpreter = interpreter_of() if python is None else python
     wheels = wheels_of(distribution, configured() if sources is None else sources)
-    usable = [wheel for wheel in wheels if wheel.yanked is None and wheel.fits(interpreter)]
-    wheels_by_version: dict[Version, list[Wheel]] = {}
-    for wheel in usable:
-        wheels_by_version.setdefault(wheel.version, []).append(wheel)
+    uploads: dict[Version, list[datetime.date]] = {}
+    for wheel in wheels:
+        if wheel.is_for(interpreter):
+            uploads.setdefault(wheel.version, []).extend([wheel.uploaded.date()] if wheel.uploaded else [])
     found = [
-        Release(version=str(version), date=_day(wheels_by_version[version]))
-        for version in sorted(wheels_by_version)
+        Release(version=str(version), date=min(uploads[version], default=None))
+        for version in sorted(uploads)
         if pre_releases or not version.is_prerelease
     ]
     if not found:
@@ -85,29 +93,30 @@ def available(wanted: Sequence[WantedPackage], interpreter: Interpreter, sources
             told.append(each.text)
             continue
         _require(each, wheels, interpreter)
-        version, exact, others = pinned(each), False, set[Version]()
-        for wheel in wheels:
-            if version is None:
-                break
-            exact |= wheel.version == version and wheel.yanked is None and wheel.fits(interpreter)
-            if version.local is None and wheel.version.local is not None and wheel.version.public == version.public:
-                others.add(wheel.version)
-        if not exact or not others or "===" in each.text:
+        version = pinned(each)
+        exact = any(wheel.version == version and wheel.is_for(interpreter) for wheel in wheels)
+        builds = {wheel.version for wheel in wheels if version is not None and wheel.version.public == version.public}
+        others = sorted(build for build in builds if build.local is not None)
+        if not exact or not others or version is None or version.local is not None or "===" in each.text:
             told.append(each.text)
             continue
         requirement = copy(each.requirement)
-        requirement.specifier &= SpecifierSet(",".join(f"!={other}" for other in sorted(others)))
+        requirement.specifier &= SpecifierSet(",".join(f"!={other}" for other in others))
         told.append(str(requirement))
     return tuple(told)
 
 
 def _require(wanted: WantedPackage, wheels: Sequence[Wheel], interpreter: Interpreter) -> None:
+    """Raise CannotInstall unless there is a wheel of it for an interpreter; it says what there is near to it."""
     allowed = [wheel for wheel in wheels if wanted.requirement.specifier.contains(wheel.version, prereleases=True)]
     fitting = [wheel for wheel in allowed if wheel.fits(interpreter)]
     if any(wheel.yanked is None for wheel in fitting):
         return
-    others = sorted({wheel.version for wheel in wheels if wheel.yanked is None and wheel.fits(interpreter)})
-    neighbours = [f"{wanted.name}=={each}" for each in _nearest(others, wanted)]
+    others, version = sorted({wheel.version for wheel in wheels if wheel.is_for(interpreter)}), pinned(wanted)
+    nearest = others[-1:]
+    if version is not None:
+        nearest = [each for each in others if each < version][-1:] + [each for each in others if each > version][:1]
+    neighbours = [f"{wanted.name}=={each}" for each in nearest]
     if fitting:
         reasons = sorted({wheel.yanked for wheel in fitting if wheel.yanked})
         why = f": {printable(shortened(reasons[0], 200))}" if reasons else ", it is not said why"
@@ -115,37 +124,20 @@ def _require(wanted: WantedPackage, wheels: Sequence[Wheel], interpreter: Interp
             f"{wanted.text} was yanked by its authors{why}", kind="yanked", next_steps=neighbours
         )
     if allowed:
+        tags = {tag for wheel in allowed for tag in wheel.tags}
+        minors = _minors(tags, interpreter)
+        what = f"its wheels are for {first_of(sorted({tag.rpartition('-')[2] for tag in tags}), 6)}"
+        if minors:
+            what = f"on this machine its wheels are for Python {series([f'3.{minor}' for minor in minors])}"
         raise errors.CannotInstall(
             f"{wanted.text} has no wheel for Python {interpreter.series} on this machine",
             kind="no wheel",
-            details=_what_there_is(allowed, interpreter),
+            details=[what],
             next_steps=[*_other_pythons(allowed, interpreter), *neighbours],
         )
     raise errors.CannotInstall(
         f"there is no release {wanted.text} with a wheel", kind="no such release", next_steps=neighbours
     )
-
-
-def _day(wheels: Iterable[Wheel]) -> datetime.date | None:
-    return min((wheel.uploaded.date() for wheel in wheels if wheel.uploaded is not None), default=None)
-
-
-def _nearest(versions: Sequence[Version], wanted: WantedPackage) -> list[Version]:
-    """The version before the one asked for, and the one after it; else the newest."""
-    version = pinned(wanted)
-    if version is None:
-        return list(versions[-1:])
-    return [each for each in versions if each < version][-1:] + [each for each in versions if each > version][:1]
-
-
-def _what_there_is(wheels: Iterable[Wheel], interpreter: Interpreter) -> list[str]:
-    """A line that names the versions of Python that there are wheels for on this machine, or the other machines."""
-    tags = {tag for wheel in wheels for tag in wheel.tags}
-    minors = _minors(tags, interpreter)
-    if minors:
-        return [f"on this machine its wheels are for Python {series([f'3.{minor}' for minor in minors])}"]
-    platforms = sorted({tag.rpartition("-")[2] for tag in tags})
-    return [f"its wheels are for {first_of(platforms, 6)}"]
 
 
 def _other_pythons(wheels: Iterable[Wheel], interpreter: Interpreter) -> list[str]:
@@ -199,6 +191,10 @@ class Wheel:
         except InvalidSpecifier:  # pip takes no such file
             return False
 
+    def is_for(self, interpreter: Interpreter) -> bool:
+        """Whether that is so, and it was not yanked."""
+        return self.yanked is None and self.fits(interpreter)
+
 
 def wheels_of(distribution: str, sources: Sources) -> list[Wheel]:
     """All wheels of a distribution that the sources have.
@@ -214,28 +210,21 @@ def wheels_of(distribution: str, sources: Sources) -> list[Wheel]:
             next_steps=['pip install "biopsy[releases]"'],
         ) from error
     name = normalized(distribution)
-    known, wheels = False, list[Wheel]()
-    for place in sources.links:
-        found = list(_wheels(_linked(place, sources), name))
-        wheels += found
-        known = known or bool(found)
+    linked = [wheel for place in sources.links for wheel in _wheels(_linked(place, sources), name)]
+    known, wheels = bool(linked), linked
     for address in sources.indexes:
         files = _indexed(address, name, sources)
-        if files is None:
-            continue
-        known = True
-        wheels += _wheels(files, name)
-        if sources.first_only:
-            break
+        if files is not None:
+            known = True
+            wheels += _wheels(files, name)
+            if sources.first_only:
+                break
     if not known:
+        places = series([shown(place) for place in (*sources.indexes, *sources.links)]) or "no index at all"
         raise errors.CannotInstall(
-            f"there is no package '{printable(distribution)}' in {_places(sources)}", kind="no such release"
+            f"there is no package '{printable(distribution)}' in {places}", kind="no such release"
         )
     return wheels
-
-
-def _places(sources: Sources) -> str:
-    return series([shown(place) for place in (*sources.indexes, *sources.links)]) or "no index at all"
 
 
 def _wheels(files: Iterable[DistributionPackage], name: str) -> Iterator[Wheel]:
@@ -273,11 +262,12 @@ def _indexed(address: str, name: str, sources: Sources) -> list[DistributionPack
 
 def _linked(place: str, sources: Sources) -> list[DistributionPackage]:
     """The files that a folder holds, or that a page has links to."""
-    from pypi_simple import ProjectPage
+    from pypi_simple import DistributionPackage, Link, ProjectPage
 
     if not place.startswith(("http:", "https:")):
         path = _folder(place) if place.startswith("file:") else Path(place)
-        return _in_folder(path) if path.is_dir() else _of_file(path, "") if path.is_file() else []
+        links = [Link(text=each.name, url=each.as_uri(), attrs={}) for each in sorted(path.glob("*.whl"))]
+        return [*map(DistributionPackage.from_link, links)] if path.is_dir() else _of_file(path, "")
     with _answering(place, sources), _session(place, sources) as session:
         answer = session.get(place, timeout=_SECONDS)
         answer.raise_for_status()
@@ -291,20 +281,13 @@ def _folder(address: str) -> Path:
 def _of_file(page: Path, name: str) -> list[DistributionPackage]:
     from pypi_simple import ProjectPage
 
+    if not page.is_file():
+        return []
     try:
         text = read_plain(page, _LARGEST_PAGE, follow=True).decode(errors="replace")
     except OSError as error:
         raise errors.CannotInstall(f"cannot read {page}: {error.strerror or error}", kind="network") from error
     return list(ProjectPage.from_html(name, text, page.as_uri()).packages)
-
-
-def _in_folder(folder: Path) -> list[DistributionPackage]:
-    from pypi_simple import DistributionPackage, Link
-
-    return [
-        DistributionPackage.from_link(Link(text=path.name, url=path.as_uri(), attrs={}))
-        for path in sorted(folder.glob("*.whl"))
-    ]
 
 
 # The network
@@ -345,23 +328,18 @@ def _answering(address: str, sources: Sources) -> Iterator[None]:
     except errors.BiopsyError:
         raise
     except (OSError, ValueError, RecursionError) as error:  # those of requests are one of the first two
-        refused = getattr(getattr(error, "response", None), "status_code", None) in {401, 403}
-        raise (IndexRefuses if refused else errors.CannotInstall)(
-            f"the package index {printable(shown(address))} cannot be asked: {_why(error, sources)}",
+        status = getattr(getattr(error, "response", None), "status_code", None)
+        innermost: BaseException = error
+        while isinstance(innermost.__context__, Exception):
+            innermost = innermost.__context__
+        said = shortened(printable(without_secrets(first_line(str(innermost)), sources)), 200)
+        why = f"its proxy does not answer: {said}" if type(error).__name__ == "ProxyError" else said
+        raise (IndexRefuses if status in {401, 403} else errors.CannotInstall)(
+            f"the package index {printable(shown(address))} cannot be asked: "
+            f"{why if status is None else f'it answers with status {status}'}",
             kind="network",
             next_steps=[
                 _OWN_CERTIFICATE if "CERTIFICATE_VERIFY_FAILED" in repr(error) else _CONFIGURATION,
                 _INSTALLED,
             ],
         ) from error
-
-
-def _why(error: BaseException, sources: Sources) -> str:
-    response = getattr(error, "response", None)
-    if response is not None:
-        return f"it answers with status {response.status_code}"
-    innermost = error
-    while isinstance(innermost.__context__, Exception):
-        innermost = innermost.__context__
-    said = shortened(printable(without_secrets(first_line(str(innermost)), sources)), 200)
-    return f"its proxy does not answer: {said}" if type(error).__name__ == "ProxyError" else said

@@ -25,12 +25,12 @@ def _wait_for_requests() -> bool:
     _hide()
     _leave_nothing_behind()
     forks = _read("..", "forks.py")
-    warm_imports, import_deeds = _read("warm_imports.py"), _read("import_deeds.py")
+    warm_imports = _read("warm_imports.py")
     state = warm_imports.told(os.environ, forks.STATE_VARIABLE)
     state["connections"] = forks.connections_of_environment()
     for name in set(sys.modules) - bare:
         del sys.modules[name]  # the script may have modules of the same names, and imports its own
-    imports = warm_imports.WarmImports(state, bare, forks, import_deeds)
+    imports = warm_imports.WarmImports(state, bare, forks)
     is_there: bool = imports.of_the_start(_import_the_real_one)
     imports.begin()
     loop = forks.ForkLoop(state["connections"], before_fork=imports.before_fork, idle=imports.idle)

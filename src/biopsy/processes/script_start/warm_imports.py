@@ -24,7 +24,7 @@ import sys
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, MutableMapping, Sequence
+    from collections.abc import Callable, Iterable, Iterator, MutableMapping
     from typing import Any
 
 _ONLY_SYNTAX = 0x400  # a flag of compile(): a tree, and no code
@@ -52,7 +52,7 @@ class UnfitError(Exception):
 
 class WarmImports:
     """The imports of a warm process. ``state`` is what it was told, ``bare`` are the modules of a bare interpreter,
-    ``forks`` and ``import_deeds`` the modules of those names.
+    ``forks`` the module of that name.
 
     The state has ``printed``, the descriptor of the end to read of what this process prints; ``connections``, the
     descriptors that lead to who asks; ``left``, the modules that are left to the forks; ``noted``, modules to import
@@ -61,13 +61,14 @@ class WarmImports:
     user has there and what was put before it.
     """
 
-    def __init__(self, state: dict[str, Any], bare: set[str], forks: Any, import_deeds: Any) -> None:
+    def __init__(self, state: dict[str, Any], bare: set[str], forks: Any) -> None:
         self._state = state
         self._bare = bare
         self._forks = forks
-        self._places = tuple(os.path.join(place, "") for place in _places_of_libraries())
-        self._plain_files = import_deeds.PLAIN_FILES
-        self._deeds = import_deeds.Deeds(self._places)
+        libraries = [os.path.dirname(os.__file__), *site.getsitepackages()]
+        libraries += [site.getusersitepackages()] if site.ENABLE_USER_SITE else []
+        self._places = tuple(os.path.join(place, "") for place in libraries)
+        self._deeds = Deeds(self._places)
         self._environment = dict(os.environ)
         self._notes = 0
         self._note: tuple[int, int] | None = None
@@ -115,8 +116,15 @@ class WarmImports:
         """Import what the last fork has noted."""
         if self._note is None:
             return
-        noted = _read_note(*self._note)
-        self._note = None
+        (reading, writing), self._note, said = self._note, None, b""
+        os.close(writing)
+        try:
+            while data := os.read(reading, _LONGEST_NOTE):
+                said += data
+        except BlockingIOError:
+            pass  # something that it started has not ended yet
+        os.close(reading)
+        noted = json.loads(said) if said.endswith(b"\n") else {"libraries": [], "own": []}  # it did not come to that
         self._state["ready"] = True
         names = [name for name in noted["libraries"] if name not in sys.modules]
         if names:
@@ -128,21 +136,17 @@ class WarmImports:
         self._import_all([(name, ()) for name in names])
 
     def _import_all(self, names: list[tuple[str, tuple[str, ...]]]) -> None:
-        if names:
-            self._import_each(names)
-            gc.collect()
-            gc.freeze()  # what is loaded now is shared with the forks, and not copied by their collector's marks
-
-    def _import_each(self, names: list[tuple[str, tuple[str, ...]]]) -> None:
         before = self._surroundings()
         for name, parts in names:
             top = name.partition(".")[0]
-            if top in self._state["left"]:
-                continue
-            try:
-                self._import(name, parts, before)
-            except UnfitError:
-                self._begin_anew(without=top)
+            if top not in self._state["left"]:
+                try:
+                    self._import(name, parts, before)
+                except UnfitError:
+                    self._begin_anew(without=top)
+        if names:
+            gc.collect()
+            gc.freeze()  # what is loaded now is shared with the forks, and not copied by their collector's marks
 
     def _import(self, name: str, parts: tuple[str, ...], before: object) -> None:
         known = set(sys.modules)
@@ -194,13 +198,15 @@ class WarmImports:
     def _surroundings(self) -> tuple[object, ...]:
         """What a module had better not change when it is imported."""
         with open("/proc/self/status", encoding="utf-8") as status:
-            inherited = [_without_signals_of_libc(line) for line in status if line.startswith(_INHERITED)]
+            lines = [line.partition(":") for line in status if line.startswith(_INHERITED)]
+        # Without the signals that the first thread of a process has the C library catch.
+        inherited = [(name, int(bits, 16) & ~_SIGNALS_OF_LIBC) for name, _, bits in lines]
         with open("/proc/self/limits", encoding="utf-8") as limits:
             limited = limits.read()
         hooks = (sys.excepthook, sys.displayhook, sys.stdin, sys.stdout, sys.stderr, sys.gettrace(), sys.getprofile())
         numbers = (sys.getrecursionlimit(), sys.getswitchinterval(), gc.get_threshold(), gc.isenabled())
         places = (os.getcwd(), list(sys.path), _locale.setlocale(_locale.LC_ALL, None))
-        return dict(os.environ), inherited, limited, hooks, numbers, places, _open_files(self._plain_files)
+        return dict(os.environ), inherited, limited, hooks, numbers, places, _open_files()
 
     def _begin_anew(self, without: str) -> None:
         """Start this process again with the same connections; from now on ``without`` is imported only in forks."""
@@ -272,17 +278,14 @@ def _leave_note_at_exit(into: int, is_of_library: Callable[[str], bool]) -> None
     atexit.register(leave_note)  # before any other: so it is called last
 
 
-def _places_of_libraries() -> Iterator[str]:
-    """The folders of the standard library and of site-packages."""
-    yield os.path.dirname(os.__file__)
-    yield from site.getsitepackages()
-    if site.ENABLE_USER_SITE:
-        yield site.getusersitepackages()
-
-
 def _leading_imports(script: str, is_found: Callable[[str], bool]) -> Iterator[tuple[str, tuple[str, ...]]]:
     """The imports that a script begins with, up to the first that is not of a library or may do anything else."""
-    for statement in _statements(script):
+    try:
+        with open(script, "rb") as source:
+            tree = compile(source.read(), script, "exec", _ONLY_SYNTAX, dont_inherit=True)
+    except (OSError, SyntaxError, ValueError, RecursionError, MemoryError):
+        return  # it cannot be read, which each fork will tell
+    for statement in tree.body:
         kind = type(statement).__name__
         if kind == "Import":
             found = [(alias.name, ()) for alias in statement.names]
@@ -298,16 +301,6 @@ def _leading_imports(script: str, is_found: Callable[[str], bool]) -> Iterator[t
             yield name, () if "*" in parts else parts
 
 
-def _statements(script: str) -> list[Any]:
-    """The statements of a script; none if it cannot be read: that is told by each fork."""
-    try:
-        with open(script, "rb") as source:
-            tree = compile(source.read(), script, "exec", _ONLY_SYNTAX, dont_inherit=True)
-    except (OSError, SyntaxError, ValueError, RecursionError, MemoryError):
-        return []
-    return list(tree.body)
-
-
 def _is_beside_script(top: str) -> bool:
     """Whether the folder of the script, which is looked into first, has a module of this name."""
     folder = os.path.dirname(os.path.realpath(sys.argv[0]))
@@ -318,19 +311,6 @@ def _is_beside_script(top: str) -> bool:
     return True
 
 
-def _read_note(reading: int, writing: int) -> dict[str, list[str]]:
-    """What a fork has noted; nothing if it did not come to that."""
-    os.close(writing)
-    said = b""
-    try:
-        while data := os.read(reading, _LONGEST_NOTE):
-            said += data
-    except BlockingIOError:
-        pass  # something that it started has not ended yet
-    os.close(reading)
-    return json.loads(said) if said.endswith(b"\n") else {"libraries": [], "own": []}
-
-
 def _says_anything(printed: int) -> bool:
     for stream in (sys.stdout, sys.stderr):
         if stream is not None:
@@ -338,25 +318,115 @@ def _says_anything(printed: int) -> bool:
     return bool(select.select([printed], [], [], 0)[0])
 
 
-def _without_signals_of_libc(line: str) -> str:
-    """A set of signals, without those that the first thread of a process has the C library catch."""
-    name, _, bits = line.partition(":")
-    return f"{name}: {int(bits, 16) & ~_SIGNALS_OF_LIBC:x}"
-
-
 def _forget_what_was_said(printed: int) -> None:
     while _says_anything(printed):
         os.read(printed, 1 << 16)
 
 
-def _open_files(plain: Sequence[str]) -> list[tuple[str, str]]:
-    """The descriptors that are open and what they are, but for ``plain`` files, which it does not matter to share."""
+def _open_files() -> list[tuple[str, str]]:
+    """The descriptors that are open and what they are, but for plain files, which it does not matter to share."""
     found = []
     for descriptor in sorted(os.listdir("/proc/self/fd")):
         try:
-            link = os.readlink("/proc/self/fd/" + descriptor)
+            found.append((descriptor, os.readlink("/proc/self/fd/" + descriptor)))
         except OSError:
-            continue  # it was the listing itself
-        if link not in plain:
-            found.append((descriptor, link))
-    return found
+            pass  # it was the listing itself
+    return [(descriptor, link) for descriptor, link in found if link not in _PLAIN_FILES]
+
+
+# Hears what a module does when it is imported that a look at the process afterwards does not tell.
+#
+# It reads a file that may have changed by the next check, writes one, starts a program, or seeds the generators that
+# each fork seeds anew.
+
+_QUIET, _LOUD = "ORT_DISABLE_TELEMETRY", "onnxruntime"
+"""Set when this is imported: ONNX Runtime would start a thread that tells of its use, and forks would lose it."""
+
+_WRITES = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND
+_OF_THE_SYSTEM = ("/proc/", "/sys/", "/dev/", "/etc/", "/usr/", "/lib/", "/lib64/", "/bin/", "/opt/")
+_PLAIN_FILES = ("/dev/null", "/dev/urandom", "/dev/random")
+_DEEDS = {
+    "os.mkdir", "os.rename", "os.remove", "os.rmdir", "os.link", "os.symlink", "os.truncate", "os.chmod", "os.chown",
+    "os.utime", "os.fork", "os.forkpty", "os.posix_spawn", "os.spawn", "os.system", "os.exec", "subprocess.Popen",
+    "tempfile.mkdtemp", "tempfile.mkstemp", "socket.bind", "socket.connect", "sqlite3.connect",
+}  # fmt: skip
+_GENERATORS = ("random", "numpy.random.mtrand")
+
+
+class Deeds:
+    """What was done between ``begin`` and ``end``. ``places`` are the folders of libraries."""
+
+    def __init__(self, places: Iterable[str]) -> None:
+        prefixes = (os.path.join(prefix, "") for prefix in (sys.prefix, sys.base_prefix))
+        self._places = (*places, *(prefix for prefix in prefixes if prefix != os.sep), *_OF_THE_SYSTEM)
+        self._listens = False
+        self._quiet = False
+        self._done = False
+        self._states: dict[str, object] = {}
+        sys.addaudithook(self._hear)
+
+    def begin(self) -> None:
+        """Listen from now on."""
+        self._done, self._quiet = False, False
+        self._states = {name: _state(name) for name in _GENERATORS if name in sys.modules}
+        self._listens = True
+
+    def end(self) -> bool:
+        """Listen no more, and say whether anything was done."""
+        self._listens = False
+        if self._quiet:
+            os.environ.pop(_QUIET, None)
+        return self._done or any(_state(name) != state for name, state in self._states.items())
+
+    def _hear(self, event: str, details: tuple[Any, ...]) -> None:
+        if not self._listens:
+            return
+        try:
+            if event == "import":
+                self._imported(*details[:2])
+            elif event == "open":
+                self._done |= self._opened(*details)
+            elif event in _DEEDS and not _is_of_cache(details[0]):
+                self._done = True
+        except Exception:  # whatever a library has given there
+            self._done = True
+
+    def _imported(self, name: str, file: str | None) -> None:
+        """See a module that is about to be imported, and begins to be looked for."""
+        if name in _GENERATORS and file is None and name not in self._states:
+            self._states[name] = None  # what follows says the same once more
+            __import__(name)
+            self._states[name] = _state(name)  # before anybody else can seed it
+        if name.partition(".")[0] == _LOUD and _QUIET not in os.environ:
+            os.environ[_QUIET] = "1"
+            self._quiet = True
+
+    def _opened(self, file: Any, mode: str | None, flags: int) -> bool:
+        """Whether that is more than reading a file of the system or of libraries."""
+        if isinstance(file, int) or _is_of_cache(file):
+            return False
+        path = os.path.abspath(os.fsdecode(file))
+        if (mode and set(mode) & set("wax+")) or flags & _WRITES:
+            return path not in _PLAIN_FILES
+        return not path.startswith(self._places) and not os.path.realpath(path).startswith(self._places)
+
+
+def _is_of_cache(file: Any) -> bool:
+    """Whether it is where compiled modules are kept."""
+    if not isinstance(file, (str, bytes)):
+        return False
+    path = os.fsdecode(file)
+    kept = getattr(sys, "pycache_prefix", None)
+    return "__pycache__" in path or ".pyc" in os.path.basename(path) or bool(kept and path.startswith(kept))
+
+
+def _state(name: str) -> object:
+    """The state of the generator that all modules share; None while its module is not whole."""
+    module: Any = sys.modules.get(name)
+    if name == "random":
+        return module.getstate() if hasattr(module, "getstate") else None
+    generator = getattr(module, "_rand", None)
+    if generator is None:
+        return None
+    kind, key, *rest = generator.get_state()
+    return kind, key.tobytes(), rest

@@ -17,7 +17,7 @@ from biopsy import errors
 from biopsy.engines.base import ModelInput
 from biopsy.engines.registry import create
 from biopsy.model.load import read_bytes
-from biopsy.processes.serving import arguments, as_json, serve_forks
+from biopsy.processes.server import as_json, serve_forks
 
 _RUNS_OF_A_PROFILE = 3
 
@@ -32,7 +32,7 @@ def main() -> None:
         request = json.loads(sys.argv[1])
         build(request, Path(request["model"]), Path(request["folder"]))
         return
-    path, folder, engine = arguments()
+    path, folder, engine = sys.argv[1:]
     data = read_bytes(Path(path))
     with contextlib.suppress(Exception):  # what is wrong with it is told when something is built
         create(engine).warm_up()

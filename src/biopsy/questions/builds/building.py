@@ -24,14 +24,14 @@ from biopsy.engines.registry import EngineSpec, class_of, find_class, parse_spec
 from biopsy.processes import process
 from biopsy.processes.cleanup import take_what_stands_at, temporary_folder
 from biopsy.processes.own_process import own_python
-from biopsy.processes.serving import from_json
+from biopsy.processes.server import from_json
 from biopsy.processes.warm import ForkServer, ServerGoneError
 from biopsy.processes.watch import Ended, Limits, Stop, engine_death
 from biopsy.processes.writing import write_whole
 from biopsy.questions.builds.difference import Build, Difference, build_of, difference
 from biopsy.questions.builds.record import TacticRecord, write_record
 from biopsy.questions.builds.settings import CheckTemplate, Drawn, SettingChange, VariedSetting, changes
-from biopsy.session.judging import cannot_run, judge_any_failure
+from biopsy.session.trial import cannot_run, judge_any_failure
 from biopsy.text import count, first_line, html_table, printable
 
 Until = int | Literal["good", "bad"]

@@ -21,14 +21,14 @@ from biopsy.checks.command_line import OwnRun
 from biopsy.checks.task import Prepared, PreparedTask, TaskSite, require_names, require_weights_beside
 from biopsy.engines.base import ModelInput
 from biopsy.model.load import read_bytes
-from biopsy.processes.serving import as_json, from_json
+from biopsy.processes.server import as_json, from_json
 from biopsy.processes.watch import Stop
 from biopsy.questions.builds.building import Builder, BuildPlan, BuildRun, Built, CheckFor, Order
 from biopsy.questions.builds.record import TacticRecord, write_record
 from biopsy.questions.builds.settings import VARIABLE, Drawn
 from biopsy.session.conditions import this_machine
 from biopsy.session.machines import OtherMachines, PreparedRun, tell_of_machines
-from biopsy.session.workers import in_order
+from biopsy.session.pool import in_order
 
 _MOST_WAITING = 2
 """Builds that may have ended before one that was begun earlier, for each that may run at once."""

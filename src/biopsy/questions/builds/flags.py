@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import islice, product
 from math import prod
 from pathlib import Path
@@ -15,7 +16,7 @@ from biopsy import errors, events
 from biopsy.checks.judge import Rules
 from biopsy.checks.outcome import Evidence, Judged, Outcome
 from biopsy.checks.task import NO_CANDIDATE, Task
-from biopsy.engines.onnxrt.optimizer_names import RULES
+from biopsy.engines.onnxrt_optimizers import RULES
 from biopsy.questions.builds.optimizers import Optimizers, optimizers_of, rules
 from biopsy.questions.builds.settings import (
     CheckTemplate,
@@ -28,9 +29,9 @@ from biopsy.questions.builds.settings import (
 from biopsy.records import plain
 from biopsy.search.drive import drive, first_that
 from biopsy.search.subset import minimal_subset, minimal_subsets, shortest
-from biopsy.session.judging import CheckRuns, cannot_run, until_no_pass
 from biopsy.session.machines import tell_of_machines
-from biopsy.session.workers import RunsAhead, Workers
+from biopsy.session.pool import RunsAhead, Workers
+from biopsy.session.trial import CheckRuns, cannot_run, until_no_pass
 from biopsy.text import count, html_table, printable
 
 STAGE = "flags"
@@ -320,12 +321,14 @@ def _fewest_together(probe: SettingProbe) -> list[SettingChange]:
             known[whole.text] = probe.change(whole, "" if len(changes) < len(values) else "all settings together").gone
         return known[whole.text]
 
+    def switch_off(by_text: Mapping[str, SettingChange], texts: Sequence[str]) -> bool:
+        return gone([by_text[text] for text in texts])
+
     together: dict[str, list[SettingChange]] = {}
     all_found = prod(map(len, values.values())) <= _MOST_VALUES
     for chosen in islice(product(*values.values()), _MOST_VALUES):
         by_text = {change.text: change for change in chosen}
-        switch_off = first_that(lambda texts, by_text=by_text: gone([by_text[text] for text in texts]))
-        sets, complete = drive(minimal_subsets(list(by_text), _MOST_SETS), switch_off)
+        sets, complete = drive(minimal_subsets(list(by_text), _MOST_SETS), first_that(partial(switch_off, by_text)))
         all_found = all_found and complete
         for texts in sets:
             changes = [by_text[text] for text in texts]

@@ -16,7 +16,7 @@ from pathlib import Path
 
 from biopsy import errors
 from biopsy.engines.base import ModelInput
-from biopsy.engines.onnxrt.optimizer_names import KNOWN_RULES, optimizers_in_log
+from biopsy.engines.onnxrt_optimizers import KNOWN_RULES, optimizers_in_log
 from biopsy.engines.registry import EngineSpec, class_of, create
 from biopsy.model.load import read_bytes
 from biopsy.processes import process
@@ -64,7 +64,7 @@ def rules(spec: EngineSpec) -> list[str]:
 
 def main() -> None:
     """The child's side: build the model that the first argument tells of with a log of everything."""
-    from biopsy.engines.onnxrt.engine import OnnxRuntime
+    from biopsy.engines.onnxrt import OnnxRuntime
 
     request: Mapping[str, str] = json.loads(sys.argv[1])
     engine = create(request["spec"])

@@ -26,7 +26,7 @@ from biopsy.questions.known_failures.catalogue import (
 from biopsy.questions.known_failures.fingerprint import Fingerprint, Pattern, fingerprint_of, pattern_in
 from biopsy.questions.known_failures.occurrence import Occurrence, SearchLimitError, occurrence_in
 from biopsy.questions.known_failures.reading import pattern_of_file
-from biopsy.session.judging import FailureJudge
+from biopsy.session.trial import FailureJudge
 from biopsy.text import first_of, html_table, printable
 
 

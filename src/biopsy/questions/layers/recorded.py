@@ -26,11 +26,10 @@ from biopsy.model.nodes import is_constant_node
 from biopsy.model.tensor_type import STRING
 from biopsy.questions.layers.findings import GoldenCoverage, TensorError
 from biopsy.questions.layers.question import Judge, Question
-from biopsy.recording.reference_run import NoValues, StoredValues, ValuesInMemory
+from biopsy.recording.reference_run import StoredValues, ValuesInMemory
 from biopsy.recording.types import CutTypes
-from biopsy.tensors.appendable_store import AppendableStore, results_of
 from biopsy.tensors.files import write_feeds
-from biopsy.tensors.recording import Batch, Disagreement, Request, record, tensor_sizes
+from biopsy.tensors.recording import AppendableStore, Batch, Disagreement, Request, record, results_of, tensor_sizes
 from biopsy.tensors.results import Array, Feed, release
 from biopsy.tensors.types import dtype_named, is_text
 
@@ -239,7 +238,7 @@ def tensors_to_record(index: ModelIndex) -> list[str]:
 
     Not the outputs of Constant nodes, which are never cut, nor what is known to be no plain tensor.
     """
-    types = CutTypes(index, NoValues())
+    types = CutTypes(index, ValuesInMemory())
     needed: dict[int, None] = {}
     outputs = set(index.outputs)
     for node in index.nodes:
@@ -252,7 +251,7 @@ def tensors_to_record(index: ModelIndex) -> list[str]:
 
 def in_types_of_the_model(index: ModelIndex, computed: StoredValues, path: Path) -> StoredValues:
     """The values in the types that the model has them in, written to ``path``; ``computed`` if they are already."""
-    types = CutTypes(index, NoValues())
+    types = CutTypes(index, ValuesInMemory())
     samples = computed.samples
     narrower: dict[str, np.dtype[Any]] = {}
     for name, value in samples[0].items():

@@ -17,8 +17,7 @@ from biopsy.engines.worker import Worker
 from biopsy.model import external, infer, load, onnx_native, walk
 from biopsy.model.index import index_bytes
 from biopsy.processes.cleanup import temporary_folder
-from biopsy.processes.server import Server, ServerEndedError
-from biopsy.processes.serving import Note, Request, Serving
+from biopsy.processes.server import Note, Request, Server, ServerEndedError, Serving
 from biopsy.processes.watch import Limits
 from biopsy.questions.lint.rules import CHECKER, INFERENCE, Level, LintEntry, plain_message
 from biopsy.recording.dependence import unknown_operators

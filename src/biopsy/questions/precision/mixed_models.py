@@ -26,7 +26,7 @@ from biopsy.questions.precision.caster import Assembly, Mixed, mixed, unchanged
 from biopsy.questions.precision.formats import FLOAT16, FP16, FP32, Form, Format, RangeLoss, Weights, range_loss_of
 from biopsy.questions.precision.plan import Layer, PrecisionPlan, plan_of, stored_values, without_functions
 from biopsy.session.workspace import Workspace
-from biopsy.tensors.results import Feed
+from biopsy.tensors.results import Array, Feed
 
 if TYPE_CHECKING:
     import onnx
@@ -180,11 +180,11 @@ _FOLLOWING = frozenset({"Reshape", "Transpose", "Squeeze", "Unsqueeze", "Flatten
 """What moves values and is quantized where what it reads is: left out, it would tear a low part in two."""
 
 
-class CalibrationInputs(list[Feed]):
+class CalibrationInputs(list[dict[str, Array]]):
     """Inputs as onnxruntime's calibration wants them: a CalibrationDataReader, which has each once."""
 
-    def get_next(self) -> Feed | None:
-        """The next input, None after the last."""
+    def get_next(self) -> dict[str, Array] | None:
+        """The next input, None after the last. It is a dict, since older releases take nothing else."""
         return self.pop(0) if self else None
 
 
@@ -263,7 +263,7 @@ class QuantizedModels(MixedModels):
                 calibrator = create_calibrator(
                     path, self._kinds, str(folder / "augmented.onnx"), calibrate_method=CalibrationMethod.MinMax
                 )
-                calibrator.collect_data(CalibrationInputs(feeds))
+                calibrator.collect_data(CalibrationInputs(map(dict, feeds)))
                 return calibrator.compute_data()
             except Exception as error:  # whatever onnxruntime raises: it says why
                 raise errors.EngineFailure(

@@ -12,9 +12,9 @@ from biopsy.questions.precision.formats import Form, RangeLoss
 from biopsy.questions.precision.plan import Cost, Layer
 from biopsy.records import plain
 from biopsy.search.drive import Search
-from biopsy.search.subset import in_turn, minimize_subset_singly, shortest_prefix
+from biopsy.search.subset import in_turn, least, minimize_subset_singly
 from biopsy.session.checked_search import SearchOptions
-from biopsy.session.result_file import files_of
+from biopsy.session.files import files_of
 from biopsy.text import count, html_table, printable, some_of
 
 Mode = Literal["minimal", "bisect", "linear"]
@@ -59,7 +59,7 @@ def bisect(order: Sequence[int], side: str = "first") -> LayerSearch:
 
     If the failure comes and goes as more are raised, what is found passes, and one less fails.
     """
-    yield from shortest_prefix(len(order), lambda length: _beginning(order, length, side))
+    yield from least(0, len(order), lambda length: _beginning(order, length, side))
 
 
 def linear(order: Sequence[int], side: str = "first") -> LayerSearch:

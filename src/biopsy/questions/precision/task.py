@@ -30,15 +30,16 @@ from biopsy.questions.precision.search import (
 from biopsy.search.drive import drive, first_that, foresee_any
 from biopsy.session.checked_search import (
     CheckedSearch,
+    Flakiness,
     JournalIdentity,
     oracle_of,
     prepared,
+    require_confirmed,
     run_resumable,
     trials_of_file,
 )
-from biopsy.session.flakiness import Flakiness, require_confirmed
+from biopsy.session.files import ResultFile, write_result
 from biopsy.session.oracle import Oracle
-from biopsy.session.result_file import ResultFile, write_result
 from biopsy.session.trial import CONFIRM, FINAL, HIGH, LOW, Stage, Trial
 from biopsy.session.workspace import Workspace
 
@@ -228,7 +229,7 @@ class PrecisionTask:
         def passes(proposal: PrecisionProposal) -> bool:
             trial = self._proposed(proposal)
             meanwhile = None
-            if oracle.jobs > 1 and not oracle.is_known(trial):
+            if oracle.jobs > 1 and oracle.memory.conclusion(trial) is None:
                 meanwhile = partial(self._look_ahead, trial, tuple(answers))
                 meanwhile()
             passed = oracle.judge(trial, meanwhile=meanwhile).outcome is Outcome.PASSES
@@ -238,7 +239,7 @@ class PrecisionTask:
             return passed
 
         drive(self._begin(), first_that(passes))
-        oracle.abandon_all()
+        oracle.pool.abandon_all()
         self._is_minimal = job.mode == "minimal"
         taken = oracle.tally.checks - checks
         oracle.listener(

@@ -19,8 +19,8 @@ from biopsy.checks.judge import Rules
 from biopsy.checks.outcome import Outcome
 from biopsy.engines.registry import EngineSpec, find_class
 from biopsy.model.index import index_file
+from biopsy.processes.environments.interpreter import normalized
 from biopsy.processes.environments.releases import Release, releases
-from biopsy.processes.environments.requirements import normalized
 from biopsy.questions.releases.findings import ReleaseBorder, ReleaseFindings, TriedRelease
 from biopsy.questions.releases.probe import STAGE, ReleaseProbe, ReleaseQuestion
 from biopsy.questions.releases.runs import PYTHON_PLACE, Preparing, ReleaseCheck, ReleaseRuns, RunsHere, has_place

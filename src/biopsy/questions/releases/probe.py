@@ -13,10 +13,9 @@ from functools import partial
 from pathlib import Path
 
 from biopsy import errors, events
-from biopsy.checks.judge import Rules, Signature, signature_of
+from biopsy.checks.judge import MeasuredRate, Rules, Signature, measured_rate, rate_of, signature_of
 from biopsy.checks.message import Message, Raised
 from biopsy.checks.outcome import Evidence, Judged, Outcome
-from biopsy.checks.repetition import MeasuredRate, measured_rate, rate_of
 from biopsy.model.index import index_file
 from biopsy.model.slice import identity_of
 from biopsy.processes.cleanup import temporary_folder
@@ -24,7 +23,7 @@ from biopsy.processes.environments.prepared import Environment
 from biopsy.processes.environments.releases import Release
 from biopsy.questions.releases.findings import TriedRelease
 from biopsy.questions.releases.runs import ReleaseCheck, ReleaseRun, ReleaseRuns, RunsHere
-from biopsy.session.judging import CheckRuns, until_no_pass
+from biopsy.session.trial import CheckRuns, until_no_pass
 
 STAGE = "releases"
 

@@ -17,10 +17,9 @@ from biopsy.checks.task import Task, run_check
 from biopsy.comparison.mismatch import Mismatch
 from biopsy.engines.registry import EngineSpec, engines_of_distribution, release_settings
 from biopsy.processes.cleanup import temporary_folder
-from biopsy.processes.environments.interpreter import Interpreter
+from biopsy.processes.environments.interpreter import Interpreter, normalized, parsed
 from biopsy.processes.environments.prepared import Environment, prepared
 from biopsy.processes.environments.releases import Release
-from biopsy.processes.environments.requirements import normalized, parsed
 from biopsy.questions.builds.settings import ENGINE_PLACE, SETTINGS_PLACE, VARIABLE, CheckTemplate, SettingChange
 from biopsy.text import printable
 

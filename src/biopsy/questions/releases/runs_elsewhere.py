@@ -22,7 +22,7 @@ from biopsy.processes.cleanup import temporary_folder
 from biopsy.processes.environments.interpreter import Interpreter, interpreter_of
 from biopsy.processes.environments.prepared import Environment, prepared
 from biopsy.processes.environments.releases import Release
-from biopsy.processes.serving import as_json, from_json
+from biopsy.processes.server import as_json, from_json
 from biopsy.processes.watch import Stop
 from biopsy.questions.releases.runs import (
     PYTHON_PLACE,
@@ -32,7 +32,7 @@ from biopsy.questions.releases.runs import (
     bare_python,
 )
 from biopsy.session.machines import OtherMachines, PreparedRun, tell_of_machines
-from biopsy.session.workers import RunsAhead
+from biopsy.session.pool import RunsAhead
 
 _LOOK = 0.1
 """Seconds between two looks at whether an installation is still wanted."""
@@ -89,7 +89,6 @@ class RunsElsewhere:
             self._listener(events.Remark(evidence.remark))
         environment = Environment(
             python=Path(told["python"]),
-            requirements=tuple(run.check.requirements(run.version)),
             added=told["added"],
             packages=told["packages"],
             interpreter=_interpreter_of(run.check),

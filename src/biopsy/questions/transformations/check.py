@@ -31,7 +31,7 @@ from biopsy.questions.transformations.transformer import SampleFiles, ToolFailur
 from biopsy.questions.transformations.verdict import CannotTellError, EngineVerdicts, Runs
 from biopsy.search.drive import drive, first_that
 from biopsy.search.subset import minimal_subsets, shortest
-from biopsy.session.judging import CheckRuns
+from biopsy.session.trial import CheckRuns
 from biopsy.tensors.files import read_feeds, write_feeds
 from biopsy.tensors.results import Array
 from biopsy.text import line_of, some_of

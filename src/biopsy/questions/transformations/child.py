@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from functools import partial
 from typing import Any
 
-from biopsy.processes.serving import serve_forks
+from biopsy.processes.server import serve_forks
 from biopsy.questions.transformations.tool import Tool, TransformOrder
 from biopsy.questions.transformations.tools import TOOLS
 

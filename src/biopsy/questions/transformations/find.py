@@ -47,10 +47,10 @@ from biopsy.questions.transformations.question import (
 )
 from biopsy.questions.transformations.transformer import CommandTransformer, KnownTransformer, SampleFiles, Transformer
 from biopsy.questions.transformations.verdict import EngineVerdicts
-from biopsy.reduction.job import RecordingOptions, ReductionJob, run_job
+from biopsy.reduction.reduce import RecordingOptions, ReductionJob, run_job
 from biopsy.reduction.result import Reduction, Target, inputs_file
 from biopsy.session.checked_search import SearchOptions
-from biopsy.session.judging import CheckRuns
+from biopsy.session.trial import CheckRuns
 from biopsy.tensors.files import read_feeds, write_feeds
 from biopsy.tensors.results import Feed
 from biopsy.text import ask_for, first_line, printable, shortened, similar, some_of

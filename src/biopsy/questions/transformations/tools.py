@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from importlib import import_module
 from typing import Any, ClassVar
 
-from biopsy.engines.onnxrt.optimizer_names import KNOWN_RULES, RULES, optimizers_in_log
+from biopsy.engines.onnxrt_optimizers import KNOWN_RULES, RULES, optimizers_in_log
 from biopsy.questions.transformations.tool import Omission, Setting, Tool, TransformOrder, left_out, write_model
 
 _FUSION = "graph_fusion"

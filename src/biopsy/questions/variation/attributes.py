@@ -7,9 +7,8 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from biopsy.questions.variation.features import Alternative, Edit, Feature, FedModel, whole_number
-from biopsy.reduction.passes.editing import Place, every_node, graph_at, keep_only, opsets_of, schema_of
-from biopsy.reduction.passes.sizes import SIZE_ATTRIBUTES
-from biopsy.reduction.passes.weights import CHOICES
+from biopsy.reduction.passes.common import Place, every_node, graph_at, keep_only, opsets_of, schema_of
+from biopsy.reduction.passes.weights import CHOICES, SIZE_ATTRIBUTES
 
 if TYPE_CHECKING:
     import onnx

@@ -24,8 +24,7 @@ from biopsy.questions.variation.features import (
     with_values,
 )
 from biopsy.questions.variation.validity import Validity
-from biopsy.reduction.passes.sizes import lists_of_sizes, named_tensors
-from biopsy.reduction.passes.weights import UNNAMED
+from biopsy.reduction.passes.weights import UNNAMED, lists_of_sizes, named_tensors
 from biopsy.tensors.results import Array
 
 if TYPE_CHECKING:

@@ -10,7 +10,7 @@ from itertools import chain, combinations, islice
 from typing import TYPE_CHECKING, Literal, TypeAlias, TypeVar
 
 from biopsy.model.external import is_external
-from biopsy.reduction.passes.editing import copied
+from biopsy.reduction.passes.common import copied
 from biopsy.tensors.results import Array
 
 if TYPE_CHECKING:

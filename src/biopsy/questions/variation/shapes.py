@@ -24,7 +24,7 @@ from biopsy.questions.variation.features import (
     with_values,
 )
 from biopsy.questions.variation.validity import Validity
-from biopsy.reduction.passes.sizes import SIZE_ATTRIBUTES, has_sizes, lists_of_sizes, named_tensors
+from biopsy.reduction.passes.weights import SIZE_ATTRIBUTES, has_sizes, lists_of_sizes, named_tensors
 from biopsy.tensors.results import Array
 
 if TYPE_CHECKING:

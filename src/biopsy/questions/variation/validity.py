@@ -15,10 +15,9 @@ from biopsy.model.infer import without_weights
 from biopsy.model.load import parse
 from biopsy.model.tensor_type import DTYPE_OF_ELEM
 from biopsy.processes.process import CannotStartError
-from biopsy.processes.server import Server, ServerEndedError
-from biopsy.processes.serving import Note, Request, Serving
+from biopsy.processes.server import Note, Request, Server, ServerEndedError, Serving
 from biopsy.processes.watch import Limits
-from biopsy.reduction.passes.editing import (
+from biopsy.reduction.passes.common import (
     copied,
     has_ranks,
     inferred,

@@ -47,6 +47,7 @@ from biopsy.reduction.values import is_no_comparison
 from biopsy.search.drive import Round, drive
 from biopsy.session.checked_search import (
     CheckedSearch,
+    Flakiness,
     JournalIdentity,
     SearchOptions,
     digest_of_feeds,
@@ -54,9 +55,8 @@ from biopsy.session.checked_search import (
     prepared,
     run_resumable,
 )
-from biopsy.session.flakiness import Flakiness
+from biopsy.session.files import ResultFile
 from biopsy.session.oracle import Oracle
-from biopsy.session.result_file import ResultFile
 from biopsy.session.trial import IDENTITY, Budget, BudgetSpentError, Stage, Trial
 from biopsy.tensors.files import write_feeds
 from biopsy.tensors.results import Array
@@ -266,7 +266,7 @@ class VariationTask:
                 self._found = replace(self._found, together=self._all_at_once())
         except BudgetSpentError:
             self._found = replace(self._found, complete=False)
-        self._oracle.abandon_all()
+        self._oracle.pool.abandon_all()
         self._require_meaning()
         return True
 

@@ -32,7 +32,7 @@ from biopsy.questions.workarounds.spellings.site import (
     Site,
 )
 from biopsy.questions.workarounds.spellings.table import respellings, spellings
-from biopsy.reduction.passes.editing import copied, described
+from biopsy.reduction.passes.common import copied, described
 from biopsy.search.drive import drive, first_that
 from biopsy.search.subset import minimal_subsets, shortest
 

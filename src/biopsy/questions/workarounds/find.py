@@ -35,11 +35,10 @@ from biopsy.questions.workarounds.question import ChangeCandidate, Kind, Workaro
 from biopsy.questions.workarounds.result import FailureRate, TriedChange, Trust, VerifiedChange, Workarounds, labels
 from biopsy.questions.workarounds.trusted_values import TrustedValues, trusted_values
 from biopsy.questions.workarounds.verification import ChangeTrials
-from biopsy.reduction.job import RecordingOptions, ReductionJob, run_job
+from biopsy.reduction.reduce import RecordingOptions, ReductionJob, run_job
 from biopsy.reduction.result import Target
 from biopsy.session.checked_search import SearchOptions, prepared
-from biopsy.session.judging import CheckRuns
-from biopsy.session.trial import Budget, BudgetMeter, BudgetSpentError
+from biopsy.session.trial import Budget, BudgetMeter, BudgetSpentError, CheckRuns
 from biopsy.text import did_you_mean, first_line
 
 _SHARE_OF_REDUCTION = 0.5

@@ -18,8 +18,7 @@ from biopsy import errors
 from biopsy.engines.base import ModelInput
 from biopsy.engines.registry import create
 from biopsy.model.load import read_bytes
-from biopsy.processes.server import Server, ServerEndedError
-from biopsy.processes.serving import Note, Request, Serving
+from biopsy.processes.server import Note, Request, Server, ServerEndedError, Serving
 from biopsy.processes.watch import Limits
 
 ROUNDS = 9

@@ -23,7 +23,7 @@ from biopsy.engines.worker import Worker
 from biopsy.model import parts, walk
 from biopsy.model.tensor_type import DTYPE_OF_ELEM
 from biopsy.processes import cleanup
-from biopsy.processes.writing import write_transient
+from biopsy.processes.writing import write_whole
 from biopsy.questions.builds.flags import SettingProbe
 from biopsy.questions.builds.settings import SettingChange
 from biopsy.questions.lint.specification import lost_validity
@@ -31,7 +31,7 @@ from biopsy.questions.workarounds.latency import Latency, Side, side_by_side
 from biopsy.questions.workarounds.question import ChangeCandidate, WorkaroundQuestion, interface_objection, patched
 from biopsy.questions.workarounds.result import VerifiedChange, labels
 from biopsy.questions.workarounds.trusted_values import CANNOT_RUN, TrustedValues
-from biopsy.reduction.passes.editing import described
+from biopsy.reduction.passes.common import described
 from biopsy.text import count, first_line, printable
 
 if TYPE_CHECKING:
@@ -147,7 +147,7 @@ class ChangeTrials:
         data = None if model is None else model.SerializeToString(deterministic=True)
         if model is not None and data is not None:
             clear(self.candidate)
-            write_transient(self.candidate, [data])  # where the check finds it
+            write_whole(self.candidate, [data], transient=True)  # where the check finds it
             lost = lost_validity(model, self.model.SerializeToString(), self.question.index.folder)
             if lost is not None and lost.certain:
                 return str(lost)

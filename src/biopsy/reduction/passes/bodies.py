@@ -8,8 +8,9 @@ from functools import cached_property
 from typing import TYPE_CHECKING, TypeAlias
 
 from biopsy.model import walk
-from biopsy.reduction.passes.contract import Change, ChangeSearch
-from biopsy.reduction.passes.editing import (
+from biopsy.reduction.passes.common import (
+    Change,
+    ChangeSearch,
     Place,
     copied,
     described,
@@ -22,6 +23,7 @@ from biopsy.reduction.passes.editing import (
     is_control_flow,
     is_trivial,
     keep_only,
+    leave_out,
     names_in,
     opsets_of,
     places,
@@ -42,37 +44,23 @@ def bodies(model: onnx.ModelProto) -> ChangeSearch:
 
     Last, drop the nodes around bodies that only served what is gone.
     """
-    before = model
-    model = yield from _fewer_outputs(model)
-    for place in reversed(places(model)):
+    before, unread = model, unread_outputs(model)
+
+    def without(gone: Sequence[Output]) -> Change:
+        return Change(without_outputs(before, gone), f"without {len(gone)} of {len(unread)} unread outputs of bodies")
+
+    gone = yield from leave_out(unread, without)
+    model = without(gone).model if gone else model
+    for place in reversed(list(places(model))):
         if place:
-            model = yield from _fewer_nodes(BodyNodes(model, place))
+            body = BodyNodes(model, place)
+            kept = yield from minimize_subset(body.nodes, body.proposed)
+            model = body.proposed(kept).model if len(kept) < len(body.nodes) else model
             model = yield from _around_nodes(BodyNodes(model, place))
     made = copied(model)
     drop_what_died(made, before)
     if made != model:
         yield [Change(made, "without the nodes that only served bodies")]
-
-
-def _fewer_outputs(model: onnx.ModelProto) -> Step:
-    unread = unread_outputs(model)
-
-    def propose(kept: Sequence[Output]) -> Change:
-        gone = [output for output in unread if output not in kept]
-        return Change(without_outputs(model, gone), f"without {len(gone)} of {len(unread)} unread outputs of bodies")
-
-    kept = yield from minimize_subset(unread, propose)
-    return propose(kept).model if len(kept) < len(unread) else model
-
-
-def _fewer_nodes(body: BodyNodes) -> Step:
-    """Cut as many nodes of a body as possible at once."""
-
-    def propose(kept: Sequence[int]) -> Change:
-        return Change(body.with_only(kept), f"{len(kept)} of {len(body.nodes)} nodes of {body.name}")
-
-    kept = yield from minimize_subset(body.nodes, propose)
-    return propose(kept).model if len(kept) < len(body.nodes) else body.model
 
 
 def _around_nodes(body: BodyNodes) -> Step:
@@ -198,13 +186,9 @@ class BodyNodes:
         self.model = model
         self.place = place
         self._body = graph_at(model, place)
-
-    @property
-    def name(self) -> str:
-        """The body in words: the attribute and the node that it stands in."""
-        *outer, (number, position, _) = self.place
-        node = graph_at(self.model, tuple(outer)).node[number]
-        return f"the {node.attribute[position].name} of {node.name or node.op_type}"
+        *outer, (number, position, _) = place
+        self._node = graph_at(model, tuple(outer)).node[number]
+        self.name = f"the {self._node.attribute[position].name} of {self._node.name or self._node.op_type}"
 
     @cached_property
     def nodes(self) -> list[int]:
@@ -234,10 +218,12 @@ class BodyNodes:
     @cached_property
     def _goes_on(self) -> str | None:
         """The output of a Loop without a trip count that ends it: to change it is to wait for ever."""
-        *outer, (number, _, _) = self.place
-        node = graph_at(self.model, tuple(outer)).node[number]
-        counts = node.op_type != "Loop" or (node.input and node.input[0])
+        counts = self._node.op_type != "Loop" or (self._node.input and self._node.input[0])
         return None if counts or not self._body.output else self._body.output[0].name
+
+    def proposed(self, kept: Sequence[int]) -> Change:
+        """The change that leaves only those of ``nodes``."""
+        return Change(self.with_only(kept), f"{len(kept)} of {len(self.nodes)} nodes of {self.name}")
 
     def with_only(self, kept: Iterable[int]) -> onnx.ModelProto:
         """The model with only those of ``nodes``; what the others computed comes from new inputs of the model.
@@ -324,13 +310,9 @@ class BodyNodes:
         """
         from onnx import helper
 
-        node = self._body.node[number]
-        outputs = [name for name in node.output if name in read_in(self._body)]
-        if len(outputs) != 1 or outputs[0] == self._goes_on:
-            return
-        output = outputs[0]
-        for through in dict.fromkeys(node.input):
-            if not through or not self._agree(through, output):
+        output = self._only_output(number)
+        for through in dict.fromkeys(self._body.node[number].input):
+            if output is None or not through or not self._agree(through, output):
                 continue
             made = copied(self.model)
             body = graph_at(made, self.place)
@@ -345,13 +327,15 @@ class BodyNodes:
             drop_dead_nodes(body, is_trivial)
             yield made
 
+    def _only_output(self, number: int) -> str | None:
+        """The output of a node that is read, if it is the only one and may be changed."""
+        outputs = [name for name in self._body.node[number].output if name in read_in(self._body)]
+        return outputs[0] if len(outputs) == 1 and outputs[0] != self._goes_on else None
+
     def as_constant(self, number: int) -> onnx.ModelProto | None:
         """The model with a constant in place of a node; None where its type is no tensor's of known shape."""
-        node = self._body.node[number]
-        outputs = [name for name in node.output if name in read_in(self._body)]
-        if len(outputs) != 1 or outputs[0] == self._goes_on:
-            return None
-        constant = ones(outputs[0], self._types.get(outputs[0]))
+        output = self._only_output(number)
+        constant = None if output is None else ones(output, self._types.get(output))
         if constant is None:
             return None
         made = copied(self.model)

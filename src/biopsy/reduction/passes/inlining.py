@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeAlias
 
@@ -14,9 +15,10 @@ from biopsy.model.slice import candidate_bytes
 from biopsy.model.walk import unbounded
 from biopsy.recording.reference_run import Recording
 from biopsy.recording.types import CutTypes
-from biopsy.reduction.candidate import Candidate, Proposal
-from biopsy.reduction.passes.contract import Change, ChangeSearch, Pass, PassContext
-from biopsy.reduction.passes.editing import (
+from biopsy.reduction.passes.common import (
+    Change,
+    ChangeSearch,
+    PassContext,
     Place,
     body_of,
     copied,
@@ -27,14 +29,15 @@ from biopsy.reduction.passes.editing import (
     forget_shapes_behind,
     fresh,
     graph_at,
+    is_control_flow,
+    leave_out,
     names_in,
     opsets_of,
     rename,
 )
 from biopsy.reduction.passes.nodes import bypass, forms, linear, sets
-from biopsy.reduction.problem import Problem
+from biopsy.reduction.problem import Candidate, Problem, Proposal
 from biopsy.search.drive import Round, Search, nest
-from biopsy.search.subset import minimize_subset
 
 if TYPE_CHECKING:
     import onnx
@@ -47,15 +50,13 @@ def inline(model: onnx.ModelProto) -> ChangeSearch:
 
     Their nodes are then searched: what is cut between them is fed.
     """
-    functions = called_functions(model)
 
-    def propose(kept: Sequence[tuple[str, str]]) -> Change:
-        gone = [function for function in functions if function not in kept]
+    def without(gone: Sequence[tuple[str, str]]) -> Change:
         return Change(inlined(model, gone), f"the nodes of {', '.join(name for _, name in gone)} in place of calls")
 
-    kept = yield from minimize_subset(functions, propose)
-    if len(kept) < len(functions):
-        yield from nested_search(propose(kept).model, keep_values=True)
+    gone = yield from leave_out(called_functions(model), without)
+    if gone:
+        yield from nested_search(without(gone).model, keep_values=True)
 
 
 def called_functions(model: onnx.ModelProto) -> list[tuple[str, str]]:
@@ -114,26 +115,16 @@ def hoist(model: onnx.ModelProto) -> ChangeSearch:
 
 
 def _ways(model: onnx.ModelProto, place: Place, number: int, node: onnx.NodeProto) -> Iterator[Change]:
-    domain, operator, _ = walk.operator(node)
     words = described(node)
-    if (domain, operator) == ("", "If"):
-        for attribute in ("then_branch", "else_branch"):
-            yield from _unfolding(model, place, number, unfolded_if(attribute), f"{attribute} in place of {words}")
-    elif (domain, operator) == ("", "Loop"):
-        yield from _unfolding(model, place, number, unfolded_loop, f"one trip in place of {words}")
-    elif (domain, operator) == ("", "Scan"):
-        yield from _unfolding(model, place, number, unfolded_scan, f"one step in place of {words}")
-    elif (node.domain, operator) in called_functions(model):
-        yield Change(inlined(model, [(node.domain, operator)]), f"its nodes in place of calls of {operator}")
-
-
-def _unfolding(model: onnx.ModelProto, place: Place, number: int, unfold: Unfold, description: str) -> Iterator[Change]:
-    made = copied(model)
-    outputs = list(graph_at(made, place).node[number].output)
-    if unfold(made, graph_at(made, place), number):
-        forget_shapes_behind(made, place, outputs)
-        drop_what_died(made, model)
-        yield Change(made, description)
+    for body, unfold in _UNFOLDINGS[node.op_type].items() if is_control_flow(node) else ():
+        made = copied(model)
+        outputs = list(graph_at(made, place).node[number].output)
+        if unfold(made, graph_at(made, place), number):
+            forget_shapes_behind(made, place, outputs)
+            drop_what_died(made, model)
+            yield Change(made, f"{body} in place of {words}")
+    if not is_control_flow(node) and (node.domain, node.op_type) in called_functions(model):
+        yield Change(inlined(model, [(node.domain, node.op_type)]), f"its nodes in place of calls of {node.op_type}")
 
 
 # Replacing a control-flow node by the nodes of its body: names kept unique, captures kept right.
@@ -147,17 +138,13 @@ _TRIP = "trip"
 _GOES_ON = "goes_on"
 
 
-def unfolded_if(attribute: str) -> Unfold:
+def unfolded_if(attribute: str, model: onnx.ModelProto, graph: onnx.GraphProto, number: int) -> bool:
     """Replaces an If by the branch in one of its attributes."""
-
-    def unfold(model: onnx.ModelProto, graph: onnx.GraphProto, number: int) -> bool:
-        body = body_of(graph.node[number], attribute)
-        if body is None or len(body.output) < len(graph.node[number].output):
-            return False
-        _put(model, graph, number, body, fed={}, outputs=list(graph.node[number].output))
-        return True
-
-    return unfold
+    outputs, body = list(graph.node[number].output), body_of(graph.node[number], attribute)
+    if body is None or len(body.output) < len(outputs):
+        return False
+    _put(model, graph, number, body, fed={}, outputs=outputs)
+    return True
 
 
 def unfolded_loop(model: onnx.ModelProto, graph: onnx.GraphProto, number: int) -> bool:
@@ -205,6 +192,14 @@ def unfolded_scan(model: onnx.ModelProto, graph: onnx.GraphProto, number: int) -
     stacked = {position: out_axes[position - states] for position in range(states, len(node.output))}
     _put(model, graph, number, body, fed=fed, outputs=list(node.output), stacked=stacked, before=gathers)
     return True
+
+
+_UNFOLDINGS: dict[str, dict[str, Unfold]] = {
+    "If": {branch: partial(unfolded_if, branch) for branch in ("then_branch", "else_branch")},
+    "Loop": {"one trip": unfolded_loop},
+    "Scan": {"one step": unfolded_scan},
+}
+"""Control-flow operator -> its bodies in words, and what puts each in the place of the node."""
 
 
 def _add_scalar(
@@ -277,54 +272,43 @@ def _named_anew(
     """Rename what a body holds so that it fits outside; returns nodes that give its outputs their names."""
     own = walk.defined(inner) - set(fed)
     written = {name for node in inner.node for name in node.output}
+    read = {name for node in graph.node for name in walk.reads(node)}
     names = dict(fed)
     after: list[tuple[str, str, int | None]] = []
     for position, (info, outside) in enumerate(zip(inner.output, outputs, strict=False)):
         axis = stacked.get(position)
-        plain = axis is None or _is_only_given_out(graph, outside, info)
-        if outside and plain and info.name in written and info.name not in names:
+        if axis is not None and outside not in read:  # the model gives out the slice as it is, with its own type
+            axis = None
+            for output in graph.output:
+                if output.name == outside:
+                    output.type.CopyFrom(info.type)
+        if outside and axis is None and info.name in written and info.name not in names:
             names[info.name] = outside
         elif outside:
-            after.append((info.name, outside, None if plain else axis))
+            after.append((info.name, outside, axis))
     for name in sorted(own - set(names)):
         names[name] = fresh(name, taken)
     rename(inner.node, names)
-    for weight in inner.initializer:
-        weight.name = names.get(weight.name, weight.name)
-    for sparse in inner.sparse_initializer:
-        sparse.values.name = names.get(sparse.values.name, sparse.values.name)
-    for info in inner.value_info:
-        info.name = names.get(info.name, info.name)
-    return [
-        node
-        for source, outside, axis in after
-        for node in _giving(model, graph, names.get(source, source), outside, axis)
-    ]
-
-
-def _is_only_given_out(graph: onnx.GraphProto, name: str, info: onnx.ValueInfoProto) -> bool:
-    """Whether no node reads what a loop stacked; then the model gives out the slice as it is, with its own type."""
-    if any(name in walk.reads(node) for node in graph.node):
-        return False
-    for output in graph.output:
-        if output.name == name:
-            output.type.CopyFrom(info.type)
-    return True
+    sparse = (weight.values for weight in inner.sparse_initializer)
+    named: list[onnx.TensorProto | onnx.ValueInfoProto] = [*inner.initializer, *sparse, *inner.value_info]
+    for tensor in named:
+        tensor.name = names.get(tensor.name, tensor.name)
+    return [_giving(model, graph, names.get(source, source), outside, axis) for source, outside, axis in after]
 
 
 def _giving(
     model: onnx.ModelProto, graph: onnx.GraphProto, source: str, outside: str, axis: int | None
-) -> list[onnx.NodeProto]:
-    """Nodes that give a tensor another name; with an axis they stack it along that axis, as one trip does."""
+) -> onnx.NodeProto:
+    """A node that gives a tensor another name; with an axis it stacks it along that axis, as one trip does."""
     from onnx import helper
 
     if axis is None:
-        return [helper.make_node("Identity", [source], [outside])]
+        return helper.make_node("Identity", [source], [outside])
     if opsets_of(model).get("", 1) < 13:
-        return [helper.make_node("Unsqueeze", [source], [outside], axes=[axis])]
+        return helper.make_node("Unsqueeze", [source], [outside], axes=[axis])
     name = fresh("axes", names_in(model))
     graph.initializer.append(helper.make_tensor(name, 7, [1], [axis]))
-    return [helper.make_node("Unsqueeze", [source, name], [outside])]
+    return helper.make_node("Unsqueeze", [source, name], [outside])
 
 
 # The search over nodes once more, on a model whose nodes have changed: those of a branch, a trip or a function.
@@ -340,36 +324,29 @@ def nested_search(
     """
     index = index_bytes(model.SerializeToString(deterministic=True))
     recording = Recording(index, tuple, Path(), events.ignore)
-    types = CutTypes(index, recording)
-    problem = Problem(index, types, recording)
+    problem = Problem(index, CutTypes(index, recording), recording)
     context = PassContext(problem, may_change_values=lambda: not keep_values)
     target, before = problem.whole, None
-    while target != before and target.size > 1:
-        before = target
-        for search in (sets, bypass, linear, forms):
-            target = yield from _searched(context, search, target)
-    return model if target == problem.whole else _model_of(problem, target)
-
-
-def _searched(context: PassContext, search: Pass, target: Candidate) -> Search[Change, onnx.ModelProto, Candidate]:
-    """Run a pass over nodes, its candidates proposed as models."""
-    problem = context.problem
 
     def answer(proposals: Round[Proposal]) -> Search[Change, onnx.ModelProto, Candidate | None]:
+        """Propose candidates as models."""
         nonlocal target
         for proposal in proposals:
             candidate = problem.closed(proposal.candidate)
             if candidate == target:
                 return target
             if candidate is not None and candidate.size < target.size:
-                answer = yield [Change(_model_of(problem, candidate), proposal.description)]
-                if answer is not None:
+                reply = yield [Change(_model_of(problem, candidate), proposal.description)]
+                if reply is not None:
                     target = candidate
                     return target
         return None
 
-    yield from nest(search(context, target), answer)
-    return target
+    while target != before and target.size > 1:
+        before = target
+        for search in (sets, bypass, linear, forms):
+            yield from nest(search(context, target), answer)
+    return model if target == problem.whole else _model_of(problem, target)
 
 
 def _model_of(problem: Problem, candidate: Candidate) -> onnx.ModelProto:

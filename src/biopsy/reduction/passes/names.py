@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 from biopsy.model import walk
 from biopsy.model.parts import PUBLIC_DOMAINS, FunctionKey
 from biopsy.model.tensor_type import FLOATS, STRING
-from biopsy.reduction.passes.contract import Change, ChangeSearch
-from biopsy.reduction.passes.editing import copied, opsets_of, schema_of
+from biopsy.reduction.passes.common import Change, ChangeSearch, copied, leave_out, opsets_of, schema_of
 from biopsy.reduction.passes.weights import (
     CHOICES,
     QUANTIZATION_KEYS,
@@ -25,7 +24,6 @@ from biopsy.reduction.passes.weights import (
     values_left,
     weights_left,
 )
-from biopsy.search.subset import minimize_subset
 
 if TYPE_CHECKING:
     import onnx
@@ -50,12 +48,12 @@ def names(model: onnx.ModelProto) -> ChangeSearch:
     """Rename everything at once, then what can be renamed by halves. Values stay; operators and domains too."""
     neutral = _neutral_names(model)
     able = [name for name, made in neutral.items() if made != name[1]]
-
-    def propose(kept: Sequence[Name]) -> Change:
-        gone = set(able).difference(kept)
-        return Change(renamed(model, {name: neutral[name] for name in gone}), f"{len(gone)} of {len(able)} names")
-
-    yield from minimize_subset(able, propose)
+    yield from leave_out(
+        able,
+        lambda gone: Change(
+            renamed(model, {name: neutral[name] for name in gone}), f"{len(gone)} of {len(able)} names"
+        ),
+    )
 
 
 def names_left(model: onnx.ModelProto) -> Sequence[str]:
@@ -64,7 +62,7 @@ def names_left(model: onnx.ModelProto) -> Sequence[str]:
     found: dict[str, dict[str, None]] = {kind: {} for kind in KINDS}
     found["names"] = {name: None for (_, name), made in neutral.items() if made != name}
     told = {*values_left(model), *tables(model)}
-    for kind, which in traces(model, {name for _, name in neutral}):
+    for kind, which in _Walk(model, {name for _, name in neutral}).message(model):
         if which not in told or kind not in {"values", "texts", "integers"}:
             found[kind][which] = None
     return [
@@ -227,8 +225,8 @@ _NAMES = frozenset(
 """Names that the pass ``names`` replaces."""
 
 _DOMAINS = frozenset({"OperatorSetIdProto.domain", "FunctionProto.domain"})
-_NOT_WALKED = frozenset({"TensorProto.external_data"})
-"""Where weights stand beside the candidate; whoever writes a result writes it anew."""
+_NOT_WALKED = frozenset({"TensorProto.external_data", "TensorAnnotation.quant_parameter_tensor_names"})
+"""Where weights stand beside the candidate, which whoever writes a result writes anew; what is looked at elsewhere."""
 
 
 @dataclass(frozen=True)
@@ -239,20 +237,14 @@ class _Owner:
     schema: onnx.defs.OpSchema | None
 
 
-def traces(model: onnx.ModelProto, known: Collection[str]) -> Iterator[Trace]:
-    """Everything of a model that is neither neutral nor the standard's; ``known`` are names to be told elsewhere."""
-    functions = {walk.function_key(function) for function in model.functions}
-    yield from _Walk(opsets_of(model), functions, frozenset(known)).message(model, None)
-
-
 class _Walk:
-    def __init__(self, opsets: dict[str, int], functions: set[Any], known: frozenset[str]) -> None:
-        self._opsets = opsets
-        self._functions = functions
-        self._known = known
+    def __init__(self, model: onnx.ModelProto, known: Collection[str]) -> None:
+        self._opsets = opsets_of(model)
+        self._functions = {walk.function_key(function) for function in model.functions}
+        self._known = frozenset(known)
 
-    def message(self, message: Any, owner: _Owner | None) -> Iterator[Trace]:
-        """Traces in a message and in all inside it."""
+    def message(self, message: Any, owner: _Owner | None = None) -> Iterator[Trace]:
+        """Traces in a message and in all inside it: everything that is neither neutral nor the standard's."""
         name = re.sub(r"^onnx\.", "", message.DESCRIPTOR.full_name)
         yield from _unknown_fields(message, name)
         if name == "NodeProto":
@@ -263,9 +255,9 @@ class _Walk:
         elif name == "TensorProto" and not is_filled(message):
             kind = "values" if message.data_type in FLOATS else "integers"
             yield "texts" if message.data_type == STRING else kind, message.name or UNNAMED
-        elif name == "TensorAnnotation":
-            yield from self._annotation(message)
-            return
+        elif name == "TensorAnnotation":  # quantization parameters: keys are the standard's, values names of tensors
+            for entry in message.quant_parameter_tensor_names:
+                yield from self._annotation(entry)
         for field, value in message.ListFields():
             place = f"{name}.{field.name}"
             if field.message_type is None:
@@ -294,6 +286,12 @@ class _Walk:
         elif owner.schema is None:
             yield "custom operators", f"{node.domain}.{node.op_type}" if node.domain else node.op_type
 
+    def _annotation(self, entry: onnx.StringStringEntryProto) -> Iterator[Trace]:
+        yield from _unknown_fields(entry, "StringStringEntryProto")
+        yield from self._leaf("ValueInfoProto.name", entry.value)
+        if entry.key not in QUANTIZATION_KEYS:
+            yield "fields", f"StringStringEntryProto.key {entry.key}"
+
     def _attribute(self, attribute: onnx.AttributeProto, owner: _Owner | None) -> Iterator[Trace]:
         schema = owner.schema if owner is not None else None
         declared = schema.attributes.get(attribute.name) if schema is not None else None
@@ -314,15 +312,6 @@ class _Walk:
             yield "numbers", label
         if attribute.ints or attribute.i:
             yield "integers", label
-
-    def _annotation(self, note: onnx.TensorAnnotation) -> Iterator[Trace]:
-        """Quantization parameters of a tensor: the keys are the standard's, the values are names of tensors."""
-        yield from self._leaf("TensorAnnotation.tensor_name", note.tensor_name)
-        for entry in note.quant_parameter_tensor_names:
-            yield from _unknown_fields(entry, "StringStringEntryProto")
-            yield from self._leaf("ValueInfoProto.name", entry.value)
-            if entry.key not in QUANTIZATION_KEYS:
-                yield "fields", f"StringStringEntryProto.key {entry.key}"
 
 
 _TOLD_WITH_THEIR_MESSAGE = frozenset(

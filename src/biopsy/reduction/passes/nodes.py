@@ -6,57 +6,51 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from functools import partial
 from itertools import islice
 
-from biopsy.reduction.candidate import Candidate, NodeSearch, Proposal
-from biopsy.reduction.passes.contract import PassContext
-from biopsy.reduction.problem import Problem
+from biopsy.reduction.passes.common import PassContext
+from biopsy.reduction.problem import Candidate, NodeSearch, Problem, Proposal
 from biopsy.search.drive import Search
 from biopsy.search.subset import (
     Likelihood,
     doubled,
     in_turn,
+    least,
     minimize_subset,
     near,
     remove_in_runs,
     remove_singly,
-    shortest_prefix,
 )
-
-_STEPS_AROUND = 3
 
 
 def suspects(context: PassContext, target: Candidate) -> NodeSearch:
     """The first suspect alone; with its neighbours, since an engine fuses what is connected; then all of them."""
     problem = context.problem
-    ranked = [node for node in context.suspects if node in set(target.nodes)]
-    if not ranked:
+    nodes = [node for node in context.suspects if node in target.kept]
+    if not nodes:
         return
-    first = problem.index.nodes[ranked[0]].label
-    tries = [(ranked[:1], f"{first} alone"), (around(problem, ranked[:1], target), f"{first} with its neighbours")]
-    if len(ranked) > 1:
-        tries.append((ranked, f"{len(ranked)} suspects"))
+    first = problem.index.nodes[nodes[0]].label
+    tries = [(nodes[:1], f"{first} alone"), (around(problem, nodes[:1], target, 3), f"{first} with its neighbours")]
+    if len(nodes) > 1:
+        tries.append((nodes, f"{len(nodes)} suspects"))
     yield from in_turn(
         Proposal(Candidate(tuple(sorted(nodes)), target.bypassed), description) for nodes, description in tries
     )
 
 
-def around(problem: Problem, nodes: Sequence[int], target: Candidate, steps: int = _STEPS_AROUND) -> list[int]:
+def around(problem: Problem, nodes: Sequence[int], target: Candidate, steps: int) -> list[int]:
     """Nodes of the target that are few steps away, along tensors in either direction."""
-    index, kept = problem.index, set(target.nodes)
-    readers: dict[int, list[int]] = {}
-    for node in target.nodes:
-        for tensor in index.node_reads[node]:
-            readers.setdefault(tensor, []).append(node)
-    found, edge = set(nodes), set(nodes)
+    index, kept = problem.index, target.kept
+    reached, edge = set(nodes), set(nodes)
     for _ in range(steps):
-        before = (
-            index.producer[tensor] for node in edge for tensor in index.node_reads[node] if tensor in index.producer
+        before = (index.producer.get(tensor) for node in edge for tensor in index.node_reads[node])
+        after = (
+            reader for node in edge for tensor in index.node_writes[node] for reader in index.consumers.get(tensor, ())
         )
-        after = (reader for node in edge for tensor in index.node_writes[node] for reader in readers.get(tensor, ()))
-        edge = {node for node in (*before, *after) if node in kept} - found
-        found |= edge
-    return sorted(found)
+        edge = {node for node in (*before, *after) if node in kept} - reached
+        reached |= edge
+    return sorted(reached)
 
 
 # The layers that a report names as wrong, before anything else is tried: the first of a ranking that are enough.
@@ -72,7 +66,7 @@ def ranked(context: PassContext, target: Candidate) -> NodeSearch:
 
     def propose(count: int) -> Proposal:
         named = set[int]().union(*ranking[:count])
-        near = around(context.problem, sorted(named), target, steps=1)
+        near = around(context.problem, sorted(named), target, 1)
         description = f"the worst {'entry' if count == 1 else f'{count} entries'} of the ranking, with neighbours"
         return Proposal(Candidate(tuple(near), target.bypassed), description)
 
@@ -88,29 +82,24 @@ def bisect(context: PassContext, target: Candidate) -> NodeSearch:
     That node is most often all of it, as likely as all other pieces together, or the end of a small piece.
     """
     problem = context.problem
-    if problem.may_cut_outputs:
-        target = yield from _shortest(problem, target, "first", float)
-    if problem.may_cut_inputs:
-        length = target.size
+    for side, is_allowed in (("first", problem.may_cut_outputs), ("last", problem.may_cut_inputs)):
+        if not is_allowed:
+            continue
+        order = problem.order(target)[:: 1 if side == "first" else -1]
+        propose = partial(_prefix, order, side)
+        likely: Likelihood = float
+        if side == "last" and problem.may_cut_outputs:
+            likely = partial(_likely_short, len(order))
+        _, shortest = yield from least(0, len(order), propose, likely)
+        target = shortest or target
 
-        def likely(count: int) -> float:
-            return (1 + near(count, length)) / 2 if count else 0.0
 
-        yield from _shortest(problem, target, "last", likely if problem.may_cut_outputs else float)
+def _prefix(order: Sequence[int], side: str, count: int) -> Proposal:
+    return Proposal(Candidate(tuple(sorted(order[:count]))), f"the {side} {count} of {len(order)} nodes")
 
 
-def _shortest(
-    problem: Problem, target: Candidate, side: str, likely: Likelihood
-) -> Search[Proposal, Candidate, Candidate]:
-    order = problem.order(target)
-    if side == "last":
-        order.reverse()
-
-    def propose(count: int) -> Proposal:
-        return Proposal(Candidate(tuple(sorted(order[:count]))), f"the {side} {count} of {len(order)} nodes")
-
-    _, shortest = yield from shortest_prefix(len(order), propose, likely=likely)
-    return shortest or target
+def _likely_short(length: int, count: int) -> float:
+    return (1 + near(count, length)) / 2 if count else 0.0
 
 
 # Sets of nodes that matter, wherever they stand, everything between them cut away.
@@ -143,32 +132,29 @@ def bypass(context: PassContext, target: Candidate) -> NodeSearch:
     pass proposes nothing where the check compares with recorded ones.
     """
     problem = context.problem
-    order = problem.order(target)
-    detours = {node: tensors for node in order if (tensors := problem.detours(target, node))}
+    detours = {node: tensors for node in problem.order(target) if (tensors := problem.detours(target, node))}
     if not detours or not context.may_change_values:
         return
-    able = list(detours)
-    start = target
+
+    def bypassing(target: Candidate, ways: Sequence[tuple[int, int]]) -> Candidate:
+        rest = target.without(node for node, _ in ways)
+        return replace(rest, bypassed=tuple(sorted((*target.bypassed, *ways))))
+
+    start, able = target, list(detours)
 
     def propose(kept: Sequence[int]) -> Proposal:
         gone = [node for node in able if node not in set(kept)]
-        return Proposal(
-            _bypassing(start, [(node, detours[node][0]) for node in gone]), f"around {len(gone)} of {len(able)} nodes"
-        )
+        ways = [(node, detours[node][0]) for node in gone]
+        return Proposal(bypassing(start, ways), f"around {len(gone)} of {len(able)} nodes")
 
     kept = yield from minimize_subset(able, propose)
     target = propose(kept).candidate
     for node in kept:
         description = f"around {problem.index.nodes[node].label}"
-        ways = [_bypassing(target, [(node, tensor)]) for tensor in problem.detours(target, node)]
-        bypassing: Search[Proposal, Candidate, Candidate | None] = in_turn(Proposal(way, description) for way in ways)
-        answer = yield from bypassing
+        ways = [bypassing(target, [(node, tensor)]) for tensor in problem.detours(target, node)]
+        search: Search[Proposal, Candidate, Candidate | None] = in_turn(Proposal(way, description) for way in ways)
+        answer = yield from search
         target = answer or target
-
-
-def _bypassing(target: Candidate, ways: Sequence[tuple[int, int]]) -> Candidate:
-    rest = target.without(node for node, _ in ways)
-    return replace(rest, bypassed=tuple(sorted((*target.bypassed, *ways))))
 
 
 # One node at a time, from the end of the model to its beginning: O(N) checks.
@@ -185,7 +171,7 @@ def linear(context: PassContext, target: Candidate) -> NodeSearch:
         return [Proposal(target.without(gone), f"without {problem.index.nodes[gone[-1]].label}")]
 
     order = problem.order(target)[::-1]
-    yield from remove_singly(order, target, without, lambda left: set(left.nodes), problem.comes_back)
+    yield from remove_singly(order, target, without, lambda left: left.kept, problem.comes_back)
 
 
 # The other form of every cut: a node is needed only if the failure goes without it, be it fed or frozen.
@@ -199,32 +185,37 @@ def forms(context: PassContext, target: Candidate) -> NodeSearch:
     goes at all, some nodes are tried with every cut fed, since a constant elsewhere may hide what the failure needs:
     so many that no more checks are made than there are nodes.
     """
-    problem = context.problem
+    problem, index = context.problem, context.problem.index
     problem.will_freeze(target)
     tried = 0
 
     def without(target: Candidate, gone: Sequence[int]) -> list[Proposal]:
         nonlocal tried
-        proposals = _without(context, target, gone)
+        rest = target.without(gone)
+        written = [tensor for node in gone for tensor in index.node_writes[node]]
+        name = index.nodes[gone[0]].label if len(gone) == 1 else f"{len(gone)} nodes"
+        proposals = [
+            Proposal(problem.in_form(rest, written, fed=True), f"without {name}, fed"),
+            Proposal(_frozen(context, rest, written), f"without {name}, frozen"),
+        ]
         closed = {problem.closed(proposal.candidate) for proposal in proposals}
-        tried += len(closed - {problem.closed(target.without(gone))})  # ``linear`` has tried this one
+        tried += len(closed - {problem.closed(rest)})  # ``linear`` has tried this one
         return proposals
 
-    left = yield from remove_in_runs(problem.order(target), target, without, lambda left: set(left.nodes))
+    def all_fed(target: Candidate) -> Iterator[Proposal]:
+        """Without each single node, every cut fed, where one that the target has is frozen."""
+        cuts = problem.subset(target).cuts
+        if all(problem.frozen(tensor, turned=tensor in target.turned) is None for tensor in cuts):
+            return
+        for node in reversed(problem.order(target)):
+            rest = target.without([node])
+            fed = problem.in_form(rest, [*cuts, *index.node_writes[node]], fed=True)
+            if problem.closed(fed) not in (None, problem.closed(rest)):
+                yield Proposal(fed, f"without {index.nodes[node].label}, every cut fed")
+
+    left = yield from remove_in_runs(problem.order(target), target, without, lambda left: left.kept)
     if left == target:
-        yield from in_turn(islice(_all_fed(problem, target), max(0, target.size - tried)))
-
-
-def _without(context: PassContext, target: Candidate, gone: Sequence[int]) -> list[Proposal]:
-    """A candidate without some nodes, once with what they computed fed and once with it frozen."""
-    problem, index = context.problem, context.problem.index
-    rest = target.without(gone)
-    written = [tensor for node in gone for tensor in index.node_writes[node]]
-    name = index.nodes[gone[0]].label if len(gone) == 1 else f"{len(gone)} nodes"
-    return [
-        Proposal(problem.in_form(rest, written, fed=True), f"without {name}, fed"),
-        Proposal(_frozen(context, rest, written), f"without {name}, frozen"),
-    ]
+        yield from in_turn(islice(all_fed(target), max(0, target.size - tried)))
 
 
 def _frozen(context: PassContext, rest: Candidate, written: Sequence[int]) -> Candidate:
@@ -240,15 +231,3 @@ def _frozen(context: PassContext, rest: Candidate, written: Sequence[int]) -> Ca
         return frozen
     doubtful = {tensor for tensor in recorded if not context.may_freeze_recorded([tensor])}
     return replace(frozen, turned=tuple(tensor for tensor in frozen.turned if tensor not in doubtful))
-
-
-def _all_fed(problem: Problem, target: Candidate) -> Iterator[Proposal]:
-    """A candidate without each single node, every cut fed, where one that the target has is frozen."""
-    cuts = problem.subset(target).cuts
-    if all(problem.frozen(tensor, turned=tensor in target.turned) is None for tensor in cuts):
-        return
-    for node in reversed(problem.order(target)):
-        rest = target.without([node])
-        fed = problem.in_form(rest, [*cuts, *problem.index.node_writes[node]], fed=True)
-        if problem.closed(fed) not in (None, problem.closed(rest)):
-            yield Proposal(fed, f"without {problem.index.nodes[node].label}, every cut fed")

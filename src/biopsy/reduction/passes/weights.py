@@ -1,29 +1,39 @@
-"""Weights filled with values that say nothing of the original ones, and what such values are."""
+"""Weights filled with values that say nothing of the original ones, and smaller sizes in shapes and weights."""
 
 from __future__ import annotations
 
 import math
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import TYPE_CHECKING, Literal, TypeAlias
+from functools import partial
+from itertools import product
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 from biopsy.model import walk
 from biopsy.model.external import is_external
-from biopsy.model.tensor_type import BOOL, INTEGERS, STRING, raw_size
+from biopsy.model.tensor_type import BOOL, FLOATS, INTEGERS, STRING, raw_size
 from biopsy.model.weights_file import MOST_INLINE
-from biopsy.reduction.passes.contract import Change, ChangeSearch
-from biopsy.reduction.passes.editing import copied, opsets_of, schema_of
-from biopsy.search.subset import minimize_subset
+from biopsy.reduction.passes.common import (
+    Change,
+    ChangeSearch,
+    copied,
+    is_consistent,
+    leave_out,
+    opsets_of,
+    schema_of,
+    tell_types_anew,
+)
 
 if TYPE_CHECKING:
     import onnx
+
 
 _MOST_OF_A_SHAPE = 16  # elements
 
 UNNAMED = "a constant"
 """What a tensor without a name is called."""
 
-Item: TypeAlias = tuple[Literal["tensor", "attribute"], int]
+FillableItem: TypeAlias = tuple[Literal["tensor", "attribute"], int]
 """What can be filled: the number of a tensor, or of an attribute of one of ONNX's own operators, in the model."""
 
 
@@ -32,22 +42,16 @@ def weights(model: onnx.ModelProto) -> ChangeSearch:
 
     Integers are shapes, axes and indices more often than not. Texts are numbered.
     """
-    items = _fillable(model)
 
-    def filling(with_ones: bool, start: onnx.ModelProto, items: Sequence[Item]) -> Callable[[Sequence[Item]], Change]:
+    def filled(start: onnx.ModelProto, most: int, gone: Sequence[FillableItem], *, with_ones: bool) -> Change:
         what = "ones" if with_ones else "small values"
+        return Change(_filled(start, gone, with_ones), f"{len(gone)} of {most} weights filled with {what}")
 
-        def propose(kept: Sequence[Item]) -> Change:
-            gone = [item for item in items if item not in kept]
-            made = _filled(start, gone, with_ones)
-            return Change(made, f"{len(gone)} of {len(items)} weights filled with {what}")
-
-        return propose
-
-    propose = filling(True, model, items)
-    kept = yield from minimize_subset(items, propose)
-    start = propose(kept).model if len(kept) < len(items) else model
-    yield from minimize_subset(kept, filling(False, start, kept))
+    items = _fillable(model)
+    gone = yield from leave_out(items, partial(filled, model, len(items), with_ones=True))
+    start = filled(model, len(items), gone, with_ones=True).model if gone else model
+    kept = [item for item in items if item not in gone]
+    yield from leave_out(kept, partial(filled, start, len(kept), with_ones=False))
 
 
 def weights_left(model: onnx.ModelProto) -> Sequence[str]:
@@ -88,12 +92,12 @@ def _attributes(model: onnx.ModelProto) -> Iterator[tuple[onnx.NodeProto, onnx.A
             yield from ((node, attribute) for attribute in node.attribute)
 
 
-def _fillable(model: onnx.ModelProto) -> list[Item]:
+def _fillable(model: onnx.ModelProto) -> list[FillableItem]:
     """What can be filled: tensors, largest first, no more than one file can hold; then attributes."""
     tensors = {place: tensor for place, tensor in enumerate(walk.tensors(model)) if may_fill(tensor)}
     sizes = {place: raw_size(tensor.data_type, tensor.dims) or 0 for place, tensor in tensors.items()}
     left = MOST_INLINE - model.ByteSize()
-    found: list[Item] = []
+    found: list[FillableItem] = []
     for place in sorted(sizes, key=lambda place: (-sizes[place], place)):
         outside = is_external(tensors[place])
         if not outside or sizes[place] <= left:
@@ -103,7 +107,7 @@ def _fillable(model: onnx.ModelProto) -> list[Item]:
     return found + [("attribute", place) for place, attribute in attributes if may_fill_attribute(attribute)]
 
 
-def _filled(model: onnx.ModelProto, items: Sequence[Item], with_ones: bool) -> onnx.ModelProto:
+def _filled(model: onnx.ModelProto, items: Sequence[FillableItem], with_ones: bool) -> onnx.ModelProto:
     made = copied(model)
     tensors, attributes = list(walk.tensors(made)), [attribute for _, attribute in _attributes(made)]
     texts: dict[bytes, bytes] = {}
@@ -115,17 +119,21 @@ def _filled(model: onnx.ModelProto, items: Sequence[Item], with_ones: bool) -> o
                 tensors[place].string_data if kind == "tensor" else (attributes[place].s, *attributes[place].strings)
             )
         )
-    for kind, place in items:
-        if kind == "attribute":
-            fill_attribute(attributes[place], texts, with_ones=with_ones)
-            continue
-        tensor = tensors[place]
+    for tensor in (tensors[place] for kind, place in items if kind == "tensor"):
         if tensor.data_type == STRING:
             tensor.string_data[:] = [texts.get(text, text) for text in tensor.string_data]
             continue
         data = ones(tensor) if with_ones else small_values(tensor)
         if data is not None:
             set_values(tensor, tensor.dims, data)
+    for attribute in (attributes[place] for kind, place in items if kind == "attribute"):
+        count = len(attribute.floats)
+        attribute.floats[:] = [1.0] * count if with_ones else small_numbers(count)
+        if attribute.name in SCALARS and attribute.HasField("f"):
+            attribute.f = 1.0
+        if attribute.HasField("s"):
+            attribute.s = texts.get(attribute.s, attribute.s)
+        attribute.strings[:] = [texts.get(text, text) for text in attribute.strings]
     return made
 
 
@@ -167,8 +175,7 @@ def small_values(tensor: onnx.TensorProto) -> bytes | None:
     dtype = {1: "<f4", 10: "<f2", 11: "<f8", 16: "<f4"}.get(tensor.data_type)
     if dtype is None:
         return None
-    count = int(np.prod(tensor.dims))
-    values = (np.random.default_rng(_SEED).integers(-8, 9, count) / 8).astype(dtype)
+    values = np.array(small_numbers(math.prod(tensor.dims)), dtype)
     if tensor.data_type == 16:  # the upper half of a float32 that needs no lower half
         return (values.view("<u4") >> 16).astype("<u2").tobytes()
     return values.tobytes()
@@ -210,18 +217,6 @@ def may_fill_attribute(attribute: onnx.AttributeProto) -> bool:
     numbers = attribute.name not in _SIZES and not are_filled(attribute.floats)
     number = attribute.name in SCALARS and attribute.HasField("f") and attribute.f != 1
     return numbers or number or not are_neutral((attribute.s, *attribute.strings))
-
-
-def fill_attribute(attribute: onnx.AttributeProto, texts: dict[bytes, bytes], *, with_ones: bool) -> None:
-    """Replace the values of an attribute: numbers by 1 or by small numbers, texts as ``texts`` maps them."""
-    count = len(attribute.floats)
-    if count:
-        attribute.floats[:] = [1.0] * count if with_ones else small_numbers(count)
-    if attribute.name in SCALARS and attribute.HasField("f"):
-        attribute.f = 1.0
-    if attribute.HasField("s"):
-        attribute.s = texts.get(attribute.s, attribute.s)
-    attribute.strings[:] = [texts.get(text, text) for text in attribute.strings]
 
 
 def are_neutral(texts: Iterable[bytes]) -> bool:
@@ -284,3 +279,148 @@ NOT_VALUES = frozenset({*CHOICES, "equation", "locale", "xs", "y", "zs"})
 
 QUANTIZATION_KEYS = frozenset({"SCALE_TENSOR", "ZERO_POINT_TENSOR"})
 """What quantization annotations tell of a tensor, as onnx.proto3 lists them."""
+
+
+_SHAPE_INPUTS = frozenset(
+    {("Reshape", 1), ("Expand", 1), ("ConstantOfShape", 0), ("Slice", 2), ("Resize", 3), ("Split", 1), ("Range", 1)}
+)
+"""Inputs of operators whose values are sizes."""
+
+_LISTS = frozenset({6, 7})
+"""int32 and int64: the types of lists of sizes."""
+
+_MOST = 1 << 31
+"""More than this is no size: Slice writes "to the end" with the largest number there is."""
+
+Resize: TypeAlias = Callable[[int], int]
+"""What becomes of a size."""
+
+SIZE_ATTRIBUTES = frozenset({"shape", "split", "value_ints", "output_shape", "sizes", "group", "hidden_size"})
+"""Attributes whose values are sizes."""
+
+
+def _resized(before: int, after: int, multiples: bool, size: int) -> int:
+    """What becomes of a size where one size becomes another, and its multiples too, if asked."""
+    is_meant = size == before or (multiples and size > 0 and size % before == 0)
+    return size // before * after if is_meant else size
+
+
+def sizes(model: onnx.ModelProto) -> ChangeSearch:
+    """Try 1, 2 and half in place of each size, largest first; then also in place of its multiples.
+
+    What shape inference refutes is not proposed; the check decides about the rest.
+    """
+    strict = is_consistent(model)
+    for size in sorted(_sizes_in(model), reverse=True):
+        if size not in _sizes_in(model):
+            continue
+        changes: list[Change] = []
+        for multiples, after in product((False, True), dict.fromkeys((1, 2, size // 2))):
+            made = with_sizes(model, partial(_resized, size, after, multiples)) if after < size else None
+            if made is None or any(made == change.model for change in changes):
+                continue
+            if not strict or is_consistent(made):
+                also = " and of its multiples" if multiples else ""
+                changes.append(Change(made, f"size {after} in place of {size}{also}"))
+        answer = (yield changes) if changes else None
+        model = answer or model
+
+
+def _sizes_in(model: onnx.ModelProto) -> set[int]:
+    from onnx import numpy_helper
+
+    found = {size for weight in model.graph.initializer if has_sizes(weight) for size in weight.dims}
+    for info in model.graph.input:
+        found.update(dim.dim_value for dim in info.type.tensor_type.shape.dim)
+    lists = lists_of_sizes(model)
+    for name, tensor in named_tensors(model):
+        if name in lists and tensor.data_type in _LISTS and not is_external(tensor):
+            found.update(numpy_helper.to_array(tensor).ravel().tolist())
+    return {size for size in found if 1 < size < _MOST}
+
+
+def has_sizes(weight: onnx.TensorProto) -> bool:
+    """Whether the shape of a weight speaks of sizes; that of a list of axes or sizes says how many there are."""
+    return weight.data_type != 7 or len(weight.dims) > 1
+
+
+def with_sizes(model: onnx.ModelProto, resizing: Resize) -> onnx.ModelProto | None:
+    """The model with one size changed in types, weights, lists of sizes and attributes; None if a weight is in the way.
+
+    Weights are cut off at the end of a dimension. Floating-point weights in other files are replaced by ones.
+    """
+    made = copied(model)
+    lists = lists_of_sizes(made)
+    for graph in walk.graphs(made):
+        for info in (*graph.input, *graph.output, *graph.value_info):
+            for dim in info.type.tensor_type.shape.dim:
+                if dim.HasField("dim_value"):
+                    dim.dim_value = resizing(dim.dim_value)
+        for attribute in (each for node in graph.node for each in node.attribute if each.name in SIZE_ATTRIBUTES):
+            if attribute.i > 1:
+                attribute.i = resizing(attribute.i)
+            attribute.ints[:] = map(resizing, attribute.ints)
+    for name, tensor in named_tensors(made):
+        is_resized = _resize_values(tensor, resizing) if name in lists else _cut_off(tensor, resizing)
+        if not is_resized:
+            return None
+    tell_types_anew(made)
+    return made
+
+
+def lists_of_sizes(model: onnx.ModelProto) -> set[str]:
+    """Names of tensors whose values are sizes."""
+    return {
+        name
+        for graph in walk.graphs(model)
+        for node in graph.node
+        for position, name in enumerate(node.input)
+        if (node.op_type, position) in _SHAPE_INPUTS
+    }
+
+
+def named_tensors(model: onnx.ModelProto) -> Iterable[tuple[str, onnx.TensorProto]]:
+    """Initializers and the values of Constant nodes."""
+    for graph in walk.graphs(model):
+        for weight in graph.initializer:
+            yield weight.name, weight
+        for node in graph.node:
+            for attribute in node.attribute:
+                if node.op_type == "Constant" and attribute.HasField("t"):
+                    yield node.output[0] if node.output else "", attribute.t
+
+
+def _resize_values(tensor: onnx.TensorProto, resizing: Resize) -> bool:
+    import numpy as np
+    from onnx import numpy_helper
+
+    if is_external(tensor) or tensor.data_type not in _LISTS:
+        return False
+    before = numpy_helper.to_array(tensor)
+    after = np.array([resizing(int(value)) for value in before.ravel()], before.dtype).reshape(before.shape)
+    if not np.array_equal(before, after):
+        tensor.CopyFrom(numpy_helper.from_array(after, tensor.name))
+    return True
+
+
+def _cut_off(tensor: onnx.TensorProto, resizing: Resize) -> bool:
+    """Make a weight smaller; False if its values cannot be had."""
+    from onnx import numpy_helper
+
+    dims = [resizing(size) for size in tensor.dims] if has_sizes(tensor) else list(tensor.dims)
+    if dims == list(tensor.dims):
+        return True
+    if is_external(tensor):
+        if tensor.data_type not in FLOATS:
+            return False
+        set_values(tensor, dims, ones(type(tensor)(data_type=tensor.data_type, dims=dims)))
+        return True
+    try:
+        values: Any = numpy_helper.to_array(tensor)[tuple(slice(size) for size in dims)]
+        made = numpy_helper.from_array(values.copy(), tensor.name)
+    except Exception:  # a type that numpy does not know, or values that do not fit the shape
+        return False
+    if made.data_type != tensor.data_type:
+        return False
+    tensor.CopyFrom(made)
+    return True

@@ -1,6 +1,6 @@
 """ONNX Runtime: ``load`` and ``run``."""
 
-from biopsy.findings.bundle.script_parts.statuses import CannotSay
+from biopsy.findings.bundle.script_parts.failures import CannotSay
 
 
 def load(

@@ -1,6 +1,6 @@
 """OpenVINO: ``load`` and ``run``."""
 
-from biopsy.findings.bundle.script_parts.statuses import CannotSay
+from biopsy.findings.bundle.script_parts.failures import CannotSay
 
 
 def load(path, device="CPU", precision="f32", config=()):

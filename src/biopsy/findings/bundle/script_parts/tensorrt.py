@@ -2,7 +2,7 @@
 
 import importlib
 
-from biopsy.findings.bundle.script_parts.statuses import CannotSay
+from biopsy.findings.bundle.script_parts.failures import CannotSay
 
 
 def load(path, module, flags=(), level=None, profiles=()):

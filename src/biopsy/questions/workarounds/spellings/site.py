@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, NoReturn, TypeAlias
 from biopsy.model import parts, walk
 from biopsy.model.external import is_external
 from biopsy.model.tensor_type import Shape, TensorType, elements
-from biopsy.reduction.passes.editing import inferred, names_in, opsets_of
+from biopsy.reduction.passes.common import inferred, names_in, opsets_of
 from biopsy.text import series
 
 if TYPE_CHECKING:

@@ -20,7 +20,7 @@ from biopsy.questions.workarounds.spellings.normalization import NORMALIZATION, 
 from biopsy.questions.workarounds.spellings.products import CONVOLUTIONS, PRODUCTS
 from biopsy.questions.workarounds.spellings.reductions import REDUCTIONS
 from biopsy.questions.workarounds.spellings.site import Family, Scope, Site, Spelling, Unmatched, scope_at, scope_of
-from biopsy.reduction.passes.editing import copied, described, keep_only
+from biopsy.reduction.passes.common import copied, described, keep_only
 
 if TYPE_CHECKING:
     import onnx

@@ -1,0 +1,97 @@
+"""``biopsy cache list`` and ``cache clear``: the environments that other releases of packages are installed in."""
+
+from __future__ import annotations
+
+import argparse
+import datetime
+from collections.abc import Sequence
+
+from biopsy import errors
+from biopsy.cli.arguments import types
+from biopsy.cli.console import Console
+from biopsy.processes.environments.cache import Cache, CachedEnvironment
+from biopsy.text import count, series, size_text
+
+_LIST = """\
+Other releases of packages, such as those of 'debug version' or 'run --package', are installed in environments of their
+own, which later runs use again. They are in $BIOPSY_CACHE_DIR, or else in $XDG_CACHE_HOME/biopsy or ~/.cache/biopsy. If
+all of them are larger than $BIOPSY_CACHE_LIMIT (default: 10GB), the one that was not used for longest goes first.
+
+examples:
+  biopsy cache list
+  BIOPSY_CACHE_DIR=/mnt/big/biopsy biopsy cache list
+
+exit status: 0, also if there is none"""
+
+_CLEAR = """\
+What a command uses at the moment stays. The next command that needs an environment installs it again. The caches of uv
+and pip themselves are not touched: 'uv cache clean' and 'pip cache purge' clear those.
+
+examples:
+  biopsy cache clear
+  biopsy cache clear --older-than 30
+
+exit status: 0, also if something in use stays; 4 if something cannot be removed"""
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    """Add the options of ``cache clear``; ``cache list`` has none."""
+    parser.epilog = _LIST
+    if parser.prog.endswith(" clear"):
+        parser.epilog = _CLEAR
+        parser.add_argument(
+            "--older-than",
+            type=types.count,
+            default=0,
+            metavar="DAYS",
+            help="remove only what was not used for so many days (default: 0, all)",
+        )
+
+
+def execute(args: argparse.Namespace, console: Console) -> int:
+    """List all environments, the one that was used last at the end; or remove them and say which."""
+    cache = Cache.of_user()
+    if hasattr(args, "older_than"):
+        _clear(cache, args.older_than, console)
+        return 0
+    found = cache.entries()
+    if found:
+        console.say(f"{'size':>9}  {'last used':<16}  holds")
+    for environment in found:
+        used = environment.used.astimezone().strftime("%Y-%m-%d %H:%M")
+        now = " · in use" if environment.in_use and environment.record else ""
+        console.say(f"{size_text(environment.bytes):>9}  {used:<16}  {_contents(environment)}{now}")
+    have = f"{count(len(found), 'environment')} in {cache.folder}"
+    console.say(
+        f"{have}: {_total(found)} of at most {size_text(cache.limit)}"
+        if found
+        else f"no environments in {cache.folder}"
+    )
+    return 0
+
+
+def _clear(cache: Cache, days: int, console: Console) -> None:
+    cleared = cache.clear(unused_for=datetime.timedelta(days=days))
+    for environment in cleared.gone:
+        console.say(f"removed  {_contents(environment)} · {size_text(environment.bytes)}")
+    for environment in cleared.in_use:
+        console.say(f"stays    {_contents(environment)} · it is in use")
+    console.say(f"{count(len(cleared.gone), 'environment')} removed, {_total(cleared.gone)}")
+    if cleared.stuck:
+        raise errors.BiopsyError(
+            f"{count(len(cleared.stuck), 'environment')} cannot be removed: files in {cache.folder} cannot be deleted"
+        )
+
+
+def _contents(environment: CachedEnvironment) -> str:
+    """``onnxruntime==1.17.3 with numpy<2, Python 3.11.7``; of one that is not whole, what is known of it."""
+    record = environment.record
+    if record is None:
+        return "being installed" if environment.in_use else "left by an installation that was interrupted"
+    added = f" with {series(record.added)}" if record.added else ""
+    return f"{series(record.requirements)}{added}, Python {record.python}"
+
+
+def _total(environments: Sequence[CachedEnvironment]) -> str:
+    """The size of several: ``1.2 GB``."""
+    return size_text(sum(environment.bytes for environment in environments))

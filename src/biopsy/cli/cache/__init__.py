@@ -1,1 +1,0 @@
-"""``biopsy cache ...``: the environments that other releases of packages are installed in."""

@@ -1,0 +1,205 @@
+"""``biopsy diagnose``: why a model fails, in words, and what avoids it. It shows each question that is answered, and
+the verdict.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Sequence
+from contextlib import ExitStack
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from biopsy import errors, events
+from biopsy.checks.command import CommandCheck
+from biopsy.cli import advice
+from biopsy.cli.arguments import checks, types
+from biopsy.cli.console import COLUMN, Console
+from biopsy.cli.debug import bundling, checking
+from biopsy.cli.diagnose_options import DiagnoseOptions, add
+from biopsy.cli.progress import Progress, shows
+from biopsy.findings.verdict import Note, notes_of
+from biopsy.model.load import require_file
+from biopsy.processes.writing import require_writable
+from biopsy.text import count
+
+if TYPE_CHECKING:
+    from biopsy.diagnosis.facts import Diagnosis
+    from biopsy.diagnosis.question import DiagnosisQuestion
+
+_EPILOG = """\
+It asks one question after the other, and stops where the answer is reached: does it fail? is it rounding? is it steady?
+which is the smallest part that still fails? is it one node, or several together? which setting switches it off?
+
+examples:
+  biopsy diagnose model.onnx --onnxrt --atol 1e-3 --rtol 1e-3
+  biopsy diagnose model.onnx --onnxrt --openvino --load-inputs inputs.npz
+  biopsy diagnose model.onnx --openvino --input-shapes x:[1,3,224,224] --max-time 5m --report report.json
+  biopsy diagnose model.onnx --onnxrt --thorough --max-time 20m
+  biopsy diagnose model.onnx --openvino --by onnxslim
+  biopsy diagnose model.onnx --check ./check.sh {}
+  biopsy diagnose model.onnx --engine onnxrt --check ./check.sh {} {engine}
+
+exit status: 0 the model does not fail; 1 it fails, and why is said as far as it is known; 2 wrong usage;
+4 nothing was concluded (an engine is missing, there is nothing to compare with); 5 interrupted, or the time was over
+before it was known whether the model fails: the same command goes on"""
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    """Add the options of ``diagnose``."""
+    parser.epilog = _EPILOG
+    add(parser)
+
+
+def derived_files(args: argparse.Namespace) -> types.Derived:
+    """The folder of the evidence, if no option names it."""
+    folder = None if args.dir else DiagnoseOptions.of(args).folder
+    return {"the folder of the evidence": (folder, types.FOLDER_WRITTEN)}
+
+
+def execute(args: argparse.Namespace, console: Console) -> int:
+    """Diagnose the model; returns 0 if it does not fail, 1 if it does, and raises what ends with another status."""
+    options = DiagnoseOptions.of(args)
+    with ExitStack() as held:
+        from biopsy.cli.diagnose_question import question_of
+        from biopsy.diagnosis.context import PERSON
+        from biopsy.diagnosis.diagnose import diagnose, diagnosis_sections
+        from biopsy.diagnosis.verdict import next_lines
+
+        bundling.require_possible(options.bundle)
+        require_file(options.model)
+        if options.events is not None:
+            require_writable(options.events)
+        shown = console.on_stderr() if options.json else console
+        report = options.report_file(shown)
+        question = question_of(options, shown, held)
+        with (
+            checking.ended_politely(),
+            DiagnosisProgress(shown, options.events) as progress,
+            report.also_of_errors(),
+        ):
+            diagnosis = diagnose(question, progress)
+            status = {True: 1, False: 0, None: errors.CannotCompare.status}[diagnosis.failed]
+            if diagnosis.stopped == PERSON or (diagnosis.stopped is not None and diagnosis.failed is None):
+                status = errors.Interrupted.status
+            progress.ended(status)
+        say_result(shown, diagnosis, list(next_lines(diagnosis.facts, question)))
+        sections = partial(diagnosis_sections, diagnosis, question)
+        report.write(status, partial(sections, report.folder))
+        if report.path is not None:
+            shown.note(f"{'report':<{COLUMN}} {report.path}")
+        if options.json:
+            console.program_text(report.as_bytes(status, partial(sections, Path())).decode("ascii"))
+        if status == errors.Interrupted.status:
+            raise errors.Interrupted(
+                "what is known so far is said above",
+                kept=f"{diagnosis.folder}, with what was found",
+                resume=advice.resume_line(options.words, checks.REST_OPTIONS),
+            )
+        if options.bundle is not None:
+            written = report.as_bytes(status, partial(sections, options.bundle))
+            _pack(options.bundle, question, diagnosis, written, shown)
+        if diagnosis.stopped is not None:
+            shown.note(f"resume     {advice.resume_line(options.words, checks.REST_OPTIONS, ['--max-time'])}")
+        return status
+
+
+# What a diagnosis shows: a line for each question that is answered, one live line on a terminal, and the verdict.
+
+
+class DiagnosisProgress(Progress):
+    """Listens to a diagnosis."""
+
+    def __init__(self, console: Console, log: Path | None) -> None:
+        super().__init__(console, log)
+        self._step = events.StepStarted("", "", 0, 1)
+        self._checks = 0
+
+    @shows(events.StepStarted)
+    def _show_started(self, event: events.StepStarted) -> None:
+        self._step, self._checks = event, 0
+        self._update(event.question)
+
+    @shows(events.StepDone)
+    def _show_done(self, event: events.StepDone) -> None:
+        if event.outcome == "skipped" or (event.outcome == "stopped" and not event.seconds):
+            self._console.detail(f"{event.name:<{COLUMN}} not asked: {event.answer}")
+            return
+        spent = f"{count(event.checks, 'check')} · {event.seconds:.1f} s" if event.checks else f"{event.seconds:.1f} s"
+        self.line(event.name, f"{'no answer: ' if event.outcome == 'failed' else ''}{event.answer}   {spent}")
+
+    @shows(events.Checking)
+    def _show_checking(self, event: events.Checking) -> None:
+        self._update(event.description)
+
+    @shows(events.Checked)
+    def _show_checked(self, event: events.Checked) -> None:
+        self._checks += 1
+        self._console.detail(f"  check {event.number}  {event.outcome}: {event.reason} · {event.seconds:.2f} s")
+
+    @shows(events.Measured)
+    def _show_measured(self, event: events.Measured) -> None:
+        self._update(f"{event.stage}: {event.done} of {event.total}")
+
+    @shows(events.Resumed)
+    def _show_resumed(self, event: events.Resumed) -> None:
+        self.line("resumed", f"{count(event.runs, 'answer')} remembered in {event.journal}")
+
+    def _update(self, doing: str) -> None:
+        step = self._step
+        checks = [count(self._checks, "check")] if self._checks else []
+        parts = [f"question {step.number} of {step.total}", *checks, doing[:70]]
+        self._live.update(step.name, " · ".join(parts), (step.number - 1) / step.total)
+
+
+def say_result(console: Console, diagnosis: Diagnosis, following: Sequence[tuple[str, str]]) -> None:
+    """The verdict, how sure it is, what avoids the failure, what was left open, and what to do next."""
+    word = {True: "FAILED", False: "PASSED", None: "UNKNOWN"}[diagnosis.failed]
+    console.note("")
+    console.say(f"{word} | {diagnosis.verdict.text}")
+    for note in notes_of(diagnosis.verdict):
+        console.say(f"{note.label:<{COLUMN}} {note.text}")
+        if note.line is not None:
+            console.say(f"{'':<{COLUMN}} {note.line}")
+    console.note(f"{'evidence':<{COLUMN}} {diagnosis.folder} · {diagnosis.seconds:.1f} s")
+    for number, (line, why) in enumerate(following):
+        if not number:
+            console.note("")
+        console.note(f"{'' if number else 'Next':<{COLUMN}} {why}:", f"{'':<{COLUMN}} {line}")
+
+
+def _pack(bundle: Path, question: DiagnosisQuestion, diagnosis: Diagnosis, report: bytes, console: Console) -> None:
+    """Pack the piece and the check that it fails, or the whole model where there is no piece, if anything fails.
+
+    Raises CheckError if the script of the bundle does not show it.
+    """
+    from biopsy.diagnosis.question import path_of, without_weights_folder
+    from biopsy.findings.bundle.job import BundleJob, EarlierFindings
+
+    facts, verdict = diagnosis.facts, diagnosis.verdict
+    failure, piece, known, links = facts.failure, facts.piece, facts.known, dict[str, str]()
+    if failure is None:
+        console.warn(f"{bundle} is not written: no failure was found that could be packed")
+        return
+    notes = [Note(label="found", text=verdict.text)]
+    notes += [Note(label="may vary", text=piece.variation)] if piece is not None and piece.variation else []
+    if known is not None and known.reference:
+        notes.append(Note(label="known", text=f"{known.reference}: {known.evidence}"))
+        links = {known.reference: known.issue} if known.issue else {}
+    notes += [note for note in notes_of(verdict) if note.label == "workaround"]
+    words = list(without_weights_folder(failure.check))
+    model = question.model if piece is None else Path(piece.path)
+    often = "" if facts.steadiness is None else facts.steadiness.how_often
+    job = BundleJob(
+        target=bundle,
+        original=question.model,
+        model=model,
+        folder=(question.weights_folder if piece is None else None) or model.parent,
+        check=CommandCheck(words, "{}"),
+        rules=question.judging.rules,
+        inputs=None if piece is None else path_of(piece.inputs),
+        reports=bundling.reports_of(report, console),
+        found=EarlierFindings(notes=notes, how_often=often, links=links),
+    )
+    bundling.pack(job, checking.own_run(words), console)

@@ -1,0 +1,135 @@
+"""From the options of ``biopsy diagnose`` to the question. Importing this imports the diagnosis."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import ExitStack
+from pathlib import Path
+
+from biopsy import errors
+from biopsy.checks.command_line import OwnRun, parse
+from biopsy.checks.words import names_path
+from biopsy.cli.arguments import checks, comparing
+from biopsy.cli.arguments.engines import default_engine
+from biopsy.cli.console import Console
+from biopsy.cli.debug import checking
+from biopsy.cli.diagnose_options import DiagnoseOptions
+from biopsy.cli.run.options import RunOptions
+from biopsy.diagnosis.evidence import held_folder
+from biopsy.diagnosis.question import (
+    DiagnosisQuestion,
+    Effort,
+    Judging,
+    Samples,
+    Words,
+    require_sizes,
+    settled,
+    with_engine,
+)
+from biopsy.engines.registry import create
+from biopsy.model.index import ModelIndex, index_file
+from biopsy.processes.own_process import processors
+from biopsy.questions.builds.settings import ENGINE_PLACE, SETTINGS_PLACE
+from biopsy.questions.layers.question import Judge
+from biopsy.questions.transformations.question import parse_tool
+
+
+def question_of(options: DiagnoseOptions, console: Console, held: ExitStack) -> DiagnosisQuestion:
+    """What is asked; ``held`` keeps the folder for this diagnosis until it is closed.
+
+    Raises UsageError for arguments that could only mislead, and what ``index_file`` raises.
+    """
+    given, command = options.check, parse(options.check or ())
+    is_placed = options.names_engine and isinstance(command, OwnRun) and _has_place(command.words)
+    if is_placed:  # which engines the words of a ``biopsy run`` name is then known without a place
+        given = list(with_engine(command.words, options.specs()[-1].text))
+    own_run = checking.own_run(given)
+    tool = None if options.by is None else parse_tool(options.by).text
+    engines = _engines(options, own_run, console, is_placed=is_placed)
+    index = index_file(options.model, options.external_data_dir)
+    equal: comparing.JudgeOptions = options if own_run is None else own_run
+    check, template = _check(given, own_run, engines)
+    samples, folder = _samples(options, own_run, index, held, console)
+    limits: Words = ()
+    for option in equal.as_typed(comparing.JudgeOptions.declared):
+        name, values = option.name, option.values
+        is_joined = len(values) == 1 and values[0].startswith("-")
+        limits += (f"{name}={values[0]}",) if is_joined else (name, *values)
+    return DiagnosisQuestion(
+        index=index,
+        model=options.model,
+        folder=folder,
+        engines=engines,
+        check=check,
+        template=template,
+        samples=samples,
+        judging=Judging(judge=Judge(*equal.limits()), limits=limits, rules=options.rules()),
+        weights_folder=options.external_data_dir,
+        effort=Effort(
+            seconds=options.max_time or 0.0,
+            jobs=options.jobs or processors(),
+            thorough=options.thorough,
+            downloads=options.downloads,
+        ),
+        fresh=options.fresh,
+        tool=tool,
+    )
+
+
+def _has_place(words: Sequence[str]) -> bool:
+    return any(place in word for word in words for place in (ENGINE_PLACE, SETTINGS_PLACE))
+
+
+def _engines(options: DiagnoseOptions, own_run: RunOptions | None, console: Console, *, is_placed: bool) -> Words:
+    """The engines as specs; of a check that is ``biopsy run`` those that it runs."""
+    if own_run is not None:
+        if options.names_engine and not is_placed:
+            raise errors.UsageError(
+                "the check names the engines, and so do you", next_steps=["name them behind --check only"]
+            )
+        specs = own_run.specs_to_run()
+    elif options.names_engine:
+        specs = options.specs()
+    elif options.check is not None:
+        return ()
+    else:
+        specs = [default_engine(runs=True)]
+        console.note(f"no engine is named: {specs[0].text} is used")
+    for spec in specs:
+        create(spec)
+    return tuple(spec.text for spec in specs)
+
+
+def _samples(
+    options: DiagnoseOptions, own_run: RunOptions | None, index: ModelIndex, held: ExitStack, console: Console
+) -> tuple[Samples, Path]:
+    """The inputs, written to the folder where nobody gave them, and that folder, which is held from now on."""
+    asked = options if own_run is None else own_run
+    inputs = asked.inputs()
+    if own_run is not None:
+        checking.require_inputs_of_golden_values(own_run, keep_inputs=False)
+    if options.check is None or (own_run is not None and not own_run.load_inputs):
+        require_sizes(index, inputs)
+    folder = held.enter_context(held_folder(options.folder, beside=options.dir is None, warn=console.warn))
+    if options.check is None:
+        return settled(index, inputs, folder, options.load_inputs or ()), folder
+    return Samples(inputs=inputs, files=tuple(asked.load_inputs or ()), made_up=False), folder
+
+
+def _check(
+    given: Sequence[str] | None, own_run: RunOptions | None, engines: Words
+) -> tuple[Words | None, Words | None]:
+    """The words of the check, and those in which the engine has its place; None where there are none."""
+    if given is None:
+        return None, None
+    if not given:
+        raise errors.UsageError("there is no command after --check", next_steps=["--check ./check.sh {}"])
+    words = tuple("{}" if names_path(word, checks.DEFAULT_CANDIDATE) else word for word in given)
+    if not _has_place(words):
+        return words, None
+    if not engines or own_run is not None:
+        raise errors.UsageError(
+            "the check has a place for an engine, and no engine is named for it",
+            next_steps=["--engine NAME    before --check"],
+        )
+    return with_engine(words, engines[-1]), words

@@ -1,0 +1,122 @@
+"""The files of ``biopsy run``: golden values, the model that is saved, what is written at the end; and names on its
+command line that the model does not have. Importing this imports what reads and writes them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+
+from biopsy import errors
+from biopsy.cli.arguments.comparing import parse_open_shapes, parse_ranges
+from biopsy.cli.console import Console
+from biopsy.cli.run.options import RunOptions
+from biopsy.comparison.tolerance import require_known_outputs, spoken_of
+from biopsy.engines.base import ModelInput
+from biopsy.engines.runner import require_inputs_of
+from biopsy.model.index import ModelIndex, index_bytes
+from biopsy.model.infer import type_untyped_outputs
+from biopsy.model.known_names import may_lack_names
+from biopsy.model.load import parse
+from biopsy.model.weights_file import save_with_weights
+from biopsy.processes import writing
+from biopsy.tensors.files import read_feeds, read_results, require_new_folder
+from biopsy.tensors.results import RunnerResult
+from biopsy.tensors.types import fixed_names, item_of
+from biopsy.text import option_line
+
+
+def golden_values(paths: Sequence[Path]) -> list[RunnerResult]:
+    """Every runner of every file, named after its file, and after itself where the file has several."""
+    runners: list[RunnerResult] = []
+    for path in paths:
+        results = read_results(path)
+        for result in results:
+            name = str(path) if len(results) == 1 else f"{result.runner} in {path}"
+            runners.append(RunnerResult(name, result.iterations))
+    return runners
+
+
+def save_model(options: RunOptions, model: ModelInput, console: Console) -> None:
+    """Write the model with its outputs as they are returned, if that is asked for. Raises as ``save_with_weights``."""
+    if options.save_onnx is None:
+        if options.save_external_data is not None:
+            raise errors.UsageError("--save-external-data needs a model to save", next_steps=["--save-onnx FILE.onnx"])
+        return
+    parsed = parse(model.data, options.model)
+    type_untyped_outputs(parsed)
+    weights = options.weights_file(options.save_onnx)
+    save_with_weights(parsed, options.save_onnx, model.folder, weights, options.external_data_size_threshold)
+    console.note(f"model saved to {options.save_onnx}")
+
+
+def require_writable(options: RunOptions) -> None:
+    """Raise UsageError now if what is to be saved at the end could not be."""
+    if options.record_memory and options.save_outputs and options.save_outputs.suffix != ".safetensors":
+        raise errors.UsageError(
+            f"--record-memory saves outputs batch by batch, which only .safetensors can: not {options.save_outputs}",
+            next_steps=[option_line("--save-outputs", str(options.save_outputs.with_suffix(".safetensors")))],
+        )
+    for path in (options.save_inputs, options.save_outputs, options.report, options.save_onnx):
+        if path is None:
+            continue
+        if path.suffix or path in (options.report, options.save_onnx):
+            writing.require_writable(path)
+        else:
+            require_new_folder(path)
+
+
+# Names on the command line that the model does not have.
+
+
+def require_known_names(options: RunOptions, model: ModelInput, spoken: Mapping[str, Iterable[str]]) -> None:
+    """Raise DoesNotFit if anything is said of an output, by name, that is none; before anything is run.
+
+    Inputs are compared too where golden values have them. Of a file that an engine has built nothing is known here.
+    """
+    if may_lack_names() or options.has_built_model or not any(name for names in spoken.values() for name in names):
+        return
+    try:
+        index = index_bytes(model.data, model.folder)
+    except errors.ModelError:
+        return  # the engine says what is wrong with it
+
+    def parts(tensors: Iterable[int]) -> list[str]:
+        return [part for number in tensors for part in fixed_names(index.names[number], index.value_type(number))]
+
+    outputs = parts(index.outputs)
+    inputs = parts(index.inputs) if options.load_outputs else ()
+    require_known_outputs(spoken, dict.fromkeys((*outputs, *inputs)), outputs)
+
+
+_SOON_READ = 32_000_000
+"""Bytes of a file that is read to see what it holds."""
+
+
+def require_names_of_check(
+    own_run: RunOptions | None, index: ModelIndex, files: Iterable[Path] = (), made_anew: Path | None = None
+) -> None:
+    """Raise DoesNotFit or CannotCompare if a check that is ``biopsy run``, or its inputs, speak of another model.
+
+    Inside a check no such name is an error: candidates lack most tensors. What they have, and what is an input or
+    output of them, is a tensor somewhere in the original. ``files`` are further inputs, which may hold inner tensors
+    too; ``made_anew`` is a file of inputs that belongs to each candidate. Files that are not there, or are large and
+    not mapped, are left to the check.
+    """
+    if own_run is not None:
+        try:
+            spoken: dict[str, Iterable[str]] = spoken_of(*own_run.limits())
+            spoken["--noise-ratio"] = own_run.noise_ratios()
+            spoken["--input-shapes"] = parse_open_shapes(own_run.input_shapes)
+            spoken["--val-range"] = parse_ranges(own_run.val_range)
+        except errors.UsageError:
+            spoken = {}  # the check itself will tell what is wrong with it
+        items = {name for names in spoken.values() for name in names if name and item_of(name, index.ids) is not None}
+        computed = [index.names[tensor] for tensor in (*index.outputs, *index.producer)]
+        require_known_outputs(spoken, {**index.ids, **dict.fromkeys(items)}, dict.fromkeys(computed))
+        files = (*files, *(path for path in own_run.load_inputs or () if path != made_anew))
+    wanted = [index.names[tensor] for tensor in index.fed_inputs()]
+    for file in files:
+        if file.is_file() and (file.suffix == ".safetensors" or file.stat().st_size < _SOON_READ):
+            for feed in read_feeds(file):
+                require_inputs_of(wanted, feed, index.ids)

@@ -1,0 +1,413 @@
+"""The part of the model that fails: the smallest piece, which known bugs it looks like, which of its layers are wrong,
+also where the outputs do not show it, whether a higher precision mends them, and what may vary.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from biopsy import errors, events
+from biopsy.checks.command_line import OwnRun, parse
+from biopsy.comparison.mismatch import error_text
+from biopsy.comparison.noise import DEFAULT_RATIO
+from biopsy.diagnosis.context import (
+    NO_PIECE,
+    TWO_ENGINES,
+    UNKNOWN_COMPARISON,
+    StepAnswer,
+    StepContext,
+    TimeUpError,
+    asked,
+)
+from biopsy.diagnosis.facts import (
+    FailingPiece,
+    FailureReport,
+    KnownBug,
+    KnownFacts,
+    LayerFacts,
+    ModelFailure,
+    PrecisionFacts,
+)
+from biopsy.diagnosis.question import feeds_in, path_of, with_inputs, without_weights_folder
+from biopsy.diagnosis.steps.rounding import accused, judged_in_piece, low_precision
+from biopsy.engines.registry import create
+from biopsy.engines.runner import Inputs, checked_feed, feeds_for
+from biopsy.findings.reduction import search_tree
+from biopsy.findings.search_history import SearchHistory
+from biopsy.model.index import index_file
+from biopsy.model.tensor_type import TensorType
+from biopsy.processes.cleanup import temporary_folder
+from biopsy.questions.known_failures.catalogue import ORIGIN
+from biopsy.questions.known_failures.lookup import look_up, seen_in
+from biopsy.questions.layers.examination import Examination
+from biopsy.questions.layers.findings import LayerFinding, LayerFindings, LayerGroup, layers_tree
+from biopsy.questions.layers.question import Question
+from biopsy.questions.precision.mixed_models import Precisions, mixed_models
+from biopsy.questions.precision.search import PrecisionJob, precision_tree
+from biopsy.questions.precision.task import run_job as run_precision_job
+from biopsy.questions.variation.vary import USUAL_CHECKS, VariationJob, vary
+from biopsy.reduction.problem import Border
+from biopsy.reduction.reduce import RecordingOptions, ReductionJob, run_job
+from biopsy.reduction.result import Target, inputs_file
+from biopsy.session.checked_search import SearchOptions
+from biopsy.session.files import Resume
+from biopsy.session.pool import Parallelism
+from biopsy.session.trial import Budget
+from biopsy.tensors.results import Feed
+from biopsy.text import count, first_of
+
+PIECE = "piece.onnx"
+SEARCH_REPORT = "search.json"
+"""The piece, and the course of the search for it, in the folder of the evidence."""
+
+_MOST_SHOWN = 6
+
+
+def _search_options(context: StepContext, budget: Budget, resume: Resume | None = None, jobs: int = 0) -> SearchOptions:
+    judging, parallelism = context.question.judging, Parallelism(jobs=jobs or context.question.effort.jobs)
+    options = SearchOptions(rules=judging.rules, candidate=context.candidate, parallelism=parallelism, budget=budget)
+    return options if resume is None else replace(options, resume=resume)
+
+
+@asked(
+    "piece",
+    "which is the smallest part that still fails?",
+    unless=lambda facts, context: {
+        "nothing fails": facts.failure is None,
+        "no engine is at fault, but the size of the inputs": facts.fault == "input",
+        "the model is random: no comparison of its values says anything": facts.fault == "random",
+        "it is rounding: no part of the model is at fault": facts.is_rounding,
+    },
+    evidence="search",
+    files=(PIECE, inputs_file(Path(PIECE)).name, SEARCH_REPORT),
+    share=0.6,  # something must be left for what is asked about the piece
+)
+def smallest_piece(facts: KnownFacts, context: StepContext) -> StepAnswer:
+    """What is asked after it is asked about the piece, where there is one."""
+    failure, question, rounding = facts.failed, context.question, facts.rounding
+    words = without_weights_folder(failure.check)
+    command = parse(words)
+    files = command.input_files if isinstance(command, OwnRun) else list(question.samples.files)
+    output = question.folder / PIECE
+    fed = isinstance(command, OwnRun) and bool(command.input_files) and not command.golden_files
+    jobs = question.effort.jobs if command.names_candidate(str(context.candidate)) else 1
+    journal = output.with_name(f"{PIECE}.journal")
+    resume = Resume(journal=journal, files=tuple(files), search="diagnosis", fresh=question.fresh)
+    job = ReductionJob(
+        target=Target(output),
+        search=_search_options(context, Budget(seconds=context.seconds_left), resume, jobs),
+        recording=RecordingOptions(samples=(lambda: feeds_in(files)) if files else None),
+        border=Border(mark_intermediate=failure.masked),
+        command=command,
+        feeds_recorded=fed and inputs_file(output).resolve() not in [file.resolve() for file in files],
+    )
+    history = SearchHistory()
+    with context.check_for_search(words, jobs) as check:
+        reduction = run_job(question.index, check, job, events.both(history, context.listener))
+    context.keep(SEARCH_REPORT, search_tree(reduction, history, job.mode))
+    piece = FailingPiece(
+        path=str(reduction.output),
+        inputs=None if reduction.inputs is None else str(reduction.inputs),
+        nodes=reduction.nodes,
+        reads=reduction.reads,
+        kept=reduction.kept,
+        nodes_before=reduction.nodes_before,
+        signature=reduction.signature,
+        stopped=reduction.stopped,
+        other_failures=tuple(reduction.other_failures.items()),
+        error_after="" if reduction.error_after is None else error_text(reduction.error_after),
+        places=tuple(dict.fromkeys(str(source) for source in reduction.sources if source is not None)),
+    )
+    if rounding is not None and rounding.is_more:
+        with contextlib.suppress(TimeUpError, errors.CheckError):  # what the whole model has told stays
+            rounding = judged_in_piece(rounding, failure, context, piece)
+        failure = accused(failure, rounding)
+    more = f" and {len(piece.nodes) - _MOST_SHOWN} more" if len(piece.nodes) > _MOST_SHOWN else ""
+    ended = "" if piece.stopped is None else f" · stopped by {piece.stopped}: a smaller one may exist"
+    shown = piece.joined(piece.nodes[:_MOST_SHOWN])
+    line = f"{len(piece.nodes)} of {count(piece.nodes_before, 'node')}: {shown}{more}{ended}"
+    return StepAnswer(replace(facts, piece=piece, rounding=rounding, failure=failure), line)
+
+
+# Which known bugs the piece looks like: a look-up that takes milliseconds and runs nothing.
+
+KNOWN_REPORT = "known.json"
+"""What was looked up, as ``debug known`` has it, in the folder of the evidence."""
+
+_NOT_SHOWN = "a failure that the outputs do not show"
+
+
+@asked(
+    "known",
+    "which known bugs does it look like?",
+    unless=lambda facts, context: {NO_PIECE: facts.piece is None, _NOT_SHOWN: facts.is_masked},
+    evidence="known",
+    files=(KNOWN_REPORT,),
+    warm=True,
+)
+def known_bug(facts: KnownFacts, context: StepContext) -> StepAnswer:
+    """What others have reported of such a piece."""
+    suspect, said = facts.failed.suspect or "", facts.failed.said
+    assert facts.piece is not None
+    way = seen_in(suspect, release=facts.versions.get(suspect, ""), stage=said.stage, kind=said.kind)
+    try:
+        lookup = look_up(Path(facts.piece.path), way, listener=context.listener)
+    except errors.BiopsyError:
+        raise
+    except Exception as error:  # whatever a strange piece does to a look-up, the diagnosis goes on
+        raise errors.BiopsyError(f"the piece could not be looked up: {error}") from error
+    context.keep(KNOWN_REPORT, lookup.as_json())
+    known, best = KnownBug(sentence=lookup.sentence), lookup.best
+    if best is not None:
+        issue = best.failure.issue if best.failure.origin == ORIGIN else ""
+        evidence = "; ".join(best.agreement(lookup.seen))
+        known = replace(known, reference=best.failure.reference, issue=issue, evidence=evidence)
+    return StepAnswer(replace(facts, known=known), lookup.sentence)
+
+
+# Which layers of the piece are wrong, isolated and in groups; or of a model that passes, which its outputs do not show.
+
+LAYERS_REPORT = "layers.json"
+MASKED_REPORT = "masked.json"
+"""The reports of ``debug layers`` on the piece and on the whole model, in the folder of the evidence.
+
+A file belongs to one step: what is written between two savings of the evidence must be nobody else's.
+"""
+
+_SHARE = 0.5
+_MOST_LAYERS_SHOWN = 3
+
+
+def _no_inner_tensors(engine: str | None) -> dict[str, object]:
+    is_known = engine is None or create(engine).capabilities.marks_any_tensor
+    return {f"{engine} gives no inner tensors": not is_known}
+
+
+@asked(
+    "layer",
+    "is it one node, or several together?",
+    unless=lambda facts, context: {
+        "no layer is known to be wrong": facts.failure is None,
+        "known already": facts.is_masked and facts.piece is None,
+        "no engine is at fault": facts.fault not in (None, "refused"),
+        "it is rounding: no layer is at fault": facts.is_rounding,
+        TWO_ENGINES: facts.suspect is None or facts.failed.trusted is None,
+        "the piece is one node": facts.piece is not None and len(facts.piece.nodes) == 1,
+        **_no_inner_tensors(facts.failure and facts.failure.trusted),
+    },
+    evidence="layers",
+    files=(LAYERS_REPORT,),
+    share=_SHARE,
+)
+def wrong_layers(facts: KnownFacts, context: StepContext) -> StepAnswer:
+    """Isolated layers, and groups of them."""
+    failure, piece = facts.failed, facts.piece
+    model = context.question.model if piece is None else Path(piece.path)
+    inputs = None if piece is None else path_of(piece.inputs)
+    findings = _examined(context, model, inputs, (failure.trusted or "", failure.suspect or ""), LAYERS_REPORT)
+    seen = _layers_seen(findings, failure.suspect or "", of_piece=piece is not None)
+    return StepAnswer(replace(facts, layers=seen), _line_of_layers(seen))
+
+
+@asked(
+    "masked",
+    "is an inner tensor wrong although the outputs are right?",
+    unless=lambda facts, context: {
+        "its outputs are wrong": facts.failure is not None,
+        "the check decides, and it passes": context.question.check is not None,
+        "nothing was compared": not facts.agreeing,
+        **_no_inner_tensors(facts.agreeing[0] if facts.agreeing else None),
+    },
+    evidence="layers",
+    files=(MASKED_REPORT,),
+    share=_SHARE,
+)
+def masked_error(facts: KnownFacts, context: StepContext) -> StepAnswer:
+    """What float64 does not call more than rounding is no error here: nothing else has failed."""
+    trusted, suspect = facts.agreeing[0], facts.agreeing[-1]
+    findings = _examined(context, context.question.model, None, (trusted, suspect), MASKED_REPORT)
+    seen = _layers_seen(findings, suspect, of_piece=False, sure=True)
+    if not findings.is_masked or not (seen.alone or seen.together):
+        return StepAnswer(replace(facts, layers=seen), _line_of_layers(seen))
+    failure = ModelFailure(
+        check=context.question.original_words((trusted, suspect)),
+        said=FailureReport(signature="an inner tensor is wrong", engine=suspect, stage="compare", kind="masked"),
+        status=0,
+        trusted=trusted,
+        suspect=suspect,
+        masked=True,
+    )
+    return StepAnswer(replace(facts, layers=seen, failure=failure), f"yes · {_line_of_layers(seen)}")
+
+
+def _examined(
+    context: StepContext, model: Path, inputs: Path | None, pair: tuple[str, str], report: str
+) -> LayerFindings:
+    """The findings, also written as ``debug layers`` writes them, to the file ``report`` of the folder."""
+    question, samples = context.question, context.question.samples
+
+    def feeds(kinds: Mapping[str, TensorType | None]) -> Sequence[Feed]:
+        given = feeds_in(samples.files if inputs is None else [inputs]) or None
+        shapes = {name: shape for name, shape in samples.inputs.shapes.items() if name in kinds}
+        wanted = replace(samples.inputs, given=given, shapes=shapes, symbols={}, val_range={}, complete=True)
+        return [checked_feed(feed, kinds, number) for number, feed in enumerate(feeds_for(kinds, wanted).feeds)]
+
+    with temporary_folder("biopsy-") as scratch:
+        about = Question(
+            index=index_file(model, question.weights_folder if model == question.model else None),
+            feeds=feeds,
+            suspect=pair[1],
+            reference=pair[0],
+            judge=question.judging.judge,
+            timeout=max(1.0, context.seconds_left),
+        )
+        examination = Examination(about, scratch, context.bounded)
+        try:
+            findings = examination.run()
+        except TimeUpError:
+            findings = examination.findings
+    context.keep(report, layers_tree(findings, model, examination.engines, examination.samples))
+    return findings
+
+
+def _layers_seen(findings: LayerFindings, suspect: str, *, of_piece: bool, sure: bool = False) -> LayerFacts:
+    """What counts of the findings; ``sure``: only what float64 says is more than rounding."""
+
+    def counts(part: LayerFinding | LayerGroup) -> bool:
+        if part.failure is not None or part.rounding_ratio is None:
+            return part.failure is not None or not sure
+        return part.rounding_ratio > DEFAULT_RATIO
+
+    together = [group for group in findings.groups if counts(group)]
+    return LayerFacts(
+        alone=tuple(layer.node.label for layer in findings.layers if layer.is_suspect and counts(layer)),
+        together=tuple(group.labels for group in together),
+        hides=together[0].hides if together else None,
+        suspect=suspect,
+        of_piece=of_piece,
+        layers=len(findings.layers),
+        complete=findings.complete,
+    )
+
+
+def _line_of_layers(seen: LayerFacts) -> str:
+    ended = "" if seen.complete else " · not examined to the end"
+    if seen.alone:
+        return f"wrong by itself: {first_of(seen.alone, _MOST_LAYERS_SHOWN)}{ended}"
+    if seen.together:
+        how = "; not if the tensors between them are outputs" if seen.hides else ""
+        return f"none alone, {len(seen.together[0])} together{how}{ended}"
+    return f"none of {count(seen.layers, 'layer')} is wrong by more than rounding{ended}"
+
+
+# Whether layers in a higher precision mend the model: asked of one that has layers in fp16 or bf16.
+
+MIXED = "mixed.onnx"
+PRECISION_REPORT = "precision.json"
+"""The model with some layers high, and the report of ``debug precision``, in the folder of the evidence."""
+
+_OF_NUMBERS = ("mismatch", "not-finite-mismatch")
+_MOST_HIGH_SHOWN = 5
+
+
+@asked(
+    "precision",
+    "do layers in a higher precision mend it?",
+    unless=lambda facts, context: {
+        "nothing fails": facts.failure is None,
+        "no engine is at fault": facts.fault is not None,
+        "it is rounding": facts.is_rounding,
+        "not a question of numbers": facts.failure and facts.failure.said.kind not in _OF_NUMBERS,
+        "no layer of the model is known to be in a low precision": low_precision(context.question.index) is None,
+        "a setting mends it": facts.mending_switches,
+        UNKNOWN_COMPARISON: facts.failure and not isinstance(parse(facts.failure.check), OwnRun),
+    },
+    evidence="precision",
+    files=(MIXED, PRECISION_REPORT),
+)
+def high_precision(facts: KnownFacts, context: StepContext) -> StepAnswer:
+    """Which layers; not whether the precision or an engine's arithmetic in it is at fault."""
+    question, low = context.question, low_precision(context.question.index)
+    assert low is not None
+    precisions = Precisions(low=low, high="float32", form="native")
+    job = PrecisionJob(
+        output=question.folder / MIXED,
+        report=question.folder / PRECISION_REPORT,
+        write_report=lambda result: context.keep(PRECISION_REPORT, precision_tree(result)),
+        search=_search_options(context, Budget(seconds=context.seconds_left)),
+    )
+    try:
+        with context.check_for_search(without_weights_folder(facts.failed.check)) as check:
+            result = run_precision_job(
+                question.index,
+                lambda place: mixed_models(question.index, place, precisions, ()),
+                check,
+                job,
+                context.listener,
+            )
+    except errors.HighPrecisionFails:
+        seen, line = PrecisionFacts(low=low, passes=False), "no: it fails with every layer in float32 too"
+    else:
+        high = tuple(layer.label for layer in result.high)
+        seen = PrecisionFacts(low=low, passes=True, high=high, layers=result.layers, output=str(result.output))
+        line = f"it passes when all layers are cast to {low} explicitly: no layer needs more"
+        if high:
+            line = f"it passes with {first_of(high, _MOST_HIGH_SHOWN)} in float32, of {result.layers} layers"
+    return StepAnswer(replace(facts, precision=seen), line)
+
+
+# What may vary in the piece, and it still fails: asked of the smallest part that was found.
+
+VARIATION_REPORT = "variation.json"
+"""What was tried, in the folder of the evidence."""
+
+_MOST_NODES = 30
+"""Of a piece: each node has features, and each feature takes several checks."""
+
+_LONGEST_LINE = 150
+_MOST_FIXED_SHOWN = 3
+
+
+@asked(
+    "may vary",
+    "what may vary, and it still fails?",
+    unless=lambda facts, context: {
+        NO_PIECE: facts.piece is None,
+        "it fails now and then: each question would take many runs": facts.is_flaky,
+        _NOT_SHOWN: facts.is_masked,
+        f"the piece has more than {_MOST_NODES} nodes": facts.piece and len(facts.piece.nodes) > _MOST_NODES,
+    },
+    evidence="variation",
+    files=(VARIATION_REPORT,),
+    share=0.7,
+)
+def may_vary(facts: KnownFacts, context: StepContext) -> StepAnswer:
+    """Attributes, sizes, types and values that the failure depends on, and those that may be others."""
+    piece, fed = facts.piece, None
+    assert piece is not None
+    words = with_inputs(without_weights_folder(facts.failed.check), path_of(piece.inputs))
+    command = parse(words)
+    if isinstance(command, OwnRun):
+        files = command.input_files
+        fed = Inputs(given=feeds_in(files)) if files else context.question.samples.inputs
+    job = VariationJob(
+        search=_search_options(context, Budget(checks=USUAL_CHECKS, seconds=context.seconds_left)),
+        inputs=fed,
+        values_free=None if command.compares_recorded is None else not command.compares_recorded,
+    )
+    with context.check_for_search(words) as check:
+        listener = events.without(events.ModelRead, context.listener)
+        variation = vary(index_file(Path(piece.path)), check, job, listener)
+    context.keep(VARIATION_REPORT, variation.as_json())
+    line = variation.sentence
+    if len(line) > _LONGEST_LINE and variation.fixed:
+        named = [f"{each.title} {each.short}" for each in variation.fixed[:_MOST_FIXED_SHOWN] if each.short]
+        more, free = len(variation.fixed) - len(named), len(variation.free)
+        rest = f" · {count(more, 'condition')} more in {VARIATION_REPORT}" if more else ""
+        rest += f" · {count(free, 'feature')} may be anything" if free else ""
+        line = f"fails only with: {'; '.join(named)}{rest}"
+    piece = replace(piece, variation="" if variation.kept else variation.sentence)
+    return StepAnswer(replace(facts, piece=piece), line)

@@ -1,1 +1,0 @@
-"""ONNX Runtime, the embedded default engine, and what it really did."""

@@ -1,0 +1,281 @@
+"""The reference evaluator of the package onnx: slow, and as close to the standard's text as there is."""
+
+from __future__ import annotations
+
+import mmap
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+import numpy as np
+
+from biopsy import errors
+from biopsy.engines.base import BuiltModel, Capabilities, Engine, ModelInput, Option, Session, switch
+from biopsy.engines.reference_float64 import evaluator_class, single_inside, widened
+from biopsy.model import external, load, walk
+from biopsy.model.external import is_external, span_of
+from biopsy.model.index import ModelIndex, index_bytes
+from biopsy.model.tensor_type import BITS, DTYPE_OF_ELEM, ELEM_OF_DTYPE, OptionalType, TensorType
+from biopsy.processes.reading import open_plain
+from biopsy.tensors.results import Array, Feed
+from biopsy.tensors.types import all_flattened, structured
+
+if TYPE_CHECKING:
+    import onnx
+
+
+class Reference(Engine):
+    """onnx.reference.ReferenceEvaluator."""
+
+    name = "reference"
+    summary = "reference evaluator of onnx"
+    package = "onnx"
+    distributions = ("onnx", "onnx-weekly")
+    capabilities = Capabilities(precision_used=True, own_memory=1_500_000_000)
+    forks_warm = True
+    options_declared = (
+        Option(
+            "float64", "compute everything in float64, whatever the model declares", False, parse=switch, harmless=True
+        ),
+    )
+
+    @classmethod
+    def version(cls) -> str:
+        """The version of the package onnx."""
+        try:
+            return str(cls.imports.module("onnx").__version__)
+        except ImportError as error:
+            raise errors.EngineMissing(f"onnx cannot be imported: {error}", next_steps=["pip install onnx"]) from error
+
+    def _require_types(self, index: ModelIndex) -> None:
+        """Raise EngineFailure for types that an older release computes as if their bits were whole numbers."""
+        # The element types in a model that NumPy lacks, as far as the model tells.
+        found = {weight.kind.elem for weight in index.weights.values()}
+        found |= {kind.elem for kind in map(index.tensor_type, index.infos) if kind is not None}
+        spans = [index.node_spans[node.number] for node in index.nodes if node.op_type == "Cast"]
+        found |= {elem for elem in _NOT_OF_NUMPY if any(bytes([0x18, elem]) in span for span in spans)}
+        elems = found & _NOT_OF_NUMPY
+        if not elems:
+            return
+        helper = self.imports.module("onnx.helper")
+        try:
+            known = {elem for elem in elems if helper.tensor_dtype_to_np_dtype(elem).name == DTYPE_OF_ELEM[elem]}
+        except (AttributeError, KeyError):
+            known = set()
+        if elems - known:
+            types = ", ".join(DTYPE_OF_ELEM[elem] for elem in sorted(elems - known))
+            message = f"onnx {self.version()} computes with the bits of {types}: not tried"
+            raise self.failure(message, "load", "UnsupportedType")
+
+    def _evaluator(self, proto: onnx.ModelProto) -> Any:
+        """The evaluator of a model, which may be that of another release."""
+        wide = self.options["float64"]
+        if self.imports.is_here:
+            if wide:
+                return evaluator_class()(proto)
+            from onnx.reference import ReferenceEvaluator
+
+            return ReferenceEvaluator(proto)
+        if wide:
+            raise errors.UsageError("engine 'reference': float64 is not there with another release of onnx")
+        try:
+            evaluator = self.imports.module("onnx.reference").ReferenceEvaluator
+        except ImportError as error:
+            raise errors.EngineMissing(f"onnx {self.version()} has no reference evaluator: {error}") from error
+        return evaluator(self.imports.module("onnx").load_model_from_string(proto.SerializeToString()))
+
+    def build(self, model: ModelInput) -> Session:
+        """Load the model, with its external data. Raises ModelError if that is missing or unsafe."""
+        self.version()
+        proto = load.parse(model.data, model.path)
+        index = index_bytes(model.data, model.folder)
+        weights = taken_out(proto, model.folder) if self.imports.is_here else {}
+        external.load_into(proto, model.folder)
+        if not self.imports.is_here:
+            self._require_types(index)
+        try:
+            name_conditions(proto)
+            stack_outputs(proto)
+            evaluator = self._evaluator(proto)
+            evaluator.rt_inits_.update(weights)
+        except (errors.UsageError, errors.EngineMissing):
+            raise
+        except Exception as error:
+            raise _failure(error, "load") from error
+        remarks = None
+        if self.options["float64"]:
+            inside = single_inside(list(walk.nodes(proto)))
+            named = f"onnx computes {', '.join(inside)} in float32 inside, in spite of float64"
+            remarks = [named] if inside else []
+        return ReferenceSession(evaluator, index, remarks)
+
+
+_NOT_OF_NUMPY = frozenset(ELEM_OF_DTYPE.values()) - frozenset(range(1, 16))
+
+
+class ReferenceSession(BuiltModel):
+    """A model that the reference evaluator has loaded; ``wide``: remarks on how, if it computes in float64."""
+
+    gives_new_arrays = True
+
+    def __init__(self, evaluator: Any, index: ModelIndex, wide: Sequence[str] | None = None) -> None:
+        self._evaluator = evaluator
+        self._is_wide = wide is not None
+        self._types = {index.names[tensor]: index.value_type(tensor) for tensor in index.outputs}
+        inputs = index.fed_types()
+        super().__init__(inputs, tuple(self._types), tuple(wide or ()))
+
+    def run(self, feed: Feed) -> dict[str, Array]:
+        """Run once. In float64, floating-point outputs are float64 too, whatever the model declares."""
+        if self._is_wide:
+            feed = {name: widened(value) for name, value in feed.items()}
+        try:
+            with np.errstate(all="ignore"):
+                values = self._evaluator.run(None, {n: structured(feed, n, kind) for n, kind in self._inputs.items()})
+        except Exception as error:
+            raise _failure(error, "run") from error
+        outputs = []
+        for value, kind in zip(values, self._types.values(), strict=True):
+            # The evaluator of onnx puts an optional into a list where an operator has made it one.
+            if isinstance(kind, OptionalType) and isinstance(value, list) and len(value) == 1:
+                is_wrapped = value[0] is None or isinstance(kind.item, TensorType) or isinstance(value[0], list)
+                value = value[0] if is_wrapped else value  # noqa: PLW2901
+            outputs.append(widened(value) if self._is_wide else value)  # an output may be a weight as it is
+        return all_flattened(self._types, outputs)
+
+
+def _failure(error: Exception, stage: errors.Stage) -> errors.BiopsyError:
+    if isinstance(error, UnicodeError):
+        return errors.CannotCompare(f"strings that are no UTF-8 cannot be read by the evaluator of onnx: {error}")
+    kind = type(error).__name__
+    return Reference.failure(str(error).strip() or kind, stage, kind)
+
+
+# Scan outputs of Loop as the standard has them: stacked along a new axis.
+#
+# The evaluator of onnx joins them along the first axis that they have, so that scalars become [n, 1], and matrices [n
+# * a, b]. Here each of them gets two axes more inside the body, the first to be joined along, and loses the second
+# behind it.
+
+Place: TypeAlias = "onnx.GraphProto | onnx.FunctionProto"
+
+_AXES_ARE_AN_INPUT = 13
+"""The opset since which Squeeze and Unsqueeze read their axes from an input."""
+
+
+def name_conditions(proto: onnx.ModelProto) -> None:
+    """Give each Loop of a model a condition, which is always true where it has none: the evaluator wants one."""
+    from onnx import TensorProto, helper
+
+    places: list[Place] = [*walk.graphs(proto), *proto.functions]
+    for place in places:
+        number = 0
+        while number < len(place.node):
+            node = place.node[number]
+            if node.op_type == "Loop" and not any(node.input[1:2]):
+                name = f"biopsy/always/{next(filter(None, node.output), number)}"
+                value = helper.make_tensor("", TensorProto.BOOL, (), [True])
+                place.node.insert(number, helper.make_node("Constant", [], [name], value=value))
+                node = place.node[number := number + 1]
+                node.input.extend([""] * (2 - len(node.input)))
+                node.input[1] = name
+            number += 1
+
+
+def stack_outputs(proto: onnx.ModelProto) -> None:
+    """Change every Loop of a model, in bodies and functions too, in place."""
+    roots: list[tuple[Place, Sequence[onnx.OperatorSetIdProto]]] = [(proto.graph, proto.opset_import)]
+    roots += [(function, function.opset_import) for function in proto.functions]
+    for graph, opsets in roots:
+        version = next((opset.version for opset in opsets if opset.domain in {"", "ai.onnx"}), 1)
+        for place in (graph, *walk.graphs_within(graph.node)):
+            number = 0
+            while number < len(place.node):
+                node = place.node[number]
+                number += 1
+                if node.op_type == "Loop" and walk.operator(node)[0] == "":
+                    for added in _stacked(node, version):
+                        place.node.insert(number, added)
+                        number += 1
+
+
+def _stacked(node: onnx.NodeProto, version: int) -> list[onnx.NodeProto]:
+    """Change the body of one Loop, and give the nodes that must follow it; one without a body is left alone."""
+    bodies = list(walk.bodies(node))
+    if len(bodies) != 1:
+        return []
+    (body,) = bodies
+    carried = max(len(node.input) - 2, 0)
+    following = []
+    for place in range(carried, len(body.output) - 1):
+        inner = body.output[place + 1]
+        told = f"biopsy/stacked/{inner.name}/{place}"
+        body.node.extend(_reshaping("Unsqueeze", inner.name, told, [0, 1], version))
+        inner.name = told
+        inner.ClearField("type")
+        if place < len(node.output) and node.output[place]:
+            outer = node.output[place]
+            node.output[place] = f"biopsy/stacked/{outer}"
+            following += _reshaping("Squeeze", node.output[place], outer, [1], version)
+    return following
+
+
+def _reshaping(operator: str, source: str, result: str, axes: list[int], version: int) -> list[onnx.NodeProto]:
+    from onnx import TensorProto, helper
+
+    if version < _AXES_ARE_AN_INPUT:
+        return [helper.make_node(operator, [source], [result], axes=axes)]
+    held = helper.make_tensor("", TensorProto.INT64, [len(axes)], axes)
+    name = f"{result}/axes"
+    constant = helper.make_node("Constant", [], [name], value=held)
+    return [constant, helper.make_node(operator, [source, name], [result])]
+
+
+# Weights of a model as arrays over the file that they stand in: they are never copied, however large they are.
+#
+# Read into the model, they would be in memory three times, and protobuf writes no model of 2 GB.
+
+_ELEMS = frozenset({1, 2, 3, 4, 5, 6, 7, 9, 10, 11, 12, 13, 14, 15, 16})
+"""Element types of whole bytes whose raw form is that of NumPy, or of ml_dtypes for bfloat16."""
+
+
+def taken_out(model: onnx.ModelProto, folder: Path) -> dict[str, Array]:
+    """Take the weights out of the main graph of a model that stand in files, and give them by their names.
+
+    They are private to this process: who writes to them does not change the file. Weights of subgraphs, and those of
+    types that are packed or that NumPy lacks, are left in the model as they were.
+
+    Raises ModelError if a file is missing, unsafe or too short; the model is then unchanged.
+    """
+    from onnx import helper
+
+    if sys.byteorder != "little":
+        return {}
+    found: dict[str, Array] = {}
+    files: dict[Path, mmap.mmap] = {}
+    for tensor in model.graph.initializer:
+        elem = tensor.data_type
+        if not (is_external(tensor) and tensor.name) or elem not in _ELEMS or 0 in tensor.dims:
+            continue
+        dtype = np.dtype(helper.tensor_dtype_to_np_dtype(elem))
+        if 8 * dtype.itemsize != BITS[elem]:  # its bytes are others
+            continue
+        span = span_of(tensor, folder)
+        if span.path not in files:
+            try:
+                with open_plain(span.path) as stream:
+                    mapped = mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_COPY)
+            except (OSError, ValueError) as error:
+                raise errors.ModelError(
+                    f"the weights of tensor {tensor.name!r} cannot be read from {span.path}: {error}"
+                ) from error
+            if span.offset + span.length > len(mapped):
+                raise errors.ModelError(f"{span.path} became shorter while tensor {tensor.name!r} was read")
+            files[span.path] = mapped
+        count = span.length // dtype.itemsize
+        found[tensor.name] = np.frombuffer(files[span.path], dtype, count, span.offset).reshape(tuple(tensor.dims))
+    for number, tensor in reversed(list(enumerate(model.graph.initializer))):
+        if tensor.name in found:
+            del model.graph.initializer[number]
+    return found

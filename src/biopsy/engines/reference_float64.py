@@ -1,0 +1,357 @@
+"""The reference evaluator computing in float64, whatever floating type the model declares, with operators that onnx
+lacks there.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from functools import cache
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+import numpy as np
+
+from biopsy.tensors.results import Array
+
+if TYPE_CHECKING:
+    import onnx
+
+NARROW = frozenset({"float16", "bfloat16", "float32"})
+"""Types that become float64. Types of 8 bits and fewer stay: they hold what was quantized on purpose."""
+
+_NARROW_ELEMS = frozenset({1, 10, 16})
+_DOUBLE = 11
+_CHOOSING = ("dtype", "output_datatype", "output_dtype", "precision", "softmax_precision")
+"""Attributes by which operators choose the type of their result, or of what they compute inside."""
+
+_SINGLE_INSIDE = frozenset(
+    {"AffineGrid", "CausalConvWithState", "DynamicQuantizeLinear", "GridSample", "LinearAttention"}
+)
+"""Operators that onnx computes in float32 inside, and whose results are only made wider here."""
+
+
+def single_inside(nodes: list[onnx.NodeProto]) -> list[str]:
+    """Operators among these nodes that are computed in float32 after all."""
+    return sorted({node.op_type for node in nodes if node.op_type in _SINGLE_INSIDE or node.domain == "ai.onnx.ml"})
+
+
+def widened(value: Any) -> Any:
+    """A tensor, or a sequence of tensors, in float64 if it is of a narrower floating type; else what it was."""
+    if isinstance(value, list):
+        return [widened(one) for one in value]
+    return np.asarray(value).astype(np.float64) if _is_narrow(value) else value
+
+
+def _is_narrow(value: Any) -> bool:
+    return isinstance(value, np.ndarray | np.generic) and value.dtype.name in NARROW
+
+
+@cache
+def evaluator_class() -> Any:
+    """The evaluator. Made when it is first asked for, since onnx is imported only then."""
+    from onnx.reference import ReferenceEvaluator
+
+    classes = [operator_class(domain, name) for domain, name in OPERATORS]
+
+    class WideEvaluator(ReferenceEvaluator):
+        """Evaluates a model, a body or a function in float64."""
+
+        def __init__(self, *args: Any, new_ops: Any = None, **settings: Any) -> None:
+            # Functions are made without the operators of the model that calls them.
+            super().__init__(*args, **{**settings, "new_ops": new_ops or classes})
+
+        def _init(self) -> None:
+            super()._init()
+            self.rt_inits_ = {name: widened(value) for name, value in self.rt_inits_.items()}
+            for node in self.rt_nodes_:
+                _widen(node)
+
+    return WideEvaluator
+
+
+def _widen(node: Any) -> None:
+    """Make a node of the evaluator compute in float64 and give float64."""
+    proto = getattr(node, "onnx_node", None)
+    op_type = proto.op_type if proto is not None and proto.domain == "" else ""
+    for name in ("to",) if op_type == "Cast" else _CHOOSING:
+        if getattr(node, name, None) in _NARROW_ELEMS:
+            setattr(node, name, _DOUBLE)  # a Cast rounds nothing then; nothing overflows or vanishes
+    original = node.run
+    instead = _INSTEAD.get(op_type)
+
+    def run(*given: Any, **context: Any) -> Any:
+        inputs = tuple(widened(value) for value in given)  # large weights are narrow until a node takes them
+        if instead is not None and not context:
+            return instead(node, *inputs)
+        found = original(*inputs, **context)
+        if op_type == "Cast" and _is_narrow(found[0]):  # its type is that of the function that it stands in
+            return (np.asarray(inputs[0]).astype(np.float64),)
+        return tuple(widened(value) for value in found)
+
+    node.run = run
+
+
+def _erf(node: Any, x: Array) -> tuple[Array]:
+    del node
+    return (np.vectorize(math.erf, otypes=["d"])(x),)
+
+
+def _celu(node: Any, x: Array) -> tuple[Array]:
+    return (np.maximum(x, 0) + np.minimum(0, node.alpha * np.expm1(x / node.alpha)),)
+
+
+def _layer_normalization(node: Any, x: Array, scale: Array, bias: Array | None = None) -> tuple[Array, ...]:
+    return _normalized(x, node.axis, node.epsilon, scale, bias)
+
+
+def _normalized(x: Array, axis: int, epsilon: float, scale: Array, shift: Array | None) -> tuple[Array, Array, Array]:
+    """The layer normalization over the axes from ``axis`` on, the mean, and the inverse of the deviation."""
+    axes = tuple(range(axis % x.ndim, x.ndim))
+    mean = x.mean(axis=axes, keepdims=True)
+    inverse = 1 / np.sqrt(np.square(x - mean).mean(axis=axes, keepdims=True) + epsilon)
+    result = (x - mean) * inverse * scale
+    return (result if shift is None else result + shift, mean, inverse)
+
+
+def _rms_normalization(node: Any, x: Array, scale: Array) -> tuple[Array]:
+    return simplified_layer_normalization(x, scale, node.axis, node.epsilon)[:1]
+
+
+def _bit_cast(node: Any, x: Array) -> tuple[Array]:
+    """The bits are those of float32: a type of the width of float64 is no part of a model that was made wider."""
+    from onnx.helper import tensor_dtype_to_np_dtype
+
+    dtype = np.dtype(tensor_dtype_to_np_dtype(node.to))
+    if x.dtype == np.float64 and dtype.itemsize == 4:
+        x = x.astype(np.float32)
+    return (widened(x.view(dtype)),)
+
+
+_INSTEAD: Mapping[str, Callable[..., tuple[Array, ...]]] = {
+    "BitCast": _bit_cast,
+    "Celu": _celu,
+    "Erf": _erf,
+    "LayerNormalization": _layer_normalization,
+    "RMSNormalization": _rms_normalization,
+}
+"""Operators that some version of onnx computes in float32 inside."""
+
+
+# Operators in float64 that onnx's evaluator lacks, or computes in float32: old versions, and contrib operators.
+#
+# The contrib operators are those of ONNX Runtime (domain ``com.microsoft``), which its optimizer and its exporters
+# write; the formulas are those of its documentation (ContribOperators.md). Each function takes the inputs in float64
+# (absent ones are None) and the node's attributes, and returns the outputs.
+
+Operator: TypeAlias = Callable[..., tuple[Array, ...]]
+
+CONTRIB = "com.microsoft"
+
+
+def operator_class(domain: str, name: str) -> Any:
+    """A class for the evaluator of onnx (``new_ops``) that computes an operator of ``OPERATORS``."""
+    from onnx.reference.op_run import OpRun
+
+    compute = OPERATORS[domain, name]
+
+    def run(self: Any, *inputs: Any, **attributes: Any) -> tuple[Array, ...]:
+        given = [None if one is None else np.asarray(one) for one in inputs]
+        return compute(*given, **attributes)[: max(len(self.onnx_node.output), 1)]
+
+    # Without a schema: one of the same name in another domain would be taken for it, with its defaults.
+    return type(name, (OpRun,), {"op_domain": domain, "op_schema": None, "_run": run})
+
+
+# Quantization
+
+
+def dequantize_linear(
+    x: Array, scale: Array, zero: Array | None = None, axis: int = 1, block_size: int = 0, **_: Any
+) -> tuple[Array]:
+    """Give (x - zero) * scale, per tensor, per slice of an axis, or per block of an axis."""
+    values = x.astype(np.float64)
+    if zero is not None and zero.dtype.kind in "iu":
+        values = values - _spread(zero.astype(np.float64), x.shape, axis, block_size)
+    return (values * _spread(scale.astype(np.float64), x.shape, axis, block_size),)
+
+
+def _spread(values: Array, shape: tuple[int, ...], axis: int, block_size: int) -> Array:
+    """Scales or zero points in a form that broadcasts to the tensor they belong to."""
+    if values.size == 1:
+        return values.reshape(())
+    axis = axis % len(shape)
+    if block_size:
+        return np.take(np.repeat(values, block_size, axis), np.arange(shape[axis]), axis)
+    return values.reshape([size if place == axis else 1 for place, size in enumerate(shape)])
+
+
+def matmul_nbits(
+    a: Array,
+    b: Array,
+    scales: Array,
+    zeros: Array | None = None,
+    order: Array | None = None,
+    bias: Array | None = None,
+    **attributes: Any,
+) -> tuple[Array]:
+    """A product with weights of 2, 4 or 8 bits: ``b`` is [N, blocks, bytes], packed along K, lowest bits first."""
+    bits, size = attributes.get("bits", 4), attributes["block_size"]
+    columns, inner = attributes["N"], attributes["K"]
+    weights = _unpacked(b.reshape(columns, -1), bits).astype(np.float64)
+    blocks = -(-inner // size)
+    weights = weights[:, : blocks * size]
+    if zeros is None:
+        offsets = np.full((columns, blocks), float(2 ** (bits - 1)))
+    elif zeros.dtype == np.uint8:
+        offsets = _unpacked(zeros.reshape(columns, -1), bits)[:, :blocks].astype(np.float64)
+    else:
+        offsets = zeros.reshape(columns, blocks)
+    group = np.repeat(np.arange(blocks), size) if order is None else np.resize(order, blocks * size)
+    weights = (weights - offsets[:, group]) * scales.reshape(columns, blocks)[:, group]
+    result: Array = a @ weights[:, :inner].T
+    return (result if bias is None else result + bias,)
+
+
+def _unpacked(data: Array, bits: int) -> Array:
+    parts = [(data >> np.uint8(shift)) & np.uint8(2**bits - 1) for shift in range(0, 8, bits)]
+    return np.stack(parts, axis=-1).reshape(data.shape[0], -1)
+
+
+# What onnx's evaluator lacks
+
+
+def scatter(data: Array, indices: Array, updates: Array, axis: int = 0, **_: Any) -> tuple[Array]:
+    """Scatter of opsets 9 and 10, which is ScatterElements since."""
+    from onnx.reference.ops.op_scatter_elements import scatter_elements
+
+    return (scatter_elements(data, indices, updates, axis),)  # type: ignore[no-untyped-call]
+
+
+# Activations
+
+
+def gelu(x: Array, bias: Array | None = None, **_: Any) -> tuple[Array]:
+    """Give x * Phi(x), Phi being the normal distribution's; by erfc, which is exact where Phi is almost 0."""
+    x = x if bias is None else x + bias
+    return (0.5 * x * np.vectorize(math.erfc, otypes=["d"])(-x / math.sqrt(2)),)
+
+
+def fast_gelu(x: Array, bias: Array | None = None, **_: Any) -> tuple[Array]:
+    """Gelu by tanh."""
+    x = x if bias is None else x + bias
+    return (0.5 * x * (1 + np.tanh(math.sqrt(2 / math.pi) * (x + 0.044715 * x**3))),)
+
+
+def quick_gelu(x: Array, alpha: float = 1.702, **_: Any) -> tuple[Array]:
+    """Give x * sigmoid(alpha * x)."""
+    return (x / (1 + np.exp(-alpha * x)),)
+
+
+_ACTIVATIONS: Mapping[str, Callable[..., Array]] = {
+    "": lambda x: x,
+    "Relu": lambda x: np.maximum(x, 0),
+    "Tanh": np.tanh,
+    "Sigmoid": lambda x: 1 / (1 + np.exp(-x)),
+    "LeakyRelu": lambda x, alpha=0.01: np.where(x < 0, alpha * x, x),
+    "Clip": lambda x, low=-math.inf, high=math.inf: np.clip(x, low, high),
+    "HardSigmoid": lambda x, alpha=0.2, beta=0.5: np.clip(alpha * x + beta, 0, 1),
+}
+"""What a fused operator may do at its end."""
+
+
+# Products
+
+
+def fused_matmul(a: Array, b: Array, alpha: float = 1.0, **attributes: Any) -> tuple[Array]:
+    """Give alpha * A B, each transposed in its last two dimensions if that is asked for."""
+    return (alpha * (_turned(a, "A", attributes) @ _turned(b, "B", attributes)),)
+
+
+def _turned(side: Array, which: str, attributes: Mapping[str, Any]) -> Array:
+    if attributes.get(f"transBatch{which}"):
+        side = np.moveaxis(side, 0, -2)
+    return np.swapaxes(side, -1, -2) if attributes.get(f"trans{which}") and side.ndim > 1 else side
+
+
+def fused_gemm(
+    a: Array, b: Array, c: Array | None = None, alpha: float = 1.0, beta: float = 1.0, **attributes: Any
+) -> tuple[Array]:
+    """Gemm with an activation at its end."""
+    result = alpha * (_turned(a, "A", attributes) @ _turned(b, "B", attributes))
+    told = [attributes[f"activation_{name}"] for name in ("alpha", "beta") if f"activation_{name}" in attributes]
+    return (_ACTIVATIONS[attributes.get("activation", "")](result if c is None else result + beta * c, *told),)
+
+
+def fused_conv(x: Array, w: Array, b: Array | None = None, z: Array | None = None, **attributes: Any) -> tuple[Array]:
+    """Conv, then a sum with ``z``, then an activation."""
+    from onnx.reference.ops.op_conv import _conv_implementation
+
+    spatial = x.ndim - 2
+    result = _conv_implementation(  # type: ignore[no-untyped-call]
+        x,
+        w,
+        b,
+        auto_pad=attributes.get("auto_pad", "NOTSET"),
+        dilations=attributes.get("dilations", [1] * spatial),
+        group=attributes.get("group", 1),
+        kernel_shape=attributes.get("kernel_shape", list(w.shape[2:])),
+        pads=attributes.get("pads", [0] * 2 * spatial),
+        strides=attributes.get("strides", [1] * spatial),
+    )
+    result = result if z is None else result + z
+    return (_ACTIVATIONS[attributes.get("activation", "")](result, *attributes.get("activation_params", ())),)
+
+
+# Normalizations
+
+
+def skip_layer_normalization(
+    x: Array,
+    skip: Array,
+    scale: Array,
+    shift: Array | None = None,
+    bias: Array | None = None,
+    epsilon: float = 1e-12,
+    **_: Any,
+) -> tuple[Array, ...]:
+    """Layer normalization over the last axis of x + skip + bias; that sum is the fourth output."""
+    total = x + skip if bias is None else x + skip + bias
+    return (*_normalized(total, -1, epsilon, scale, shift), total)
+
+
+def skip_simplified_layer_normalization(
+    x: Array, skip: Array, scale: Array, bias: Array | None = None, epsilon: float = 1e-12, **_: Any
+) -> tuple[Array, ...]:
+    """RMS normalization over the last axis of x + skip + bias; that sum is the fourth output."""
+    total = x + skip if bias is None else x + skip + bias
+    result, inverse = simplified_layer_normalization(total, scale, epsilon=epsilon)
+    return (result, np.zeros_like(inverse), inverse, total)
+
+
+def simplified_layer_normalization(
+    x: Array, scale: Array, axis: int = -1, epsilon: float = 1e-5, **_: Any
+) -> tuple[Array, Array]:
+    """RMS normalization over the axes from ``axis`` on; the inverse of the root is the second output."""
+    axes = tuple(range(axis % x.ndim, x.ndim))
+    inverse = 1 / np.sqrt(np.square(x).mean(axis=axes, keepdims=True) + epsilon)
+    return (x * inverse * scale, inverse)
+
+
+OPERATORS: Mapping[tuple[str, str], Operator] = {
+    ("", "DequantizeLinear"): dequantize_linear,
+    ("", "Scatter"): scatter,
+    ("", "SimplifiedLayerNormalization"): simplified_layer_normalization,
+    (CONTRIB, "BiasGelu"): gelu,
+    (CONTRIB, "DequantizeLinear"): dequantize_linear,
+    (CONTRIB, "FastGelu"): fast_gelu,
+    (CONTRIB, "FusedConv"): fused_conv,
+    (CONTRIB, "FusedGemm"): fused_gemm,
+    (CONTRIB, "FusedMatMul"): fused_matmul,
+    (CONTRIB, "Gelu"): gelu,
+    (CONTRIB, "MatMulNBits"): matmul_nbits,
+    (CONTRIB, "QuickGelu"): quick_gelu,
+    (CONTRIB, "SkipLayerNormalization"): skip_layer_normalization,
+    (CONTRIB, "SkipSimplifiedLayerNormalization"): skip_simplified_layer_normalization,
+    (CONTRIB, "TransposeMatMul"): fused_matmul,
+}
+"""(domain, operator) -> how it is computed."""
