@@ -303,3 +303,7 @@ class EventsOption(Options):
     events: Path | None = option(
         "--events", type=types.WRITTEN, meaning="write what happens to this file, as JSON lines"
     )
+
+
+class ShownChecks(ShownOutputOptions, EventsOption):
+    """What of the checks is shown, and where all that happens is written."""

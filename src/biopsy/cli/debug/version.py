@@ -16,12 +16,13 @@ from biopsy.checks.words import as_word
 from biopsy.cli import advice
 from biopsy.cli.advice import Advice, say_advice
 from biopsy.cli.arguments import checks, engines, groups, types
+from biopsy.cli.arguments.checks import ShownChecks
 from biopsy.cli.commands import COMMANDS
 from biopsy.cli.console import Console
 from biopsy.cli.debug import checking, other_machines, reduce
 from biopsy.cli.debug.reduce_options import ReduceOptions
 from biopsy.cli.parser import parser_of
-from biopsy.cli.progress import CheckProgress, ShownChecks, shows
+from biopsy.cli.progress import CheckProgress, shows
 from biopsy.cli.report import ReportOption, report_file
 from biopsy.engines.base import ModelInput
 from biopsy.engines.registry import EngineSpec, parse_spec

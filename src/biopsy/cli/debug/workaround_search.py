@@ -13,9 +13,10 @@ from biopsy import errors, events
 from biopsy.checks.command_line import OwnRun, parse
 from biopsy.cli.advice import Advice, say_advice
 from biopsy.cli.arguments import checks, comparing, groups
+from biopsy.cli.arguments.checks import ShownChecks
 from biopsy.cli.console import COLUMN, Console
 from biopsy.cli.debug import checking
-from biopsy.cli.progress import CheckProgress, ShownChecks, shows
+from biopsy.cli.progress import CheckProgress, shows
 from biopsy.cli.run.execution import settled
 from biopsy.cli.run.files import golden_values
 from biopsy.cli.run.options import RunOptions
