@@ -20,8 +20,7 @@ from biopsy.cli.commands import COMMANDS, find, why_absent
 from biopsy.cli.parser import Parser
 from biopsy.cli.parser import parser_of as whole_parser_of
 from biopsy.engines import registry
-from biopsy.questions.workarounds.changes import BARRIERS
-from biopsy.questions.workarounds.spellings.table import FAMILIES
+from biopsy.questions.workarounds.spellings.table import BARRIERS, FAMILIES
 from biopsy.reduction.passes.nodes import bypass
 from biopsy.reduction.schedule import MODEL_PASSES, PASSES
 

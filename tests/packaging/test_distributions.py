@@ -69,9 +69,10 @@ def test_the_types_of_the_package_are_announced_in_both(made: Distributions) -> 
     assert "biopsy/py.typed" in in_the_wheel(made.wheel)
 
 
-def test_the_list_of_known_failures_is_in_both(made: Distributions) -> None:
-    files = {f"biopsy/{file.relative_to(ROOT / 'src' / 'biopsy')}" for file in OWN_FOLDER.glob("*.yaml")}
-    assert files and files <= in_the_wheel(made.wheel)
+def test_known_failures_and_spellings_are_in_both(made: Distributions) -> None:
+    source = ROOT / "src" / "biopsy"
+    files = {f"biopsy/{file.relative_to(source)}" for file in (*OWN_FOLDER.glob("*.yaml"), *source.rglob("*.toml"))}
+    assert len(files) > 1 and files <= in_the_wheel(made.wheel)
     assert {f"src/{name}" for name in files} <= in_the_source(made)
 
 

@@ -5,8 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Sequence
 
-from biopsy.questions.variation.features import Alternative, Answer, ExaminedFeature, Feature, Numbers
-from biopsy.questions.variation.planner import varied
+from biopsy.questions.variation.features import Alternative, Answer, ExaminedFeature, Feature, Numbers, varied
 from biopsy.search.drive import drive
 
 Truth = Callable[[ExaminedFeature, Alternative], Answer]
@@ -49,7 +48,7 @@ def examined(
         answers = []
         for one in list(tryings):
             said = truth(one.examination, one.alternative)
-            one.examination.note(one.alternative, said)
+            one.examination.seen.append((one.alternative, said))
             answers.append(said)
         return answers
 

@@ -11,7 +11,7 @@ from biopsy import errors, events
 from biopsy.processes.environments.interpreter import interpreter_of
 from biopsy.processes.environments.prepared import Environment
 from biopsy.processes.environments.releases import Release
-from biopsy.questions.releases.runs import ReleaseCheck
+from biopsy.questions.releases.question import ReleaseCheck
 
 
 @dataclass

@@ -2,7 +2,7 @@
 
 import pytest
 
-from biopsy.questions.variation.planner import between, consistent_forms, is_power_of_two, telling
+from biopsy.questions.variation.features import between, consistent_forms, is_power_of_two, telling
 
 
 @pytest.mark.parametrize(

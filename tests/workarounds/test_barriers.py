@@ -10,9 +10,9 @@ import onnxruntime
 import pytest
 from onnx import TensorProto, helper
 
-from biopsy.questions.workarounds.changes import BARRIERS, barriers, marks
-from biopsy.questions.workarounds.patch import Patch
-from biopsy.questions.workarounds.spellings.table import spellings
+from biopsy.questions.workarounds.changes import marks
+from biopsy.questions.workarounds.question import Patch
+from biopsy.questions.workarounds.spellings.table import BARRIERS, barriers, spellings
 from support.bug import skip_without_it
 from support.models import info, model, weight
 

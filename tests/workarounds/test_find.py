@@ -12,7 +12,7 @@ from onnx import helper, numpy_helper
 
 from biopsy import errors, events
 from biopsy.questions.workarounds import changes
-from biopsy.questions.workarounds.patch import Patch
+from biopsy.questions.workarounds.question import Patch
 from biopsy.session.trial import Budget
 from support.real_failures import normalization_of_columns, relu_clip_of_integers
 from support.workarounds import found, question

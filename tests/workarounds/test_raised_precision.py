@@ -7,7 +7,7 @@ import onnx
 from onnx import TensorProto, helper
 
 from biopsy.questions.workarounds.changes import raised_precisions
-from biopsy.questions.workarounds.patch import Patch
+from biopsy.questions.workarounds.question import Patch
 from support.models import info, model, weight
 from workarounds.spellings.proving import run
 

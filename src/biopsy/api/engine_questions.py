@@ -14,7 +14,6 @@ from biopsy import errors, events
 from biopsy.api.running import (
     Folder,
     Model,
-    index_of,
     model_file,
     require_check,
     require_choice,
@@ -53,10 +52,16 @@ from biopsy.questions.builds.settings import (
 )
 from biopsy.questions.releases.find import ReleaseSearch, ReleaseSearchOptions
 from biopsy.questions.releases.findings import ReleaseFindings
-from biopsy.questions.releases.probe import ReleaseQuestion
-from biopsy.questions.releases.runs import ReleaseCheck, engine_of, has_place, requirements_of
-from biopsy.questions.releases.runs_elsewhere import RunsElsewhere
-from biopsy.questions.releases.span import NamedReleases, span_of
+from biopsy.questions.releases.question import (
+    NamedReleases,
+    ReleaseCheck,
+    ReleaseQuestion,
+    engine_of,
+    has_place,
+    requirements_of,
+    span_of,
+)
+from biopsy.questions.releases.runs import RunsElsewhere, RunsHere
 from biopsy.session.machines import OtherMachines
 
 
@@ -297,12 +302,12 @@ def releases(
             model=path,
             rules=rules_of(rules),
             weights=weights,
-            operators=frozenset(node.op_type for node in index_of(path, weights).nodes),
             timeout=check_timeout,
         )
-        options = ReleaseSearchOptions(every=every, jobs=jobs, allow_vacuous=allow_vacuous_check)
-        if executor is None:
-            return ReleaseSearch(question, span, listener, options).run()
-        require_weights_beside(path, weights)
-        with closing(RunsElsewhere(executor, executor.room, listener)) as runs:
+        options = ReleaseSearchOptions(every=every, allow_vacuous=allow_vacuous_check)
+        if executor is not None:
+            require_weights_beside(path, weights)
+        with closing(
+            RunsHere(ahead=jobs) if executor is None else RunsElsewhere(executor, executor.room, listener)
+        ) as runs:
             return ReleaseSearch(question, span, listener, options, runs=runs).run()

@@ -8,7 +8,7 @@ import biopsy
 from biopsy import errors, events
 from biopsy.engines.registry import parse_spec
 from biopsy.questions.releases.find import search_of_engine
-from biopsy.questions.releases.span import NamedReleases
+from biopsy.questions.releases.question import NamedReleases
 from support.models import chain, save
 
 CHECK = ("biopsy", "run", "{}", "--engine", "fake:offset.Relu=1", "--engine", "{engine}")

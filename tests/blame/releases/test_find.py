@@ -11,9 +11,8 @@ from biopsy.checks.judge import Rules
 from biopsy.processes.environments.releases import releases
 from biopsy.questions.releases.find import ReleaseSearch, ReleaseSearchOptions
 from biopsy.questions.releases.findings import ReleaseFindings
-from biopsy.questions.releases.probe import ReleaseQuestion
-from biopsy.questions.releases.runs import ReleaseCheck, RunsHere, installed
-from biopsy.questions.releases.span import NamedReleases, span_of
+from biopsy.questions.releases.question import NamedReleases, ReleaseCheck, ReleaseQuestion, span_of
+from biopsy.questions.releases.runs import RunsHere, installed
 from support.models import chain, save
 from support.package_index import PackageIndex
 from support.releases_here import ReleasesHere
@@ -45,8 +44,8 @@ def search(
     question = ReleaseQuestion(check=check, model=model, rules=Rules())
     span = span_of("thing", releases("thing") if here is None else here.known, asked)
     preparing = installed if here is None else here.preparing
-    options = ReleaseSearchOptions(every=every, jobs=jobs, allow_vacuous=allow_vacuous)
-    return ReleaseSearch(question, span, listener, options, runs=RunsHere(preparing))
+    options = ReleaseSearchOptions(every=every, allow_vacuous=allow_vacuous)
+    return ReleaseSearch(question, span, listener, options, runs=RunsHere(preparing, jobs))
 
 
 def here(model: Path, *sources: str, **broken: errors.Obstacle) -> ReleasesHere:

@@ -10,13 +10,13 @@ from pathlib import Path
 import pytest
 
 from biopsy import errors, events
-from biopsy.processes.environments.releases import releases
+from biopsy.checks.task import TaskSite
+from biopsy.processes.environments.releases import Release, releases
+from biopsy.processes.watch import Stop
 from biopsy.questions.releases.find import ReleaseSearch, ReleaseSearchOptions
 from biopsy.questions.releases.findings import ReleaseFindings
-from biopsy.questions.releases.probe import ReleaseQuestion
-from biopsy.questions.releases.runs import ReleaseCheck, ReleaseRun, ReleaseRuns
-from biopsy.questions.releases.runs_elsewhere import ReleasePreparation, RunsElsewhere, task_of
-from biopsy.questions.releases.span import NamedReleases, span_of
+from biopsy.questions.releases.question import NamedReleases, ReleaseCheck, ReleaseQuestion, span_of
+from biopsy.questions.releases.runs import ReleasePreparation, ReleaseRun, ReleaseRuns, RunsElsewhere, task_of
 from environments.conftest import index as index
 from support.models import chain, save
 from support.node_processes import NodeProcesses
@@ -132,13 +132,15 @@ def test_an_installation_that_nobody_waits_for_any_more_keeps_no_machine(
     workers = machines(1)
     with closing(RunsElsewhere(workers, 1)) as runs:
         check = ReleaseCheck(package="thing", words=("{python}", "check.py", "{}"))
-        run = ReleaseRun(check=check, version="2.0", model=model, default_name="{}", timeout=60.0)
+        run = ReleaseRun(
+            check=check, release=Release(version="2.0", date=None), model=model, default_name="{}", timeout=60.0
+        )
         runs.expect(run, 1)
         until = time.monotonic() + LIMIT
         while not any("2.0" in asked for asked in index.asked) and time.monotonic() < until:
             time.sleep(0.02)
         runs.foresee([])
-        other = workers.begin_prepared(task_of(replace(run, version="1.0")))
+        other = workers.begin_prepared(task_of(replace(run, release=Release(version="1.0", date=None))))
         workers.wait([other], LIMIT / 2)  # the index gives up after LIMIT
         assert other.done()
         assert other.result().evidence.status == 0
@@ -149,5 +151,6 @@ def test_an_installation_that_nobody_waits_for_any_more_keeps_no_machine(
 def test_a_machine_with_another_python_refuses() -> None:
     there = ReleasePreparation(requirements=("thing==1.0",), python=None, series="3.7", is_own_run=False, is_bare=False)
     ours = f"{sys.version_info.major}.{sys.version_info.minor}"
-    with pytest.raises(errors.UsageError, match=rf"has Python {ours}, and the releases are those for Python 3.7"):
-        there._interpreter()
+    refusal = pytest.raises(errors.UsageError, match=rf"has Python {ours}, and the releases are those for Python 3.7")
+    with refusal, there.prepared(TaskSite(Path, {}), Stop()):
+        pass

@@ -7,7 +7,7 @@ import pytest
 
 from biopsy import errors
 from biopsy.processes.environments.releases import Release
-from biopsy.questions.releases.span import NamedReleases, span_of
+from biopsy.questions.releases.question import NamedReleases, span_of
 
 KNOWN = [
     Release(version=text, date=datetime.date(2026, 1, 1))

@@ -12,8 +12,7 @@ import pytest
 from biopsy import errors
 from biopsy.questions.transformations.findings import TransformationFindings
 from biopsy.questions.transformations.question import ToolPackages, parse_tool, tool_python
-from biopsy.questions.transformations.tool import WrongSettingError
-from biopsy.questions.transformations.tools import TOOLS
+from biopsy.questions.transformations.tools import TOOLS, WrongSettingError
 from support.transformations import CAST_OF_INTEGERS, asked, graph
 
 SCALE_OF_THE_LAST_AXIS = graph(
@@ -124,9 +123,9 @@ def with_package(folder: Path, model: onnx.ModelProto, by: str, package: str) ->
 
 
 @pytest.mark.parametrize("name", TOOLS)
-def test_every_tool_says_what_it_is_and_refuses_what_it_does_not_know(name: str):
+def test_every_tool_says_where_it_is_and_refuses_what_it_does_not_know(name: str):
     tool = TOOLS[name]
-    assert tool.summary and tool.package and tool.module
+    assert tool.package and tool.module
     assert set(tool().settings) == set(tool.declared)
     with pytest.raises(WrongSettingError, match="no setting 'colour'"):
         tool({"colour": "blue"})

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from onnx import TensorProto, helper, numpy_helper
 from onnx.reference import ReferenceEvaluator
 
-from biopsy.questions.workarounds.patch import Patch
+from biopsy.questions.workarounds.question import Patch
 from biopsy.questions.workarounds.spellings.table import SPELLINGS, spellings
 
 Array = np.ndarray[Any, Any]

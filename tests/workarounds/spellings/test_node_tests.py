@@ -6,8 +6,7 @@ import numpy as np
 import onnx
 import pytest
 
-from biopsy.questions.workarounds.changes import barriers
-from biopsy.questions.workarounds.spellings.table import spellings
+from biopsy.questions.workarounds.spellings.table import barriers, spellings
 from support.node_tests import NodeTest, node_tests
 from workarounds.spellings.proving import run
 

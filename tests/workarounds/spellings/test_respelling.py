@@ -7,9 +7,8 @@ import onnx
 import pytest
 from onnx import TensorProto, helper
 
-from biopsy.questions.workarounds.changes import barriers
-from biopsy.questions.workarounds.patch import Patch
-from biopsy.questions.workarounds.spellings.table import SPELLINGS, spellings
+from biopsy.questions.workarounds.question import Patch
+from biopsy.questions.workarounds.spellings.table import SPELLINGS, barriers, spellings
 from support.control_flow import body, branching, looping
 from support.models import info, model, weight
 from workarounds.spellings.proving import declined, run
@@ -208,3 +207,9 @@ def test_a_patch_says_for_which_values_only_it_is_the_same() -> None:
 
     assert "do not overflow" in of("ReduceSumSquare", "norm-as-sum")
     assert of("Relu", "relu-as-max") == of("Neg", "neg-as-mul") == ""
+
+
+def test_what_would_give_another_shape_is_no_spelling() -> None:
+    nodes = [helper.make_node("Relu", ["x"], ["y"])]
+    assert not declined("relu-as-max", model(nodes, [info("x", (2, 2))], [info("y", (2, 2))]))
+    assert declined("relu-as-max", model(nodes, [info("x", (2, 2))], [info("y", (3, 3))]))

@@ -262,7 +262,7 @@ def _with_releases(
         return list(command.words), contents
     if not packages or check is None:
         return check, {}
-    from biopsy.questions.releases.runs import PYTHON_PLACE
+    from biopsy.questions.releases.question import PYTHON_PLACE
 
     if not any(PYTHON_PLACE in word for word in check):
         raise errors.UsageError(

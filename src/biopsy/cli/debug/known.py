@@ -3,23 +3,33 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from biopsy import events
 from biopsy.checks.command import CommandCheck
 from biopsy.checks.words import as_word
 from biopsy.cli.advice import Advice, say_advice
 from biopsy.cli.arguments import checks, types
+from biopsy.cli.arguments.declared import option
 from biopsy.cli.console import COLUMN, Console
 from biopsy.cli.debug import checking
-from biopsy.cli.report import ReportOption, report_file
+from biopsy.cli.report import ReportOption
+from biopsy.findings.model import model_tree_of
+from biopsy.findings.report import versions_tree
 from biopsy.model.load import require_file
+from biopsy.questions.known_failures.lookup import (
+    KnownLookup,
+    SeenFailure,
+    entry_text,
+    look_up,
+    new_file,
+    seen_by,
+    seen_in,
+    write_entry,
+)
 from biopsy.text import line_of
-
-if TYPE_CHECKING:
-    from biopsy.questions.known_failures.lookup import KnownLookup, SeenFailure
 
 REST_OPTIONS = checks.REST_OPTIONS
 
@@ -37,33 +47,52 @@ exit status: 0 it was looked up, whether or not it is known; 2 wrong usage; 3 th
 cannot be read or is no piece, or the check could not be run"""
 
 
-def configure(parser: argparse.ArgumentParser) -> None:
-    """Add the options of ``debug known``."""
-    parser.epilog = _EPILOG
-    parser.add_argument(
-        "model", type=types.READ, metavar="PIECE", help="a small model that fails, such as 'debug reduce' makes"
+class KnownOptions(ReportOption, checks.CheckOption, checks.CheckTimeOptions):
+    """All options of ``debug known``."""
+
+    model: Path = option(
+        type=types.READ, metavar="PIECE", meaning="a small model that fails, such as 'debug reduce' makes"
     )
-    parser.add_argument(
+    known_dir: Sequence[Path] = option(
         "--known-dir",
         type=types.FOLDER_READ,
         action="append",
         default=[],
         metavar="DIR",
-        help="also look it up in the files of this folder (besides ~/.config/biopsy/known); may be given several times",
+        meaning="also look it up in the files of this folder (besides ~/.config/biopsy/known); may be given several "
+        "times",
     )
+    engine: str = option("--engine", default="", metavar="NAME[:key=value,...]", meaning="the engine that fails")
+    release: str = option(
+        "--release", default="", metavar="VERSION", meaning="its release (default: the installed one)"
+    )
+    stage: str = option("--stage", choices=("load", "build", "run", "compare"), default="", meaning="where it fails")
+    kind: str = option("--kind", default="", metavar="KIND", meaning="the kind of failure, such as mismatch or Fail")
+    new_name: str | None = option(
+        "--add",
+        rivals="new",
+        metavar="NAME",
+        meaning="write a file for this bug, to be filled in, into the folder of your own ones",
+    )
+    save: Path | None = option(
+        "--save",
+        rivals="new",
+        type=types.WRITTEN,
+        metavar="FILE.yaml",
+        meaning="write it to this file, which is not there yet",
+    )
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    """Add the options of ``debug known``."""
+    parser.epilog = _EPILOG
+    KnownOptions.add(parser, only=["model", "known_dir"])
     ReportOption.add(parser, also={"report": ["-o", "--output"]})
-    seen = parser.add_argument_group("how it fails", "What is not said here, --check finds out")
-    seen.add_argument("--engine", default="", metavar="NAME[:key=value,...]", help="the engine that fails")
-    seen.add_argument("--release", default="", metavar="VERSION", help="its release (default: the installed one)")
-    seen.add_argument("--stage", choices=("load", "build", "run", "compare"), default="", help="where it fails")
-    seen.add_argument("--kind", default="", metavar="KIND", help="the kind of failure, such as mismatch or Fail")
-    adding = parser.add_argument_group("a bug that is not known yet").add_mutually_exclusive_group()
-    adding.add_argument(
-        "--add", metavar="NAME", help="write a file for this bug, to be filled in, into the folder of your own ones"
+    KnownOptions.add(
+        parser.add_argument_group("how it fails", "What is not said here, --check finds out"),
+        only=["engine", "release", "stage", "kind"],
     )
-    adding.add_argument(
-        "--save", type=types.WRITTEN, metavar="FILE.yaml", help="write it to this file, which is not there yet"
-    )
+    KnownOptions.add(parser.add_argument_group("a bug that is not known yet"), only=["new_name", "save"])
     group = parser.add_argument_group("the check")
     checks.CheckOption.add(
         group,
@@ -75,100 +104,77 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def execute(args: argparse.Namespace, console: Console) -> int:
     """Look it up; returns 0 whether or not it is known."""
-    from biopsy.questions.known_failures.lookup import look_up
+    from biopsy.findings.answers import known_verdict
 
-    report = report_file(args, console)
-    require_file(args.model)
-    target = _target(args)
+    options = KnownOptions.of(args)
+    report = options.report_file(console)
+    require_file(options.model)
+    target = options.save if options.new_name is None else new_file(options.new_name)
 
     def warn(event: events.Event) -> None:
         if isinstance(event, events.Remark):
             console.warn(event.text)
 
-    with report.also_of_errors():
-        found = look_up(args.model, _seen(args), args.known_dir, warn)
-        report.write(0, lambda: _sections(args, found))
-        _say(console, args, found)
-    if target is not None:
-        from biopsy.questions.known_failures.lookup import entry_text, write_entry
+    def sections() -> Mapping[str, Any]:
+        return {
+            "verdict": known_verdict(found),
+            "model": model_tree_of(options.model),
+            "versions": versions_tree([options.engine] if options.engine else []),
+            "known": found.as_json(),
+            "next": [vars(one) for one in _advice(options, found)],
+        }
 
+    with report.also_of_errors():
+        found = look_up(options.model, _seen(options), options.known_dir, warn)
+        report.write(0, sections)
+        _say(console, options, found)
+    if target is not None:
         write_entry(target, entry_text(found.fingerprint, found.seen))
         console.say("", f"written to {target}: fill in its title, its issue and what avoids it")
     return 0
 
 
-def _seen(args: argparse.Namespace) -> SeenFailure:
+def _seen(options: KnownOptions) -> SeenFailure:
     """How the model fails, as it was said or as the check shows."""
-    from biopsy.questions.known_failures.lookup import seen_by, seen_in
-
-    checked = bool(args.check)
-    seen = seen_in(args.engine, release=args.release, stage=args.stage, kind=args.kind, is_checked=checked)
-    if not checked:
+    seen = seen_in(
+        options.engine,
+        release=options.release,
+        stage=options.stage,
+        kind=options.kind,
+        is_checked=bool(options.check),
+    )
+    if not options.check:
         return seen
-
-    checking.require_names(args.check, args.model)
+    checking.require_names(options.check, options.model)
     with checking.ended_politely():
-        return seen_by(CommandCheck(args.check, checks.DEFAULT_CANDIDATE, args.check_timeout), args.model, seen)
+        check = CommandCheck(options.check, checks.DEFAULT_CANDIDATE, options.check_timeout)
+        return seen_by(check, options.model, seen)
 
 
-def _target(args: argparse.Namespace) -> Path | None:
-    """The new file that is wanted."""
-    if args.add is None:
-        path: Path | None = args.save
-        return path
-    from biopsy.questions.known_failures.lookup import new_file
-
-    return new_file(args.add)
-
-
-# What is shown
-
-
-def _say(console: Console, args: argparse.Namespace, found: KnownLookup) -> None:
+def _say(console: Console, options: KnownOptions, found: KnownLookup) -> None:
     doubt = "" if found.fingerprint.exact else " (too symmetrical to be exact: others may have it too)"
-    console.note(f"{'piece':<{COLUMN}} {args.model} · {found.fingerprint.digest}{doubt}")
-    for line in found.fingerprint.text.splitlines():
-        console.note(f"{'':<{COLUMN}} {line}")
-    console.note(f"{'fails':<{COLUMN}} {_told(found.seen)}")
-    console.note("")
-    for number, match in enumerate(found.matches):
-        if number:
-            console.say("")
-        console.say(f"It {match.sentence}.")
-        for head, text in match.evidence(found.seen):
-            console.say(f"  {head:<{COLUMN}} {text}")
+    seen = found.seen
+    said = " · ".join(filter(None, (seen.engine, seen.release, seen.stage, seen.kind)))
+    console.note(
+        f"{'piece':<{COLUMN}} {options.model} · {found.fingerprint.digest}{doubt}",
+        *(f"{'':<{COLUMN}} {line}" for line in found.fingerprint.text.splitlines()),
+        f"{'fails':<{COLUMN}} {said or 'how is not known: --engine, or --check, says it'}",
+        "",
+    )
+    for match in found.matches:
+        evidence = [f"  {head:<{COLUMN}} {text}" for head, text in match.evidence(seen)]
+        console.say(*([""] if match is not found.matches[0] else []), f"It {match.sentence}.", *evidence)
     if found.best is None:
-        if found.matches:
-            console.say("")
-        near = "Otherwise it" if found.matches else "It"
-        console.say(f"{near} is not in the list of known failures.")
+        near = ["", "Otherwise it"] if found.matches else ["It"]
+        console.say(*near[:-1], f"{near[-1]} is not in the list of known failures.")
     for reference in found.undecided:
         console.warn(f"{reference} could not be compared in time")
-    say_advice(console, list(_advice(args, found)))
+    say_advice(console, _advice(options, found))
 
 
-def _told(seen: SeenFailure) -> str:
-    told = " · ".join(filter(None, (seen.engine, seen.release, seen.stage, seen.kind)))
-    return told or "how is not known: --engine, or --check, says it"
-
-
-def _advice(args: argparse.Namespace, found: KnownLookup) -> Iterator[Advice]:
-    if found.best is None and not (args.add or args.save) and found.fingerprint.exact:
-        words = [one for one in ("--engine", found.seen.engine) if found.seen.engine]
-        line = line_of(["biopsy", "debug", "known", as_word(args.model), *words, "--add", "my-bug"])
-        yield Advice(line, "add it to your own list")
-
-
-def _sections(args: argparse.Namespace, found: KnownLookup) -> Mapping[str, Any]:
-    """What a report tells."""
-    from biopsy.findings.answers import known_verdict
-    from biopsy.findings.model import model_tree_of
-    from biopsy.findings.report import versions_tree
-
-    return {
-        "verdict": known_verdict(found),
-        "model": model_tree_of(args.model),
-        "versions": versions_tree([args.engine] if args.engine else []),
-        "known": found.as_json(),
-        "next": [vars(one) for one in _advice(args, found)],
-    }
+def _advice(options: KnownOptions, found: KnownLookup) -> list[Advice]:
+    if found.best is not None or options.new_name or options.save or not found.fingerprint.exact:
+        return []
+    words = ["--engine", found.seen.engine] if found.seen.engine else []
+    line = line_of(["biopsy", "debug", "known", as_word(options.model), *words, "--add", "my-bug"])
+    return [Advice(line, "add it to your own list")]

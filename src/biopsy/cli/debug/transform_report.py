@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
-import argparse
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 from biopsy import events
 from biopsy.cli.advice import Advice, say_advice
 from biopsy.cli.console import Console
 from biopsy.cli.debug.reduction_report import ReductionReport
+from biopsy.cli.debug.transform import TransformOptions
 from biopsy.cli.progress import say_places, shows
-from biopsy.findings.answers import AGREE
+from biopsy.findings.answers import AGREE, transformation_verdict
+from biopsy.findings.model import model_tree
+from biopsy.findings.report import versions_tree
+from biopsy.findings.search_history import SearchHistory
+from biopsy.model.index import ModelIndex
 from biopsy.questions.transformations.check import STAGE
 from biopsy.questions.transformations.find import CONTROL, side_by_side
 from biopsy.questions.transformations.findings import TransformationFindings
@@ -56,7 +62,7 @@ class TransformProgress(ReductionReport):
             self.line("control", f"{CONTROL}, with no pass: {right} · {event.seconds:.2f} s")
 
 
-def say_findings(console: Console, args: argparse.Namespace, found: TransformationFindings) -> None:
+def say_findings(console: Console, options: TransformOptions, found: TransformationFindings) -> None:
     """The end: the answer, the piece before and after, how the pass is left out, and what to do next."""
     console.note("")
     console.say(printable(found.sentence))
@@ -78,7 +84,7 @@ def say_findings(console: Console, args: argparse.Namespace, found: Transformati
         if path is not None:
             console.note(f"{what:<8} {path}")
     console.note(f"{count(found.checks, 'check')} · {found.seconds:.1f} s")
-    say_advice(console, advice_of(args, found))
+    say_advice(console, _advice(options, found))
 
 
 def _say_passes(console: Console, found: TransformationFindings) -> None:
@@ -107,14 +113,28 @@ def _say_passes(console: Console, found: TransformationFindings) -> None:
             console.say(f"{what:<10} {line}")
 
 
-def advice_of(args: argparse.Namespace, found: TransformationFindings) -> list[Advice]:
+def _advice(options: TransformOptions, found: TransformationFindings) -> list[Advice]:
     """Lines that go on from here."""
     if found.piece.path is None:
         return []
-    words = ["biopsy", "debug", "transform", str(found.piece.path), "--by", args.by, "--no-reduce"]
-    words += ["--engine", found.where.engine] if found.where.engine and args.engines else []
+    words = ["biopsy", "debug", "transform", str(found.piece.path), "--by", options.by, "--no-reduce"]
+    words += ["--engine", found.where.engine] if found.where.engine and options.engines else []
     words += ["--load-inputs", str(found.piece.inputs)] if found.piece.inputs else []
-    packages = [word for one in args.packages for word in ("--package", one)]
-    lines = [(line_of([*words, *packages]), "the piece, once more")] if not args.check else []
+    packages = [word for one in options.packages for word in ("--package", one)]
+    lines = [(line_of([*words, *packages]), "the piece, once more")] if not options.check else []
     lines.append((line_of(["biopsy", "inspect", "model", str(found.piece.path), "--mode=full"]), "the piece in full"))
     return [Advice(line, why) for line, why in lines if not is_refused(line)]
+
+
+def sections(
+    options: TransformOptions, found: TransformationFindings, index: ModelIndex, history: SearchHistory
+) -> Mapping[str, Any]:
+    """What a report tells."""
+    return {
+        "verdict": transformation_verdict(found),
+        "model": model_tree(index, options.model),
+        "versions": versions_tree([found.where.engine] if found.where.engine else []),
+        "search": history.tree(),
+        "transformation": found.as_json(),
+        "next": [vars(one) for one in _advice(options, found)],
+    }

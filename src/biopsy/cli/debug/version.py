@@ -3,44 +3,53 @@
 from __future__ import annotations
 
 import argparse
-import time
-from collections.abc import Iterator, Mapping
-from contextlib import closing, contextmanager
+from collections.abc import Mapping
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from biopsy import errors, events
 from biopsy.checks.command_line import OwnRun, parse
+from biopsy.checks.warm import command_check
 from biopsy.checks.words import as_word
-from biopsy.cli import advice
-from biopsy.cli.advice import Advice, say_advice
-from biopsy.cli.arguments import checks, engines, groups, types
-from biopsy.cli.arguments.checks import ShownChecks
-from biopsy.cli.commands import COMMANDS
+from biopsy.cli.advice import Advice, resume_line, say_advice
+from biopsy.cli.arguments import checks, engines, types
+from biopsy.cli.arguments.declared import option, switch
+from biopsy.cli.arguments.groups import ModelOption, WeightsFolderOption
 from biopsy.cli.console import Console
-from biopsy.cli.debug import checking, other_machines, reduce
+from biopsy.cli.debug import checking, other_machines
 from biopsy.cli.debug.reduce_options import ReduceOptions
-from biopsy.cli.parser import parser_of
+from biopsy.cli.debug.reduction_report import ReductionReport, job_of
+from biopsy.cli.debug.reduction_report import say_result as say_reduction
 from biopsy.cli.progress import CheckProgress, shows
-from biopsy.cli.report import ReportOption, report_file
+from biopsy.cli.report import ReportOption
 from biopsy.engines.base import ModelInput
 from biopsy.engines.registry import EngineSpec, parse_spec
 from biopsy.findings.model import model_tree_of
 from biopsy.findings.report import machine_tree, versions_tree
 from biopsy.model.index import index_file
 from biopsy.model.load import read_bytes
+from biopsy.processes.environments.interpreter import interpreter_of
+from biopsy.processes.environments.releases import Release, releases
+from biopsy.processes.own_process import processors
+from biopsy.questions.releases.find import ReleaseSearch, ReleaseSearchOptions
+from biopsy.questions.releases.findings import ReleaseFindings
+from biopsy.questions.releases.question import (
+    PYTHON_VARIABLE,
+    NamedReleases,
+    ReleaseCheck,
+    ReleaseQuestion,
+    ReleaseSpan,
+    engine_of,
+    has_place,
+    requirements_of,
+    span_of,
+)
+from biopsy.questions.releases.runs import ReleaseRuns, RunsElsewhere, RunsHere, installed
+from biopsy.reduction.reduce import run_job
 from biopsy.reduction.result import inputs_file
 from biopsy.text import count, did_you_mean, is_refused, line_of, printable, series, shortened
-
-if TYPE_CHECKING:
-    from biopsy.processes.environments.releases import Release
-    from biopsy.questions.releases.find import ReleaseSearch
-    from biopsy.questions.releases.findings import ReleaseFindings
-    from biopsy.questions.releases.probe import ReleaseQuestion
-    from biopsy.questions.releases.runs import ReleaseCheck, ReleaseRuns
-    from biopsy.questions.releases.span import ReleaseSpan
-    from biopsy.session.machines import OtherMachines
 
 REST_OPTIONS = checks.REST_OPTIONS
 
@@ -71,17 +80,77 @@ exit status: 0 if it was found, also if every release tried fails; 3 if none doe
 """
 
 
+class VersionOptions(
+    ModelOption,
+    ReportOption,
+    engines.SurroundingOptions,
+    checks.BudgetOptions,
+    checks.CheckOption,
+    checks.RuleOptions,
+    checks.VacuousOption,
+    checks.CheckTimeOptions,
+    checks.ShownChecks,
+    WeightsFolderOption,
+):
+    """All options of ``debug version``, but for those on other machines."""
+
+    package: str = option("--package", required=True, metavar="NAME", meaning="the distribution, such as onnxruntime")
+    good: str | None = option(
+        "--good", metavar="VERSION", meaning="a release without the failure (default: looked for, the newest and older)"
+    )
+    bad: str | None = option(
+        "--bad",
+        metavar="VERSION",
+        meaning="a release with the failure (default: the one installed here, else the newest)",
+    )
+    versions: str | None = option(
+        "--versions",
+        metavar="RANGE",
+        meaning="look at these only: A..B, releases joined by commas, or a specifier such as '>=1.20,!=1.23.0' "
+        "(default: all with a wheel for this Python that were not yanked)",
+    )
+    engine: str | None = option(
+        "--engine",
+        metavar="NAME[:key=value,...]",
+        meaning="the engine that takes the releases (default: the last one of the package in the check)",
+    )
+    every: bool = switch("--all", meaning="ask every release, instead of halving")
+    reduce: bool = switch(
+        "--reduce",
+        meaning="reduce the model first, search with the piece that is left, and verify the answer with the whole "
+        "model",
+    )
+
+    @property
+    def words_of_check(self) -> list[str]:
+        """The words of the check. Raises UsageError if there is none."""
+        if not self.check:
+            raise errors.UsageError(
+                "there is no command to run", next_steps=["--check biopsy run {} --reference --onnxrt    at the end"]
+            )
+        return self.check
+
+    @property
+    def piece(self) -> Path:
+        """Where ``--reduce`` writes the piece."""
+        return Path(f"{self.model.stem}_reduced.onnx")
+
+
+_OF_RELEASES = ("package", "good", "bad", "versions", "beside", "python", "engine", "every", "jobs")
+
+
 def configure(parser: argparse.ArgumentParser) -> None:
     """Add the options of ``debug version``."""
     parser.epilog = _EPILOG
-    groups.ModelOption.add(parser, model=" that fails")
+    ModelOption.add(parser, model=" that fails")
     ReportOption.add(parser, also={"report": ["--save-report", "-o", "--output"]})
-    _add_releases(parser.add_argument_group("the releases"))
-    parser.add_argument(
-        "--reduce",
-        action="store_true",
-        help="reduce the model first, search with the piece that is left, and verify the answer with the whole model",
+    VersionOptions.add(
+        parser.add_argument_group("the releases"),
+        only=_OF_RELEASES,
+        jobs="make N environments at once, also those that may be asked for next; checks run one at a time, but for "
+        "those of --on, of which N run at once (default: 1)",
     )
+    VersionOptions.add(parser, only=["reduce"])
     group = parser.add_argument_group("the check")
     checks.CheckOption.add(
         group,
@@ -98,191 +167,147 @@ def configure(parser: argparse.ArgumentParser) -> None:
     checks.ShownOutputOptions.add(group)
     checks.EventsOption.add(parser.add_argument_group("events"))
     other_machines.add(parser, sent="the model, its weights, and the files that the check names")
-    groups.WeightsFolderOption.add(parser)
-
-
-def _add_releases(group: argparse._ArgumentGroup) -> None:
-    group.add_argument("--package", required=True, metavar="NAME", help="the distribution, such as onnxruntime")
-    group.add_argument(
-        "--good", metavar="VERSION", help="a release without the failure (default: looked for, the newest and older)"
-    )
-    group.add_argument(
-        "--bad", metavar="VERSION", help="a release with the failure (default: the one installed here, else the newest)"
-    )
-    group.add_argument(
-        "--versions",
-        metavar="RANGE",
-        help="look at these only: A..B, releases joined by commas, or a specifier such as '>=1.20,!=1.23.0' (default: "
-        "all with a wheel for this Python that were not yanked)",
-    )
-    engines.SurroundingOptions.add(group)
-    group.add_argument(
-        "--engine",
-        metavar="NAME[:key=value,...]",
-        help="the engine that takes the releases (default: the last one of the package in the check)",
-    )
-    group.add_argument("--all", action="store_true", help="ask every release, instead of halving")
-    checks.BudgetOptions.add(
-        group,
-        only=["jobs"],
-        jobs="make N environments at once, also those that may be asked for next; checks run one at a time, but for "
-        "those of --on, of which N run at once (default: 1)",
-    )
+    WeightsFolderOption.add(parser)
 
 
 def derived_files(args: argparse.Namespace) -> types.Derived:
-    """The piece of ``--reduce`` and what stands beside it."""
-    return derived(args)
+    """The piece of ``--reduce``, and what stands beside it."""
+    options = VersionOptions.of(args)
+    if not options.reduce:
+        return {}
+    return {
+        "the piece of --reduce": (options.piece, types.WRITTEN),
+        "the inputs of the piece": (inputs_file(options.piece), types.WRITTEN),
+        "the journal of --reduce": (checks.journal_of(options.piece), types.WRITTEN),
+    }
 
 
 def execute(args: argparse.Namespace, console: Console) -> int:
     """Find the release; raises what ends with another status than 0."""
-    if not args.check:
-        raise errors.UsageError(
-            "there is no command to run", next_steps=["--check biopsy run {} --reference --onnxrt    at the end"]
-        )
+    from biopsy.findings.answers import releases_verdict
+
+    options = VersionOptions.of(args)
+    words = options.words_of_check
     with other_machines.machines_of(args, console, _NOT_ELSEWHERE) as machines:
-        report = report_file(args, console)
-        question = question_of(args, console)
-        span = span_of_line(args, question)
-        with VersionProgress(console, args) as progress, checking.ended_politely():
+        report = options.report_file(console)
+        question = _question(options, words, console)
+        span = _span(options, question)
+
+        def sections(found: ReleaseFindings) -> Mapping[str, Any]:
+            return {
+                "verdict": releases_verdict(found),
+                "model": model_tree_of(options.model),
+                "versions": versions_tree(),
+                "search": progress.history.tree(),
+                "releases": found.as_json(),
+            }
+
+        with VersionProgress(console, options) as progress, checking.ended_politely():
             progress.show_plan(question, span)
-            with _runs(args, machines, progress) as runs:
-                search = _search(args, console, question, span, progress, runs)
-                with report.also_of_errors(lambda: _sections(args, search.found, progress)):
-                    found = _found(args, console, search)
-            report.write(0, lambda: _sections(args, found, progress))
-        say_result(console, args, found)
+            wanted = options.jobs
+            with closing(
+                RunsHere(ahead=wanted or 1)
+                if machines is None
+                else RunsElsewhere(machines, other_machines.jobs_on(machines, wanted), progress)
+            ) as runs:
+                search = _search(options, console, question, span, progress, runs)
+                with report.also_of_errors(lambda: sections(search.found)):
+                    found = _found(options, console, search)
+            report.write(0, lambda: sections(found))
+        say_result(console, options, found)
         return 0
 
 
-@contextmanager
-def _runs(
-    args: argparse.Namespace, machines: OtherMachines | None, progress: VersionProgress
-) -> Iterator[ReleaseRuns | None]:
-    """Who runs checks on other machines, until the end; None for this one."""
-    if machines is None:
-        yield None
-        return
-    from biopsy.questions.releases.runs_elsewhere import RunsElsewhere
-
-    with closing(RunsElsewhere(machines, other_machines.jobs_on(machines, args.jobs), progress)) as runs:
-        yield runs
-
-
 def _search(
-    args: argparse.Namespace,
+    options: VersionOptions,
     console: Console,
     question: ReleaseQuestion,
     span: ReleaseSpan,
     progress: VersionProgress,
-    runs: ReleaseRuns | None,
+    runs: ReleaseRuns,
 ) -> ReleaseSearch:
     """The search, with the whole model or, if that was asked for, with the smallest part of it that fails."""
-    from biopsy.questions.releases.find import ReleaseSearch, ReleaseSearchOptions
-
-    options = ReleaseSearchOptions(every=args.all, jobs=args.jobs or 1, allow_vacuous=args.allow_vacuous_check)
-    search = ReleaseSearch(question, span, progress, options, runs=runs)
-    if not args.reduce:
+    how = ReleaseSearchOptions(every=options.every, allow_vacuous=options.allow_vacuous_check)
+    search = ReleaseSearch(question, span, progress, how, runs=runs)
+    if not options.reduce:
         return search
-    asked = piece_of(args, console, question, search.failing())
-    return ReleaseSearch(asked, span, progress, replace(options, whole=question))
+    piece = _piece(options, console, question, search.failing())
+    return ReleaseSearch(piece, span, progress, replace(how, whole=question), runs=runs)
 
 
-def _found(args: argparse.Namespace, console: Console, search: ReleaseSearch) -> ReleaseFindings:
+def _found(options: VersionOptions, console: Console, search: ReleaseSearch) -> ReleaseFindings:
     """Search; what ends it early is raised with what is known by then."""
     try:
         return search.run()
-    except KeyboardInterrupt:
-        say_known(console, search.found)
+    except (KeyboardInterrupt, errors.CannotInstall) as error:
+        if any(one.side is not None for one in search.found.tried):
+            console.say(f"So far: {search.found.text}.")
+        if isinstance(error, errors.CannotInstall):
+            raise
         kept = "the environments that were made: the same line is faster now"
-        line = advice.resume_line(args.words, REST_OPTIONS)
+        line = resume_line(options.words, REST_OPTIONS)
         raise errors.Interrupted("the search was interrupted", kept=kept, resume=line) from None
-    except errors.CannotInstall:
-        say_known(console, search.found)
-        raise
-
-
-def _sections(args: argparse.Namespace, found: ReleaseFindings, progress: VersionProgress) -> Mapping[str, Any]:
-    """What a report tells."""
-    from biopsy.findings.answers import releases_verdict
-
-    return {
-        "verdict": releases_verdict(found),
-        "model": model_tree_of(args.model),
-        "versions": versions_tree(),
-        "search": progress.history.tree(),
-        "releases": found.as_json(),
-    }
 
 
 # What is asked of releases: the check with a place for them, and which of them are looked at.
 
 
-def question_of(args: argparse.Namespace, console: Console) -> ReleaseQuestion:
+def _question(options: VersionOptions, words: list[str], console: Console) -> ReleaseQuestion:
     """The question of a command line. Raises UsageError, ModelError."""
-    from biopsy.questions.releases.probe import ReleaseQuestion
-    from biopsy.questions.releases.runs import PYTHON_VARIABLE
-
-    ModelInput(read_bytes(args.model), args.external_data_dir or args.model.parent, args.model)  # checks what it names
-    checking.require_names(args.check, args.model)
-    check = _check(args)
+    model, folder = options.model, options.external_data_dir
+    ModelInput(read_bytes(model), folder or model.parent, model)  # checks what it names
+    checking.require_names(words, model)
+    check = _check(options, words)
     if not check.names_release:
         console.note(f"the check has no {{python}} and no {{engine}}: it must run {PYTHON_VARIABLE} of its environment")
     return ReleaseQuestion(
         check=check,
-        model=args.model,
-        rules=checks.RuleOptions.of(args).rules(),
-        weights=args.external_data_dir,
-        operators=frozenset(node.op_type for node in index_file(args.model, args.external_data_dir).nodes),
+        model=model,
+        rules=options.rules(),
+        weights=folder,
         default_name=checks.DEFAULT_CANDIDATE,
-        timeout=args.check_timeout,
+        timeout=options.check_timeout,
     )
 
 
-def span_of_line(args: argparse.Namespace, question: ReleaseQuestion) -> ReleaseSpan:
+def _span(options: VersionOptions, question: ReleaseQuestion) -> ReleaseSpan:
     """The releases that a command line asks for. Raises UsageError, CannotInstall."""
-    from biopsy.processes.environments.releases import releases
-    from biopsy.questions.releases.span import NamedReleases, span_of
-
-    known = releases(args.package, python=question.check.python)
-    return span_of(args.package, known, NamedReleases(good=args.good, bad=args.bad, versions=args.versions))
+    known = releases(options.package, python=question.check.python)
+    return span_of(options.package, known, NamedReleases(good=options.good, bad=options.bad, versions=options.versions))
 
 
-def _check(args: argparse.Namespace) -> ReleaseCheck:
+def _check(options: VersionOptions, check: list[str]) -> ReleaseCheck:
     """The words of the check with a place for the release."""
-    from biopsy.processes.environments.interpreter import interpreter_of
-    from biopsy.questions.releases.runs import ReleaseCheck, engine_of, has_place, requirements_of
-
-    beside = requirements_of(args.package, args.beside)
-    command = parse(args.check)
+    package, engine = options.package, options.engine
+    beside = requirements_of(package, options.beside)
+    command = parse(check)
     words, yardstick = command.words, ""
-    named = engine_of(args.package)
-    spec = parse_spec(args.engine) if args.engine else EngineSpec(named) if named else None
+    named = engine_of(package)
+    spec = parse_spec(engine) if engine else EngineSpec(named) if named else None
     if isinstance(command, OwnRun) and not has_place(words):
         run = checking.engines_of_run(command)
-        if spec is None or (not args.engine and spec.name not in {one.name for one in run}):
+        if spec is None or (not engine and spec.name not in {one.name for one in run}):
             theirs = engines.distributions_of(run)
             raise errors.UsageError(
-                f"the check is 'biopsy run', and no engine of it is the package {printable(args.package)}",
+                f"the check is 'biopsy run', and no engine of it is the package {printable(package)}",
                 next_steps=[
-                    *did_you_mean(args.package, theirs, cutoff=engines.ALIKE),
+                    *did_you_mean(package, theirs, cutoff=engines.ALIKE),
                     *(f"--package {name}" for name in theirs),
                     "--check {python} check.py {}    any command that uses the package",
                 ],
             )
-        template = checking.own_template(command, spec.text if args.engine else spec.name)
+        template = checking.own_template(command, spec.text if engine else spec.name)
         others = [one.text for one in run if one.name == template.spec.name]
         others.remove(template.spec.text)
         words, spec, yardstick = template.words, template.spec, ", ".join(others)
     return ReleaseCheck(
-        package=args.package,
+        package=package,
         words=words,
         spec=spec,
         is_own_run=isinstance(command, OwnRun),
         beside=beside,
-        python=interpreter_of(args.python),
-        python_text=args.python,
+        python=interpreter_of(options.python),
+        python_text=options.python,
         yardstick=yardstick,
     )
 
@@ -296,8 +321,8 @@ _REASON = 90
 class VersionProgress(CheckProgress):
     """A line for each release that was asked, and the output of the first failure."""
 
-    def __init__(self, console: Console, args: argparse.Namespace) -> None:
-        super().__init__(console, ShownChecks.of(args), head="releases", needs="a release passes")
+    def __init__(self, console: Console, shown: checks.ShownChecks) -> None:
+        super().__init__(console, shown, head="releases", needs="a release passes")
 
     def show_plan(self, question: ReleaseQuestion, span: ReleaseSpan) -> None:
         """Say what is going to happen."""
@@ -335,14 +360,17 @@ def _short(reason: str, most: int = _REASON) -> str:
 # What ``debug version`` has found, in words: the releases, their notes, the line to pin.
 
 
-def say_result(console: Console, args: argparse.Namespace, found: ReleaseFindings) -> None:
+def say_result(console: Console, options: VersionOptions, found: ReleaseFindings) -> None:
     """Show the answer."""
     console.note("")
     for border in found.borders:
         verified = "" if border.verified else "   (not confirmed when asked again)"
         console.say(f"{found.package}: {border.text}.{verified}")
         fails, passes = (border.after, border.before) if border.broke else (border.before, border.after)
-        console.note(f"  passes  {_dated(passes)}", f"  fails   {_dated(fails)}", f"  notes   {border.notes}")
+        for head, release in (("passes", passes), ("fails", fails)):
+            day = "" if release.date is None else f" of {release.date.isoformat()}"
+            console.note(f"  {head:<7} {release.version}{day}")
+        console.note(f"  notes   {border.notes}")
     if not found.borders:
         console.say(f"{found.text}.")
         for one in [one for one in found.tried if one.side is None][:5]:
@@ -356,97 +384,54 @@ def say_result(console: Console, args: argparse.Namespace, found: ReleaseFinding
     facts = machine_tree()
     driver = f" · driver {facts['driver']}" if facts["driver"] else ""
     console.note(f"machine   {facts['cpu']} · {facts['os']}{driver}")
-    console.note(count(found.checks, "check") + (f"; report: {args.report}" if args.report else ""))
-    say_advice(console, advice_of(args, found))
+    console.note(count(found.checks, "check") + (f"; report: {options.report}" if options.report else ""))
+    say_advice(console, _advice(options, found))
 
 
-def say_known(console: Console, found: ReleaseFindings) -> None:
-    """Show what is known of a search that ended early."""
-    if any(one.side is not None for one in found.tried):
-        console.say(f"So far: {found.text}.")
-
-
-def advice_of(args: argparse.Namespace, found: ReleaseFindings) -> list[Advice]:
+def _advice(options: VersionOptions, found: ReleaseFindings) -> list[Advice]:
     """The lines that keep to releases without the failure; where there are none, what finds another way out."""
-    if found.answer == "every release tried fails" and args.check[:2] == ["biopsy", "run"]:
-        engine = ["--engine", args.engine] if args.engine else []
-        words = ["biopsy", "debug", "workaround", as_word(args.model), *engine, "--skip", "release"]
-        line = line_of([*words, "--check", *args.check])
+    words = options.words_of_check
+    if found.answer == "every release tried fails" and words[:2] == ["biopsy", "run"]:
+        engine = ["--engine", options.engine] if options.engine else []
+        asked = ["biopsy", "debug", "workaround", as_word(options.model), *engine, "--skip", "release"]
+        line = line_of([*asked, "--check", *words])
         return [] if is_refused(line) else [Advice(line, "what avoids it in the release that is installed")]
     return [Advice(line_of(["pip", "install", f"{found.package}{pin}"])) for pin in found.pins[:3]]
 
 
-def _dated(release: Release) -> str:
-    return release.version if release.date is None else f"{release.version} of {release.date.isoformat()}"
+_ALIKE = (*checks.RuleOptions.declared, *checks.CheckTimeOptions.declared, *WeightsFolderOption.declared)
+"""Options that mean the same for a reduction."""
 
 
-# ``--reduce``: the smallest part of the model that fails as it does, found with a release that fails.
+def _piece(options: VersionOptions, console: Console, question: ReleaseQuestion, release: Release) -> ReleaseQuestion:
+    """The same question about the smallest part of the model that fails with ``release``, which ``--reduce`` asks for.
 
-
-def piece_file(model: Path) -> Path:
-    """Where the piece is written."""
-    return Path(f"{model.stem}_reduced.onnx")
-
-
-def piece_of(
-    args: argparse.Namespace, console: Console, question: ReleaseQuestion, release: Release
-) -> ReleaseQuestion:
-    """The same question about the smallest part of the model that fails with ``release``.
-
-    Raises what ``debug reduce`` raises, UsageError for a check whose words do not say where the release belongs.
+    Raises what a reduction raises, UsageError for a check whose words do not say where the release belongs.
     """
-    from biopsy.questions.releases.runs import installed
-
-    check = question.check
+    check, shown = question.check, "all" if options.show_output else "none" if options.hide_fail_output else "original"
     if not check.names_release:
         raise errors.UsageError(
             "--reduce needs a check that says where the release belongs",
             next_steps=["write {python} in it, in the place of python"],
         )
     console.note("", f"reduce     with {check.package} {release.version}")
-    with installed(check, release, events.ignore) as environment:
-        words = check.words_of(release.version, str(environment.python))
-        fed = _reduced(args, console, words)
+    line = resume_line(options.words, REST_OPTIONS)
+    with installed(check, release, events.ignore) as environment, ReductionReport(console, None, shown) as progress:
+        words = list(check.words_of(release.version, str(environment.python)))
+        asked = ReduceOptions(
+            model=options.model, output=options.piece, check=words, **{name: getattr(options, name) for name in _ALIKE}
+        )
+        jobs = processors() if parse(words).names_candidate(str(asked.candidate)) else 1
+        index, job = index_file(options.model, options.external_data_dir), job_of(asked, checking.own_run(words), jobs)
+        with closing(command_check(words, str(asked.candidate), options.check_timeout, None, jobs)) as command:
+            try:
+                result = run_job(index, command, job, progress)
+            except errors.Interrupted as stop:
+                raise errors.Interrupted(stop.message, kept=stop.kept, resume=line) from stop
+        progress.ended(0, result.nodes)
+    say_reduction(console, result, line, [])
     console.note("")
-    piece = piece_file(args.model)
-    if fed is None:
-        return replace(question, model=piece)
-    return replace(question, model=piece, check=replace(check, words=OwnRun(check.words).with_inputs(fed).words))
-
-
-def _reduced(args: argparse.Namespace, console: Console, check: tuple[str, ...]) -> Path | None:
-    """Reduce, as the command does; the file of inputs that the piece is fed, if there is one."""
-    output = piece_file(args.model)
-    words = ["debug", "reduce", str(args.model), "-o", str(output), "--match", args.match, *_options(args)]
-    command = next(one for one in COMMANDS if one.words == ("debug", "reduce"))
-    asked = parser_of("biopsy", command).parse_args(words[2:])
-    asked.check, asked.words = list(check), [*words, "--check", *check]
-    asked.began, asked.started, asked.warming = time.time(), time.monotonic(), None
-    fed = inputs_file(output) if ReduceOptions.of(asked).records_feeds(checking.own_run(asked.check)) else None
-    status = reduce.execute(asked, console)
-    if status != 0:
-        raise errors.Interrupted("the reduction ended before its end", kept=str(output))
-    return fed
-
-
-def _options(args: argparse.Namespace) -> list[str]:
-    """The options that mean the same for ``debug reduce``."""
-    passed_on = (
-        *checks.RuleOptions.of(args).as_typed(("fail_code", "ignore_fail_code", "fail_regex")),
-        *checks.CheckTimeOptions.of(args).as_typed(("check_timeout",)),
-        *groups.WeightsFolderOption.of(args).as_typed(),
-        *checks.ShownOutputOptions.of(args).as_typed(("hide_fail_output", "show_output")),
-    )
-    return [word for option in passed_on for word in option.words]
-
-
-def derived(args: argparse.Namespace) -> types.Derived:
-    """The piece, and what stands beside it."""
-    if not args.reduce:
-        return {}
-    piece = piece_file(args.model)
-    return {
-        "the piece of --reduce": (piece, types.WRITTEN),
-        "the inputs of the piece": (inputs_file(piece), types.WRITTEN),
-        "the journal of --reduce": (checks.journal_of(piece), types.WRITTEN),
-    }
+    if result.inputs is None:
+        return replace(question, model=result.output)
+    fed = OwnRun(check.words).with_inputs(result.inputs).words
+    return replace(question, model=result.output, check=replace(check, words=fed))

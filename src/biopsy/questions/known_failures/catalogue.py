@@ -6,11 +6,11 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import partial
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, TypeAlias
 
 from packaging.specifiers import InvalidSpecifier, SpecifierSet
 from packaging.version import InvalidVersion, Version
@@ -18,7 +18,7 @@ from packaging.version import InvalidVersion, Version
 from biopsy import errors
 from biopsy.processes.own_files import folder_of_user
 from biopsy.processes.reading import read_plain
-from biopsy.questions.known_failures.fingerprint import FORM, Pattern, fingerprint_of, pattern_in
+from biopsy.questions.known_failures.fingerprint import FORM, Fingerprint, fingerprint_of, pattern_in
 from biopsy.text import did_you_mean, first_line
 
 OWN_FOLDER = Path(__file__).parent / "catalogue"
@@ -114,19 +114,6 @@ class KnownWorkaround:
         return f"{self.text} ({self.engine})" if self.engine else self.text
 
 
-@dataclass(frozen=True)
-class KnownPattern:
-    """A pattern that shows a bug: its digest, and its lines."""
-
-    digest: str
-    text: str
-
-    @cached_property
-    def pattern(self) -> Pattern:
-        """Its vertices."""
-        return pattern_in(self.text)
-
-
 @dataclass(frozen=True, kw_only=True)
 class KnownFailure:
     """A bug. ``name`` is that of its file, ``origin`` where that is: "biopsy", or a path.
@@ -140,7 +127,7 @@ class KnownFailure:
     title: str
     engine: str
     package: str
-    patterns: tuple[KnownPattern, ...]
+    patterns: tuple[Fingerprint, ...]
     issue: str = ""
     fails: str = ""
     mended: str = ""
@@ -162,10 +149,10 @@ class KnownFailure:
         version = release_of(release)
         if version is None:
             return "unknown"
-        if self.fails and SpecifierSet(self.fails).contains(version, prereleases=True):
-            return "fails"
-        if self.mended and SpecifierSet(self.mended).contains(version, prereleases=True):
-            return "mended"
+        known: list[tuple[ReleaseKind, str]] = [("fails", self.fails), ("mended", self.mended)]
+        for kind, specifier in known:
+            if specifier and SpecifierSet(specifier).contains(version, prereleases=True):
+                return kind
         return "unknown"
 
     def shows_as(self, stage: str, kind: str) -> bool | None:
@@ -180,14 +167,9 @@ class KnownFailure:
     def as_json(self) -> Mapping[str, object]:
         """What a report says of it."""
         return {
-            "name": self.name,
-            "origin": self.origin,
-            "reference": self.reference,
-            "title": self.title,
+            **{name: getattr(self, name) for name in ("name", "origin", "reference", "title")},
             "issue": self.issue or None,
-            "engine": self.engine,
-            "package": self.package,
-            "fails": self.fails,
+            **{name: getattr(self, name) for name in ("engine", "package", "fails")},
             "mended": self.mended or None,
             "conditions": list(self.conditions),
             "workarounds": [{"text": one.text, "engine": one.engine or None} for one in self.workarounds],
@@ -199,11 +181,6 @@ class KnownFailure:
 VERSION = "1"
 STAGES = ("load", "build", "run", "compare")
 
-_KEYS = {
-    "biopsy_known", "title", "issue", "engine", "package", "fails", "mended", "signatures", "conditions", "workarounds",
-    "patterns",
-}  # fmt: skip
-_REQUIRED = ("biopsy_known", "title", "engine", "package", "patterns")
 _LONGEST = 2000
 _LONGEST_PATTERN = 200_000
 _MOST_ITEMS = 50
@@ -212,7 +189,12 @@ _MOST_ITEMS = 50
 def read_entry(path: Path, origin: str | None = None) -> KnownFailure:
     """The bug that a file describes. Raises DataError, in one line that names the file, for what is no such file."""
     try:
-        return _entry(value_in(read_plain(path, MOST_BYTES).decode("utf-8")), path.stem, origin or str(path))
+        tree = value_in(read_plain(path, MOST_BYTES).decode("utf-8"))
+        entry = _fields(tree, "the file", _ENTRY, ("biopsy_known", "title", "engine", "package", "patterns"))
+        del entry["biopsy_known"]
+        if not entry["patterns"]:
+            raise ValueError("patterns: there is none")
+        return KnownFailure(name=path.stem, origin=origin or str(path), **entry)
     except OSError as error:
         raise errors.DataError(f"{path}: {error.strerror or error}") from error
     except UnicodeDecodeError as error:
@@ -221,87 +203,37 @@ def read_entry(path: Path, origin: str | None = None) -> KnownFailure:
         raise errors.DataError(f"{path}: {error}") from error
 
 
-def _entry(tree: Any, name: str, origin: str) -> KnownFailure:
-    entry = _mapping(tree, "the file", _KEYS)
-    missing = next((key for key in _REQUIRED if key not in entry), None)
-    if missing is not None:
-        raise ValueError(f"there is no key {missing!r}")
-    if entry["biopsy_known"] != VERSION:
-        raise ValueError(f"biopsy_known is {entry['biopsy_known']!r:.40}, not {VERSION!r}: it is of another form")
-    patterns = _items(entry, "patterns")
-    if not patterns:
-        raise ValueError("patterns: there is none")
-    return KnownFailure(
-        name=name,
-        origin=origin,
-        title=_text(entry["title"], "title"),
-        issue=_address(entry.get("issue", "")),
-        engine=_word(entry["engine"], "engine"),
-        package=_word(entry["package"], "package"),
-        fails=_releases(entry.get("fails", ""), "fails"),
-        mended=_releases(entry.get("mended", ""), "mended"),
-        signatures=tuple(map(_signature, _items(entry, "signatures"))),
-        conditions=tuple(_text(one, "conditions") for one in _items(entry, "conditions")),
-        workarounds=tuple(map(_workaround, _items(entry, "workarounds"))),
-        patterns=tuple(map(_pattern, patterns)),
-    )
+_Reader: TypeAlias = Callable[[Any, str], Any]
+"""Reads a value, given what it is. Raises ValueError for another one."""
 
 
-def _signature(tree: Any) -> KnownSignature:
-    signature = _mapping(tree, "signatures", {"stage", "kinds"})
-    stage = _text(signature.get("stage", ""), "stage", empty=True)
-    if stage and stage not in STAGES:
-        raise ValueError(f"stage: {stage!r:.40} is none of {', '.join(STAGES)}")
-    return KnownSignature(stage=stage, kinds=tuple(_text(one, "kinds") for one in _items(signature, "kinds")))
-
-
-def _workaround(tree: Any) -> KnownWorkaround:
-    workaround = _mapping(tree, "workarounds", {"text", "engine"})
-    if "text" not in workaround:
-        raise ValueError("workarounds: there is no key 'text'")
-    return KnownWorkaround(
-        text=_text(workaround["text"], "text"), engine=_text(workaround.get("engine", ""), "engine", empty=True)
-    )
-
-
-def _pattern(tree: Any) -> KnownPattern:
-    """A pattern, if its lines describe one and its digest is theirs."""
-    pattern = _mapping(tree, "patterns", {"fingerprint", "graph"})
-    if "graph" not in pattern or "fingerprint" not in pattern:
-        raise ValueError("patterns: each has the keys 'fingerprint' and 'graph'")
-    text, digest = pattern["graph"], pattern["fingerprint"]
-    if not isinstance(text, str) or not isinstance(digest, str) or len(text) > _LONGEST_PATTERN:
-        raise ValueError("patterns: 'fingerprint' and 'graph' are texts")
-    try:
-        made = fingerprint_of(pattern_in(text))
-    except ValueError as error:
-        raise ValueError(f"graph: {error}") from error
-    if not digest.startswith(FORM):
-        raise ValueError(f"the fingerprint {digest!r:.40} is of another form than {FORM}: make it anew with --save")
-    if made.digest != digest:
-        raise ValueError(f"the fingerprint {digest!r:.40} is not that of its graph, which is {made.digest}")
-    return KnownPattern(digest=digest, text=made.text)
-
-
-# Values
-
-
-def _mapping(tree: Any, what: str, keys: set[str]) -> Mapping[str, Any]:
+def _fields(tree: Any, what: str, readers: Mapping[str, _Reader], required: Sequence[str] = ()) -> dict[str, Any]:
+    """The values of a mapping that has no other keys than ``readers``, each of which reads one."""
     if not isinstance(tree, dict):
         raise ValueError(f"{what}: keys with values are wanted")
-    strange = next((key for key in tree if not isinstance(key, str) or key not in keys), None)
+    strange = next((key for key in tree if not isinstance(key, str) or key not in readers), None)
     if strange is not None:
-        near = did_you_mean(strange, keys, most=1) if isinstance(strange, str) else []
+        near = did_you_mean(strange, readers, most=1) if isinstance(strange, str) else []
         raise ValueError(f"{what}: the key {strange!r:.60} is not known{f' ({near[0]})' if near else ''}")
-    return tree
+    missing = next((key for key in required if key not in tree), None)
+    if missing is not None:
+        raise ValueError(f"{what}: there is no key {missing!r}".removeprefix("the file: "))
+    return {key: read(tree[key], key) for key, read in readers.items() if key in tree}
 
 
-def _items(tree: Mapping[str, Any], key: str) -> Sequence[Any]:
-    items = tree.get(key, [])
-    if not isinstance(items, list):
-        raise ValueError(f"{key}: a list is wanted")
-    if len(items) > _MOST_ITEMS:
-        raise ValueError(f"{key}: there are more than {_MOST_ITEMS}")
+def _form(value: Any, what: str) -> None:
+    if value != VERSION:
+        raise ValueError(f"{what} is {value!r:.40}, not {VERSION!r}: it is of another form")
+
+
+def _list_of(read: _Reader) -> _Reader:
+    def items(value: Any, what: str) -> tuple[Any, ...]:
+        if not isinstance(value, list):
+            raise ValueError(f"{what}: a list is wanted")
+        if len(value) > _MOST_ITEMS:
+            raise ValueError(f"{what}: there are more than {_MOST_ITEMS}")
+        return tuple(read(each, what) for each in value)
+
     return items
 
 
@@ -313,18 +245,17 @@ def _text(value: Any, what: str, *, empty: bool = False) -> str:
     return " ".join(value.split())
 
 
-def _word(value: Any, what: str) -> str:
-    text = _text(value, what)
-    if not re.fullmatch(r"[A-Za-z0-9._-]+", text):
-        raise ValueError(f"{what}: {text!r:.40} is no name")
-    return text
+def _matching(pattern: str, objection: str) -> _Reader:
+    """Reads a text that matches; an empty one if the pattern does."""
+    empty = re.fullmatch(pattern, "") is not None
 
+    def read(value: Any, what: str) -> str:
+        text = _text(value, what, empty=empty)
+        if not re.fullmatch(pattern, text):
+            raise ValueError(f"{what}: {text!r:.60} {objection}")
+        return text
 
-def _address(value: Any) -> str:
-    text = _text(value, "issue", empty=True)
-    if text and not re.fullmatch(r"https?://[^\s<>\"'`]+", text):
-        raise ValueError(f"issue: {text!r:.60} is no address (https://...)")
-    return text
+    return read
 
 
 def _releases(value: Any, what: str) -> str:
@@ -334,6 +265,48 @@ def _releases(value: Any, what: str) -> str:
     except InvalidSpecifier as error:
         raise ValueError(f"{what}: {text!r:.60} are no releases, such as '>=1.20.1,<=1.25.1'") from error
     return text
+
+
+def _pattern(value: Any, what: str) -> Fingerprint:
+    """A pattern, if its lines describe one and its digest is theirs."""
+
+    def plain_text(value: Any, key: str) -> str:
+        if not isinstance(value, str) or len(value) > _LONGEST_PATTERN:
+            raise ValueError("patterns: 'fingerprint' and 'graph' are texts")
+        return value
+
+    given = _fields(value, what, {"fingerprint": plain_text, "graph": plain_text})
+    if len(given) < 2:
+        raise ValueError("patterns: each has the keys 'fingerprint' and 'graph'")
+    digest = given["fingerprint"]
+    try:
+        fingerprint = fingerprint_of(pattern_in(given["graph"]))
+    except ValueError as error:
+        raise ValueError(f"graph: {error}") from error
+    if not digest.startswith(FORM):
+        raise ValueError(f"the fingerprint {digest!r:.40} is of another form than {FORM}: make it anew with --save")
+    if fingerprint.digest != digest:
+        raise ValueError(f"the fingerprint {digest!r:.40} is not that of its graph, which is {fingerprint.digest}")
+    return fingerprint
+
+
+_NAME = _matching("[A-Za-z0-9._-]+", "is no name")
+_STAGE = _matching("|".join(["", *STAGES]), f"is none of {', '.join(STAGES)}")
+_SIGNATURE: Mapping[str, _Reader] = {"stage": _STAGE, "kinds": _list_of(_text)}
+_WORKAROUND: Mapping[str, _Reader] = {"text": _text, "engine": partial(_text, empty=True)}
+_ENTRY: Mapping[str, _Reader] = {
+    "biopsy_known": _form,
+    "title": _text,
+    "issue": _matching(r"|https?://[^\s<>\"'`]+", "is no address (https://...)"),
+    "engine": _NAME,
+    "package": _NAME,
+    "fails": _releases,
+    "mended": _releases,
+    "signatures": _list_of(lambda value, what: KnownSignature(**_fields(value, what, _SIGNATURE))),
+    "conditions": _list_of(_text),
+    "workarounds": _list_of(lambda value, what: KnownWorkaround(**_fields(value, what, _WORKAROUND, ["text"]))),
+    "patterns": _list_of(_pattern),
+}
 
 
 # Reading YAML that a stranger may have written: texts, lists and mappings of them, and nothing else.

@@ -9,6 +9,7 @@ import re
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from hashlib import sha256
 from typing import NamedTuple, TypeAlias
 
@@ -132,20 +133,34 @@ class Fingerprint:
     digest: str
     exact: bool
 
+    @cached_property
+    def pattern(self) -> Pattern:
+        """Its vertices."""
+        return pattern_in(self.text)
+
     def same_as(self, other: Fingerprint) -> bool:
         """Whether both are of the same pattern, without doubt."""
         return self.exact and other.exact and self.text == other.text
 
 
 def fingerprint_of(pattern: Pattern) -> Fingerprint:
-    """The fingerprint of a pattern: names, order, sizes and weights of the model have no part in it."""
-    order = canonical_order(pattern)
-    text = text_of(pattern.reordered(order.places))
-    counted = text if order.exact else order.counts
-    mark = "-" if order.exact else "~"
-    return Fingerprint(
-        text=text, digest=f"{FORM}{mark}{sha256(counted.encode()).hexdigest()[:_DIGITS]}", exact=order.exact
-    )
+    """The fingerprint of a pattern: names, order, sizes and weights of the model have no part in it.
+
+    Where its parts are alike in too many ways, the digest is that of how often which vertices meet: this is the same
+    for isomorphic patterns in any case, and seldom for others.
+    """
+    ordering = _Ordering(pattern)
+    everything = range(len(pattern.vertices))
+    try:
+        ranked, counts, mark = ordering.ordered(everything, ordering.first_colours()), "", "-"
+    except TooSymmetricError:
+        colours = ordering.colours()
+        own = sorted((colours[place], own_text(one)) for place, one in enumerate(pattern.vertices))
+        edges = sorted((colours[edge.source], colours[edge.target], edge.role) for edge in pattern.edges())
+        ranked, counts, mark = sorted(everything, key=colours.__getitem__), repr((own, edges)), "~"
+    text = text_of(pattern.reordered(_readable(pattern, ranked)))
+    digest = sha256((counts or text).encode()).hexdigest()[:_DIGITS]
+    return Fingerprint(text=text, digest=f"{FORM}{mark}{digest}", exact=not counts)
 
 
 def text_of(pattern: Pattern) -> str:
@@ -247,39 +262,12 @@ class TooSymmetricError(Exception):
     """The limit was reached: parts of the pattern are alike in too many ways."""
 
 
-@dataclass(frozen=True)
-class CanonicalOrder:
-    """The places of vertices, as they are written. ``exact``: isomorphic patterns get the same.
-
-    ``counts`` is the same for isomorphic patterns in any case, and seldom for others: how often which vertices meet.
-    """
-
-    places: list[int]
-    exact: bool
-    counts: str = ""
-
-
-def canonical_order(pattern: Pattern, most_work: int = MOST_WORK) -> CanonicalOrder:
-    """The order in which a pattern is written: readers behind what they read."""
-    ordering = _Ordering(pattern, most_work)
-    everything = range(len(pattern.vertices))
-    try:
-        ranked = ordering.ordered(everything, ordering.first_colours())
-    except TooSymmetricError:
-        colours = ordering.colours()
-        own = sorted((colours[place], own_text(one)) for place, one in enumerate(pattern.vertices))
-        edges = sorted((colours[edge.source], colours[edge.target], edge.role) for edge in pattern.edges())
-        ranked = sorted(everything, key=colours.__getitem__)
-        return CanonicalOrder(_readable(pattern, ranked), exact=False, counts=repr((own, edges)))
-    return CanonicalOrder(_readable(pattern, ranked), exact=True)
-
-
 class _Ordering:
     """The search for the order. Colours are whole numbers, which mean the same in isomorphic patterns."""
 
-    def __init__(self, pattern: Pattern, most_work: int) -> None:
+    def __init__(self, pattern: Pattern) -> None:
         self._pattern = pattern
-        self._left = most_work
+        self._left = MOST_WORK
         edges = list(pattern.edges())
         number_of = {role: number for number, role in enumerate(sorted({edge.role for edge in edges}))}
         size = len(pattern.vertices)

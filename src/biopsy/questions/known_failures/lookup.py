@@ -5,7 +5,7 @@ new entry for a bug that is not known yet.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -17,15 +17,17 @@ from biopsy.processes.writing import write_whole
 from biopsy.questions.known_failures.catalogue import (
     ORIGIN,
     SUFFIX,
+    VERSION,
     KnownFailure,
     ReleaseKind,
     catalogue_of,
     release_of,
     users_folder,
 )
-from biopsy.questions.known_failures.fingerprint import Fingerprint, Pattern, fingerprint_of, pattern_in
+from biopsy.questions.known_failures.fingerprint import Fingerprint, Pattern, fingerprint_of
 from biopsy.questions.known_failures.occurrence import Occurrence, SearchLimitError, occurrence_in
 from biopsy.questions.known_failures.reading import pattern_of_file
+from biopsy.records import plain
 from biopsy.session.trial import FailureJudge
 from biopsy.text import first_of, html_table, printable
 
@@ -95,21 +97,13 @@ Grade = Literal["same", "alike", "contains", "similar"]
 """The same fingerprint; the same nodes, and what is constant, exchanged or read by others differs; the known pattern
 and more nodes; the same operators, and attributes or types differ."""
 
-_GRADES: tuple[Grade, ...] = ("same", "alike", "contains", "similar")
-
-_SENTENCES: Mapping[Grade, str] = {
-    "same": "looks like",
-    "alike": "looks like",
-    "contains": "contains the pattern of",
-    "similar": "is similar to",
+_GRADES: Mapping[Grade, tuple[str, str]] = {
+    "same": ("looks like", "the same fingerprint"),
+    "alike": ("looks like", "the same nodes, which read the same of each other; what differs:"),
+    "contains": ("contains the pattern of", "all nodes of the known pattern, among others:"),
+    "similar": ("is similar to", "the same operators, but what differs may be what matters:"),
 }
-
-_PATTERNS: Mapping[Grade, str] = {
-    "same": "the same fingerprint",
-    "alike": "the same nodes, which read the same of each other; what differs:",
-    "contains": "all nodes of the known pattern, among others:",
-    "similar": "the same operators, but what differs may be what matters:",
-}
+"""What is said of a piece, and of its pattern; the best grade first."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -161,7 +155,7 @@ class KnownMatch:
             doubt = ", but fails otherwise"
         elif self.release == "mended":
             doubt = f", known as mended in {failure.mended}, yet it fails here"
-        return f"{_SENTENCES[self.grade]} {failure.reference}{doubt}: {failure.title}"
+        return f"{_GRADES[self.grade][0]} {failure.reference}{doubt}: {failure.title}"
 
     def evidence(self, seen: SeenFailure) -> Iterator[tuple[str, str]]:
         """What agrees with the known bug, and what does not, each with what it is about; then what is told of it."""
@@ -180,15 +174,14 @@ class KnownMatch:
 
     def _compared(self, seen: SeenFailure) -> Iterator[tuple[str, str]]:
         failure = self.failure
-        yield "pattern", _PATTERNS[self.grade]
+        yield "pattern", _GRADES[self.grade][1]
         yield from (("", difference) for difference in self.differences)
-        if self.engine_agrees is None:
-            yield "engine", f"{failure.engine} there; nobody has said which fails here"
-        else:
-            yield (
-                "engine",
-                f"{seen.engine}, as known" if self.engine_agrees else f"{seen.engine} here, {failure.engine} there",
-            )
+        engines: Mapping[bool | None, str] = {
+            None: f"{failure.engine} there; nobody has said which fails here",
+            True: f"{seen.engine}, as known",
+            False: f"{seen.engine} here, {failure.engine} there",
+        }
+        yield "engine", engines[self.engine_agrees]
         if self.signature_agrees is not None:
             here = " · ".join(filter(None, (seen.stage, seen.kind)))
             there = ", or ".join(map(str, failure.signatures))
@@ -206,16 +199,12 @@ class KnownMatch:
 
     def as_json(self, seen: SeenFailure) -> dict[str, Any]:
         """What a report says."""
+        names = ("looks_like_it", "sentence", "differences", "engine_agrees", "signature_agrees", "release")
         return {
             **self.failure.as_json(),
             "evidence": [{"about": about, "text": text} for about, text in self.evidence(seen)],
             "match": self.grade,
-            "looks_like_it": self.looks_like_it,
-            "sentence": self.sentence,
-            "differences": list(self.differences),
-            "engine_agrees": self.engine_agrees,
-            "signature_agrees": self.signature_agrees,
-            "release": self.release,
+            **{name: plain(getattr(self, name)) for name in names},
         }
 
 
@@ -254,11 +243,9 @@ class KnownLookup:
             "fingerprint": self.fingerprint.digest,
             "exact": self.fingerprint.exact,
             "graph": self.fingerprint.text,
-            "seen": asdict(self.seen),
+            "seen": plain(self.seen),
             "matches": [match.as_json(self.seen) for match in self.matches],
-            "entries": self.entries,
-            "broken": list(self.broken),
-            "undecided": list(self.undecided),
+            **{name: plain(getattr(self, name)) for name in ("entries", "broken", "undecided")},
         }
 
     def __repr__(self) -> str:
@@ -309,7 +296,7 @@ def _matches(
     """The matches of the patterns of a bug, up to one that is the same."""
     engine_agrees = failure.engine == seen.engine if seen.engine else None
     for one in failure.patterns:
-        is_same = fingerprint.exact and one.text == fingerprint.text
+        is_same = one.same_as(fingerprint)
         there = Occurrence() if is_same else occurrence_in(one.pattern, pattern)
         if there is None:
             continue
@@ -330,7 +317,7 @@ def _order(match: KnownMatch) -> tuple[object, ...]:
     """What the best one has the least of."""
     return (
         not match.looks_like_it,
-        _GRADES.index(match.grade),
+        list(_GRADES).index(match.grade),
         match.engine_agrees is not True,
         match.signature_agrees is not True,
         match.release != "fails",
@@ -361,12 +348,8 @@ def entry_text(fingerprint: Fingerprint, seen: SeenFailure, title: str = "", iss
     if not fingerprint.exact:
         raise errors.UsageError("this piece is too symmetrical for a fingerprint that only it has: reduce it further")
 
-    def line(key: str, value: object) -> str:
-        text: str = yaml.safe_dump({key: value}, sort_keys=False, allow_unicode=True, width=100)
-        return text
-
     if not title:
-        pattern = pattern_in(fingerprint.text)
+        pattern = fingerprint.pattern
         operators = [pattern.vertices[place].label for place in pattern.nodes]
         title = f"{seen.engine} fails on {first_of(operators, _MOST_NAMED)}"
     try:
@@ -374,31 +357,36 @@ def entry_text(fingerprint: Fingerprint, seen: SeenFailure, title: str = "", iss
     except errors.EngineMissing:
         package = seen.engine
     version = release_of(seen.release)
-    signature = {"stage": seen.stage, "kinds": [seen.kind] if seen.kind else []}
-    signatures = [{key: value for key, value in signature.items() if value}]
-    return "".join(
-        [
-            line("biopsy_known", "1"),
-            "# What is wrong, in a sentence.\n",
-            line("title", title),
-            "# The address of a public report: https://github.com/OWNER/NAME/issues/NUMBER; '' if there is none.\n",
-            line("issue", issue),
-            line("engine", seen.engine),
-            line("package", package),
-            "# Releases that were tried: those that fail, and those in which it is mended ('' for none).\n",
-            line("fails", "" if version is None else f"=={version}"),
-            line("mended", ""),
-            "# How it shows: the stage (load, build, run or compare), and the kinds that releases call it.\n",
-            line("signatures", [one for one in signatures if one]),
-            "# What else must hold, such as a level of the optimizer; a sentence each.\n",
-            line("conditions", []),
-            "# What avoids it: text: a sentence; engine: with settings, such as onnxrt:optimization=basic.\n",
-            line("workarounds", []),
-            "# What this piece looks like, made by biopsy: more pieces of the same bug may follow.\n",
-            f"patterns:\n  - fingerprint: {fingerprint.digest}\n    graph: |\n",
-            *(f"      {each}\n" for each in fingerprint.text.splitlines()),
-        ]
-    )
+    signature: dict[str, object] = {"stage": seen.stage, "kinds": [seen.kind] if seen.kind else []}
+    signature = {key: value for key, value in signature.items() if value}
+    parts: list[tuple[str, dict[str, object]]] = [
+        ("", {"biopsy_known": VERSION}),
+        ("What is wrong, in a sentence.", {"title": title}),
+        (
+            "The address of a public report: https://github.com/OWNER/NAME/issues/NUMBER; '' if there is none.",
+            {"issue": issue, "engine": seen.engine, "package": package},
+        ),
+        (
+            "Releases that were tried: those that fail, and those in which it is mended ('' for none).",
+            {"fails": "" if version is None else f"=={version}", "mended": ""},
+        ),
+        (
+            "How it shows: the stage (load, build, run or compare), and the kinds that releases call it.",
+            {"signatures": [signature] if signature else []},
+        ),
+        ("What else must hold, such as a level of the optimizer; a sentence each.", {"conditions": []}),
+        (
+            "What avoids it: text: a sentence; engine: with settings, such as onnxrt:optimization=basic.",
+            {"workarounds": []},
+        ),
+    ]
+    lines: list[str] = []
+    for comment, values in parts:
+        lines += [f"# {comment}\n"] if comment else []
+        lines += [yaml.safe_dump(values, sort_keys=False, allow_unicode=True, width=100)]
+    lines += ["# What this piece looks like, made by biopsy: more pieces of the same bug may follow.\n"]
+    lines += [f"patterns:\n  - fingerprint: {fingerprint.digest}\n    graph: |\n"]
+    return "".join([*lines, *(f"      {each}\n" for each in fingerprint.text.splitlines())])
 
 
 def new_file(name: str) -> Path:

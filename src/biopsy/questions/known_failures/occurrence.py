@@ -153,12 +153,8 @@ class _PatternSearch:
         if source.is_node:
             if not isinstance(there, Tensor) or there.slot != wanted.slot:
                 return False
-            place = match.place_of.get(wanted.source)
-            return (
-                place == there.source
-                if place is not None
-                else (self._piece.vertices[there.source].label == source.label)
-            )
+            place = match.place_of.get(wanted.source, there.source)
+            return place == there.source and self._piece.vertices[there.source].label == source.label
         if there == "none" or match.bound.setdefault(wanted.source, there) != there:
             return False
         elem = source.label.partition(" ")[2]

@@ -176,7 +176,10 @@ class _PatternReader:
         domain = "" if node.domain == "ai.onnx" else node.domain
         schema = schema_of(node.op_type, self._opsets.get(domain, 1), domain)
         facts = self._tensors if draft.home is None else _NO_FACTS
-        rank = facts.rank(node) if _says_axes(node, schema) else None
+        names = {attribute.name for attribute in node.attribute}
+        if schema is not None:
+            names.update(schema.attributes, (formal.name for formal in schema.inputs))
+        rank = None if names.isdisjoint(AXES) else facts.rank(node)
         draft.operands = [self._operand(name, scope) for name in node.input]
         key = walk.operator(node)
         if key in self._functions:
@@ -256,13 +259,6 @@ class _TensorFacts:
         return "" if kind is None else kind.dtype
 
 
-def _says_axes(node: onnx.NodeProto, schema: onnx.defs.OpSchema | None) -> bool:
-    names = {attribute.name for attribute in node.attribute}
-    if schema is not None:
-        names.update(schema.attributes, (formal.name for formal in schema.inputs))
-    return not names.isdisjoint(AXES)
-
-
 def _read_axes(draft: _Draft, node: onnx.NodeProto, schema: onnx.defs.OpSchema | None, facts: _TensorFacts) -> None:
     """Write axes that are an input, and constant, as older versions do: as an attribute."""
     for number, formal in enumerate(schema.inputs if schema is not None else ()):
@@ -308,24 +304,21 @@ def _constants(graph: onnx.GraphProto | onnx.FunctionProto) -> Iterator[tuple[st
         yield sparse.values.name, f"const sparse-{element_type(sparse.values.data_type)}"
     for node in graph.node:
         if node.op_type == "Constant" and node.domain in ("", "ai.onnx") and node.output:
-            yield node.output[0], f"const {_type_of_constant(node)}"
+            kinds = [
+                element_type(each.t.data_type)
+                if each.name == "value"
+                else f"sparse-{element_type(each.sparse_tensor.values.data_type)}"
+                if each.name == "sparse_value"
+                else _OF_CONSTANT.get(each.name, "")
+                for each in node.attribute
+            ]
+            yield node.output[0], f"const {next(filter(None, kinds), 'any')}"
 
 
 _OF_CONSTANT = {
     "value_float": "float32", "value_floats": "float32", "value_int": "int64", "value_ints": "int64",
     "value_string": "string", "value_strings": "string",
 }  # fmt: skip
-
-
-def _type_of_constant(node: onnx.NodeProto) -> str:
-    for attribute in node.attribute:
-        if attribute.name == "value":
-            return element_type(attribute.t.data_type)
-        if attribute.name == "sparse_value":
-            return f"sparse-{element_type(attribute.sparse_tensor.values.data_type)}"
-        if attribute.name in _OF_CONSTANT:
-            return _OF_CONSTANT[attribute.name]
-    return "any"
 
 
 def _type_text(kind: onnx.TypeProto) -> str:
@@ -335,10 +328,8 @@ def _type_text(kind: onnx.TypeProto) -> str:
         return element_type(kind.tensor_type.elem_type) if kind.tensor_type.elem_type else "any"
     if which == "sparse_tensor_type":
         return f"sparse-{element_type(kind.sparse_tensor_type.elem_type)}"
-    if which == "sequence_type":
-        return f"sequence-{_type_text(kind.sequence_type.elem_type)}"
-    if which == "optional_type":
-        return f"optional-{_type_text(kind.optional_type.elem_type)}"
+    if which in ("sequence_type", "optional_type"):
+        return f"{which.removesuffix('_type')}-{_type_text(getattr(kind, which).elem_type)}"
     return "map" if which == "map_type" else "any"
 
 
@@ -399,7 +390,10 @@ def attribute_text(attribute: onnx.AttributeProto, schema: onnx.defs.OpSchema | 
         return f"{word(name)}={axes_text(attribute.ints or [attribute.i], rank)}"
     neutral = _NEUTRAL.get(name)
     is_neutral = neutral is not None and all(number == neutral for number in attribute.ints)  # nothing is done
-    if is_neutral or _is_default(attribute, schema):
+    usual = None if schema is None or name not in schema.attributes else schema.attributes[name].default_value
+    fields = ("i", "f", "s", "ints", "floats")
+    is_default = usual and usual.name and all(getattr(usual, each) == getattr(attribute, each) for each in fields)
+    if is_neutral or is_default:
         return None
     return f"{word(name)}={_value(attribute)}"
 
@@ -437,14 +431,6 @@ def element_type(elem: int) -> str:
 
 
 # Values
-
-
-def _is_default(attribute: onnx.AttributeProto, schema: onnx.defs.OpSchema | None) -> bool:
-    known = None if schema is None else schema.attributes.get(attribute.name)
-    if known is None or not known.default_value.name:
-        return False
-    usual = known.default_value
-    return all(getattr(usual, field) == getattr(attribute, field) for field in ("i", "f", "s", "ints", "floats"))
 
 
 def _value(attribute: onnx.AttributeProto) -> str:

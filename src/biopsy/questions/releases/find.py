@@ -7,8 +7,6 @@ from __future__ import annotations
 import time
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -18,13 +16,20 @@ from biopsy.checks.command_line import OwnRun, parse
 from biopsy.checks.judge import Rules
 from biopsy.checks.outcome import Outcome
 from biopsy.engines.registry import EngineSpec, find_class
-from biopsy.model.index import index_file
 from biopsy.processes.environments.interpreter import normalized
 from biopsy.processes.environments.releases import Release, releases
 from biopsy.questions.releases.findings import ReleaseBorder, ReleaseFindings, TriedRelease
-from biopsy.questions.releases.probe import STAGE, ReleaseProbe, ReleaseQuestion
-from biopsy.questions.releases.runs import PYTHON_PLACE, Preparing, ReleaseCheck, ReleaseRuns, RunsHere, has_place
-from biopsy.questions.releases.span import NamedReleases, ReleaseSpan, span_of
+from biopsy.questions.releases.probe import STAGE, ReleaseProbe
+from biopsy.questions.releases.question import (
+    PYTHON_PLACE,
+    NamedReleases,
+    ReleaseCheck,
+    ReleaseQuestion,
+    ReleaseSpan,
+    has_place,
+    span_of,
+)
+from biopsy.questions.releases.runs import ReleaseRuns, RunsHere
 from biopsy.search.borders import (
     AnswerRow,
     Asking,
@@ -86,7 +91,7 @@ def _question_of(asked: FailingModel, engine: EngineSpec, package: str, rules: R
         check=made,
         model=asked.model,
         rules=Rules() if rules is None else rules,
-        operators=frozenset(node.op_type for node in index_file(asked.model, asked.weights_folder).nodes),
+        weights=asked.weights_folder,
     )
 
 
@@ -94,13 +99,12 @@ def _question_of(asked: FailingModel, engine: EngineSpec, package: str, rules: R
 class ReleaseSearchOptions:
     """How a search for a release is done.
 
-    ``every``: all releases are asked. ``jobs`` environments are made at once on this machine; checks run one at a time
-    here. ``whole`` is the question about the whole model, by which the borders are verified, if the search is with a
-    piece of it. ``allow_vacuous``: a check that also fails on a model of one Identity node is accepted.
+    ``every``: all releases are asked. ``whole`` is the question about the whole model, by which the borders are
+    verified, if the search is with a piece of it. ``allow_vacuous``: a check that also fails on a model of one Identity
+    node is accepted.
     """
 
     every: bool = False
-    jobs: int = 1
     whole: ReleaseQuestion | None = None
     allow_vacuous: bool = False
 
@@ -127,7 +131,6 @@ class ReleaseSearch:
         self._borders: tuple[ReleaseBorder, ...] = ()
         self._doubt = ""
         self._verifying: ReleaseProbe | None = None
-        self._ahead: EnvironmentsAhead | None = None
 
     def run(self) -> ReleaseFindings:
         """Search to the end.
@@ -137,10 +140,9 @@ class ReleaseSearch:
         What is known by then is in ``found``.
         """
         started = time.monotonic()
-        with self._environments():
+        drive(self._search(self._row), self._answered)
+        while self._confirmation.changes_something():
             drive(self._search(self._row), self._answered)
-            while self._confirmation.changes_something():
-                drive(self._search(self._row), self._answered)
         self._require_an_answer()
         self._require_a_check_that_may_pass()
         self._borders = tuple(self._verified(border) for border in self._row.borders())
@@ -151,7 +153,11 @@ class ReleaseSearch:
                 details=[f"seen once: {border.text}" for border in self._borders],
                 next_steps=["--all    asks every release"] if self._options.whole is None else ["leave out --reduce"],
             )
-        self._doubt = self._blamed_on_the_yardstick()
+        if self._probe.is_right_by_float64(self._failing):
+            name = f"{self._probe.question.check.package} {self._failing.version}"
+            self._doubt = (
+                f"float64 says that {name} errs by no more than rounding: what it is compared with is what is wrong"
+            )
         found = self.found
         self._listener(events.StageDone(stage=STAGE, checks=found.checks, seconds=time.monotonic() - started))
         return found
@@ -184,18 +190,6 @@ class ReleaseSearch:
 
     # Asking
 
-    @contextmanager
-    def _environments(self) -> Iterator[None]:
-        """Have environments made ahead, if several may be made at once."""
-        if self._options.jobs > 1 and isinstance(self._runs, RunsHere):
-            self._ahead = EnvironmentsAhead(self._probe.question.check, self._runs.preparing, self._options.jobs)
-        try:
-            yield
-        finally:
-            if self._ahead is not None:
-                self._ahead.close()
-            self._ahead = None
-
     def _search(self, row: AnswerRow) -> Asking[None]:
         if self._options.every:
             return all_changes(row, self._span.start)
@@ -205,14 +199,10 @@ class ReleaseSearch:
 
     def _answered(self, round_: Iterable[int]) -> Mapping[int, Side]:
         places = list(round_)
-        if self._ahead is not None:
-            self._ahead.make(self._releases([*places, *self._likely_next(places, 2)]))
-        elif self._runs.ahead > 1:
-            self._probe.foresee(self._releases([*places, *self._likely_next(places, self._runs.ahead)]))
+        if self._runs.ahead > 1:
+            expected = dict.fromkeys([*places, *self._likely_next(places, self._runs.ahead)])
+            self._probe.foresee(self._span.releases[place] for place in expected)
         return {place: self._asked(place) for place in places}
-
-    def _releases(self, places: Iterable[int]) -> list[Release]:
-        return [self._span.releases[place] for place in dict.fromkeys(places)]
 
     def _likely_next(self, places: Sequence[int], most: int) -> Iterator[int]:
         """What is asked after a round of one place, whichever side that is; of longer ones nobody knows enough.
@@ -230,22 +220,15 @@ class ReleaseSearch:
                 yield from following
 
     def _asked(self, place: int) -> Side:
-        release = self._span.releases[place]
-        if self._ahead is not None:
-            self._ahead.wait_for(release)
-        tried = self._probe.ask(release)
-        first = not self._tried
-        self._tried[place] = tried
-        if first and tried.outcome is Outcome.INFRASTRUCTURE and tried.obstacle is None:
-            raise self._cannot_run(tried)
+        release, is_first = self._span.releases[place], not self._tried
+        tried = self._tried[place] = self._probe.ask(release)
+        if is_first and tried.outcome is Outcome.INFRASTRUCTURE and tried.obstacle is None:
+            named = f"{self._probe.question.check.package} {release.version}"
+            raise errors.CheckError(
+                f"the check could not be run with {named}: {tried.reason}",
+                next_steps=[f"run it by hand: {self._line(release)}"],
+            )
         return tried.side
-
-    def _cannot_run(self, tried: TriedRelease) -> errors.CheckError:
-        named = f"{self._probe.question.check.package} {tried.release.version}"
-        return errors.CheckError(
-            f"the check could not be run with {named}: {tried.reason}",
-            next_steps=[f"run it by hand: {self._line(tried.release)}"],
-        )
 
     def _line(self, release: Release) -> str:
         question = self._probe.question
@@ -280,26 +263,29 @@ class ReleaseSearch:
         """Raise VacuousCheck if every release fails, and so do no release at all, or a model of one Identity node."""
         if self._options.allow_vacuous or self.found.answer != "every release tried fails":
             return
-        reason = self._probe.fails_without_it(self._failing)
-        if reason:
-            raise errors.VacuousCheck(
-                f"every release tried fails, and so does an interpreter in which {self.found.package} is not installed "
-                f"({reason}): the check may use none of them",
-                next_steps=[
-                    f"look at what it imports, and from where: {self._line(self._failing)}",
-                    "--allow-vacuous-check    if it fails in the same way whatever goes wrong",
-                ],
-            )
-        reason = self._probe.fails_on_anything(self._failing)
-        if reason:
-            raise errors.VacuousCheck(
-                f"every release tried fails, and so does a model of one Identity node ({reason}): the check may fail "
-                "on anything",
-                next_steps=[
-                    f"look at what it prints: {self._line(self._failing)}",
-                    "--allow-vacuous-check    if it must fail on any other model",
-                ],
-            )
+        failing, package = self._failing, self.found.package
+        without = f"an interpreter in which {package} is not installed"
+        for asked, does, why, look, unless in (
+            (
+                self._probe.fails_without_it,
+                without,
+                "use none of them",
+                "what it imports, and from where",
+                "if it fails in the same way whatever goes wrong",
+            ),
+            (
+                self._probe.fails_on_anything,
+                "a model of one Identity node",
+                "fail on anything",
+                "what it prints",
+                "if it must fail on any other model",
+            ),
+        ):
+            if reason := asked(failing):
+                raise errors.VacuousCheck(
+                    f"every release tried fails, and so does {does} ({reason}): the check may {why}",
+                    next_steps=[f"look at {look}: {self._line(failing)}", f"--allow-vacuous-check    {unless}"],
+                )
 
     @property
     def _failing(self) -> Release:
@@ -324,14 +310,6 @@ class ReleaseSearch:
             fails, passes = (found.after, found.before) if found.broke else (found.before, found.after)
             holds = self._verifying.ask(fails).side is True and self._verifying.ask(passes).side is False
         return replace(found, verified=holds)
-
-    def _blamed_on_the_yardstick(self) -> str:
-        """What float64 says against the answer: that what fails is right, and what it is compared with is not."""
-        failing = self._failing
-        if not self._probe.is_right_by_float64(failing):
-            return ""
-        name = f"{self._probe.question.check.package} {failing.version}"
-        return f"float64 says that {name} errs by no more than rounding: what it is compared with is what is wrong"
 
 
 # Releases that are asked once more before it is told what they answer: a failure that comes and goes misleads once.
@@ -390,41 +368,6 @@ class Confirmation:
         self._row.known[place] = found.side
         if found.side is not before.side:
             self._probe.tell(found)
-
-
-class EnvironmentsAhead:
-    """Makes the environments of releases that may be asked for, in up to ``jobs`` threads.
-
-    What goes wrong is left to whoever asks for one later.
-    """
-
-    def __init__(self, check: ReleaseCheck, preparing: Preparing, jobs: int) -> None:
-        self._check, self._preparing = check, preparing
-        self._pool = ThreadPoolExecutor(jobs)
-        self._made: dict[str, Future[None]] = {}
-
-    def make(self, releases: Iterable[Release]) -> None:
-        """Begin to make those of some releases, each once, in this order; those that wait from before are dropped."""
-        for release, future in list(self._made.items()):
-            if future.cancel():
-                del self._made[release]
-        for one in releases:
-            if one.version not in self._made:
-                self._made[one.version] = self._pool.submit(self._make, one)
-
-    def wait_for(self, release: Release) -> None:
-        """Wait for an environment that is being made."""
-        future = self._made.get(release.version)
-        if future is not None:
-            future.result()
-
-    def close(self) -> None:
-        """Begin no more; what is being made may be finished, and stays in the cache."""
-        self._pool.shutdown(wait=False, cancel_futures=True)
-
-    def _make(self, release: Release) -> None:
-        with suppress(errors.BiopsyError), self._preparing(self._check, release, events.ignore):
-            return
 
 
 # Where the notes of a release stand.

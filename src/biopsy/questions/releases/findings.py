@@ -10,6 +10,7 @@ from typing import Any, Literal
 from biopsy.checks.outcome import Outcome
 from biopsy.errors import Obstacle
 from biopsy.processes.environments.releases import Release
+from biopsy.records import plain
 from biopsy.search.borders import Side
 from biopsy.text import count, html_table, printable
 
@@ -55,15 +56,8 @@ class TriedRelease:
 
     def as_json(self) -> dict[str, Any]:
         """Its facts as plain values."""
-        return {
-            **_json_of(self.release),
-            "outcome": self.words,
-            "reason": self.reason,
-            "runs": self.runs,
-            "obstacle": self.obstacle,
-            "packages": dict(self.packages),
-            "added": list(self.added),
-        }
+        facts = {name: getattr(self, name) for name in ("reason", "runs", "obstacle", "packages", "added")}
+        return {**_json_of(self.release), "outcome": self.words, **plain(facts)}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -186,10 +180,7 @@ class ReleaseFindings:
             "pins": list(self.pins),
             "monotone": len(self.borders) < 2,
             "tried": [one.as_json() for one in self.tried],
-            "known": self.known,
-            "checks": self.checks,
-            "yardstick": self.yardstick,
-            "doubt": self.doubt,
+            **{name: getattr(self, name) for name in ("known", "checks", "yardstick", "doubt")},
         }
 
 

@@ -7,14 +7,13 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from difflib import SequenceMatcher
 from functools import partial
-from pathlib import Path
 
 from biopsy import errors, events
-from biopsy.checks.judge import MeasuredRate, Rules, Signature, measured_rate, rate_of, signature_of
-from biopsy.checks.message import Message, Raised
+from biopsy.checks.judge import MeasuredRate, Signature, measured_rate, rate_of, signature_of
+from biopsy.checks.message import Message
 from biopsy.checks.outcome import Evidence, Judged, Outcome
 from biopsy.model.index import index_file
 from biopsy.model.slice import identity_of
@@ -22,30 +21,13 @@ from biopsy.processes.cleanup import temporary_folder
 from biopsy.processes.environments.prepared import Environment
 from biopsy.processes.environments.releases import Release
 from biopsy.questions.releases.findings import TriedRelease
-from biopsy.questions.releases.runs import ReleaseCheck, ReleaseRun, ReleaseRuns, RunsHere
+from biopsy.questions.releases.question import ReleaseCheck, ReleaseQuestion
+from biopsy.questions.releases.runs import ReleaseRun, ReleaseRuns, RunsHere
 from biopsy.session.trial import CheckRuns, until_no_pass
 
 STAGE = "releases"
 
 _EVERY_TIME = "whether it passes every time"
-
-
-@dataclass(frozen=True, kw_only=True)
-class ReleaseQuestion:
-    """Which model fails which check. ``default_name`` stands for it in the words, as ``{}`` does.
-
-    ``weights`` is the folder of its external weights, if that is not its own. ``operators`` are the types of its nodes:
-    messages of releases are told apart by those that they name. ``timeout`` is in seconds; None for 20 times as long as
-    the first run took, at least 60.
-    """
-
-    check: ReleaseCheck
-    model: Path
-    rules: Rules = field(default_factory=Rules)
-    weights: Path | None = None
-    operators: frozenset[str] = frozenset()
-    default_name: str = "{}"
-    timeout: float | None = None
 
 
 class ReleaseProbe:
@@ -88,30 +70,27 @@ class ReleaseProbe:
         """
         try:
             with self._opened(release):
-                version = release.version
-                once = partial(self._once, version)
-                judged, runs = once(""), 1
-                self.pythons[version] = str(self._environment.python)
+                once, runs = partial(self._once, release), 1
+                judged = once("")
+                self.pythons[release.version] = str(self._environment.python)
                 if judged.outcome is Outcome.REPRODUCES and not self.failure:
-                    evidence = judged.evidence
-                    self.failure, self.failure_of = judged.reason, version
-                    self.asked.failure.original = evidence.verdict.mismatches
+                    self.failure, self.failure_of = judged.reason, release.version
+                    self.asked.failure.original = judged.evidence.verdict.mismatches
                     self.asked.take_failure(judged)
-                    runs = self.asked.measure(judged, once, self._expecting(version)).runs
+                    runs = self.asked.measure(judged, once, self._expecting(release)).runs
                 elif judged.outcome is Outcome.PASSES and self.needed > 1:
-                    self._expecting(version)(self.needed - 1)
+                    self._expecting(release)(self.needed - 1)
                     judged, more = until_no_pass(partial(once, _EVERY_TIME), self.needed - 1)
                     runs += more
-                environment = self._environment
-                tried = TriedRelease(
-                    release=release,
-                    outcome=judged.outcome,
-                    reason=judged.reason,
-                    runs=runs,
-                    packages=environment.packages,
-                    added=environment.added,
-                    hint=judged.evidence.verdict.hint,
-                )
+            tried = TriedRelease(
+                release=release,
+                outcome=judged.outcome,
+                reason=judged.reason,
+                runs=runs,
+                packages=self._environment.packages,
+                added=self._environment.added,
+                hint=judged.evidence.verdict.hint,
+            )
         except errors.CannotInstall as error:
             if error.concerns_all:  # to go on would be to say of every release what nobody knows
                 raise
@@ -123,7 +102,7 @@ class ReleaseProbe:
 
     def foresee(self, releases: Iterable[Release]) -> None:
         """Say which releases may be asked next, the likeliest first."""
-        self._runs.foresee([self._run(release.version) for release in releases])
+        self._runs.foresee(list(map(self._run, releases)))
 
     def tell(self, tried: TriedRelease) -> None:
         """Say what is known of a release."""
@@ -148,7 +127,7 @@ class ReleaseProbe:
             judged, done = until_no_pass(partial(once, _EVERY_TIME), runs)
             passed = tried.runs + done - 1
             if judged.outcome is Outcome.REPRODUCES:
-                measured = measured_rate(judged, once, expect=self._expecting(tried.release.version))
+                measured = measured_rate(judged, once, expect=self._expecting(tried.release))
                 self._believe_less(rate_of(measured.failed, measured.runs + passed))
                 done += measured.runs - 1
         return _with(tried, judged, runs=tried.runs + done)
@@ -163,7 +142,7 @@ class ReleaseProbe:
             judged, done = until_no_pass(partial(once, "whether it still fails"), needed)
             if judged.outcome is not Outcome.PASSES:
                 return _with(tried, judged, runs=tried.runs + done)
-            measured = measured_rate(judged, once, expect=self._expecting(tried.release.version))
+            measured = measured_rate(judged, once, expect=self._expecting(tried.release))
         done += measured.runs - 1
         if measured.failed == 0:
             reason = f"it failed, and passed {done} times since"
@@ -180,43 +159,43 @@ class ReleaseProbe:
     def _running(self, release: Release, times: int) -> Iterator[Callable[[str], Judged]]:
         """What runs the check once with a release, about so many ``times``, and is told why."""
         with self._opened(release):
-            self._runs.expect(self._run(release.version), times)
-            yield partial(self._once, release.version)
+            self._expecting(release)(times)
+            yield partial(self._once, release)
 
     def _opened(
         self, release: Release, check: ReleaseCheck | None = None
     ) -> AbstractContextManager[Environment | None]:
         return self._runs.opened(check or self.question.check, release, self._listener)
 
-    def _run(self, version: str) -> ReleaseRun:
+    def _run(self, release: Release) -> ReleaseRun:
         """A run of the check with a release, by what is known now."""
         return ReleaseRun(
             check=self.question.check,
-            version=version,
+            release=release,
             model=self.question.model,
             default_name=self.question.default_name,
             timeout=self._timeout,
             original=self.asked.failure.original,
         )
 
-    def _expecting(self, version: str) -> Callable[[int], None]:
-        return lambda times: self._runs.expect(self._run(version), times)
+    def _expecting(self, release: Release) -> Callable[[int], None]:
+        return lambda times: self._runs.expect(self._run(release), times)
 
-    def _once(self, version: str, why: str) -> Judged:
-        run = self._run(version)
+    def _once(self, release: Release, why: str) -> Judged:
+        run = self._run(release)
         check = self._runs.command(run)
 
-        def left() -> Evidence:
+        def evidence_of_run() -> Evidence:
             evidence, self._environment = self._runs.run(run)
             check.expect(evidence.seconds)
             self._timeout = check.timeout
             return evidence
 
         return self.asked.once(
-            left,
+            evidence_of_run,
             line=check.line(self.question.model),
-            description=f"{self.question.check.package} {version}{f': {why}' if why else ''}",
-            judged_by=partial(self._judged, version),
+            description=f"{self.question.check.package} {release.version}{f': {why}' if why else ''}",
+            judged_by=partial(self._judged, release.version),
         )
 
     def _judged(self, version: str, evidence: Evidence) -> Judged:
@@ -236,14 +215,11 @@ class ReleaseProbe:
 
     def fails_on_anything(self, release: Release) -> str:
         """Whether a model of one Identity node fails as the model does: then the check says nothing. How it fails."""
-        with self._opened(release), temporary_folder("biopsy-") as folder:
+        with temporary_folder("biopsy-") as folder:
             identity = folder / "identity.onnx"
             identity.write_bytes(identity_of(index_file(self.question.model, self.question.weights)))
-            run = replace(self._run(release.version), model=identity, original=())
             # One that fails in some runs only passes by chance.
-            judged, runs = until_no_pass(lambda: self._judged(run.version, self._runs.run(run)[0]), self.needed)
-        self.asked.checks += runs
-        return judged.reason if judged.outcome is Outcome.REPRODUCES else ""
+            return self._failure_of(replace(self._run(release), model=identity, original=()), self.needed)
 
     def fails_without_it(self, release: Release) -> str:
         """Whether the check fails as it does though the interpreter has no packages at all: then it uses no release.
@@ -253,10 +229,13 @@ class ReleaseProbe:
         check = self.question.check
         if check.is_own_run or not check.names_python:
             return ""
-        run = replace(self._run(release.version), original=(), is_bare=True)
-        with self._opened(release):
-            judged = self._judged(run.version, self._runs.run(run)[0])
-        self.asked.checks += 1
+        return self._failure_of(replace(self._run(release), original=(), is_bare=True), 1)
+
+    def _failure_of(self, run: ReleaseRun, times: int) -> str:
+        """How a run fails, if it does in up to ``times`` times."""
+        with self._opened(run.release):
+            judged, runs = until_no_pass(lambda: self._judged(run.release.version, self._runs.run(run)[0]), times)
+        self.asked.checks += runs
         return judged.reason if judged.outcome is Outcome.REPRODUCES else ""
 
     def is_right_by_float64(self, release: Release) -> bool:
@@ -267,7 +246,7 @@ class ReleaseProbe:
         alone = self.question.check.by_itself()
         if alone is None or not self.asked.failure.original:
             return False
-        run = replace(self._run(release.version), check=alone, original=())
+        run = replace(self._run(release), check=alone, original=())
         with self._opened(release, alone):
             return self._runs.run(run)[0].verdict.outcome == "passes"
 
@@ -305,14 +284,14 @@ def same_across_releases(found: Signature, reference: Signature, operators: Coll
     ``operators`` are those of the model: messages that speak of different ones are different. What a comparison has
     found has no words that could change, so this is for failures of engines and for Python exceptions.
     """
-    if _ended(found) != _ended(reference) or found.stage == "compare" or found.engine != reference.engine:
+    ended, expected = ((one.status, one.timed_out, one.out_of_memory) for one in (found, reference))
+    if ended != expected or found.stage == "compare" or found.engine != reference.engine:
         return False
     if found.reported or reference.reported:
         same_stage = found.stage == reference.stage or {found.stage, reference.stage} <= _BEFORE_IT_RUNS
         return same_stage and _mean_the_same(found.message, reference.message, operators)
-    if not found.raised or _frames(found.raised) != _frames(reference.raised):
-        return False
-    return _mean_the_same(found.words, reference.words, operators)
+    frames, wanted = ([(each.function, each.line) for each in one.raised] for one in (found, reference))
+    return bool(frames) and frames == wanted and _mean_the_same(found.words, reference.words, operators)
 
 
 def is_too_old(found: Signature, reference: Signature | None) -> bool:
@@ -333,24 +312,12 @@ def _said(signature: Signature) -> str:
     return f"{signature.message.exact}\n{signature.words.exact}"
 
 
-def _ended(signature: Signature) -> tuple[object, ...]:
-    return signature.status, signature.timed_out, signature.out_of_memory
-
-
-def _frames(raised: tuple[Raised, ...]) -> list[tuple[str, str]]:
-    return [(one.function, one.line) for one in raised]
-
-
 def _mean_the_same(one: Message, other: Message, operators: Collection[str]) -> bool:
     if bool(one.items) != bool(other.items) or (one.items and set(one.items).isdisjoint(other.items)):
         return False
     named = [(set(re.findall(r"\w+", message.exact)) & set(operators)) for message in (one, other)]
     if all(named) and named[0].isdisjoint(named[1]):
         return False
-    said, expected = _words(one), _words(other)
+    # Names of codes, and the class that it was raised as, change.
+    said, expected = (_WORD.findall(_CODE_NAMES.sub(" ", _CLASS.sub("", message.meaning))) for message in (one, other))
     return said == expected or SequenceMatcher(None, said, expected, autojunk=False).ratio() >= _ALIKE
-
-
-def _words(message: Message) -> list[str]:
-    """The words of a message without names of codes and of the class that it was raised as."""
-    return _WORD.findall(_CODE_NAMES.sub(" ", _CLASS.sub("", message.meaning)))

@@ -1,151 +1,40 @@
-"""A check that is run with one release of a package or another, in environments of this machine."""
+"""Runs of a check with releases: in environments of this machine, one run at a time; or on other machines, several at
+once, each of which makes the environment that it needs.
+
+On other machines, what will be asked for, or may be, is begun ahead. Answers are taken in the order of the search,
+which therefore comes to the same end as on one machine.
+"""
 
 from __future__ import annotations
 
+import platform
 import shlex
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager
+import threading
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
 from dataclasses import dataclass, replace
+from functools import cache
 from pathlib import Path
-from typing import Protocol, TypeAlias
+from typing import TypeAlias
 
 from biopsy import errors, events
 from biopsy.checks.command import CommandCheck
-from biopsy.checks.command_line import LOAD_OUTPUTS, OwnRun, parse
 from biopsy.checks.outcome import Evidence
-from biopsy.checks.task import Task, run_check
+from biopsy.checks.task import Prepared, PreparedTask, Task, TaskSite, require_names, run_check
 from biopsy.comparison.mismatch import Mismatch
-from biopsy.engines.registry import EngineSpec, engines_of_distribution, release_settings
 from biopsy.processes.cleanup import temporary_folder
-from biopsy.processes.environments.interpreter import Interpreter, normalized, parsed
+from biopsy.processes.environments.interpreter import Interpreter, interpreter_of
 from biopsy.processes.environments.prepared import Environment, prepared
 from biopsy.processes.environments.releases import Release
-from biopsy.questions.builds.settings import ENGINE_PLACE, SETTINGS_PLACE, VARIABLE, CheckTemplate, SettingChange
-from biopsy.text import printable
+from biopsy.processes.server import as_json, from_json
+from biopsy.processes.watch import Stop
+from biopsy.questions.releases.question import PYTHON_PLACE, PYTHON_VARIABLE, ReleaseCheck
+from biopsy.session.machines import OtherMachines, PreparedRun, tell_of_machines
+from biopsy.session.pool import RunsAhead
 
-PYTHON_PLACE = "{python}"
-"""What stands in a command for the interpreter of the environment that holds a release."""
-
-PYTHON_VARIABLE = "BIOPSY_PYTHON"
-"""Environment variable that tells a check the same."""
-
-_JUDGES = frozenset({"--compare-with", "--compare-func-script", "--validate"})
-"""Options of our own ``run`` by which something else judges than the comparison of two engines, or with a file."""
-
-_PLACES = (PYTHON_PLACE, ENGINE_PLACE, SETTINGS_PLACE)
-
-
-@dataclass(frozen=True, kw_only=True)
-class ReleaseCheck:
-    """The words of a check, and how they come to use a release of ``package``.
-
-    ``words`` hold ``{python}``, or ``{engine}`` or ``{settings}`` for the engine ``spec``, or none of them: then only
-    the environment tells. ``beside`` are requirements that every release gets, such as "numpy<2". ``python`` is the
-    interpreter that environments are made for, by ``python_text`` as a person wrote it; None: this interpreter.
-    ``yardstick`` says which engines of the same package do not vary, "" if there are none.
-    """
-
-    package: str
-    words: tuple[str, ...]
-    spec: EngineSpec | None = None
-    is_own_run: bool = False
-    beside: tuple[str, ...] = ()
-    python: Interpreter | None = None
-    python_text: str | None = None
-    yardstick: str = ""
-
-    @property
-    def names_release(self) -> bool:
-        """Whether another release changes the words."""
-        return has_place(self.words)
-
-    @property
-    def names_python(self) -> bool:
-        """Whether the words say where the interpreter belongs."""
-        return any(PYTHON_PLACE in word for word in self.words)
-
-    def requirements(self, version: str) -> list[str]:
-        """What the environment of a release holds."""
-        return [f"{self.package}=={version}", *self.beside]
-
-    def settings(self, version: str) -> SettingChange:
-        """What an engine is told so that it uses a release."""
-        assert self.spec is not None
-        distribution = normalized(self.package)
-        return SettingChange(
-            release_settings(self.spec.name, distribution, version, beside=self.beside, python=self.python_text)
-        )
-
-    def words_of(self, version: str, python: str) -> tuple[str, ...]:
-        """The words with a release whose environment has the interpreter ``python``."""
-        words = self.words if self._template is None else self._template.with_change(self.settings(version))
-        return tuple(word.replace(PYTHON_PLACE, python) for word in words)
-
-    def variables_of(self, version: str, environment: Environment) -> Mapping[str, str | None]:
-        """Changes of the variables of a check. A foreign one takes no module from elsewhere than its environment."""
-        told = {PYTHON_VARIABLE: str(environment.python), **self.engine_variables(version)}
-        return told if self.is_own_run else {**environment.variables, **told}
-
-    def engine_variables(self, version: str) -> Mapping[str, str]:
-        """The variable that tells a check the engine with its release; none if it has no engine."""
-        return {} if self._template is None else {VARIABLE: self._template.changed(self.settings(version)).text}
-
-    def command(
-        self, version: str, environment: Environment, default_name: str, timeout: float | None = None
-    ) -> CommandCheck:
-        """The check with a release. Each run is a process of its own; ``timeout`` is in seconds."""
-        words, variables = self.words_of(version, str(environment.python)), self.variables_of(version, environment)
-        return CommandCheck(words, default_name, timeout, environment=variables)
-
-    def by_itself(self) -> ReleaseCheck | None:
-        """Our own ``run`` of the engine that varies alone, judged against float64; None for any other check."""
-        own = parse(self.words)
-        if not isinstance(own, OwnRun):
-            return None
-        numbers = [
-            at for at, (first, count) in enumerate(own.engine_places) if ENGINE_PLACE in own.words[first + count - 1]
-        ]
-        if len(numbers) != 1 or any(word.partition("=")[0] in _JUDGES for word in own.words):
-            return None
-        alone = own.with_only_engine(numbers[0]).without_option(LOAD_OUTPUTS)
-        return replace(self, words=alone.with_options("--compare-with", "noise").words)
-
-    def as_if_installed(self, evidence: Evidence, version: str) -> Evidence:
-        """What a check left, with the engine called as if its release were the installed one."""
-        if self._template is None:
-            return evidence
-        return self._template.as_if_unchanged(evidence, self.settings(version))
-
-    @property
-    def _template(self) -> CheckTemplate | None:
-        return None if self.spec is None else CheckTemplate(self.words, self.spec, is_own_run=self.is_own_run)
-
-
-def engine_of(package: str) -> str | None:
-    """The name of the engine that a distribution is; None if it is none."""
-    return next(iter(engines_of_distribution(normalized(package))), None)
-
-
-def requirements_of(package: str, beside: Sequence[str]) -> tuple[str, ...]:
-    """What stands beside a package, as it was given. Raises UsageError for what is no name or no requirement."""
-    (wanted,) = parsed([package])
-    if wanted.text != wanted.requirement.name:
-        raise errors.UsageError(
-            f"{printable(package)!r} is more than the name of a package",
-            next_steps=[
-                *(f"--package {wanted.name} --bad {one.version}" for one in wanted.requirement.specifier),
-                f"--package {wanted.name} --versions RANGE",
-            ],
-        )
-    return tuple(each.text for each in parsed(beside)) if beside else ()
-
-
-def has_place(words: Sequence[str]) -> bool:
-    """Whether words of a check say themselves where a release belongs."""
-    return any(place in word for word in words for place in _PLACES)
-
-
-# Runs of a check with releases: in environments of this machine, one at a time; or wherever else somebody has them.
+_LOOK = 0.1
+"""Seconds between two looks at whether an installation is still wanted."""
 
 Preparing: TypeAlias = Callable[[ReleaseCheck, Release, events.Listener], AbstractContextManager[Environment]]
 """Makes the environment that holds a release. Raises CannotInstall."""
@@ -164,7 +53,7 @@ class ReleaseRun:
     """
 
     check: ReleaseCheck
-    version: str
+    release: Release
     model: Path
     default_name: str
     timeout: float | None = None
@@ -172,68 +61,66 @@ class ReleaseRun:
     is_bare: bool = False
 
 
-class ReleaseRuns(Protocol):
-    """Whoever runs checks with releases."""
-
-    @property
-    def ahead(self) -> int:
-        """How many runs may go on at once; one: what is foreseen is of no use."""
-
-    def opened(
-        self, check: ReleaseCheck, release: Release, listener: events.Listener
-    ) -> AbstractContextManager[Environment | None]:
-        """Have a release to run the check with, as long as it is open. Raises CannotInstall, if not its runs do."""
-
-    def command(self, run: ReleaseRun) -> CommandCheck:
-        """The command of a run; where its environment is not known yet, with a place for it."""
-
-    def run(self, run: ReleaseRun) -> tuple[Evidence, Environment]:
-        """What the check leaves with the release that is open, and where. Raises CheckError if it cannot be run,
-        CannotInstall.
-        """
-
-    def expect(self, run: ReleaseRun, times: int) -> None:
-        """Say that this run will be asked for so many times: the runs may begin."""
-
-    def foresee(self, runs: Iterable[ReleaseRun]) -> None:
-        """Say what may be asked for next, the likeliest first; what was foreseen before and is none of it is not."""
-
-
 class RunsHere:
-    """Runs in environments of this machine, one at a time."""
+    """Runs in environments of this machine, one at a time. ``ahead`` environments are made at once.
 
-    ahead = 1
+    What goes wrong with one that is made ahead is left to whoever opens it later. ``close`` begins no more; what is
+    being made may be finished, and stays in the cache.
+    """
 
-    def __init__(self, preparing: Preparing = installed) -> None:
-        self.preparing = preparing
+    def __init__(self, preparing: Preparing = installed, ahead: int = 1) -> None:
+        self.ahead = ahead
+        self._preparing = preparing
         self._environment: Environment | None = None
+        self._pool = ThreadPoolExecutor(ahead)
+        self._begun: dict[str, Future[None]] = {}
 
     @contextmanager
     def opened(self, check: ReleaseCheck, release: Release, listener: events.Listener) -> Iterator[Environment | None]:
-        """The environment is made, if there is none, and kept meanwhile. Raises CannotInstall."""
-        with self.preparing(check, release, listener) as self._environment:
+        """Have a release to run the check with, as long as it is open: its environment. Raises CannotInstall."""
+        begun = self._begun.get(release.version)
+        if begun is not None:
+            begun.result()
+        with self._preparing(check, release, listener) as self._environment:
             yield self._environment
 
     def command(self, run: ReleaseRun) -> CommandCheck:
         """The command in the environment that is open."""
         assert self._environment is not None
-        return run.check.command(run.version, self._environment, run.default_name, run.timeout)
+        return run.check.command(run.release.version, self._environment, run.default_name, run.timeout)
 
     def run(self, run: ReleaseRun) -> tuple[Evidence, Environment]:
-        """Run it."""
+        """What the check leaves with the release that is open, and where. Raises CheckError if it cannot be run."""
         assert self._environment is not None
         if not run.is_bare:
             return run_check(Task(self.command(run), run.model, None, run.original)), self._environment
         with temporary_folder("biopsy-") as folder:
             bare = replace(self._environment, python=bare_python(folder, self._environment))
-            command = run.check.command(run.version, bare, run.default_name, run.timeout)
+            command = run.check.command(run.release.version, bare, run.default_name, run.timeout)
             return run_check(Task(command, run.model, None, run.original)), self._environment
 
     def expect(self, run: ReleaseRun, times: int) -> None:
-        """Each is run when it is asked for."""
+        """A run will be asked for so many times. Each is begun when it is asked for."""
 
     def foresee(self, runs: Iterable[ReleaseRun]) -> None:
-        """So is this."""
+        """These may be asked for next, the likeliest first: their environments are made.
+
+        Each is made once; those that wait from before are dropped.
+        """
+        for version, future in list(self._begun.items()):
+            if future.cancel():
+                del self._begun[version]
+        for run in runs:
+            if run.release.version not in self._begun:
+                self._begun[run.release.version] = self._pool.submit(self._make, run)
+
+    def close(self) -> None:
+        """Begin no more."""
+        self._pool.shutdown(wait=False, cancel_futures=True)
+
+    def _make(self, run: ReleaseRun) -> None:
+        with suppress(errors.BiopsyError), self._preparing(run.check, run.release, events.ignore):
+            return
 
 
 def bare_python(folder: Path, environment: Environment) -> Path:
@@ -242,3 +129,176 @@ def bare_python(folder: Path, environment: Environment) -> Path:
     bare.write_text(f'#!/bin/sh\nexec {shlex.quote(str(environment.interpreter.path))} -S "$@"\n')
     bare.chmod(0o700)
     return bare
+
+
+# On other machines.
+
+
+class RunsElsewhere:
+    """Runs on ``machines``, of which up to ``ahead`` go on at once. ``close`` stops what nobody waits for any more."""
+
+    def __init__(self, machines: OtherMachines, jobs: int, listener: events.Listener = events.ignore) -> None:
+        self.ahead = jobs
+        self._listener = listener
+        self._runs: RunsAhead[ReleaseRun, PreparedRun] = RunsAhead(
+            lambda run: machines.begin_prepared(task_of(run)),
+            lambda run: (run.check.words, run.release.version, run.model, run.is_bare),
+            machines,
+            jobs,
+        )
+        tell_of_machines(machines, listener)
+
+    @contextmanager
+    def opened(self, check: ReleaseCheck, release: Release, listener: events.Listener) -> Iterator[Environment | None]:
+        """Nothing is made here: environments are made on the machines that run the check with them."""
+        yield None
+
+    def command(self, run: ReleaseRun) -> CommandCheck:
+        """The command, with a place for the interpreter."""
+        return _command(run)
+
+    def expect(self, run: ReleaseRun, times: int) -> None:
+        """Begin so many runs, as far as there is room."""
+        self._runs.expect(run, times)
+
+    def foresee(self, runs: Iterable[ReleaseRun]) -> None:
+        """Begin these, as far as there is room, and stop all others. A first run has no limit of time, and is alone."""
+        likely = [run for run in runs if run.timeout is not None]
+        self._runs.forget_all(but=likely)
+        for run in likely:
+            self._runs.expect(run)
+
+    def close(self) -> None:
+        """Stop what runs."""
+        self._runs.forget_all()
+
+    def run(self, run: ReleaseRun) -> tuple[Evidence, Environment]:
+        """What came of a run, of one that was begun ahead if there is one. Raises CheckError, CannotInstall."""
+        begun, prepared_run = self._runs.found(run)
+        while begun.original != run.original and prepared_run.evidence and prepared_run.evidence.verdict.mismatches:
+            begun, prepared_run = self._runs.found(run)  # it was not known yet what it is to be compared with
+        told, evidence = prepared_run.told, prepared_run.evidence
+        if "failure" in told:
+            raise from_json(told["failure"])
+        assert evidence is not None
+        if evidence.remark:
+            self._listener(events.Remark(evidence.remark))
+        environment = Environment(
+            python=Path(told["python"]),
+            added=told["added"],
+            packages=told["packages"],
+            interpreter=_interpreter_of(run.check),
+        )
+        return evidence, environment
+
+
+def task_of(run: ReleaseRun) -> PreparedTask:
+    """A run as a machine can do it, which makes the environment of its release first."""
+    check = run.check
+    return PreparedTask(
+        check=_command(run),
+        candidate=run.model,
+        preparation=ReleasePreparation(
+            requirements=tuple(check.requirements(run.release.version)),
+            python=check.python_text,
+            series=_interpreter_of(check).series,
+            is_own_run=check.is_own_run,
+            is_bare=run.is_bare,
+        ),
+        models=[run.model],
+        original=run.original,
+    )
+
+
+def _command(run: ReleaseRun) -> CommandCheck:
+    """The command of a run, with ``{python}`` for an interpreter that is known on the machine only."""
+    words, told = run.check.words_of(run.release.version, PYTHON_PLACE), run.check.engine_variables(run.release.version)
+    check = CommandCheck(words, run.default_name, run.timeout, environment=told)
+    require_names(check, run.model)
+    return check
+
+
+_own_interpreter = cache(interpreter_of)
+
+
+def _interpreter_of(check: ReleaseCheck) -> Interpreter:
+    """That which the releases were chosen for."""
+    return check.python or _own_interpreter()
+
+
+ReleaseRuns: TypeAlias = RunsHere | RunsElsewhere
+"""Whoever runs checks with releases. ``ahead`` says how many runs, or what they need, may be begun at once."""
+
+
+# On the other machine
+
+
+@dataclass(frozen=True, kw_only=True)
+class ReleasePreparation:
+    """An environment that another machine makes for a check; see ``checks.task.Preparation``.
+
+    ``python`` is the interpreter that it is for, as a person wrote it; it must be of the ``series`` ("3.11") that the
+    releases were chosen for. ``is_bare``: the check is given this interpreter without any packages. It tells
+    ``python``, the path of its interpreter there, ``added`` and ``packages``; or the ``failure``, as JSON has it.
+    """
+
+    requirements: tuple[str, ...]
+    python: str | None
+    series: str
+    is_own_run: bool
+    is_bare: bool
+
+    @contextmanager
+    def prepared(self, site: TaskSite, stop: Stop) -> Iterator[Prepared]:
+        """Make it, or find it in the cache of this machine. Raises UsageError for another Python."""
+        interpreter = interpreter_of(self.python)
+        if interpreter.series != self.series:
+            raise errors.UsageError(
+                f"{platform.node()} has Python {interpreter.series}, and the releases are those for Python "
+                f"{self.series}",
+                next_steps=[f"--python {self.series}    where a machine has it besides"],
+            )
+        with ExitStack() as stack:
+            try:
+                if not _is_made(self.requirements, interpreter, stop):
+                    yield Prepared(told={}, is_ready=False)  # nobody waits for it any more
+                    return
+                environment = stack.enter_context(prepared(self.requirements, python=interpreter))
+            except errors.CannotInstall as error:
+                named = {"message": f"{platform.node()}: {error.summary}"}
+                yield Prepared(told={"failure": as_json(error) | named}, is_ready=False)
+                return
+            python = environment.python
+            if self.is_bare:
+                python = bare_python(stack.enter_context(temporary_folder("biopsy-")), environment)
+            variables: dict[str, str | None] = {} if self.is_own_run else dict(environment.variables)
+            yield Prepared(
+                told={"python": str(python), "added": environment.added, "packages": dict(environment.packages)},
+                words={PYTHON_PLACE: str(python)},
+                environment={**variables, PYTHON_VARIABLE: str(python)},
+            )
+
+
+def _is_made(requirements: Sequence[str], interpreter: Interpreter, stop: Stop) -> bool:
+    """Make an environment, unless the run is stopped before; whether it was made. Raises what ``prepared`` raises.
+
+    What is being installed then is finished meanwhile, and stays in the cache: this machine may need it soon.
+    """
+    raised: list[BaseException] = []
+    is_over = threading.Event()
+
+    def make() -> None:
+        try:
+            with prepared(requirements, python=interpreter):
+                pass
+        except BaseException as error:
+            raised.append(error)
+        is_over.set()
+
+    threading.Thread(target=make, name="biopsy-environment", daemon=True).start()
+    while not is_over.wait(_LOOK):
+        if stop.is_set:
+            return False
+    if raised:
+        raise raised[0]
+    return True

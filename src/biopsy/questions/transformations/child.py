@@ -15,8 +15,7 @@ from functools import partial
 from typing import Any
 
 from biopsy.processes.server import serve_forks
-from biopsy.questions.transformations.tool import Tool, TransformOrder
-from biopsy.questions.transformations.tools import TOOLS
+from biopsy.questions.transformations.tools import TOOLS, Tool, TransformOrder
 
 _LONGEST_MESSAGE = 4000
 
@@ -47,15 +46,11 @@ def _answer(tool: Tool, request: Mapping[str, Any]) -> dict[str, Any]:
         return {"version": tool.version()}
     if request["wants"] == "passes":
         return {"passes": list(tool.passes(request["source"]))}
-    told, passes = request["order"], request["order"]["passes"]
-    os.chdir(os.path.dirname(told["target"]))  # noqa: PTH120 -- what a tool leaves in the current folder goes with it
-    order = TransformOrder(
-        source=told["source"],
-        target=told["target"],
-        passes=None if passes is None else tuple(passes),
-        samples=tuple(told["samples"]),
-        names=tuple(told["names"]),
-    )
+    given: dict[str, Any] = {
+        name: tuple(value) if isinstance(value, list) else value for name, value in request["order"].items()
+    }
+    order = TransformOrder(**given)
+    os.chdir(os.path.dirname(order.target))  # noqa: PTH120 -- what a tool leaves in the current folder goes with it
     with contextlib.redirect_stdout(sys.stderr):
         tool.transform(order)
     return {}

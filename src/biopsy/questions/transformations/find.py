@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
-from dataclasses import replace
+from contextlib import ExitStack, closing
+from dataclasses import dataclass, replace
 from itertools import zip_longest
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
 
 from biopsy import errors, events
 from biopsy.checks.command_line import NO_WORDS, parse
 from biopsy.checks.outcome import Judged, Outcome
 from biopsy.engines.registry import PLAIN
-from biopsy.model.index import index_file
+from biopsy.model.index import ModelIndex, index_file
 from biopsy.model.load import parse as load_parse
 from biopsy.model.load import read_bytes
 from biopsy.model.sources import sources_of
@@ -22,12 +25,14 @@ from biopsy.processes.cleanup import temporary_folder
 from biopsy.processes.writing import write_whole
 from biopsy.questions.transformations.check import (
     STAGE,
-    AskedPasses,
-    Asking,
     CommandOfUser,
+    CommandTransformer,
     EngineCheck,
+    KnownTransformer,
     PassSearch,
     TransformationCheck,
+    Transformer,
+    judged_by,
 )
 from biopsy.questions.transformations.findings import (
     Fault,
@@ -45,7 +50,6 @@ from biopsy.questions.transformations.question import (
     SameEngine,
     TransformationQuestion,
 )
-from biopsy.questions.transformations.transformer import CommandTransformer, KnownTransformer, SampleFiles, Transformer
 from biopsy.questions.transformations.verdict import EngineVerdicts
 from biopsy.reduction.reduce import RecordingOptions, ReductionJob, run_job
 from biopsy.reduction.result import Reduction, Target, inputs_file
@@ -63,10 +67,6 @@ ANOTHER = PLAIN[1]
 
 CONTROL = "only load and save"
 _FRESH = 2
-_IN_TURN: tuple[tuple[Fault, tuple[str, ...] | None, str], ...] = (
-    ("control", (), CONTROL),
-    ("transformation", None, "the whole model"),
-)
 _FLAKY = "the tool does not do the same each time: what it makes of the model is right only sometimes"
 
 
@@ -79,91 +79,84 @@ def find_transformation(
     CheckError if nobody can tell, as when the model gives other values in each run; UsageError, ModelError and
     EngineMissing.
     """
-    with temporary_folder("biopsy-") as scratch, _transformer(question, scratch) as transformer:
+    with ExitStack() as stack:
+        scratch = stack.enter_context(temporary_folder("biopsy-"))
         feeds = scratch / "inputs.safetensors"  # none where a command decides
-        if isinstance(question.decides, SameEngine):
-            write_feeds(feeds, question.decides.feeds())
+        decides, tool = question.decides, question.tool
+        transformer: Transformer
+        if tool.words:
+            transformer = CommandTransformer(tool, question.limits, question.control, question.passes or ())
+        else:
+            transformer = known = stack.enter_context(
+                closing(KnownTransformer(tool, question.python, scratch, question.limits))
+            )
+            known.learn_release()
+        if isinstance(decides, SameEngine):
+            write_feeds(feeds, decides.feeds())
         require_passes(question, transformer)
-        with _check(question, transformer, scratch, feeds) as check:
-            return _TransformationSearch(question, transformer, check, scratch, feeds, listener).run()
+        asked: dict[str, Any] = {"transformer": transformer, "by": tool.text, "scratch": scratch}
+        asked["passes"] = question.passes
+        check: TransformationCheck
+        if isinstance(decides, CommandQuestion):
+            require_candidate(decides, question)
+            check = stack.enter_context(closing(CommandOfUser(question=decides, **asked)))
+        else:
+            verdicts = stack.enter_context(EngineVerdicts(decides, tool.rounds_to, scratch))
+            check = EngineCheck(verdicts=verdicts, feeds=feeds, **asked)
+            check.start()
+        search = _TransformationSearch(question=question, check=check, scratch=scratch, feeds=feeds, listener=listener)
+        return search.run()
 
 
-@contextmanager
-def _transformer(question: TransformationQuestion, scratch: Path) -> Iterator[Transformer]:
-    if question.tool.words:
-        named = question.passes or ()
-        yield CommandTransformer(question.tool, question.limits, question.control, named)
-        return
-    known = KnownTransformer(question.tool, question.python, scratch, question.limits)
-    with known:
-        known.learn_release()
-        yield known
-
-
-@contextmanager
-def _check(
-    question: TransformationQuestion, transformer: Transformer, scratch: Path, feeds: Path
-) -> Iterator[TransformationCheck]:
-    asked, by = AskedPasses(passes=question.passes), question.tool.text
-    decides = question.decides
-    if isinstance(decides, CommandQuestion):
-        require_candidate(decides, question)
-        command = CommandOfUser(transformer, by, scratch, decides, asked)
-        try:
-            yield command
-        finally:
-            command.close()
-        return
-    with EngineVerdicts(decides, question.tool.rounds_to, scratch) as verdicts:
-        verdicts.start()
-        yield EngineCheck(transformer, by, scratch, verdicts, feeds, asked)
-
-
+@dataclass(kw_only=True)
 class _TransformationSearch:
     """The steps, one after the other."""
 
-    def __init__(
-        self,
-        question: TransformationQuestion,
-        transformer: Transformer,
-        check: TransformationCheck,
-        scratch: Path,
-        feeds: Path,
-        listener: events.Listener,
-    ) -> None:
-        assert question.index.path is not None
-        self._question = question
-        self._model = question.index.path
-        self._transformer = transformer
-        self._check = check
-        self._scratch = scratch
-        self._feeds = feeds
-        self._listener = listener
-        self._runs = CheckRuns(STAGE, None, listener, first=1)
-        self._asking = Asking(check, self._runs)
+    question: TransformationQuestion
+    check: TransformationCheck
+    scratch: Path
+    feeds: Path
+    listener: events.Listener
+
+    def __post_init__(self) -> None:
+        assert self.question.index.path is not None
+        self._model = self.question.index.path
+        self._runs = CheckRuns(STAGE, None, self.listener, first=1)
+        self._title = _title(self.question, self.check.transformer)
 
     def run(self) -> TransformationFindings:
-        started = time.monotonic()
-        engine_version = self._require_right_original()
+        """Take them."""
+        started, question = time.monotonic(), self.question
+        self._require_right_original()
         fault, judged = self._failure()
         signature = self._runs.take_failure(judged)
-        passes = () if fault == "control" else self._question.passes
-        reduction = self._reduced(passes) if self._question.reduces else None
+        passes = () if fault == "control" else question.passes
+        check = replace(self.check, passes=passes)
+        reduction = self._reduced(check) if question.reduces else None
         small = self._model if reduction is None else reduction.output
+        on_piece = check
+        if reduction is not None and reduction.inputs is not None and isinstance(check, EngineCheck):
+            on_piece = check.fed(reduction.inputs)  # what its reduction fed it
         found = PassFindings()
-        if fault == "transformation" and self._question.finds_passes:
-            on_piece = Asking(self._check_of_piece(reduction), self._runs)
-            search = PassSearch(on_piece, self._transformer, small, self._question.passes)
-            found = search.run(self._asking, self._model)
-        second = self._second_opinion(small, reduction, passes, judged)
+        if fault == "transformation" and question.finds_passes:
+            search = PassSearch(check=on_piece, runs=self._runs, piece=small, named=question.passes)
+            found = search.run(self.check, self._model)
+        where = JudgedIn()
+        if isinstance(question.decides, SameEngine) and isinstance(on_piece, EngineCheck):
+            where = JudgedIn(
+                engine=question.decides.engine,
+                version=on_piece.verdicts.engine.version(),
+                samples=len(read_feeds(self.feeds)),
+                second_opinion=self._second_opinion(small, on_piece, question.decides, judged),
+            )
         return TransformationFindings(
-            tool=self._question.tool.text,
-            release=self._transformer.release,
-            where=self._where(engine_version, second),
+            tool=question.tool.text,
+            release=self.check.transformer.release,
+            where=where,
             fault=fault,
             judged=judged,
             signature=signature,
-            piece=self._piece(small, reduction, passes),
+            piece=self._piece(small, reduction, check),
             passes=found,
             reduction=reduction,
             checks=self._runs.checks + (reduction.checks if reduction else 0),
@@ -171,53 +164,48 @@ class _TransformationSearch:
             stopped=reduction.stopped if reduction else None,
         )
 
-    def _where(self, engine_version: str, second: SecondOpinion) -> JudgedIn:
-        decides = self._question.decides
-        if isinstance(decides, CommandQuestion):
-            return JudgedIn()
-        samples = len(read_feeds(self._feeds))
-        return JudgedIn(engine=decides.engine, version=engine_version, samples=samples, second_opinion=second)
-
     # What must hold before anything is blamed
 
-    def _require_right_original(self) -> str:
+    def _require_right_original(self) -> None:
         """Raise OriginalPasses if the model fails by itself, CheckError if it is never twice the same."""
-        if isinstance(self._check, CommandOfUser):
-            itself = self._check.before(self._model)
-            if itself is not None and itself.status != 0:
-                raise errors.OriginalPasses(
-                    f"{self._model} does not pass the check before it is transformed: no tool is to blame",
-                    next_steps=["--check names the transformed model as {}, and the model itself as {original}"],
-                )
-            return ""
-        assert isinstance(self._check, EngineCheck)
+        model, check = self._model, self.check
+        if isinstance(check, CommandOfUser) and check.fails_before(model):
+            raise errors.OriginalPasses(
+                f"{model} does not pass the check before it is transformed: no tool is to blame",
+                next_steps=["--check names the transformed model as {}, and the model itself as {original}"],
+            )
+        if not isinstance(check, EngineCheck):
+            return
         try:
-            steady = self._check.is_steady(self._model)
+            first, second = (check.before(model)[1] for _ in range(2))
         except errors.EngineFailure as error:
             raise errors.OriginalPasses(
-                f"the engine fails on {self._model} before it is transformed, so no tool is to blame: "
+                f"the engine fails on {model} before it is transformed, so no tool is to blame: "
                 f"{first_line(error.message)}",
-                next_steps=[f"biopsy diagnose {self._model}"],
+                next_steps=[f"biopsy diagnose {model}"],
             ) from error
-        if self._check.is_mute(self._model):
+        values = [value for outputs in first for value in outputs.values() if value.size]
+        if all(value.dtype.kind in "fc" and not np.isfinite(value).any() for value in values):
             raise errors.CheckError(
-                f"{self._model} gives no finite number: nothing can be compared",
+                f"{model} gives no finite number: nothing can be compared",
                 next_steps=["--load-inputs FILE    with inputs for which the outputs are numbers"],
             )
-        if not steady:
+        if not check.verdicts.agree(first, second):
             raise errors.CheckError(
-                f"{self._model} gives other values in each run of the same engine: nothing can be compared",
+                f"{model} gives other values in each run of the same engine: nothing can be compared",
                 next_steps=["biopsy debug repeat    shows how it varies; is there a random operator?"],
             )
-        return self._check.engine_version
+
+    def _judged(self, passes: tuple[str, ...] | None, description: str, *, cold: bool = False) -> Judged:
+        return judged_by(replace(self.check, passes=passes, is_cold=cold), self._runs, self._model, description)
 
     def _failure(self) -> tuple[Fault, Judged]:
         """The control, then the transformation."""
-        control = self._asking.judged(self._model, (), CONTROL)
+        control = self._judged((), CONTROL)
         _require_told(control, "what only was loaded and saved")
         if control.outcome is not Outcome.PASSES:
             return "control", control
-        whole = self._asking.judged(self._model, self._question.passes, "the whole model")
+        whole = self._judged(self.question.passes, "the whole model")
         _require_told(whole, "the transformed model")
         if whole.outcome is Outcome.PASSES:
             fault, whole = self._wider() or ("transformation", whole)
@@ -225,9 +213,7 @@ class _TransformationSearch:
                 return fault, whole
         whole = self._once_more(whole)
         if whole.outcome is Outcome.PASSES:
-            raise errors.OriginalPasses(
-                f"what {_title(self._question, self._transformer)} makes of {self._model} is right: nothing is to blame"
-            )
+            raise errors.OriginalPasses(f"what {self._title} makes of {self._model} is right: nothing is to blame")
         return "transformation", whole
 
     def _wider(self) -> tuple[Fault, Judged] | None:
@@ -235,21 +221,24 @@ class _TransformationSearch:
 
         Where it shows a failure it is among the samples from here on. The model need not be defined for it.
         """
-        decides, check = self._question.decides, self._check
+        decides, check = self.question.decides, self.check
         wider = decides.wider() if isinstance(decides, SameEngine) else None
         if wider is None or not isinstance(check, EngineCheck):
             return None
-        given = read_feeds(self._feeds)
-        write_feeds(self._feeds, [*given, wider])
-        if check.gives_numbers(self._model):
-            for fault, passes, told in _IN_TURN:
-                asked = self._question.passes if passes is None else passes
-                judged = self._asking.judged(self._model, asked, f"{told}, a wider range")
+        given = read_feeds(self.feeds)
+        write_feeds(self.feeds, [*given, wider])
+        if _gives_numbers(check, self._model):
+            in_turn: list[tuple[Fault, tuple[str, ...] | None, str]] = [
+                ("control", (), CONTROL),
+                ("transformation", self.question.passes, "the whole model"),
+            ]
+            for fault, passes, what in in_turn:
+                judged = self._judged(passes, f"{what}, a wider range")
                 if judged.outcome is Outcome.REPRODUCES:
                     return fault, judged
                 if judged.outcome is not Outcome.PASSES:
                     break
-        write_feeds(self._feeds, given)
+        write_feeds(self.feeds, given)
         return None
 
     def _once_more(self, first: Judged) -> Judged:
@@ -258,89 +247,93 @@ class _TransformationSearch:
         if first.evidence.verdict.kind == "Timeout":
             return first
         for _ in range(_FRESH):
-            every.append(self._asking.judged(self._model, self._question.passes, "the whole model, afresh", cold=True))
-            if len({one.outcome is Outcome.PASSES for one in every}) > 1:
-                self._listener(events.Remark(f"flaky      {_FLAKY}", warning=True))
+            every.append(self._judged(self.question.passes, "the whole model, afresh", cold=True))
+            if len({each.outcome is Outcome.PASSES for each in every}) > 1:
+                self.listener(events.Remark(f"flaky      {_FLAKY}", warning=True))
                 break
-        return next((one for one in every if one.outcome is not Outcome.PASSES), first)
+        return next((each for each in every if each.outcome is not Outcome.PASSES), first)
 
     # The piece
 
-    def _reduced(self, passes: Sequence[str] | None) -> Reduction:
-        question = self._question
-        asked = AskedPasses(passes=passes)
+    def _reduced(self, check: TransformationCheck) -> Reduction:
+        question = self.question
         decides, compares = question.decides, isinstance(question.decides, SameEngine)
-        feeds: Sequence[Feed] = read_feeds(self._feeds) if compares else []
+        feeds: Sequence[Feed] = read_feeds(self.feeds) if compares else []
         job = ReductionJob(
-            target=Target(question.output or self._scratch / "piece.onnx"),
-            search=SearchOptions(candidate=self._scratch / "candidate.onnx", budget=question.budget),
+            target=Target(question.output or self.scratch / "piece.onnx"),
+            search=SearchOptions(candidate=self.scratch / "candidate.onnx", budget=question.budget),
             recording=RecordingOptions(samples=(lambda: feeds) if compares else None),
             values="free" if compares else "auto",
             command=NO_WORDS if isinstance(decides, SameEngine) else parse(decides.words),
             feeds_recorded=compares,
         )
-        return run_job(question.index, self._check.told(asked), job, self._listener)
+        return run_job(question.index, check, job, self.listener)
 
-    def _check_of_piece(self, reduction: Reduction | None) -> TransformationCheck:
-        """The check, which feeds the piece what its reduction fed it."""
-        if reduction is None or reduction.inputs is None or not isinstance(self._check, EngineCheck):
-            return self._check
-        return self._check.fed(reduction.inputs)
-
-    def _piece(self, small: Path, reduction: Reduction | None, passes: Sequence[str] | None) -> Piece:
+    def _piece(self, small: Path, reduction: Reduction | None, check: TransformationCheck) -> Piece:
         """Both models of the piece, written beside each other if that is asked for."""
-        output = self._question.output
-        after = self._scratch / "after.onnx"
-        fed = self._fed(small, reduction)
-        samples = (
-            self._check.samples(fed) if fed is not None and isinstance(self._check, EngineCheck) else SampleFiles()
-        )
-        asked = AskedPasses(passes=passes, cold=True)
-        failed = self._check.told(asked).transformed(small, after, samples)
+        output = self.question.output
+        after = self.scratch / "after.onnx"
+        fed = None if reduction is None else reduction.inputs
+        if isinstance(check, EngineCheck) and fed is None:
+            fed = check.feeds_for(small)
+            if output is not None:
+                beside = inputs_file(output)
+                write_feeds(beside, read_feeds(fed))
+                fed = beside
+        failed = check.cold().transformed(small, after, fed)
         written = None if failed is not None or output is None else after_file(output)
+        index, index_after = index_file(small), None if failed is not None else _index_of(after)
+        after_lines: tuple[str, ...] = ()
+        if failed is None:
+            try:
+                after_lines = model_lines(after)
+            except errors.ModelError as error:
+                after_lines = (f"no model: {first_line(error.summary)}",)
         if written is not None:
-            write_whole(written, [_self_contained(after)])
-        index = index_file(small)
+            data = after.read_bytes()
+            if index_after is not None and index_after.has_external_data:
+                import onnx
+
+                data = onnx.load(after).SerializeToString()
+            write_whole(written, [data])  # it stands in no need of other files
         return Piece(
             path=output if reduction is not None and output is not None else None,
             after_path=written,
             inputs=fed if output is not None else None,
-            nodes_before=len(self._question.index.nodes),
+            nodes_before=len(self.question.index.nodes),
             nodes=reduction.nodes if reduction is not None else tuple(node.label for node in index.nodes),
             before=model_lines(small),
-            after=_lines_of(after) if failed is None else (),
-            made=_nodes_of(after) if failed is None else (),
+            after=after_lines,
+            made=() if index_after is None else tuple(node.label for node in index_after.nodes),
             sources=reduction.sources if reduction is not None else sources_of(index),
         )
 
-    def _second_opinion(
-        self, small: Path, reduction: Reduction | None, passes: Sequence[str] | None, judged: Judged
-    ) -> SecondOpinion:
+    def _second_opinion(self, small: Path, check: EngineCheck, decides: SameEngine, judged: Judged) -> SecondOpinion:
         """What another engine gives of both models: where they agree, the engine may be what is wrong."""
-        decides, check = self._question.decides, self._check_of_piece(reduction)
-        if isinstance(decides, CommandQuestion) or not isinstance(check, EngineCheck):
-            return ""
         if decides.engine.startswith(ANOTHER) or judged.evidence.verdict.stage != "compare":
             return ""
-        asked = AskedPasses(passes=passes)
-        with EngineVerdicts(replace(decides, engine=ANOTHER), self._question.tool.rounds_to, self._scratch) as verdicts:
-            said = check.judged_by(verdicts).told(asked).run(small).verdict
+        with EngineVerdicts(replace(decides, engine=ANOTHER), self.question.tool.rounds_to, self.scratch) as verdicts:
+            said = replace(check, verdicts=verdicts).run(small).verdict
         if said.outcome == "passes":
             return "right"
         return "wrong" if said.outcome == "fails" and said.stage == "compare" else ""
 
-    def _fed(self, small: Path, reduction: Reduction | None) -> Path | None:
-        """The file of what the piece is fed, beside it."""
-        if not isinstance(self._check, EngineCheck):
-            return None
-        if reduction is not None and reduction.inputs is not None:
-            return reduction.inputs
-        given = self._check.feeds_for(small)
-        if self._question.output is None:
-            return given
-        path = inputs_file(self._question.output)
-        write_feeds(path, read_feeds(given))
-        return path
+
+def _gives_numbers(check: EngineCheck, model: Path) -> bool:
+    """Whether the engine runs a model, and all that it gives is finite."""
+    try:
+        values = [value for outputs in check.before(model)[1] for value in outputs.values()]
+    except errors.BiopsyError:
+        return False
+    return all(value.dtype.kind not in "fc" or bool(np.isfinite(value).all()) for value in values)
+
+
+def _index_of(path: Path) -> ModelIndex | None:
+    """The index of what a tool has written; None of what is no model."""
+    try:
+        return index_file(path)
+    except errors.ModelError:
+        return None
 
 
 def _title(question: TransformationQuestion, transformer: Transformer) -> str:
@@ -353,33 +346,6 @@ def _require_told(judged: Judged, what: str) -> None:
             f"nothing can be said of {what}: {judged.reason}",
             next_steps=["--atol 1e-2 --rtol 1e-2    decide then alone"],
         )
-
-
-def _nodes_of(path: Path) -> tuple[str, ...]:
-    try:
-        return tuple(node.label for node in index_file(path).nodes)
-    except errors.ModelError:
-        return ()
-
-
-def _self_contained(path: Path) -> bytes:
-    """The bytes of a model, which stands in no need of other files; a damaged one is as the tool has written it."""
-    try:
-        if not index_file(path).has_external_data:
-            return path.read_bytes()
-    except errors.ModelError:
-        return path.read_bytes()
-    import onnx
-
-    data: bytes = onnx.load(path).SerializeToString()
-    return data
-
-
-def _lines_of(path: Path) -> tuple[str, ...]:
-    try:
-        return model_lines(path)
-    except errors.ModelError as error:
-        return (f"no model: {first_line(error.summary)}",)
 
 
 # What a question about a tool must say, or its answer would be the same whatever the tool does.
@@ -476,12 +442,9 @@ def _attribute(attribute: onnx.AttributeProto) -> str:
 def _weight(weight: onnx.TensorProto) -> str:
     from onnx import helper, numpy_helper
 
-    count = 1
-    for size in weight.dims:
-        count *= size
     kind = helper.tensor_dtype_to_string(weight.data_type).partition(".")[2].lower()
     shape = f"{kind}{list(weight.dims)}"
-    if count > _MOST_VALUES or weight.data_location == weight.EXTERNAL:
+    if math.prod(weight.dims) > _MOST_VALUES or weight.data_location == weight.EXTERNAL:
         return shape
     try:
         values = numpy_helper.to_array(weight).reshape(-1).tolist()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from itertools import zip_longest
 from pathlib import Path
 from typing import Any, Literal
 
@@ -10,7 +11,8 @@ from biopsy.checks.judge import Signature
 from biopsy.checks.outcome import Judged
 from biopsy.comparison.mismatch import worst_of
 from biopsy.model.sources import NodeSource
-from biopsy.questions.transformations.tool import Omission
+from biopsy.questions.transformations.tools import Omission
+from biopsy.records import plain
 from biopsy.reduction.result import Reduction
 from biopsy.text import count, first_line, html_table, printable, series, shortened
 
@@ -127,66 +129,53 @@ class TransformationFindings:
         return f"<TransformationFindings: {printable(self.sentence)} {count(self.checks, 'check')}>"
 
     def _repr_html_(self) -> str:
-        rows = [(a, b) for a, b in zip(_padded(self.piece.before, self.piece.after), self._after, strict=True)]
+        rows = list(zip_longest(self.piece.before, self.piece.after, fillvalue=""))
         return html_table(self.sentence, ["before", "after"], rows, 60)
-
-    @property
-    def _after(self) -> tuple[str, ...]:
-        return _padded(self.piece.after, self.piece.before)
 
     def as_json(self) -> dict[str, Any]:
         """The part of the report that tells what was found."""
-        piece, passes = self.piece, self.passes
-        worst = worst_of(self.judged.evidence.verdict.mismatches)
-        return {
-            "tool": self.tool,
-            "release": self.release,
-            "engine": self.where.engine,
-            "engine_version": self.where.version,
-            "samples": self.where.samples,
-            "second_opinion": self.where.second_opinion,
-            "fault": self.fault,
-            "text": self.sentence,
-            "failure": {
-                "text": self.failure,
-                "stage": self.signature.stage,
-                "kind": self.signature.kind,
-                "message": str(self.judged.evidence.verdict.message),
-                "error": None if worst is None else worst.error,
-                "outputs": list(self.judged.evidence.verdict.outputs),
-            },
-            "piece": {
-                "nodes_before": piece.nodes_before,
-                "nodes": list(piece.nodes),
-                "nodes_after": list(piece.made),
-                "sources": [None if source is None else source.as_tree() for source in piece.sources],
-                "path": _text(piece.path),
-                "after": _text(piece.after_path),
-                "inputs": _text(piece.inputs),
-                "text_before": list(piece.before),
-                "text_after": list(piece.after),
-            },
-            "passes": {
-                "all": list(passes.all),
-                "alone": list(passes.alone),
-                "without": [list(one) for one in passes.without],
-                "complete": passes.complete,
-                "verified": passes.verified,
-                "whole_model_is_right_without": passes.whole_is_right,
-                "command": passes.omission.command,
-                "python": passes.omission.python,
-            },
-            "checks": self.checks,
-            "stopped": self.stopped,
-        }
-
-
-def _text(path: Path | None) -> str | None:
-    return None if path is None else str(path)
-
-
-def _padded(lines: tuple[str, ...], other: tuple[str, ...]) -> tuple[str, ...]:
-    return (*lines, *[""] * (len(other) - len(lines)))
+        piece, passes, where, verdict = self.piece, self.passes, self.where, self.judged.evidence.verdict
+        worst = worst_of(verdict.mismatches)
+        tree: dict[str, Any] = plain(
+            {
+                "tool": self.tool,
+                "release": self.release,
+                "engine": where.engine,
+                "engine_version": where.version,
+                "samples": where.samples,
+                "second_opinion": where.second_opinion,
+                "fault": self.fault,
+                "text": self.sentence,
+                "failure": {
+                    "text": self.failure,
+                    "stage": self.signature.stage,
+                    "kind": self.signature.kind,
+                    "message": str(verdict.message),
+                    "error": None if worst is None else worst.error,
+                    "outputs": verdict.outputs,
+                },
+                "piece": {
+                    "nodes_before": piece.nodes_before,
+                    "nodes": piece.nodes,
+                    "nodes_after": piece.made,
+                    "sources": [None if source is None else source.as_tree() for source in piece.sources],
+                    "path": piece.path,
+                    "after": piece.after_path,
+                    "inputs": piece.inputs,
+                    "text_before": piece.before,
+                    "text_after": piece.after,
+                },
+                "passes": {
+                    **{name: getattr(passes, name) for name in ("all", "alone", "without", "complete", "verified")},
+                    "whole_model_is_right_without": passes.whole_is_right,
+                    "command": passes.omission.command,
+                    "python": passes.omission.python,
+                },
+                "checks": self.checks,
+                "stopped": self.stopped,
+            }
+        )
+        return tree
 
 
 def failure_text(judged: Judged) -> str:
@@ -197,10 +186,9 @@ def failure_text(judged: Judged) -> str:
         return f"output {worst.output!r} differs by {worst.error:.3g}"
     if verdict.stage == "interface":
         return verdict.message
+    said = shortened(first_line(verdict.message), _LONGEST)
     if verdict.stage == "transform":
-        said = shortened(first_line(verdict.message), _LONGEST)
         return f"it fails: {verdict.kind}: {said}" if said else f"it fails: {verdict.kind}"
     if verdict.stage in {"load", "build", "run"}:
-        said = shortened(first_line(verdict.message), _LONGEST)
         return f"{verdict.engine or 'onnx'} cannot {verdict.stage} it: {said}"
     return judged.reason

@@ -8,7 +8,7 @@ import re
 import shlex
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from importlib.util import find_spec
 from pathlib import Path
@@ -19,8 +19,7 @@ from biopsy.engines.registry import PLAIN
 from biopsy.model.index import ModelIndex
 from biopsy.processes.environments.interpreter import normalized
 from biopsy.processes.watch import Limits
-from biopsy.questions.transformations.tool import Rounds, Tool, WrongSettingError
-from biopsy.questions.transformations.tools import TOOLS
+from biopsy.questions.transformations.tools import TOOLS, Rounds, Tool, WrongSettingError
 from biopsy.session.trial import Budget
 from biopsy.tensors.results import Feed
 from biopsy.text import ask_for, similar
@@ -115,7 +114,16 @@ def parse_tool(text: str) -> ToolSpec:
     Raises UsageError for a name that there is not, a wrong setting, and a command that names no file to write.
     """
     if SOURCE in text or TARGET in text or " " in text.strip():
-        return _command(text)
+        try:
+            words = tuple(shlex.split(text))
+        except ValueError as error:
+            raise errors.UsageError(f"--by {text!r}: it cannot be split into words: {error}") from error
+        for place, what in ((SOURCE, "the model"), (TARGET, "the file to write")):
+            if not any(place in word for word in words):
+                raise errors.UsageError(
+                    f"--by {text!r}: it does not say where {what} goes", next_steps=["--by 'mytool {} -o {out}'"]
+                )
+        return ToolSpec(text=text, name=words[0], words=words)
     name, _, rest = text.partition(":")
     if name not in TOOLS:
         raise errors.UsageError(
@@ -123,7 +131,7 @@ def parse_tool(text: str) -> ToolSpec:
             next_steps=[*ask_for(similar(name, TOOLS, most=1)), "--by 'COMMAND {} {out}'    takes any command"],
         )
     settings: dict[str, str] = {}
-    for part in filter(None, re.split(",", rest)):
+    for part in filter(None, rest.split(",")):
         key, equals, value = part.partition("=")
         if not key or not equals:
             raise errors.UsageError(f"--by {text}: the setting {part!r} is not key=value")
@@ -133,19 +141,6 @@ def parse_tool(text: str) -> ToolSpec:
     except WrongSettingError as error:
         raise errors.UsageError(f"--by {text}: {error}") from error
     return ToolSpec(text=text, name=name, settings=settings)
-
-
-def _command(text: str) -> ToolSpec:
-    try:
-        words = tuple(shlex.split(text))
-    except ValueError as error:
-        raise errors.UsageError(f"--by {text!r}: it cannot be split into words: {error}") from error
-    for place, what in ((SOURCE, "the model"), (TARGET, "the file to write")):
-        if not any(place in word for word in words):
-            raise errors.UsageError(
-                f"--by {text!r}: it does not say where {what} goes", next_steps=["--by 'mytool {} -o {out}'"]
-            )
-    return ToolSpec(text=text, name=words[0], words=words)
 
 
 # The interpreter that has a tool: this one, or that of an environment which is made for it.
@@ -176,7 +171,10 @@ def tool_python(spec: ToolSpec, wanted: ToolPackages, listener: events.Listener 
             raise errors.UsageError("--package, --with and --python are for known tools: a command brings its own")
         yield Path(sys.executable)
         return
-    if not wanted.are_asked_for and _is_here(spec.known.module):
+    is_here = False
+    with suppress(ImportError, ValueError):
+        is_here = find_spec(spec.known.module.partition(".")[0]) is not None
+    if is_here and not wanted.are_asked_for:
         yield Path(sys.executable)
         return
     from biopsy.processes.environments.interpreter import interpreter_of
@@ -199,10 +197,3 @@ def requirements(spec: ToolSpec, wanted: ToolPackages) -> Sequence[str]:
 def _distribution(requirement: str) -> str:
     found = re.match(r"[A-Za-z0-9._-]*[A-Za-z0-9]", requirement.strip())
     return normalized(found.group() if found else requirement)
-
-
-def _is_here(module: str) -> bool:
-    try:
-        return find_spec(module.partition(".")[0]) is not None
-    except (ImportError, ValueError):
-        return False

@@ -1,5 +1,7 @@
-"""The tools that are known: how each is called, the names of its passes, and how one is left out. Only the standard
-library is imported here: this runs in the interpreter that has the tool.
+"""The tools that are known, each of which is called in a process of its own, by the interpreter that has it: how it is
+called, the names of its passes, and how one is left out.
+
+Only the standard library is imported here: that interpreter may have neither NumPy nor onnx.
 """
 
 from __future__ import annotations
@@ -7,12 +9,115 @@ from __future__ import annotations
 import os
 import sys
 import tempfile
+from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
-from importlib import import_module
-from typing import Any, ClassVar
+from dataclasses import dataclass
+from importlib import import_module, metadata
+from typing import Any, ClassVar, Literal
 
 from biopsy.engines.onnxrt_optimizers import KNOWN_RULES, RULES, optimizers_in_log
-from biopsy.questions.transformations.tool import Omission, Setting, Tool, TransformOrder, left_out, write_model
+
+Rounds = Literal["float32", "float16", "int8"]
+"""To what a transformation may round the values that a model computes, if it is right."""
+
+
+class WrongSettingError(Exception):
+    """A setting of a tool that cannot be used; the message says why."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class TransformOrder:
+    """One transformation: the file to read, the file to write, and what to do.
+
+    ``passes`` are the names of those that may run; None for all that run by themselves, none at all for the control:
+    load and save. ``samples`` are files of inputs, one .npz for each sample, with the tensors in the order of
+    ``names``, as ``arr_0`` and so on.
+    """
+
+    source: str
+    target: str
+    passes: tuple[str, ...] | None = None
+    samples: tuple[str, ...] = ()
+    names: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Omission:
+    """How a user of the tool leaves passes out: ``command`` on its own command line, ``python`` in a script.
+
+    Either is empty where the tool has no such way.
+    """
+
+    command: str = ""
+    python: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Setting:
+    """A setting of a tool, as in ``onnxruntime:level=extended``."""
+
+    default: str
+    choices: tuple[str, ...] = ()
+
+
+class Tool(ABC):
+    """A tool with its settings. ``settings`` has every declared one."""
+
+    package: ClassVar[str]
+    """The distribution that holds it, as pip knows it."""
+    needs: ClassVar[tuple[str, ...]] = ()
+    """Other distributions that it imports and does not ask for by itself."""
+    module: ClassVar[str]
+    """What is imported to see whether it is there."""
+    declared: ClassVar[Mapping[str, Setting]] = {}
+    rounds_to: ClassVar[Rounds] = "float32"
+    wants_samples: ClassVar[bool] = False
+    """Whether it looks at input samples, as for a calibration."""
+
+    def __init__(self, settings: Mapping[str, str] | None = None) -> None:
+        """Raises WrongSettingError for a setting that there is not, or a value that is none of its choices."""
+        given = dict(settings or {})
+        for name, value in given.items():
+            if name not in self.declared:
+                known = ", ".join(self.declared) or "it has none"
+                raise WrongSettingError(f"no setting {name!r} ({known})")
+            choices = self.declared[name].choices
+            if choices and value not in choices:
+                raise WrongSettingError(f"{name}={value}: it is one of {', '.join(choices)}")
+        self.settings = {name: given.get(name, setting.default) for name, setting in self.declared.items()}
+
+    def warm_up(self) -> None:
+        """Import what every transformation needs. What is raised is that of the import."""
+        import_module(self.module)
+
+    def version(self) -> str:
+        """The release of the tool."""
+        return metadata.version(self.package)
+
+    def passes(self, source: str) -> list[str]:
+        """The names of the passes that may run on a model, in their order; none if they have no names."""
+        return []
+
+    @abstractmethod
+    def transform(self, order: TransformOrder) -> None:
+        """Write the transformed model. Whatever the tool raises is raised."""
+
+    def omission(self, passes: Sequence[str]) -> Omission:
+        """How a user leaves these passes out."""
+        return Omission()
+
+
+def left_out(all_passes: Sequence[str], order: TransformOrder) -> list[str]:
+    """The passes that an order does not allow, of all."""
+    return [] if order.passes is None else [name for name in all_passes if name not in order.passes]
+
+
+def write_model(model: Any, target: str) -> None:
+    """Write a ModelProto, its weights inside unless it is too large for one file."""
+    import_module("onnx").save(model, target)
+
+
+# onnxslim: optimizations and patterns of fusions by name.
 
 _FUSION = "graph_fusion"
 _SHAPES = "shape_inference"
@@ -21,13 +126,11 @@ _SHAPES = "shape_inference"
 class OnnxSlim(Tool):
     """``onnxslim.slim``."""
 
-    summary = "OnnxSlim"
     package = "onnxslim"
     module = "onnxslim"
 
     def passes(self, source: str) -> list[str]:
         """Optimizations but for the fusion as a whole, then the patterns of that."""
-        del source
         return [*(name for name in _optimizations() if name != _FUSION), _SHAPES, *_patterns()]
 
     def transform(self, order: TransformOrder) -> None:
@@ -49,17 +152,21 @@ class OnnxSlim(Tool):
         """Three options take what has a name."""
         patterns = [name for name in passes if name not in {*_OPTIMIZATIONS, _SHAPES}]
         optimizations = [name for name in passes if name in _OPTIMIZATIONS]
-        command, python = ["onnxslim model.onnx out.onnx"], []
-        if _SHAPES in passes:
-            command.append("--no-shape-infer")
-            python.append("no_shape_infer=True")
-        if optimizations:
-            command.append(f"--skip-optimizations {' '.join(optimizations)}")
-            python.append(f"skip_optimizations={optimizations}")
-        if patterns:
-            command.append(f"--skip-fusion-patterns {' '.join(patterns)}")
-            python.append(f"skip_fusion_patterns={patterns}")
-        return Omission(command=" ".join(command), python=f"onnxslim.slim(model, {', '.join(python)})")
+        return _with_options(
+            "onnxslim model.onnx out.onnx",
+            "onnxslim.slim",
+            (_SHAPES in passes, "--no-shape-infer", "no_shape_infer"),
+            (optimizations, "--skip-optimizations", "skip_optimizations"),
+            (patterns, "--skip-fusion-patterns", "skip_fusion_patterns"),
+        )
+
+
+def _with_options(command: str, function: str, *options: tuple[bool | list[str], str, str]) -> Omission:
+    """What leaves out passes by options and arguments, each of which is a switch or takes names, if there are any."""
+    given = [each for each in options if each[0]]
+    words = [" ".join([option, *(names if isinstance(names, list) else [])]) for names, option, _ in given]
+    arguments = ", ".join(["model", *(f"{argument}={names}" for names, _, argument in given)])
+    return Omission(command=" ".join([command, *words]), python=f"{function}({arguments})")
 
 
 _OPTIMIZATIONS = ("constant_folding", "dead_node_elimination", "subexpression_elimination", "weight_tying")
@@ -97,14 +204,12 @@ _OPTIMIZERS = (
 class OnnxSim(Tool):
     """``onnxsim.simplify``, with no check of its own."""
 
-    summary = "onnxsim, onnx-simplifier"
     package = "onnxsim"
     module = "onnxsim"
     needs = ("onnxruntime",)
 
     def passes(self, source: str) -> list[str]:
         """Constant folding and shape inference, then the optimizers that the release has."""
-        del source
         compiled = import_module("onnxsim.onnxsim_cpp2py_export")
         listed = getattr(compiled, "list_default_optimizers", None) or getattr(
             compiled, "_get_default_optimizers", None
@@ -128,16 +233,13 @@ class OnnxSim(Tool):
 
     def omission(self, passes: Sequence[str]) -> Omission:
         """Optimizers by one option, the others by one each."""
-        optimizers = [name for name in passes if name not in {_FOLDING, _SHAPES}]
-        command, python = ["onnxsim model.onnx out.onnx"], []
-        if optimizers:
-            command.append(f"--skip-optimization {' '.join(optimizers)}")
-            python.append(f"skipped_optimizers={optimizers}")
-        for name, option in ((_FOLDING, "skip_constant_folding"), (_SHAPES, "skip_shape_inference")):
-            if name in passes:
-                command.append(f"--{option.replace('_', '-')}")
-                python.append(f"{option}=True")
-        return Omission(command=" ".join(command), python=f"onnxsim.simplify(model, {', '.join(python)})")
+        return _with_options(
+            "onnxsim model.onnx out.onnx",
+            "onnxsim.simplify",
+            ([name for name in passes if name not in {_FOLDING, _SHAPES}], "--skip-optimization", "skipped_optimizers"),
+            (_FOLDING in passes, "--skip-constant-folding", "skip_constant_folding"),
+            (_SHAPES in passes, "--skip-shape-inference", "skip_shape_inference"),
+        )
 
 
 # onnxoptimizer: every pass has a name, and the passes to run are named.
@@ -146,13 +248,11 @@ class OnnxSim(Tool):
 class OnnxOptimizer(Tool):
     """``onnxoptimizer.optimize``, with the passes that it runs by itself."""
 
-    summary = "onnxoptimizer"
     package = "onnxoptimizer"
     module = "onnxoptimizer"
 
     def passes(self, source: str) -> list[str]:
         """Those that fuse and eliminate, which are the default."""
-        del source
         return list(import_module("onnxoptimizer").get_fuse_and_elimination_passes())
 
     def transform(self, order: TransformOrder) -> None:
@@ -178,16 +278,13 @@ _LEVELS = {
 class OnnxRuntimeOffline(Tool):
     """``SessionOptions.optimized_model_filepath``."""
 
-    summary = "ONNX Runtime's optimizer, to a file"
     package = "onnxruntime"
     module = "onnxruntime"
-    declared: ClassVar[Mapping[str, Setting]] = {
-        "level": Setting(default="all", meaning="of the optimization", choices=tuple(_LEVELS))
-    }
+    declared: ClassVar[Mapping[str, Setting]] = {"level": Setting(default="all", choices=tuple(_LEVELS))}
 
     def passes(self, source: str) -> list[str]:
         """Optimizers that run on the model at this level, by their own log; rules by their own names."""
-        ran = _names_in_log(source, self._level)
+        ran = self._names_in_log(source)
         single = [name for name in ran if not name.endswith(RULES)]
         return [*single, *(KNOWN_RULES if len(single) < len(ran) else ())]
 
@@ -204,6 +301,20 @@ class OnnxRuntimeOffline(Tool):
     def _level(self) -> str:
         return _LEVELS[self.settings["level"]]
 
+    def _names_in_log(self, source: str) -> list[str]:
+        """The optimizers that a session tells of in its log, which it writes to the descriptor of stderr."""
+        sys.stderr.flush()
+        before = os.dup(2)
+        with tempfile.TemporaryFile() as log:
+            os.dup2(log.fileno(), 2)
+            try:
+                _build(source, self._level, (), None, severity=0)
+            finally:
+                os.dup2(before, 2)
+                os.close(before)
+            log.seek(0)
+            return list(optimizers_in_log(log.read().decode("utf-8", "replace")))
+
 
 def _build(source: str, level: str, off: Sequence[str], target: str | None, *, severity: int = 3) -> Any:
     onnxruntime = import_module("onnxruntime")
@@ -217,43 +328,24 @@ def _build(source: str, level: str, off: Sequence[str], target: str | None, *, s
     return onnxruntime.InferenceSession(source, options, providers=providers, disabled_optimizers=list(off) or None)
 
 
-def _names_in_log(source: str, level: str) -> list[str]:
-    """The optimizers that a session tells of in its log, which it writes to the descriptor of stderr."""
-    sys.stderr.flush()
-    before = os.dup(2)
-    with tempfile.TemporaryFile() as log:
-        os.dup2(log.fileno(), 2)
-        try:
-            _build(source, level, (), None, severity=0)
-        finally:
-            os.dup2(before, 2)
-            os.close(before)
-        log.seek(0)
-        return list(optimizers_in_log(log.read().decode("utf-8", "replace")))
-
-
 # ``onnxruntime.transformers.optimizer``: fusions written in Python, each with a switch.
 
 
 class OnnxRuntimeTransformers(Tool):
     """``optimize_model`` with ONNX Runtime's own optimizer off: that is the tool ``onnxruntime``."""
 
-    summary = "onnxruntime.transformers.optimizer"
     package = "onnxruntime"
     module = "onnxruntime.transformers.optimizer"
     needs = ("onnx", "sympy", "coloredlogs")
     declared: ClassVar[Mapping[str, Setting]] = {
-        "model_type": Setting(default="bert", meaning="what kind of model it is"),
-        "num_heads": Setting(default="0", meaning="heads of the attention; 0 to find out"),
-        "hidden_size": Setting(default="0", meaning="size of hidden states; 0 to find out"),
-        "opt_level": Setting(
-            default="0", meaning="ONNX Runtime's optimizer before the fusions", choices=("0", "1", "2", "99")
-        ),
+        "model_type": Setting(default="bert"),
+        "num_heads": Setting(default="0"),
+        "hidden_size": Setting(default="0"),
+        "opt_level": Setting(default="0", choices=("0", "1", "2", "99")),
     }
 
     def passes(self, source: str) -> list[str]:
         """Fusions that are on by themselves."""
-        del source
         options = self._options()
         return [name for name, value in vars(options).items() if name.startswith("enable_") and value is True]
 
@@ -306,13 +398,11 @@ _INLINING = "inlining"
 class OnnxScript(Tool):
     """``onnxscript.optimizer.optimize``."""
 
-    summary = "onnxscript.optimizer"
     package = "onnxscript"
     module = "onnxscript.optimizer"
 
     def passes(self, source: str) -> list[str]:
         """Folding and inlining, then the rules."""
-        del source
         return [_FOLDING, _INLINING, *dict.fromkeys(_names_of_rules())]
 
     def transform(self, order: TransformOrder) -> None:
@@ -352,12 +442,11 @@ def _names_of_rules() -> list[str]:
         for name, value in vars(sys.modules[module]).items():
             if hasattr(value, "try_rewrite"):
                 known.setdefault(id(value), name)
-    return [_own_name(rule) or known.get(id(rule), f"rule_{number}") for number, rule in enumerate(_rules())]
-
-
-def _own_name(rule: Any) -> str:
-    name = getattr(rule, "name", None)
-    return name if isinstance(name, str) else ""
+    own = [getattr(rule, "name", None) for rule in _rules()]
+    return [
+        name if name and isinstance(name, str) else known.get(id(rule), f"rule_{number}")
+        for number, (rule, name) in enumerate(zip(_rules(), own, strict=True))
+    ]
 
 
 # ``onnxruntime.quantization.quantize_static``: its passes are the operators that it quantizes.
@@ -366,17 +455,16 @@ def _own_name(rule: Any) -> str:
 class QuantizeStatic(Tool):
     """Static quantization, calibrated with the input samples."""
 
-    summary = "onnxruntime.quantization.quantize_static"
     package = "onnxruntime"
     module = "onnxruntime.quantization"
     needs = ("onnx", "sympy")
     rounds_to = "int8"
     wants_samples = True
     declared: ClassVar[Mapping[str, Setting]] = {
-        "format": Setting(default="QDQ", meaning="how it is written", choices=("QDQ", "QOperator")),
-        "activations": Setting(default="QInt8", meaning="the type of activations", choices=("QInt8", "QUInt8")),
-        "weights": Setting(default="QInt8", meaning="the type of weights", choices=("QInt8", "QUInt8")),
-        "per_channel": Setting(default="no", meaning="a scale for each channel", choices=("yes", "no")),
+        "format": Setting(default="QDQ", choices=("QDQ", "QOperator")),
+        "activations": Setting(default="QInt8", choices=("QInt8", "QUInt8")),
+        "weights": Setting(default="QInt8", choices=("QInt8", "QUInt8")),
+        "per_channel": Setting(default="no", choices=("yes", "no")),
     }
 
     def passes(self, source: str) -> list[str]:
@@ -413,19 +501,17 @@ class QuantizeStatic(Tool):
 
 def _reader(quantization: Any, order: TransformOrder) -> Any:
     """The samples, as a calibration reads them: one after the other, then None."""
-    load = import_module("numpy").load
+
+    def samples() -> Iterator[Mapping[str, Any]]:
+        for path in order.samples:
+            with import_module("numpy").load(path, allow_pickle=False) as arrays:
+                yield {name: arrays[f"arr_{number}"] for number, name in enumerate(order.names)}
+
+    left = samples()
 
     class SampleReader(quantization.CalibrationDataReader):  # type: ignore[misc]
-        def __init__(self) -> None:
-            self._left = self._all()
-
         def get_next(self) -> Mapping[str, Any] | None:
-            return next(self._left, None)
-
-        def _all(self) -> Iterator[Mapping[str, Any]]:
-            for path in order.samples:
-                with load(path, allow_pickle=False) as arrays:
-                    yield {name: arrays[f"arr_{number}"] for number, name in enumerate(order.names)}
+            return next(left, None)
 
     return SampleReader()
 
@@ -436,7 +522,6 @@ def _reader(quantization: Any, order: TransformOrder) -> Any:
 class Float16(Tool):
     """``convert_float_to_float16`` of onnxconverter-common; inputs and outputs keep their types."""
 
-    summary = "onnxconverter_common.float16"
     package = "onnxconverter-common"
     module = "onnxconverter_common.float16"
     needs: ClassVar[tuple[str, ...]] = ("onnx",)
@@ -465,13 +550,10 @@ class Float16(Tool):
 class OnnxRuntimeFloat16(Float16):
     """The copy of it that ONNX Runtime has changed since."""
 
-    summary = "onnxruntime.transformers.float16"
     package = "onnxruntime"
     module = "onnxruntime.transformers.float16"
     needs = ("onnx", "sympy", "coloredlogs")
 
-
-# The tools that are known: one line for each, and one file in ``tools``.
 
 TOOLS: Mapping[str, type[Tool]] = {
     "onnxslim": OnnxSlim,

@@ -27,7 +27,7 @@ from biopsy.model.infer import infer_types
 from biopsy.model.load import parse
 from biopsy.model.tensor_type import TensorType
 from biopsy.questions.transformations.question import SameEngine
-from biopsy.questions.transformations.tool import Rounds
+from biopsy.questions.transformations.tools import Rounds
 from biopsy.tensors.files import read_feeds, write_feeds
 from biopsy.tensors.generate import differ, roundings_off
 from biopsy.tensors.results import Array, Feed, Iteration, RunnerResult
@@ -61,7 +61,7 @@ class EngineVerdicts:
         self._asked = asked
         self._rounds_to = rounds_to
         self._scratch = scratch
-        self._engine = Worker(asked.engine, scratch, asked.timeout)
+        self.engine = Worker(asked.engine, scratch, asked.timeout)
         self._exact = Worker(EXACT, scratch, asked.timeout)
         self._plain = [Worker(engine, scratch, asked.timeout) for engine in PLAIN]
         self._numbers = itertools.count()
@@ -70,20 +70,8 @@ class EngineVerdicts:
         return self
 
     def __exit__(self, *exception: object) -> None:
-        for worker in (self._engine, self._exact, *self._plain):
+        for worker in (self.engine, self._exact, *self._plain):
             worker.close()
-
-    def version(self) -> str:
-        """That of the engine. Raises EngineMissing."""
-        return self._engine.version()
-
-    def start(self) -> None:
-        """Begin to load the engine."""
-        self._engine.start()
-
-    def run(self, model: ModelInput, feeds: Path) -> Runs:
-        """What the engine gives of a model. Raises what the engine raises."""
-        return self._engine.run(model, feeds)
 
     def agree(self, one: Runs, other: Runs) -> bool:
         """Whether two runs of a model are the same, within the tolerances."""
@@ -110,7 +98,7 @@ class EngineVerdicts:
         if changed is not None:
             return changed
         try:
-            given = self._engine.run(ModelInput(b"", after.parent, after), feeds)
+            given = self.engine.run(ModelInput(b"", after.parent, after), feeds)
         except errors.EngineFailure as error:
             return VerdictFile(
                 outcome="fails",
@@ -135,12 +123,11 @@ class EngineVerdicts:
         if compared.passed:
             return PASSES
         found = run_mismatches(actual, wanted, compared)
-        if not self._may_be_rounding(found):
+        of_values = all(one.kind in {"mismatch", "not-finite-mismatch"} for one in found)
+        if self._asked.is_told or not of_values or not (self._rounds_to != "float32" or may_be_rounding(found)):
             return self._differs(found, None)
         rounding = self._rounding(before, actual, wanted, {output.name for _, output in compared.failures}, feeds)
-        if rounding.verdict == "rounding":
-            return PASSES
-        if rounding.verdict == "unknown" and passed:
+        if rounding.verdict == "rounding" or (rounding.verdict == "unknown" and passed):
             return PASSES
         if rounding.verdict == "unknown":
             raise CannotTellError(f"they differ, and rounding cannot be told from a fault: {rounding.reason}")
@@ -156,11 +143,6 @@ class EngineVerdicts:
             mismatches=tuple(found),
             rounding=rounding,
         )
-
-    def _may_be_rounding(self, found: Sequence[Mismatch]) -> bool:
-        if self._asked.is_told or any(one.kind not in {"mismatch", "not-finite-mismatch"} for one in found):
-            return False
-        return self._rounds_to != "float32" or may_be_rounding(found)
 
     def _rounding(
         self, before: ModelInput, actual: RunnerResult, expected: RunnerResult, names: set[str], feeds: Path
@@ -242,64 +224,56 @@ def interface_change(before: ModelIndex, after: ModelIndex, feeds: Sequence[Feed
 
     Outputs may be added behind those that were there. ``feeds`` are inputs of the model before.
     """
-    return _outputs_changed(before, after) or _inputs_changed(before, after, feeds)
-
-
-def _outputs_changed(before: ModelIndex, after: ModelIndex) -> VerdictFile | None:
-    wanted = [before.names[tensor] for tensor in before.outputs]
-    has = [after.names[tensor] for tensor in after.outputs]
-    gone = [name for name in wanted if name not in has]
-    if gone:
-        missing = tuple(Mismatch(output=name, kind="missing-output") for name in gone)
-        return _changed("missing-output", f"it loses output {_quoted(gone)}", tuple(gone), missing)
-    if has[: len(wanted)] != wanted:
-        return _changed("other-order", f"its outputs stand in another order: {_quoted(has)}, not {_quoted(wanted)}")
-    return _retyped("output", wanted, before, after)
-
-
-def _inputs_changed(before: ModelIndex, after: ModelIndex, feeds: Sequence[Feed]) -> VerdictFile | None:
+    wanted, has = ([index.names[tensor] for tensor in index.outputs] for index in (before, after))
     takes = [after.names[tensor] for tensor in after.fed_inputs()]
-    strange = [name for name in takes if name not in feeds[0]]
-    if strange:
-        return _changed("new-input", f"it wants an input {_quoted(strange)}")
-    dropped = [name for name in feeds[0] if name not in takes]
-    if dropped:
-        return _changed("lost-input", f"it loses input {_quoted(dropped)}")
-    return _retyped("input", takes, before, after) or _fixed(takes, before, after)
+    gone = tuple(name for name in wanted if name not in has)
+    order = f"its outputs stand in another order: {_quoted(has)}, not {_quoted(wanted)}"
+    strange, dropped = (
+        [name for name in some if name not in others] for some, others in ((takes, feeds[0]), (feeds[0], takes))
+    )
+    changes = [
+        ("missing-output", f"it loses output {_quoted(gone)}" if gone else ""),
+        ("other-order", "" if gone or has[: len(wanted)] == wanted else order),
+        ("other-type", "" if gone else _retyped("output", wanted, before, after)),
+        ("new-input", f"it wants an input {_quoted(strange)}" if strange else ""),
+        ("lost-input", f"it loses input {_quoted(dropped)}" if dropped else ""),
+        ("other-type", "" if strange else _retyped("input", takes, before, after)),
+        ("fixed-size", "" if strange else _fixed(takes, before, after)),
+    ]
+    for kind, said in changes:
+        if said:
+            missing = tuple(Mismatch(output=name, kind="missing-output") for name in gone)
+            return VerdictFile(
+                outcome="fails", stage="interface", kind=kind, message=said, outputs=gone, mismatches=missing
+            )
+    return None
 
 
-def _retyped(what: str, names: Iterable[str], before: ModelIndex, after: ModelIndex) -> VerdictFile | None:
+def _retyped(what: str, names: Iterable[str], before: ModelIndex, after: ModelIndex) -> str:
     """An input or output of another element type."""
     for name in names:
         old, new = before.declared_type(name), after.declared_type(name)
-        if isinstance(old, TensorType) and isinstance(new, TensorType) and 0 not in (old.elem, new.elem):
-            if old.elem != new.elem:
-                return _changed("other-type", f"{what} {name!r} is {new.dtype} now, not {old.dtype}")
+        if isinstance(old, TensorType) and isinstance(new, TensorType):
+            if 0 not in (old.elem, new.elem) and old.elem != new.elem:
+                return f"{what} {name!r} is {new.dtype} now, not {old.dtype}"
         elif old is not None and new is not None and type(old) is not type(new):
-            return _changed("other-type", f"{what} {name!r} is {new} now, not {old}")
-    return None
+            return f"{what} {name!r} is {new} now, not {old}"
+    return ""
 
 
-def _fixed(names: Iterable[str], before: ModelIndex, after: ModelIndex) -> VerdictFile | None:
+def _fixed(names: Iterable[str], before: ModelIndex, after: ModelIndex) -> str:
     """An input one of whose dimensions was open and is not any more."""
     for name in names:
         old, new = before.declared_type(name), after.declared_type(name)
-        if not isinstance(old, TensorType) or not isinstance(new, TensorType) or None in (old.shape, new.shape):
-            continue
-        for axis, (one, other) in enumerate(zip(old.shape or (), new.shape or (), strict=False)):
-            if isinstance(other, int) and not isinstance(one, int):
-                return _changed("fixed-size", f"dimension {axis} of input {name!r} is {other} now, and was open")
-    return None
+        if isinstance(old, TensorType) and isinstance(new, TensorType):
+            for axis, (was, size) in enumerate(zip(old.shape or (), new.shape or (), strict=False)):
+                if isinstance(size, int) and not isinstance(was, int):
+                    return f"dimension {axis} of input {name!r} is {size} now, and was open"
+    return ""
 
 
 def _quoted(names: Iterable[str]) -> str:
     return ", ".join(map(repr, names))
-
-
-def _changed(kind: str, said: str, outputs: tuple[str, ...] = (), mismatches: tuple[Mismatch, ...] = ()) -> VerdictFile:
-    return VerdictFile(
-        outcome="fails", stage="interface", kind=kind, message=said, outputs=outputs, mismatches=mismatches
-    )
 
 
 # What a correct conversion to a narrower type gives: a model of which every value is rounded to that type.
@@ -346,50 +320,46 @@ def rounded_model(model: onnx.ModelProto, to: Rounds, ranges: Ranges) -> onnx.Mo
         for place, name in enumerate(node.output):
             if name not in floats or (to == "int8" and name not in ranges):
                 continue
-            exact = walk.free_name(f"{name}_exact", taken)
-            taken.add(exact)
-            node.output[place] = exact
-            nodes += _float16_nodes(exact, name, taken) if to == "float16" else _int8_nodes(exact, name, ranges[name])
+            exact = node.output[place] = walk.free_name(f"{name}_exact", taken)
+            nodes += _rounding_nodes(exact, name, to, ranges.get(name), taken)
     kept = [onnx.NodeProto.FromString(node.SerializeToString()) for node in nodes]
     del copy.graph.node[:]
     copy.graph.node.extend(kept)
     return copy
 
 
-def _float16_nodes(source: str, target: str, taken: set[str]) -> list[onnx.NodeProto]:
-    """Engines keep such pairs where they would drop the rounding of a node."""
-    from onnx import TensorProto, helper
+def _rounding_nodes(
+    source: str, target: str, to: Rounds, extent: tuple[float, float] | None, taken: set[str]
+) -> list[onnx.NodeProto]:
+    """Nodes that round a tensor to another: a pair of casts, which engines keep where they would drop the rounding of a
+    node; or the steps of a quantization in float32, by operators that every version of the standard has.
+    """
+    from onnx import TensorProto, helper, numpy_helper
 
-    half = walk.free_name(f"{target}_half", taken)
-    taken.add(half)
-    return [
-        helper.make_node("Cast", [source], [half], to=TensorProto.FLOAT16),
-        helper.make_node("Cast", [half], [target], to=TensorProto.FLOAT),
-    ]
-
-
-def _int8_nodes(source: str, target: str, extent: tuple[float, float]) -> list[onnx.NodeProto]:
-    """The steps of a quantization in float32, by operators that every version of the standard has."""
-    from onnx import helper
-
-    step = _step(extent)
+    if to == "float16":
+        half = walk.free_name(f"{target}_half", taken)
+        types = (TensorProto.FLOAT16, TensorProto.FLOAT)
+        return [
+            helper.make_node("Cast", [read], [written], to=elem)
+            for read, written, elem in zip((source, half), (half, target), types, strict=True)
+        ]
+    step = 0.0 if extent is None else _step(extent)
     if step == 0:
         return [helper.make_node("Identity", [source], [target])]
     names = {part: f"{target}_{part}" for part in ("step", "steps", "half", "shifted", "whole")}
+    constants = [
+        helper.make_node(
+            "Constant", [], [names[part]], value=numpy_helper.from_array(np.array(value, np.float32), names[part])
+        )
+        for part, value in (("step", step), ("half", 0.5))
+    ]
     return [
-        _constant(names["step"], step),
-        _constant(names["half"], 0.5),
+        *constants,
         helper.make_node("Div", [source, names["step"]], [names["steps"]]),
         helper.make_node("Add", [names["steps"], names["half"]], [names["shifted"]]),
         helper.make_node("Floor", [names["shifted"]], [names["whole"]]),
         helper.make_node("Mul", [names["whole"], names["step"]], [target]),
     ]
-
-
-def _constant(name: str, value: float) -> onnx.NodeProto:
-    from onnx import helper, numpy_helper
-
-    return helper.make_node("Constant", [], [name], value=numpy_helper.from_array(np.array(value, np.float32), name))
 
 
 def _rounded(values: Array, to: Rounds, extent: tuple[float, float] | None) -> Array:

@@ -1,9 +1,9 @@
-"""Element types and values of inputs and weights that may vary."""
+"""Element types and values of inputs and weights that may vary, and attributes."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -24,7 +24,8 @@ from biopsy.questions.variation.features import (
     with_values,
 )
 from biopsy.questions.variation.validity import Validity
-from biopsy.reduction.passes.weights import UNNAMED, lists_of_sizes, named_tensors
+from biopsy.reduction.passes.common import Place, every_node, graph_at, keep_only, opsets_of, schema_of
+from biopsy.reduction.passes.weights import CHOICES, SIZE_ATTRIBUTES, UNNAMED, lists_of_sizes, named_tensors
 from biopsy.tensors.results import Array
 
 if TYPE_CHECKING:
@@ -139,6 +140,8 @@ def _fits(values: Array, dtype: str) -> bool:
 # Values of inputs and weights that may vary: other random ones, constants, none of them larger than those present.
 
 _FARTHEST = 4
+"""How far from the present a number is looked for."""
+
 _MOST_WEIGHTS = 8
 """More weights are changed all together."""
 
@@ -232,7 +235,8 @@ def changes_of(values: Array) -> Iterator[tuple[str, str, Callable[[Array], Arra
         }
         wanted |= {"one": 1} if abs(value) > 1 else {}
         for kind, other in wanted.items():
-            is_possible = values.dtype.kind == "f" or (isinstance(other, int) and _is_held(other, values.dtype))
+            limits = None if values.dtype.kind == "f" else np.iinfo(values.dtype)
+            is_possible = limits is None or (isinstance(other, int) and limits.min <= other <= limits.max)
             if other != value and is_possible:
                 yield kind, f"{other:g}", partial(np.full_like, fill_value=other)
         return
@@ -263,5 +267,139 @@ def _drawn(values: Array, seed: int) -> Array:
     return drawn.astype(values.dtype)  # type: ignore[no-any-return]
 
 
-def _is_held(value: int, dtype: np.dtype[Any]) -> bool:
-    return np.iinfo(dtype).min <= value <= np.iinfo(dtype).max
+# Attributes that may vary: numbers, lists of them, and words, written out or left out.
+
+_FLAGS = frozenset(
+    {
+        "keepdims", "transA", "transB", "ceil_mode", "count_include_pad", "fmod", "largest", "sorted",
+        "select_last_index", "noop_with_empty_axes", "allowzero", "linear_before_reset", "input_forget",
+        "exclusive", "reverse", "training_mode", "upper", "align_corners", "is_causal", "center_point_box",
+        "antialias", "exclude_outside", "detect_positive", "detect_negative", "include_pad",
+    }
+)  # fmt: skip
+"""Attributes that are 0 or 1."""
+
+_NOT_VARIED = SIZE_ATTRIBUTES - {"group"} | {"to", "dtype", "value", "sparse_value"}
+"""Sizes, types and tensors are features of their own."""
+
+_MOST_WORDS = 4
+
+
+def _edit_of_node(place: Place, number: int, change: Callable[[onnx.NodeProto], bool]) -> Edit:
+    """The edit that changes a node; it cannot be made where ``change`` says so."""
+
+    def edited(fed: FedModel) -> FedModel | None:
+        copy = fed.copied()
+        return copy if change(graph_at(copy.model, place).node[number]) else None
+
+    return edited
+
+
+def _without(node: onnx.NodeProto, name: str) -> bool:
+    """Leave out an attribute of a node."""
+    return keep_only(node.attribute, lambda entry: entry.name != name)
+
+
+def _with_value(node: onnx.NodeProto, name: str, value: Any) -> bool:
+    """Give an attribute of a node another value, if any can hold it."""
+    from onnx import helper
+
+    try:
+        entry = helper.make_attribute(name, value)
+    except (ValueError, TypeError, OverflowError):
+        return False
+    _without(node, name)
+    node.attribute.append(entry)
+    return True
+
+
+def attribute_features(fed: FedModel) -> Iterator[Feature]:
+    """Every attribute of operators that onnx knows, and whole numbers that are left out and have a default."""
+    opsets = opsets_of(fed.model)
+    nodes = list(every_node(fed.model))
+    several = len({node.op_type for _, _, node in nodes}) < len(nodes)
+    for place, number, node in nodes:
+        schema = schema_of(node, opsets)
+        if schema is None:
+            continue
+        title = f"{node.op_type} {node.name!r}" if several and node.name else str(node.op_type)
+        for name in schema.attributes:
+            edit = partial(_edit_of_node, place, number)
+            feature = None if name in _NOT_VARIED else _feature(edit, node, schema.attributes[name], title)
+            if feature is not None and feature.alternatives:
+                is_given = any(entry.name == name for entry in node.attribute)
+                yield replace(feature, is_given=is_given)
+
+
+def _feature(
+    edit: Callable[[Callable[[onnx.NodeProto], bool]], Edit],
+    node: onnx.NodeProto,
+    known: onnx.defs.OpSchema.Attribute,
+    title: str,
+) -> Feature | None:
+    def set_to(value: Any) -> Edit:
+        return edit(partial(_with_value, name=known.name, value=value))
+
+    given = next((entry for entry in node.attribute if entry.name == known.name), None)
+    if given is not None and given.ref_attr_name:
+        return None
+    default = _value(known.default_value) if known.default_value.name else None
+    value = default if given is None else _value(given)
+    if given is None and not isinstance(value, int):
+        return None
+    name = f"{known.name} of {title}"
+    removal = []
+    if given is not None and not known.required:
+        number = default if isinstance(default, int) else None
+        text = "left out" if default is None else f"left out ({_shown(default)})"
+        removal = [Alternative(kind="left out", text=text, edit=edit(partial(_without, name=known.name)), value=number)]
+    if isinstance(value, int) and known.name in _FLAGS:
+        written = Alternative(kind="written out", text=f"{value} (written out)", edit=set_to(value))
+        other = Alternative(kind="the other value", text=str(1 - value), edit=set_to(1 - value))
+        second = replace(removal[0], value=None) if removal else written
+        return Feature(what="attribute", name=name, present=str(value), alternatives=[other, second])
+    if isinstance(value, int):
+        wanted = {value + 1: "one more", value - 1: "one less", 0: "zero", 2 * value: "doubled", -1: "minus one"}
+        if isinstance(default, int) and not removal:
+            wanted.setdefault(default, "default")
+        limits = (value - _FARTHEST, value + _FARTHEST)
+        number_feature = whole_number("attribute", name, value, wanted, set_to, limits)
+        first, *changes = number_feature.alternatives
+        return replace(number_feature, alternatives=[first, *removal, *changes])
+    others = _other_values(known.name, value)
+    changes = [Alternative(kind=kind, text=_shown(other), edit=set_to(other)) for kind, other in others]
+    return Feature(what="attribute", name=name, present=_shown(value), alternatives=[*changes, *removal])
+
+
+def _value(entry: onnx.AttributeProto) -> Any:
+    """What an attribute holds; None if it is of no type that onnx knows."""
+    from onnx import helper
+
+    try:
+        return helper.get_attribute_value(entry)
+    except ValueError:
+        return None
+
+
+def _other_values(name: str, value: Any) -> Iterator[tuple[str, Any]]:
+    """Other values of an attribute that is no whole number, each with the kind of the change."""
+    if isinstance(value, float):
+        wanted = {"halved": value / 2, "doubled": 2 * value, "zero": 0.0, "one": 1.0, "negated": -value}
+        yield from ((kind, other) for kind, other in wanted.items() if other != value)
+    elif isinstance(value, bytes):
+        words = sorted(CHOICES.get(name, frozenset()) - {value.decode("utf-8", "replace")})
+        yield from ((word, word) for word in words[:_MOST_WORDS])
+    elif isinstance(value, list) and value and all(isinstance(one, int) for one in value):
+        lists = {
+            "one more": [one + 1 for one in value], "one less": [one - 1 for one in value], "reversed": value[::-1],
+            "ones": [1] * len(value), "zeros": [0] * len(value), "doubled": [2 * one for one in value],
+        }  # fmt: skip
+        yield from ((kind, other) for kind, other in lists.items() if other != value)
+
+
+def _shown(value: Any) -> str:
+    if isinstance(value, bytes):
+        return value.decode("utf-8", "replace")
+    if isinstance(value, float):
+        return f"{value:g}"
+    return str(value)

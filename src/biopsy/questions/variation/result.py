@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Literal, TypeAlias
 
-from biopsy.questions.variation.features import ExaminedFeature, What
-from biopsy.questions.variation.planner import consistent_forms, is_ambiguous, kinds
+from biopsy.questions.variation.features import ExaminedFeature, What, consistent_forms, is_ambiguous, kinds
+from biopsy.records import plain
 from biopsy.text import count, first_of, html_table, printable, series
 
 Claim: TypeAlias = Literal["free", "fixed", "open"]
@@ -43,11 +43,8 @@ class Finding:
 
     def as_json(self) -> dict[str, Any]:
         """The finding as it stands in a report."""
-        tried = self.still if not self.gone else self.gone
-        return {
-            "what": self.what, "name": self.name, "text": self.text, "tried": list(tried),
-            "still": list(self.still), "gone": list(self.gone),
-        }  # fmt: skip
+        tree = {"what": self.what, "name": self.name, "text": self.text, "tried": self.gone or self.still}
+        return {key: plain(value) for key, value in {**tree, "still": self.still, "gone": self.gone}.items()}
 
 
 _VALUES = {"input", "weight"}
@@ -75,8 +72,26 @@ class Variation:
 
     @property
     def sentence(self) -> str:
-        """All of it in one sentence."""
-        return f"nothing was varied: {self.kept}" if self.kept else sentence_of(self)
+        """What is free, with how many changes were tried of it, and the conditions on what is not: in one sentence."""
+        if self.kept:
+            return f"nothing was varied: {self.kept}"
+        free = [one for one in self.free if one.is_given]
+        parts = []
+        if free:
+            limits = {
+                "always": "",
+                "sometimes": ", each by itself, not always all at once",
+                "never": ", each by itself but not all at once",
+                None: ", each by itself" if len(free) > 1 else "",
+            }
+            values = [f"{one.name} ({len(one.still)} tried)" for one in free if one.what in _VALUES]
+            others = [f"any {one.title} ({len(one.still)} tried)" for one in free if one.what not in _VALUES]
+            anything = [f"any values of {series(values)}", *others] if values else others
+            parts.append(f"fails for {series(anything)}{limits[self.together]}")
+        if self.fixed:
+            only = series([_required(one) for one in self.fixed])
+            parts.append(f"only if {only}" if free else f"fails only if {only}")
+        return "; ".join(parts) or "nothing can be said of what may vary"
 
     def __repr__(self) -> str:
         return f"<Variation: {printable(self.sentence)}; {count(self.checks, 'check')}>"
@@ -91,12 +106,11 @@ class Variation:
 
     def as_json(self) -> dict[str, Any]:
         """The object of the key ``variation`` in a report."""
+        findings = {"free": self.free, "fixed": self.fixed, "unknown": self.unknown}
         return {
             "checks": self.checks,
             "complete": self.complete,
-            "free": [one.as_json() for one in self.free],
-            "fixed": [one.as_json() for one in self.fixed],
-            "unknown": [one.as_json() for one in self.unknown],
+            **{claim: [one.as_json() for one in some] for claim, some in findings.items()},
             "together": self.together,
             "sentence": self.sentence,
         }
@@ -150,30 +164,6 @@ def _condition(examination: ExaminedFeature) -> str:
     failing, passing = examination.numbers_that("fails"), examination.numbers_that("passes")
     forms = consistent_forms(failing, passing, numbers.named)
     return forms[0].text if forms and forms[0].is_supported(failing, passing) else ""
-
-
-# All of it in one sentence
-
-
-def sentence_of(variation: Variation) -> str:
-    """What is free, with how many changes were tried of it, and the conditions on what is not."""
-    free = [one for one in variation.free if one.is_given]
-    parts = []
-    if free:
-        limits = {
-            "always": "",
-            "sometimes": ", each by itself, not always all at once",
-            "never": ", each by itself but not all at once",
-            None: ", each by itself" if len(free) > 1 else "",
-        }
-        values = [f"{one.name} ({len(one.still)} tried)" for one in free if one.what in _VALUES]
-        others = [f"any {one.title} ({len(one.still)} tried)" for one in free if one.what not in _VALUES]
-        anything = [f"any values of {series(values)}", *others] if values else others
-        parts.append(f"fails for {series(anything)}{limits[variation.together]}")
-    if variation.fixed:
-        only = series([_required(one) for one in variation.fixed])
-        parts.append(f"only if {only}" if free else f"fails only if {only}")
-    return "; ".join(parts) or "nothing can be said of what may vary"
 
 
 def _required(one: Finding) -> str:

@@ -96,19 +96,8 @@ def _answer(request: Request, note: Note) -> dict[str, Any]:
     if looks is None:
         known = [name for name in _LOOKS if request["is_whole"] or name != "well formed"]
         return {"looks": [name for name in known if _LOOKS[name](model)]}
-    _tell_types_anew(model)
-    is_valid = all(_LOOKS[name](model) for name in looks)
-    return {
-        "is_valid": is_valid,
-        "outputs": [b64encode(info.SerializeToString()).decode() for info in model.graph.output],
-    }
-
-
-def _tell_types_anew(model: onnx.ModelProto) -> None:
-    """Drop the types that followed from others, and give the outputs those that follow now, as far as they can be told.
-
-    Unlike what reducing does, this gives outputs other element types too.
-    """
+    # Drop the types that followed from others, and give the outputs those that follow now, as far as they can be told;
+    # unlike what reducing does, other element types too.
     unknown = _untold(model)
     keep_only(model.graph.value_info, lambda info: info.name in unknown)
     light = without_weights(model)
@@ -119,6 +108,10 @@ def _tell_types_anew(model: onnx.ModelProto) -> None:
     for info, inferred_info in zip(model.graph.output, inferred_outputs, strict=True):
         if inferred_info.type.tensor_type.elem_type:
             info.type.CopyFrom(inferred_info.type)
+    return {
+        "is_valid": all(_LOOKS[name](model) for name in looks),
+        "outputs": [b64encode(info.SerializeToString()).decode() for info in model.graph.output],
+    }
 
 
 def has_allowed_types(model: onnx.ModelProto) -> bool:

@@ -8,7 +8,6 @@ import contextlib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -28,18 +27,26 @@ from biopsy.model.slice import identity_of
 from biopsy.model.weights_file import MOST_INLINE, inlined_parts
 from biopsy.model.wire import pieces
 from biopsy.processes.cleanup import temporary_folder
-from biopsy.questions.variation.attributes import attribute_features
 from biopsy.questions.variation.elements import (
     AS_FLOAT32,
     COARSE,
     EXACT,
+    attribute_features,
     dtype_features,
     input_features,
     weight_features,
 )
-from biopsy.questions.variation.features import Answer, Edit, ExaminedFeature, Feature, FedModel, in_turn
-from biopsy.questions.variation.planner import Trying, varied
-from biopsy.questions.variation.result import Together, Variation, claim_of, finding_of
+from biopsy.questions.variation.features import (
+    Answer,
+    Edit,
+    ExaminedFeature,
+    Feature,
+    FedModel,
+    Trying,
+    in_turn,
+    varied,
+)
+from biopsy.questions.variation.result import Claim, Finding, Together, Variation, claim_of, finding_of
 from biopsy.questions.variation.shapes import joined_size_features, rank_features, size_features
 from biopsy.questions.variation.validity import Validity
 from biopsy.reduction.preflight import weigh_original
@@ -282,15 +289,10 @@ class VariationTask:
         self._examinations += joined
         drive(varied(joined), self._answered)
         failing = {one.feature.numbers.present for one in joined if one.feature.numbers and one.that("fails")}
-        self._examinations = [
-            one
-            for one in self._examinations
-            if one in joined
-            or one.that("fails")
-            or one.feature.what != "size"
-            or one.feature.numbers is None
-            or one.feature.numbers.present not in failing
-        ]
+        for one in list(self._examinations):
+            numbers = one.feature.numbers if one.feature.what == "size" and one not in joined else None
+            if numbers is not None and numbers.present in failing and not one.that("fails"):
+                self._examinations.remove(one)
 
     def undo(self, digest: bytes | None) -> bool:
         """Nobody takes an answer back: persons are not asked."""
@@ -321,7 +323,7 @@ class VariationTask:
                     self._oracle.ahead(iter(waiting))
                 waiting = waiting[1:]
                 answer = self._answer(trial)
-            trying.examination.note(trying.alternative, answer)
+            trying.examination.seen.append((trying.alternative, answer))
             answers.append(answer)
         return answers
 
@@ -339,21 +341,19 @@ class VariationTask:
 
     def _all_at_once(self) -> Together | None:
         """Change all free features at once."""
-        free = [one for one in self._examinations if claim_of(one) == "free"]
-        if len(free) < 2:
-            return None
-        answers = (self._answered_at_once(free, number) for number in range(_MOST_AT_ONCE))
-        seen = set(islice((answer for answer in answers if answer in {"fails", "passes"}), _AT_ONCE))
-        if not seen:
-            return None
-        return "sometimes" if len(seen) > 1 else "always" if seen == {"fails"} else "never"
-
-    def _answered_at_once(self, free: Sequence[ExaminedFeature], number: int) -> Answer:
         assert self._laboratory is not None
-        failing = [one.that("fails") for one in free]
-        edits = [some[number % len(some)].edit for some in failing]
-        trial = self._laboratory.changed(in_turn(edits), "all that may vary at once")
-        return "invalid" if trial is None else self._answer(trial)
+        free = [one.that("fails") for one in self._examinations if claim_of(one) == "free"]
+        answers: list[Answer] = []
+        for number in range(_MOST_AT_ONCE if len(free) > 1 else 0):
+            edits = [some[number % len(some)].edit for some in free]
+            trial = self._laboratory.changed(in_turn(edits), "all that may vary at once")
+            answer: Answer = "invalid" if trial is None else self._answer(trial)
+            answers += [answer] if answer in {"fails", "passes"} else []
+            if len(answers) == _AT_ONCE:
+                break
+        if not answers:
+            return None
+        return "sometimes" if len(set(answers)) > 1 else "always" if answers[0] == "fails" else "never"
 
     def _require_meaning(self) -> None:
         """Raise CheckError where no change passes, and a model of one Identity node fails too: a check says nothing."""
@@ -378,14 +378,12 @@ class VariationTask:
     @property
     def variation(self) -> Variation:
         """What was found, once the search has ended."""
-        claims = [(claim_of(one), finding_of(one)) for one in self._examinations if one.seen]
-        return replace(
-            self._found,
-            free=tuple(finding for claim, finding in claims if claim == "free"),
-            fixed=tuple(finding for claim, finding in claims if claim == "fixed"),
-            unknown=tuple(finding for claim, finding in claims if claim == "open"),
-            checks=self._oracle.tally.checks,
-        )
+        claims: dict[Claim, list[Finding]] = {"free": [], "fixed": [], "open": []}
+        for one in self._examinations:
+            if one.seen:
+                claims[claim_of(one)].append(finding_of(one))
+        free, fixed, unknown = map(tuple, claims.values())
+        return replace(self._found, free=free, fixed=fixed, unknown=unknown, checks=self._oracle.tally.checks)
 
 
 def features_of(laboratory: Laboratory, bits: int) -> Iterator[Feature]:

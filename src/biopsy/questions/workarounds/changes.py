@@ -1,65 +1,31 @@
-"""The changes that are tried: settings and releases of the engine, then the fewest patches of the model, which are
-marks, barriers, higher precision and other spellings.
+"""The changes that are tried: releases of the engine, and the fewest patches of the model, which are marks, barriers,
+higher precision and other spellings.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
+from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeAlias
 
 from biopsy import errors
-from biopsy.checks.outcome import Outcome
 from biopsy.engines.other_release.classes import RELEASE
 from biopsy.engines.registry import EngineSpec, find_class, release_now, release_settings
 from biopsy.model import infer
-from biopsy.questions.builds.flags import SettingProbe, Tried, switches_of
-from biopsy.questions.builds.settings import CheckTemplate, SettingChange
+from biopsy.questions.builds.settings import SettingChange
 from biopsy.questions.precision.caster import Assembly, mixed
 from biopsy.questions.precision.formats import BF16, FP16, FP32, FP64, OF_ELEM, Format, Weights
 from biopsy.questions.precision.plan import Layer, PlannedGraph, PrecisionPlan, plan_of, without_functions
-from biopsy.questions.workarounds.patch import Patch
-from biopsy.questions.workarounds.question import ChangeCandidate, Kind, of_patches
-from biopsy.questions.workarounds.result import TriedChange
-from biopsy.questions.workarounds.spellings.site import (
-    BFLOAT16,
-    DOUBLE,
-    FLOAT,
-    FLOAT16,
-    INT64,
-    Family,
-    Site,
-)
-from biopsy.questions.workarounds.spellings.table import respellings, spellings
+from biopsy.questions.workarounds.question import ChangeCandidate, Kind, Patch, of_patches
+from biopsy.questions.workarounds.spellings.table import barriers, spellings
 from biopsy.reduction.passes.common import copied, described
 from biopsy.search.drive import drive, first_that
 from biopsy.search.subset import minimal_subsets, shortest
 
 if TYPE_CHECKING:
     import onnx
-
-
-def settings_that_pass(
-    probe: SettingProbe, template: CheckTemplate, model: Path, weights_folder: Path | None
-) -> list[ChangeCandidate]:
-    """The smallest changes of settings with which the check passes. ``probe`` has seen the failure."""
-    answer = switches_of(probe, template, model, weights_folder)
-    return [setting_candidate(switch.change) for switch in answer.switches]
-
-
-def setting_candidate(change: SettingChange) -> ChangeCandidate:
-    """A change of settings as what may be a workaround."""
-    return ChangeCandidate(kind="setting", text=change.text, change=change)
-
-
-def refused(tried: Sequence[Tried]) -> Iterator[TriedChange]:
-    """The changes of settings with which the check does not pass, or cannot say."""
-    for one in tried:
-        if one.gone:
-            continue
-        why = "the check still fails" if one.outcome is Outcome.REPRODUCES else f"{one.outcome.value}: {one.reason}"
-        yield TriedChange(kind="setting", text=one.change.text, right=False, reason=" ".join(why.split())[:300])
 
 
 # Releases
@@ -141,71 +107,6 @@ def marked(model: onnx.ModelProto, name: str) -> onnx.ModelProto | None:
     made = copied(model)
     made.graph.output.append(helper.make_tensor_value_info(name, kind.elem, list(kind.shape)))
     return made
-
-
-# Nodes that change no value and that optimizers do not see through, so that they cannot fuse what is around them.
-#
-# A plain Identity is no such node: ONNX Runtime and OpenVINO remove it before they look for fusions. Which of these
-# survive is measured on the engines themselves, see tests/workarounds/test_barriers.py: ONNX Runtime 1.32 keeps all
-# of them, and takes the pair of casts away after its fusions; OpenVINO 2026.4 keeps the Max and the Where on its CPU.
-# Whether TensorRT keeps them can only be seen on a GPU.
-
-_WIDER = {FLOAT16: FLOAT, BFLOAT16: FLOAT, FLOAT: DOUBLE}
-_INT32 = 6
-
-
-BARRIERS = Family(matches="a result")
-
-
-def _behind(at: Site) -> list[str]:
-    """The node again; only its first output gets a barrier."""
-    at.require(bool(at.node.output[0]) and at.node.op_type not in {"Constant", "Identity"})
-    return at.copies(at.node.input)
-
-
-@BARRIERS.by(
-    "cast-pair",
-    writes="its result cast to a wider type and back",
-    cost="the fusions that it breaks; ONNX Runtime removes the casts after them",
-)
-def _(at: Site) -> list[str]:
-    elem = at.elem(at.node.output[0])
-    first, *others = _behind(at)
-    return [at.write("Cast(Cast(r, to=wider), to=elem)", r=first, wider=_WIDER[elem], elem=elem), *others]
-
-
-@BARRIERS.by(
-    "max-with-itself",
-    writes="Max(r, r) of its result r, which is r",
-    cost="the fusions that it breaks, and a pass over the tensor",
-    least_opset=8,
-)
-def _(at: Site) -> list[str]:
-    elem = at.elem(at.node.output[0])
-    at.require(elem in {FLOAT, DOUBLE} or (at.opset >= 12 and elem in {FLOAT16, _INT32, INT64}))
-    first, *others = _behind(at)
-    return [at.new("Max", first, first), *others]
-
-
-@BARRIERS.by(
-    "where-with-itself",
-    writes="Where(r < r, r, r) of its result r, which is r",
-    cost="the fusions that it breaks, and two passes over the tensor",
-    least_opset=9,
-)
-def _(at: Site) -> list[str]:
-    at.require(at.elem(at.node.output[0]) in {FLOAT, DOUBLE, INT64, _INT32})
-    first, *others = _behind(at)
-    return [at.write("Where(r < r, r, r)", r=first), *others]
-
-
-def barriers(model: onnx.ModelProto, nodes: Sequence[int]) -> list[Patch]:
-    """One patch for each barrier after the first output of these nodes of the main graph and of those in their bodies.
-
-    Cheap ones first.
-    """
-    order = [each.name for each in BARRIERS]
-    return sorted(respellings(model, nodes, BARRIERS, "barrier"), key=lambda patch: order.index(patch.name))
 
 
 # Nodes computed in a higher precision, with casts around them.
@@ -316,24 +217,15 @@ def candidates_of(kind: Kind, model: onnx.ModelProto, nodes: Sequence[int], hold
     Where none is enough by itself, the fewest that are together: that search assumes that a further patch does no harm.
     """
     patches = sorted(_MAKERS[kind](model, nodes), key=lambda patch: len(patch.nodes))[:_MOST_SINGLES]
-    singles = 0
-    for candidate in (of_patches([patch]) for patch in patches):
-        if holds(candidate):
-            singles += 1
-            yield candidate
-            if singles == _ENOUGH:
-                return
-    if not singles and len(patches) > 1:
-        yield from _together(patches, holds)
-
-
-def _together(patches: Sequence[Patch], holds: Holds) -> Iterator[ChangeCandidate]:
-    """The smallest sets of patches; of several that change the same nodes only the first is among them."""
-    chosen: list[Patch] = []
+    found = False
+    for candidate in islice(filter(holds, (of_patches([patch]) for patch in patches)), _ENOUGH):
+        found = True
+        yield candidate
+    chosen: list[Patch] = []  # of several that change the same nodes only the first is tried with others
     for patch in patches:
         if not any(set(patch.nodes) & set(other.nodes) for other in chosen) or patch.kind == "mark":
             chosen.append(patch)
-    if len(chosen) < 2:
+    if found or len(chosen) < 2:
         return
     known: dict[tuple[int, ...], bool] = {}
 

@@ -20,20 +20,13 @@ from biopsy.model.index import ModelIndex, Node, index_file
 from biopsy.model.load import parse, read_bytes
 from biopsy.model.weights_file import save_with_weights
 from biopsy.processes.cleanup import temporary_folder
-from biopsy.questions.builds.flags import STAGE, SettingProbe
+from biopsy.questions.builds.flags import STAGE, SettingProbe, switches_of
 from biopsy.questions.builds.settings import VARIABLE, SettingChange, VariedCheck, varied_check
-from biopsy.questions.workarounds.changes import (
-    MODEL_KINDS,
-    candidates_of,
-    refused,
-    releases_to_try,
-    setting_candidate,
-    settings_that_pass,
-)
+from biopsy.questions.workarounds.changes import MODEL_KINDS, candidates_of, releases_to_try
 from biopsy.questions.workarounds.latency import Latency
 from biopsy.questions.workarounds.question import ChangeCandidate, Kind, WorkaroundQuestion
 from biopsy.questions.workarounds.result import FailureRate, TriedChange, Trust, VerifiedChange, Workarounds, labels
-from biopsy.questions.workarounds.trusted_values import TrustedValues, trusted_values
+from biopsy.questions.workarounds.trusted_values import trusted_values
 from biopsy.questions.workarounds.verification import ChangeTrials
 from biopsy.reduction.reduce import RecordingOptions, ReductionJob, run_job
 from biopsy.reduction.result import Target
@@ -138,28 +131,25 @@ class WorkaroundSearch:
                 stopped = str(limit)
             except KeyboardInterrupt:
                 stopped, interrupted = "an interruption", True
-            result = self._result(trials.trusted, stopped, interrupted)
+            seen, trusted = self._probe.found, trials.trusted
+            result = Workarounds(
+                model=str(question.model),
+                engine=question.template.spec.text,
+                failure=FailureRate(text=seen.failure, failed=seen.failed, runs=seen.runs),
+                trust=Trust(
+                    reference=trusted.engine,
+                    confirmed_by=trusted.confirmed_by,
+                    samples=trusted.own,
+                    fresh=trusted.fresh,
+                ),
+                found=tuple(self._verified),
+                tried=tuple(self._tried),
+                piece=self._labels,
+                stopped=stopped,
+                interrupted=interrupted,
+            )
             output = self._written(result, trials)
         return replace(result, output=output, checks=self._checks, seconds=time.monotonic() - self._started)
-
-    def _result(self, trusted: TrustedValues, stopped: str | None, interrupted: bool) -> Workarounds:
-        seen = self._probe.found
-        return Workarounds(
-            model=str(self.question.model),
-            engine=self.question.template.spec.text,
-            failure=FailureRate(text=seen.failure, failed=seen.failed, runs=seen.runs),
-            trust=Trust(
-                reference=trusted.engine,
-                confirmed_by=trusted.confirmed_by,
-                samples=trusted.own,
-                fresh=trusted.fresh,
-            ),
-            found=tuple(self._verified),
-            tried=tuple(self._tried),
-            piece=self._labels,
-            stopped=stopped,
-            interrupted=interrupted,
-        )
 
     def _written(self, result: Workarounds, trials: ChangeTrials) -> Path | None:
         """Write the best patched model, if there is one and it is wanted, and have the file checked.
@@ -191,22 +181,26 @@ class WorkaroundSearch:
     # What may help
 
     def _try(self, kind: Kind, trials: ChangeTrials, settings: Sequence[SettingChange] | None) -> None:
-        question = self.question
         if kind in MODEL_KINDS:
             self._try_patches(kind, trials)
         elif kind == "release":
             self._try_releases(trials)
-        elif settings is not None:
-            for change in settings:
-                self._verify(setting_candidate(change), trials)
         else:
-            try:
-                candidates = settings_that_pass(self._probe, question.template, question.model, question.index.folder)
-            finally:  # what was tried is noted also if that is stopped
-                for one in refused(self._probe.found.tried):
-                    self._note(one)
-            for candidate in candidates:
-                self._verify(candidate, trials)
+            for change in self._settings_that_pass() if settings is None else settings:
+                self._verify(ChangeCandidate(kind="setting", text=change.text, change=change), trials)
+
+    def _settings_that_pass(self) -> list[SettingChange]:
+        """The smallest changes of settings with which the check passes; the others that were tried are noted."""
+        question = self.question
+        try:
+            switches = switches_of(self._probe, question.template, question.model, question.index.folder).switches
+        finally:  # also if it is stopped
+            for tried in self._probe.found.tried:
+                if not tried.gone:
+                    still = tried.outcome is Outcome.REPRODUCES
+                    why = "the check still fails" if still else f"{tried.outcome.value}: {tried.reason}"
+                    self._refuse("setting", tried.change.text, " ".join(why.split())[:300])
+        return [switch.change for switch in switches]
 
     def _try_releases(self, trials: ChangeTrials) -> None:
         """The first release that helps."""
@@ -220,8 +214,7 @@ class WorkaroundSearch:
                 if self._holds(candidate, trials) and self._verify(candidate, trials):
                     return
             except errors.CannotInstall as error:
-                reason = first_line(error.summary)
-                self._note(TriedChange(kind="release", text=candidate.text, right=False, reason=reason))
+                self._refuse("release", candidate.text, first_line(error.summary))
                 if error.concerns_all:
                     return
 
@@ -270,27 +263,29 @@ class WorkaroundSearch:
             )
         )
         if objection is not None:
-            self._note(TriedChange(kind=candidate.kind, text=candidate.text, right=False, reason=objection))
+            self._refuse(candidate.kind, candidate.text, objection)
         return objection is None
 
     def _verify(self, candidate: ChangeCandidate, trials: ChangeTrials) -> bool:
         """Whether a candidate is a workaround in full, which is noted."""
         verified = trials.verified(candidate)
         if isinstance(verified, str):
-            self._note(TriedChange(kind=candidate.kind, text=candidate.text, right=False, reason=verified))
+            self._refuse(candidate.kind, candidate.text, verified)
             return False
         self._verified.append(verified)
         self._note(TriedChange(kind=candidate.kind, text=candidate.text, right=True), verified.latency)
         return True
 
+    def _refuse(self, kind: Kind, text: str, reason: str) -> None:
+        self._note(TriedChange(kind=kind, text=text, right=False, reason=reason))
+
     def _note(self, tried: TriedChange, latency: Latency | None = None) -> None:
         self._tried.append(tried)
         ratio = None if latency is None else latency.ratio
-        self.listener(
-            events.ChangeTried(
-                change=tried.kind, text=tried.text, right=tried.right, reason=tried.reason, latency=ratio
-            )
+        event = events.ChangeTried(
+            change=tried.kind, text=tried.text, right=tried.right, reason=tried.reason, latency=ratio
         )
+        self.listener(event)
 
 
 def nodes_of_smallest_piece(
@@ -303,9 +298,8 @@ def nodes_of_smallest_piece(
     """
     words = question.template.with_change(SettingChange())
     command = parse_command(words)
-    inputs, golden = (
-        (bool(command.input_files), bool(command.golden_files)) if isinstance(command, OwnRun) else (False, False)
-    )
+    inputs = isinstance(command, OwnRun) and bool(command.input_files)
+    golden = isinstance(command, OwnRun) and bool(command.golden_files)
     if golden and not inputs:
         raise errors.UsageError(
             "the check compares with golden values, but makes up its inputs: no part of it can fail"

@@ -10,7 +10,7 @@ import statistics
 import sys
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -49,10 +49,6 @@ class Latency:
         if self.ratio is None:
             return f"{self.after:.3g} ms"
         return f"{self.ratio:.2f} times as long ({self.low:.2f} to {self.high:.2f})"
-
-    def as_json(self) -> dict[str, Any]:
-        """As plain values, in milliseconds."""
-        return asdict(self)
 
 
 @dataclass(frozen=True, kw_only=True)

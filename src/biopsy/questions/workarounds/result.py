@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from biopsy.questions.workarounds.latency import Latency
 from biopsy.questions.workarounds.question import COST, Kind
+from biopsy.records import plain
 from biopsy.text import count, html_table, printable
 
 SHOWN = 3
@@ -43,26 +44,11 @@ class VerifiedChange:
         """Whether another model is to be used, and not another engine."""
         return self.model is not None
 
-    def time_beside(self, known: float) -> float:
-        """How many times as long the model takes; 0 if that may be as little as ``known``, or is not known."""
-        latency = self.latency
-        if latency is None or latency.ratio is None or latency.low is None or latency.low <= known:
-            return 0.0
-        return latency.ratio
-
     def as_json(self) -> dict[str, Any]:
         """As plain values; the model itself is left out."""
-        return {
-            "kind": self.kind,
-            "text": self.text,
-            "engine": self.engine,
-            "environment": dict(self.environment),
-            "nodes": list(self.nodes),
-            "difference": list(self.difference),
-            "holds": list(self.holds),
-            "latency": None if self.latency is None else self.latency.as_json(),
-            "runs": self.runs,
-        }
+        tree: dict[str, Any] = plain(replace(self, model=None))
+        del tree["model"]
+        return tree
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -150,30 +136,37 @@ class Workarounds:
 
     def as_json(self) -> dict[str, Any]:
         """The part of a report that tells what was found."""
-        return {
-            "engine": self.engine,
-            "failure": self.failure.text,
-            "rate": {"failed": self.failure.failed, "runs": self.failure.runs},
-            "reference": self.trust.reference,
-            "confirmed_by": self.trust.confirmed_by,
-            "samples": self.trust.samples,
-            "fresh_samples": self.trust.fresh,
-            "best": [one.as_json() for one in self.best],
-            "found": [one.as_json() for one in self.ordered],
-            "tried": [vars(one) for one in self.tried],
-            "piece": list(self.piece),
-            "checks": self.checks,
-            "stopped": self.stopped,
-            "output": None if self.output is None else str(self.output),
-        }
+        trust = self.trust
+        tree: dict[str, Any] = plain(
+            {
+                "engine": self.engine,
+                "failure": self.failure.text,
+                "rate": {"failed": self.failure.failed, "runs": self.failure.runs},
+                "reference": trust.reference,
+                "confirmed_by": trust.confirmed_by,
+                "samples": trust.samples,
+                "fresh_samples": trust.fresh,
+                "best": [change.as_json() for change in self.best],
+                "found": [change.as_json() for change in self.ordered],
+                **{name: getattr(self, name) for name in ("tried", "piece", "checks", "stopped", "output")},
+            }
+        )
+        return tree
 
 
 def _fastest_first(changes: Sequence[VerifiedChange]) -> list[VerifiedChange]:
     """Those first that are as fast as the fastest, as far as could be measured: they stay in their order."""
-    measured = [one.latency for one in changes if one.latency is not None and one.latency.ratio is not None]
-    fastest = min(measured, key=lambda one: one.ratio or 0.0, default=None)
+    measured = [change.latency for change in changes if change.latency is not None and change.latency.ratio is not None]
+    fastest = min(measured, key=lambda latency: latency.ratio or 0.0, default=None)
     least = math.inf if fastest is None or fastest.high is None else fastest.high
-    return sorted(changes, key=lambda one: one.time_beside(least))
+
+    def time(change: VerifiedChange) -> float:
+        """How many times as long the model takes; 0 if that may be as little as the least, or is not known."""
+        latency = change.latency
+        is_slower = latency is not None and latency.low is not None and latency.low > least
+        return latency.ratio or 0.0 if latency is not None and is_slower else 0.0
+
+    return sorted(changes, key=time)
 
 
 def labels(nodes: Sequence[int], names: Sequence[str]) -> tuple[str, ...]:

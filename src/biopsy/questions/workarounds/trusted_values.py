@@ -272,7 +272,14 @@ def fresh_samples(
         random = np.random.default_rng((_OTHER_SEED, number))
         sample = samples[number % len(samples)]
         fresh.append({name: _other_values(np.asarray(sample[name]), random) for name in sample})
-    return [one for one in fresh if not any(_is_same(one, known) for known in samples)]
+    return [
+        sample
+        for sample in fresh
+        if not any(
+            all(name in known and same_values(np.asarray(sample[name]), np.asarray(known[name])) for name in sample)
+            for known in samples
+        )
+    ]
 
 
 def _other_values(value: Array, random: np.random.Generator) -> Array:
@@ -285,7 +292,3 @@ def _other_values(value: Array, random: np.random.Generator) -> Array:
         return value
     drawn: Array = random.uniform(finite.min(), finite.max(), value.shape).astype(value.dtype)
     return drawn
-
-
-def _is_same(left: Feed, right: Feed) -> bool:
-    return all(name in right and same_values(np.asarray(left[name]), np.asarray(right[name])) for name in left)

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import contextlib
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
@@ -151,30 +151,24 @@ class ChangeTrials:
             lost = lost_validity(model, self.model.SerializeToString(), self.question.index.folder)
             if lost is not None and lost.certain:
                 return str(lost)
-        if (objection := self._checked(candidate)) is not None:
-            return objection
+        probe = self.probe.on(self.candidate) if candidate.patches else self.probe
+        judged = probe.fresh(candidate.change, candidate.text)
+        if judged.outcome is not Outcome.PASSES:
+            return f"the check: {judged.outcome.value}: {judged.reason}"
+        if not self.probe.still_fails():
+            return "the check passes, but then it passes as it was too: nothing can be said"
         return VerifiedChange(
             kind=candidate.kind,
             text=candidate.text,
             engine=self.question.template.changed(candidate.change).text,
             environment=candidate.change.environment,
             nodes=labels(candidate.nodes, [node.label for node in self.question.index.nodes]),
-            difference=() if model is None else difference(self.model, model).lines(),
+            difference=() if model is None else difference(self.model, model),
             holds=tuple(dict.fromkeys(patch.holds for patch in candidate.patches if patch.holds)),
             model=data,
             latency=self._latency(candidate),
             runs=self.probe.needed,
         )
-
-    def _checked(self, candidate: ChangeCandidate) -> str | None:
-        """What the check says against a candidate, or that the original does not fail beside it; None if nothing."""
-        probe = self.probe.on(self.candidate) if candidate.patches else self.probe
-        judged = probe.fresh(candidate.change, candidate.text)
-        if judged.outcome is not Outcome.PASSES:
-            return f"the check: {judged.outcome.value}: {judged.reason}"
-        if self.probe.still_fails():
-            return None
-        return "the check passes, but then it passes as it was too: nothing can be said"
 
     def check_file(self, path: Path, change: VerifiedChange) -> str | None:
         """What the check says against a patched model as it was written, in a fresh process; None if it passes."""
@@ -215,68 +209,36 @@ _Key: TypeAlias = "tuple[_Path, str]"
 _Nodes: TypeAlias = "Mapping[_Key, onnx.NodeProto]"
 
 
-@dataclass(frozen=True, kw_only=True)
-class ChangedNode:
-    """A node as it is now; ``changes`` are words such as ``transB 1 -> 0`` and ``writes y/Gemm, not y``."""
+def difference(before: onnx.ModelProto, after: onnx.ModelProto) -> tuple[str, ...]:
+    """What is different in the nodes and outputs of two models, a line for each thing, all of it made printable.
 
-    node: str
-    changes: tuple[str, ...]
-
-
-@dataclass(frozen=True, kw_only=True)
-class ModelDifference:
-    """What is different, all of it made printable.
-
-    ``casts`` are those among the nodes that were added; ``added`` has all others but Constants, which ``constants``
-    counts. ``outputs`` are those of the model that were added, ``lost_outputs`` those that it has no more.
-    """
-
-    removed: tuple[str, ...]
-    added: tuple[str, ...]
-    casts: tuple[str, ...]
-    changed: tuple[ChangedNode, ...]
-    constants: int
-    outputs: tuple[str, ...]
-    lost_outputs: tuple[str, ...]
-    functions: tuple[str, ...]
-
-    def lines(self) -> tuple[str, ...]:
-        """One line for each: ``- `` before what is gone, ``+ `` before what is new, ``~ `` before what changed."""
-        lines = [f"- {each}" for each in self.removed]
-        lines += [f"+ {each}" for each in (*self.added, *self.casts)]
-        lines += [f"~ {each.node}: {', '.join(each.changes)}" for each in self.changed]
-        lines += [f"+ {count(self.constants, 'constant')}"] if self.constants else []
-        lines += [f"+ output {each}" for each in self.outputs]
-        lines += [f"- output {each}" for each in self.lost_outputs]
-        return (*lines, *(f"~ {each}" for each in self.functions))
-
-
-def difference(before: onnx.ModelProto, after: onnx.ModelProto) -> ModelDifference:
-    """What is different in the nodes and outputs of two models.
-
-    A node is the same one if it has the same operator and writes the same tensors, else if it has the same operator and
-    the same name or inputs. Where it stands does not matter.
+    ``- `` stands before what is gone, ``+ `` before what is new, ``~ `` before what changed. A node is the same one if
+    it has the same operator and writes the same tensors, else if it has the same operator and the same name or inputs.
+    Where it stands does not matter.
     """
     old, new = dict(_nodes(before.graph, "")), dict(_nodes(after.graph, ""))
     pairs = _pairs(old, new)
     kept = set(pairs.values())
     fresh = [(key[0], node) for key, node in new.items() if key not in kept]
-    changed = [
-        ChangedNode(node=_told(key[0], new[pairs[key]]), changes=tuple(_changes(old[key], new[pairs[key]])))
-        for key in pairs
-        if old[key] != new[pairs[key]]
-    ]
+    casts, others = ([one for one in fresh if (one[1].op_type == "Cast") is is_cast] for is_cast in (True, False))
+    lines = [f"- {_node_text(key[0], node)}" for key, node in old.items() if key not in pairs]
+    lines += [f"+ {_node_text(*one)}" for one in (*others, *casts) if one[1].op_type != "Constant"]
+    for key, twin in pairs.items():
+        if changes := list(_changes(old[key], new[twin])):
+            lines.append(f"~ {_node_text(key[0], new[twin])}: {', '.join(changes)}")
+    constants = sum(node.op_type == "Constant" for _, node in fresh)
+    lines += [f"+ {count(constants, 'constant')}"] if constants else []
     names = [[info.name for info in model.graph.output] for model in (before, after)]
-    return ModelDifference(
-        removed=tuple(_told(key[0], node) for key, node in old.items() if key not in pairs),
-        added=tuple(_told(path, node) for path, node in fresh if node.op_type not in {"Cast", "Constant"}),
-        casts=tuple(_told(path, node) for path, node in fresh if node.op_type == "Cast"),
-        changed=tuple(each for each in changed if each.changes),
-        constants=sum(node.op_type == "Constant" for _, node in fresh),
-        outputs=tuple(_output(info) for info in after.graph.output if info.name not in names[0]),
-        lost_outputs=tuple(printable(name) for name in names[0] if name not in names[1]),
-        functions=tuple(_functions(before, after)),
+    for info in after.graph.output:
+        if info.name not in names[0]:
+            kind = parts.tensor_type(info.SerializeToString())
+            lines.append(f"+ output {_short(info.name)}{f' {printable(str(kind))}' if kind is not None else ''}")
+    lines += [f"- output {printable(name)}" for name in names[0] if name not in names[1]]
+    called, still_called = (
+        Counter(walk.function_key(each)[1] for each in model.functions) for model in (before, after)
     )
+    lines += [f"~ function {_short(name)}: its nodes in place of the calls" for name in called - still_called]
+    return tuple(lines)
 
 
 def _pairs(old: _Nodes, new: _Nodes) -> dict[_Key, _Key]:
@@ -288,16 +250,15 @@ def _pairs(old: _Nodes, new: _Nodes) -> dict[_Key, _Key]:
         and walk.operator(old[key]) == walk.operator(new[key])
         and list(old[key].output) == list(new[key].output)
     }
-    traits_of: list[Callable[[onnx.NodeProto], object]] = [lambda node: node.name, lambda node: tuple(node.input)]
-    for traits in traits_of:
+    for trait in ("name", "input"):
         taken = set(pairs.values())
         free: dict[tuple[object, ...], _Key] = {}
         for key, node in new.items():
-            if key not in taken and traits(node):
-                free.setdefault((key[0], walk.operator(node), traits(node)), key)
+            if key not in taken and getattr(node, trait):
+                free.setdefault((key[0], walk.operator(node), *getattr(node, trait)), key)
         for key, node in old.items():
-            if key not in pairs and traits(node):
-                twin = free.pop((key[0], walk.operator(node), traits(node)), None)
+            if key not in pairs and getattr(node, trait):
+                twin = free.pop((key[0], walk.operator(node), *getattr(node, trait)), None)
                 pairs |= {} if twin is None else {key: twin}
     return pairs
 
@@ -328,21 +289,21 @@ def _changes(old: onnx.NodeProto, new: onnx.NodeProto) -> Iterator[str]:
 
 
 def _attributes(node: onnx.NodeProto) -> Mapping[str, str]:
-    return {each.name: _value(each) for each in node.attribute if not each.HasField("g") and not each.graphs}
-
-
-def _value(attribute: onnx.AttributeProto) -> str:
     from onnx import helper
 
-    if attribute.HasField("t"):
-        return f"a tensor {list(attribute.t.dims)}"
-    if attribute.name == "to" and attribute.i in DTYPE_OF_ELEM:
-        return DTYPE_OF_ELEM[attribute.i]
-    value = helper.get_attribute_value(attribute)
-    return _short(value.decode("utf-8", "replace") if isinstance(value, bytes) else str(value))
+    texts = {}
+    for each in node.attribute:
+        if each.HasField("t"):
+            texts[each.name] = f"a tensor {list(each.t.dims)}"
+        elif each.name == "to" and each.i in DTYPE_OF_ELEM:
+            texts[each.name] = DTYPE_OF_ELEM[each.i]
+        elif not each.HasField("g") and not each.graphs:
+            value = helper.get_attribute_value(each)
+            texts[each.name] = _short(value.decode("utf-8", "replace") if isinstance(value, bytes) else str(value))
+    return texts
 
 
-def _told(path: _Path, node: onnx.NodeProto) -> str:
+def _node_text(path: _Path, node: onnx.NodeProto) -> str:
     """``Gemm 'fc' (x, w) -> y`` with its attributes."""
     inputs = ", ".join(_short(name) for name in node.input)
     outputs = ", ".join(_short(name) for name in node.output if name)
@@ -351,17 +312,6 @@ def _told(path: _Path, node: onnx.NodeProto) -> str:
     named = f"{domain}{node.op_type}" + (f" {node.name!r}" if node.name and node.name not in node.output else "")
     text = f"{_short(path, 4 * _MOST_TEXT)}{_short(named)}({inputs}) -> {outputs}"
     return f"{text}  [{attributes}]" if attributes else text
-
-
-def _output(info: onnx.ValueInfoProto) -> str:
-    kind = parts.tensor_type(info.SerializeToString())
-    return f"{_short(info.name)}{f' {printable(str(kind))}' if kind is not None else ''}"
-
-
-def _functions(before: onnx.ModelProto, after: onnx.ModelProto) -> Iterator[str]:
-    old, new = (Counter(walk.function_key(each)[1] for each in model.functions) for model in (before, after))
-    for name in old - new:
-        yield f"function {_short(name)}: its nodes in place of the calls"
 
 
 def _short(text: str, most: int = _MOST_TEXT) -> str:

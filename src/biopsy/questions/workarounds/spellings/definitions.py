@@ -1,5 +1,5 @@
-"""Operators and calls that stand for other nodes: operators that ONNX defines by others, those of com.microsoft, and
-the model's own functions.
+"""Spellings of operators and calls that stand for other nodes: operators that ONNX defines by others, those of
+com.microsoft, and the model's own functions.
 """
 
 from __future__ import annotations
@@ -8,10 +8,10 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from biopsy.model import walk
-from biopsy.questions.workarounds.patch import Patch
-from biopsy.questions.workarounds.spellings.activations import GELU_BY_ERF, GELU_BY_TANH
-from biopsy.questions.workarounds.spellings.normalization import normalized
-from biopsy.questions.workarounds.spellings.site import FLOAT, MICROSOFT, Family, Site, unmatched
+from biopsy.questions.workarounds.question import Patch
+from biopsy.questions.workarounds.spellings.elementwise import GELU_BY_ERF, GELU_BY_TANH
+from biopsy.questions.workarounds.spellings.layers import normalized
+from biopsy.questions.workarounds.spellings.site import FLOAT, Drafts, Site, unmatched
 from biopsy.reduction.passes.inlining import called_functions, inlined
 from biopsy.text import printable
 
@@ -22,24 +22,10 @@ _RANDOM = frozenset({"Bernoulli"})
 """Their definitions draw other numbers."""
 
 
-DEFINITIONS = Family()
+DRAFTS = Drafts()
 
 
-@DEFINITIONS.by(
-    "by-definition",
-    *(
-        "AffineGrid", "Attention", "CastLike", "Celu", "CenterCropPad", "Elu", "Gelu", "GreaterOrEqual",
-        "GroupNormalization", "HardSigmoid", "HardSwish", "LayerNormalization", "LeakyRelu", "LessOrEqual",
-        "LogSoftmax", "MeanVarianceNormalization", "Mish", "NegativeLogLikelihoodLoss", "PRelu", "ReduceL1",
-        "ReduceL2", "ReduceLogSum", "ReduceLogSumExp", "ReduceSumSquare", "Relu", "RMSNormalization",
-        "RotaryEmbedding", "Selu", "Shrink", "Softmax", "SoftmaxCrossEntropyLoss", "Softplus", "Softsign", "Swish",
-        "ThresholdedRelu",
-    ),
-    matches="an operator that ONNX defines by others",
-    writes="the nodes of its definition in the standard",
-    cost="about as many passes over the tensor as the definition has nodes",
-    holds="values that stay finite on the way of the definition; small results may lose digits there"
-)  # fmt: skip
+@DRAFTS.of("by-definition")
 def _(at: Site) -> list[str]:
     from onnx import inliner
 
@@ -114,10 +100,6 @@ def calls_as_nodes(model: onnx.ModelProto, nodes: Sequence[int]) -> Iterator[Pat
 
 # Operators of com.microsoft, which ONNX Runtime writes into optimized models, as operators of ONNX.
 
-_ROUNDED = "all values; rounded differently"
-
-CONTRIBUTED = Family(domain=MICROSOFT, cost="the fusion")
-
 
 def _activated(at: Site, x: str, name: str, parameters: Sequence[float]) -> str:
     """The activation that a fused operator names, with its parameters."""
@@ -134,17 +116,16 @@ def _activated(at: Site, x: str, name: str, parameters: Sequence[float]) -> str:
     return at.new("Clip", x, at.constant(low, FLOAT), at.constant(high, FLOAT))
 
 
-@CONTRIBUTED.by("fused-conv-as-conv", "FusedConv", writes="Conv, Add and the activation", holds=_ROUNDED)
+@DRAFTS.of("fused-conv-as-conv")
 def _(at: Site) -> str:
     x, weight, bias, other = at.inputs(4)
     kept = ("auto_pad", "dilations", "group", "kernel_shape", "pads", "strides")
     result = at.new("Conv", x, weight, bias, **{name: at.attribute(name, None) for name in kept})
-    if other:
-        result = at.new("Add", result, other)
+    result = at.new("Add", result, other) if other else result
     return _activated(at, result, at.attribute("activation", ""), at.attribute("activation_params", []))
 
 
-@CONTRIBUTED.by("fused-gemm-as-gemm", "FusedGemm", writes="Gemm and the activation", holds=_ROUNDED)
+@DRAFTS.of("fused-gemm-as-gemm")
 def _(at: Site) -> str:
     kept = ("alpha", "beta", "transA", "transB")
     result = at.new("Gemm", *at.node.input, **{name: at.attribute(name, None) for name in kept})
@@ -153,7 +134,7 @@ def _(at: Site) -> str:
     return _activated(at, result, at.attribute("activation", ""), given)
 
 
-@CONTRIBUTED.by("fused-matmul-as-matmul", "FusedMatMul", writes="Transpose, MatMul and Mul", holds=_ROUNDED)
+@DRAFTS.of("fused-matmul-as-matmul")
 def _(at: Site) -> str:
     at.require(not at.attribute("transBatchA", 0) and not at.attribute("transBatchB", 0))
     flags = zip(at.inputs(2), ("transA", "transB"), strict=True)
@@ -161,34 +142,18 @@ def _(at: Site) -> str:
     return at.write("alpha * MatMul(a, b)", at.node.input[0], a=a, b=b, alpha=at.attribute("alpha", 1.0))
 
 
-@CONTRIBUTED.by(
-    "contributed-gelu-as-operators",
-    *("Gelu", "BiasGelu", "FastGelu"),
-    writes="Add, Mul, Erf or Tanh, Add and Mul",
-    holds="finite values; rounded differently",
-    least_opset=9,
-)
+@DRAFTS.of("contributed-gelu-as-operators")
 def _(at: Site) -> str:
     x, bias = at.inputs(2)
     total = at.new("Add", x, bias) if at.node.op_type != "Gelu" and bias else x
     return at.write(GELU_BY_TANH if at.node.op_type == "FastGelu" else GELU_BY_ERF, x, x=total)
 
 
-CONTRIBUTED.text("quick-gelu-as-sigmoid", "QuickGelu(x, alpha=1.702)", "x * Sigmoid(alpha * x)", holds=_ROUNDED)
-
-
-@CONTRIBUTED.by(
-    "skip-layer-normalization-as-operators",
-    "SkipLayerNormalization",
-    writes="Add, and the operators of a LayerNormalization",
-    holds="all values that stay finite when squared",
-)
+@DRAFTS.of("skip-layer-normalization-as-operators")
 def _(at: Site) -> list[str]:
     x, skip, scale, shift, bias = at.inputs(5)
     at.require(all(not name for name in at.node.output[1:3]) and at.shape(x) == at.shape(skip))
-    total = at.new("Add", x, skip)
-    if bias:
-        total = at.new("Add", total, bias)
+    total = at.write("total = x + skip; total + bias if bias else total", x=x, skip=skip, bias=bias)
     centered = normalized(at, total, [at.rank(x) - 1], at.attribute("epsilon", 1e-12), x)
-    result = at.new("Mul", centered, scale)
-    return [at.new("Add", result, shift) if shift else result, "", "", total]
+    result = at.write("y = x * scale; y + shift if shift else y", x=centered, scale=scale, shift=shift)
+    return [result, "", "", total]

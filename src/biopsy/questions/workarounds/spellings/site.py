@@ -1,11 +1,11 @@
-"""The node at which another spelling may be found: what can be asked about it and the graph around it, and what is
-written in its place; and what a spelling is.
+"""The node at which another spelling may be found: the patterns that it is held against, what can be asked about it and
+the graph around it, and what is written in its place.
 """
 
 from __future__ import annotations
 
 import ast
-import re
+import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -16,13 +16,12 @@ from biopsy.model import parts, walk
 from biopsy.model.external import is_external
 from biopsy.model.tensor_type import Shape, TensorType, elements
 from biopsy.reduction.passes.common import inferred, names_in, opsets_of
-from biopsy.text import series
 
 if TYPE_CHECKING:
     import numpy as np
     import onnx
 
-FLOAT, FLOAT16, DOUBLE, BFLOAT16, INT64, BOOL = 1, 10, 11, 16, 7, 9
+FLOAT, FLOAT16, DOUBLE, BFLOAT16, INT64, INT32, BOOL = 1, 10, 11, 16, 7, 6, 9
 FLOATS = frozenset({FLOAT, FLOAT16, DOUBLE, BFLOAT16})
 
 _NEGATIVE_AXES_SINCE = 11
@@ -30,6 +29,16 @@ _NEGATIVE_AXES_SINCE = 11
 _OPERATOR_OF = {
     ast.Add: "Add", ast.Sub: "Sub", ast.Mult: "Mul", ast.Div: "Div", ast.Lt: "Less", ast.USub: "Neg",
 }  # fmt: skip
+_COMMUTATIVE = frozenset({"Add", "Mul", "Max", "Min"})
+
+_CLOSE = 1e-5
+"""How near a constant must be, relatively, to the fraction that it stands for."""
+
+_PLACES = ""
+"""Among the names of a match: the places of its nodes."""
+
+Names: TypeAlias = "dict[str, Any]"
+"""The tensors, and values of attributes, that the names in an expression stand for."""
 
 
 class Unmatched(Exception):
@@ -39,6 +48,100 @@ class Unmatched(Exception):
 def unmatched() -> NoReturn:
     """Leave a draft: the spelling is not for this node."""
     raise Unmatched
+
+
+# Expressions: "x * Tanh(Softplus(x))" are nodes to look for, or to write.
+
+
+def operation_in(part: ast.expr) -> tuple[str, list[ast.expr], Names] | None:
+    """The operator, the operands and the attributes that a part of an expression says; None if it says none."""
+    match part:
+        case ast.Call(ast.Name(operator), operands, keywords):
+            return operator, operands, {str(each.arg): each.value for each in keywords}
+        case ast.BinOp(left, kind, right) | ast.Compare(left, [kind], [right]) if type(kind) in _OPERATOR_OF:
+            return _OPERATOR_OF[type(kind)], [left, right], {}
+        case ast.UnaryOp(ast.USub(), operand) if not isinstance(operand, ast.Constant):
+            return "Neg", [operand], {}
+    return None
+
+
+class Pattern:
+    """Nodes that are looked for, such as "p = Erf(x) + 1.0; x * 0.5 * p | x * (0.5 * p)".
+
+    ";" parts steps, which name what stands in the later ones. Any other name stands for one tensor, or for the value of
+    an attribute, whose default is told: ``axis=1``. A fraction is a constant close to it, a whole number one that is
+    equal. "|" parts ways to write the same. Only the operators of ``domain`` and of ONNX itself are meant.
+    """
+
+    def __init__(self, text: str, domain: str = "") -> None:
+        *steps, last = ast.parse(" ".join(text.split())).body
+        assert isinstance(last, ast.Expr)
+        self._last, self._domain = last.value, domain
+        self._steps = {ast.unparse(each.targets[0]): each.value for each in steps if isinstance(each, ast.Assign)}
+
+    @cached_property
+    def operators(self) -> tuple[str, ...]:
+        """The operators of the last node, which is the one that is replaced."""
+        return tuple(
+            dict.fromkeys(operation[0] for operation in map(operation_in, self._ways(self._last)) if operation)
+        )
+
+    def _ways(self, part: ast.expr) -> Iterator[ast.expr]:
+        match part:
+            case ast.BinOp(left, ast.BitOr(), right):
+                yield from self._ways(left)
+                yield from self._ways(right)
+            case ast.Name(name) if name in self._steps:
+                yield from self._ways(self._steps[name])
+            case _:
+                yield part
+
+    def matches(self, site: Site) -> Iterator[tuple[Names, set[int]]]:
+        """What its names stand for, for each way in which it is found at a site; and the places of its nodes."""
+        for names in self._found(site.scope, self._last, site.node.output[0], {}):
+            places = names.pop(_PLACES)
+            yield names, places
+
+    def _found(self, scope: Scope, part: ast.expr, tensor: str, names: Names) -> Iterator[Names]:
+        """``names`` with those of a part, for each way in which a tensor is what it says."""
+        match part:
+            case ast.BinOp(left, ast.BitOr(), right):
+                yield from self._found(scope, left, tensor, names)
+                yield from self._found(scope, right, tensor, names)
+            case ast.Name(name) if name in self._steps and name not in names:
+                for known in self._found(scope, self._steps[name], tensor, names):
+                    yield {**known, name: tensor}
+            case ast.Name(name):
+                if names.get(name, tensor) == tensor:
+                    yield {**names, name: tensor}
+            case ast.Constant(int() | float() as value):
+                constant = scope.value_of(tensor) if tensor else None
+                close = _CLOSE if isinstance(value, float) else 0
+                if constant is not None and constant.size == 1 and math.isclose(constant.item(), value, rel_tol=close):
+                    yield names
+            case _:
+                yield from self._at_node(scope, part, tensor, names)
+
+    def _at_node(self, scope: Scope, part: ast.expr, tensor: str, names: Names) -> Iterator[Names]:
+        operator, operands, attributes = operation_in(part) or unmatched()
+        if tensor not in scope.producers:
+            return
+        site = Site(scope, scope.producers[tensor])
+        domain, name, _ = walk.operator(site.node)
+        exchanged = operator in _COMMUTATIVE
+        if name != operator or domain not in ("", self._domain) or site.node.output[0] != tensor:
+            return
+        if exchanged and len(site.node.input) != len(operands):
+            return
+        inputs = site.inputs(len(operands))
+        for order in permutations(inputs) if exchanged else [inputs]:
+            ways = [names]
+            for operand, read in zip(operands, order, strict=True):
+                ways = [way for known in ways for way in self._found(scope, operand, read, known)]
+            for known in ways:
+                given = {name: site.told(name, ast.literal_eval(default)) for name, default in attributes.items()}
+                if all(known.get(name, value) == value for name, value in given.items()):
+                    yield {**known, **given, _PLACES: {*known.get(_PLACES, ()), site.place}}
 
 
 class Site:
@@ -82,6 +185,10 @@ class Site:
                 return value.decode("utf-8", "replace") if isinstance(value, bytes) else value
         return float(np.float32(default)) if isinstance(default, float) else default
 
+    def told(self, name: str, default: Any) -> Any:
+        """As ``attribute``; "axes" are those of the node, whichever way it says them."""
+        return self.axes(self.rank(self.node.input[0])) if name == "axes" else self.attribute(name, default)
+
     def kind(self, name: str) -> TensorType:
         """The type of a tensor."""
         return self.scope.type_of(name) or unmatched()
@@ -122,24 +229,12 @@ class Site:
         self.require(value.size == 1)
         return float(value.reshape(-1)[0])
 
-    def is_by(self, name: str, *operators: str) -> bool:
-        """Whether a node with one of these operators computes a tensor."""
-        place = self.scope.producers.get(name)
-        return place is not None and self.scope.graph.node[place].op_type in operators
-
-    def maker(self, name: str, *operators: str) -> Site:
-        """The node that computes a tensor, as its first output, by one of these operators of ONNX; it may go then."""
-        self.require(self.is_by(name, *operators))
-        made = Site(self.scope, self.scope.producers[name], self)
-        self.require(walk.operator(made.node)[0] == "" and made.node.output[0] == name)
-        return made
-
-    def either(self, *operators: str) -> tuple[Site, str]:
-        """The first of the two inputs that one of these operators computes, as ``maker`` has it; and the other one."""
-        for name, other in permutations(self.inputs(2)):
-            if self.is_by(name, *operators):
-                return self.maker(name, *operators), other
-        raise Unmatched
+    def maker(self, name: str) -> Site:
+        """The node of ONNX that computes a tensor, as its first output; it may go then."""
+        self.require(name in self.scope.producers)
+        maker = Site(self.scope, self.scope.producers[name], self)
+        self.require(walk.operator(maker.node)[0] == "" and maker.node.output[0] == name)
+        return maker
 
     def axes(self, rank: int) -> list[int] | None:
         """The axes of the node, an attribute or the second input, none negative, in order; None if not given."""
@@ -164,51 +259,60 @@ class Site:
 
         A name stands for a tensor, or for the value of an attribute: ``axes=axes``. A number where a tensor is wanted
         becomes a constant of the element type ``like`` or of the tensor ``like``, by default the first that is named;
-        a first factor that is named and is 1 is left out. ";" parts steps; all but the last are ``name = expression``.
+        a first factor that is named and is 1 is left out, and so is what is written if something is given that is not:
+        "y + bias if bias else y". ";" parts steps; all but the last are ``name = expression``.
         """
-        known = names | {"": like or next(iter(names.values()))}
+        return self.results(text, like, **names)[0]
+
+    def results(self, text: str, like: str | int = "", **names: Any) -> list[str]:
+        """As ``write``; the results that commas part in the last step."""
+        known, results = names | {"": like or next(iter(names.values()))}, list[str]()
         for step in ast.parse(text).body:
             assert isinstance(step, ast.Assign | ast.Expr)
-            result = self._evaluated(step.value, known)
+            parts = step.value.elts if isinstance(step.value, ast.Tuple) else [step.value]
+            results = [self._evaluated(each, known) for each in parts]
             if isinstance(step, ast.Assign):
-                known[ast.unparse(step.targets[0])] = result
-        return str(result)
+                known[ast.unparse(step.targets[0])] = results[0]
+        return results
 
-    def _evaluated(self, part: ast.expr, names: dict[str, Any]) -> Any:
+    def _evaluated(self, part: ast.expr, names: Names) -> Any:
         """A part of an expression: the tensor that was written for it, or its value where it is none."""
-        operands: list[ast.expr]
         match part:
-            case ast.Call(ast.Name(operator), operands, keywords):
-                given = {str(each.arg): self._evaluated(each.value, names) for each in keywords}
-            case ast.BinOp(ast.Name(factor), ast.Mult(), right) if names[factor] == 1:
-                return self._evaluated(right, names)
-            case ast.BinOp(left, kind, right) | ast.Compare(left, [kind], [right]):
-                operator, operands, given = _OPERATOR_OF[type(kind)], [left, right], {}
-            case ast.UnaryOp(ast.USub(), operand) if not isinstance(operand, ast.Constant):
-                operator, operands, given = "Neg", [operand], {}
             case ast.Name(name):
                 return names[name]
-            case _:
-                return ast.literal_eval(part)
+            case ast.IfExp(ast.Name(wanted), body, other):
+                return self._evaluated(body if names[wanted] else other, names)
+            case ast.BinOp(ast.Name(factor), ast.Mult(), right) if names[factor] == 1:
+                return self._evaluated(right, names)
+        operation = operation_in(part)
+        if operation is None:
+            return ast.literal_eval(part)
+        operator, operands, attributes = operation
         values = [self._evaluated(each, names) for each in operands]
-        tensors = [each if isinstance(each, str) else self.scalar(each, names[""]) for each in values]
-        return self.new(operator, *tensors, **given)
+        tensors = [self.scalar(each, names[""]) if isinstance(each, int | float) else each for each in values]
+        return self.new(operator, *tensors, **{name: self._evaluated(each, names) for name, each in attributes.items()})
 
-    def new(self, operator: str, *inputs: str, **given: Any) -> str:
-        """Write a node and return its first output.
+    def new(self, operator: str, *inputs: str | Sequence[int], **given: Any) -> str:
+        """Write a node and return its first output; an input may be a list of whole numbers.
 
         Attributes that are None are left out, and those that are inputs at the model's opset are written as lists of
-        int64. Raises Unmatched for an operator that the opset does not have.
+        int64. A Transpose that leaves the order, and a Squeeze or Unsqueeze of no axes, are not written. Raises
+        Unmatched for an operator that the opset does not have.
         """
         from onnx import helper
 
+        if (operator == "Transpose" and list(given["perm"]) == sorted(given["perm"])) or (
+            operator in {"Squeeze", "Unsqueeze"} and not given["axes"]
+        ):
+            return str(inputs[0])
         schema = walk.schema_of(operator, self.opset, "") or unmatched()
-        tensors, attributes = list(inputs), dict[str, Any]()
+        tensors = [each if isinstance(each, str) else self.constant(list(each), INT64) for each in inputs]
+        attributes: Names = {}
         for name, value in given.items():
             if value is not None and name not in schema.attributes:
                 position = [each.name for each in schema.inputs].index(name)
                 tensors += [""] * (position + 1 - len(tensors))
-                tensors[position] = self.longs(value)
+                tensors[position] = self.constant(list(value), INT64)
             elif value is not None:
                 attributes[name] = list(value) if isinstance(value, range) else value
         while tensors and not tensors[-1]:
@@ -228,10 +332,10 @@ class Site:
         names = [self.free(self.node.op_type) if name else "" for name in self.node.output]
         own = self.node.name if all(node.name != self.node.name for node in self.written) else ""
         called = own or next(name for name in names if name)
-        made = helper.make_node(self.node.op_type, inputs, names, name=called, domain=self.node.domain or None)
-        made.attribute.extend(each for each in self.node.attribute if each.name not in changed)
-        made.attribute.extend(helper.make_attribute(k, v) for k, v in changed.items() if v is not None)
-        self.written.append(made)
+        copy = helper.make_node(self.node.op_type, inputs, names, name=called, domain=self.node.domain or None)
+        copy.attribute.extend(each for each in self.node.attribute if each.name not in changed)
+        copy.attribute.extend(helper.make_attribute(k, v) for k, v in changed.items() if v is not None)
+        self.written.append(copy)
         return names
 
     def constant(self, values: Any, elem: int) -> str:
@@ -251,34 +355,14 @@ class Site:
             self._scalars[value, elem] = self.constant(value, elem)
         return self._scalars[value, elem]
 
-    def longs(self, values: Sequence[int]) -> str:
-        """Write a list of int64."""
-        return self.constant(list(values), INT64)
-
-    def squeezed(self, x: str, axes: Sequence[int]) -> str:
-        """Write a Squeeze; nothing without axes."""
-        return self.new("Squeeze", x, axes=axes) if axes else x
-
-    def unsqueezed(self, x: str, axes: Sequence[int]) -> str:
-        """Write an Unsqueeze; nothing without axes."""
-        return self.new("Unsqueeze", x, axes=axes) if axes else x
-
-    def reshaped(self, x: str, shape: Sequence[int]) -> str:
-        """Write a Reshape; 0 keeps a size, -1 is what is left."""
-        return self.new("Reshape", x, self.longs(shape))
-
     def sliced(self, x: str, start: int, end: int, axis: int) -> str:
         """Write a Slice along one axis."""
         return self.new("Slice", x, starts=[start], ends=[end], axes=[axis])
 
-    def transposed(self, x: str, order: Sequence[int]) -> str:
-        """Write a Transpose; nothing if the order stays."""
-        return x if list(order) == sorted(order) else self.new("Transpose", x, perm=list(order))
-
     def turned(self, x: str, rank: int) -> str:
         """Write a Transpose of the last two axes."""
         self.require(rank >= 2)
-        return self.transposed(x, [*range(rank - 2), rank - 1, rank - 2])
+        return self.new("Transpose", x, perm=[*range(rank - 2), rank - 1, rank - 2])
 
     def free(self, operator: str) -> str:
         """A free name for the result of an operator."""
@@ -291,93 +375,32 @@ class Site:
         """Give back the names of what was written."""
         self.scope.taken.difference_update(self._names)
 
+    def begin_anew(self) -> None:
+        """Drop what was written."""
+        self.forget()
+        self.written.clear()
+        self._scalars.clear()
 
-# What a spelling is: how it is found at a node, and what it writes there.
 
-Draft: TypeAlias = Callable[[Site], "str | Sequence[str]"]
+Draft: TypeAlias = Callable[..., "str | Sequence[str]"]
 """Writes the other spelling of the node at a site, and returns the tensors that stand for its outputs, in order.
 
-Raises ``Unmatched`` where the spelling does not hold, or nobody can tell whether it does.
+It takes the site, and by name what the pattern of the spelling has matched. Raises ``Unmatched`` where the spelling
+does not hold, or nobody can tell whether it does.
 """
 
-_EVERY = re.compile(r"all values(;|$)")
 
-MICROSOFT = "com.microsoft"
+class Drafts(dict[str, Draft]):
+    """The drafts of a module, by the names of their spellings."""
 
+    def of(self, *names: str) -> Callable[[Draft], Draft]:
+        """Make the function below the draft of these spellings."""
 
-@dataclass(frozen=True, kw_only=True)
-class Spelling:
-    """An entry of the table.
+        def keep(draft: Draft) -> Draft:
+            self.update(dict.fromkeys(names, draft))
+            return draft
 
-    ``operators`` are those of the node at which it is found, the last one where it reads several; none for any
-    operator. ``matches`` and ``writes`` say what becomes what. It is found in models whose version of ONNX's own
-    operators is ``least_opset`` or later. ``cost`` is said in words. ``exact``: bit for bit the same, also for NaN,
-    infinities, negative zero and integers that wrap; otherwise ``holds`` says for which values the two are equal but
-    for rounding.
-    """
-
-    name: str
-    operators: tuple[str, ...]
-    matches: str
-    writes: str
-    draft: Draft
-    cost: str
-    exact: bool
-    holds: str = ""
-    least_opset: int = 7
-    domain: str = ""
-
-    @property
-    def limits(self) -> str:
-        """For which values only it holds; empty for all, whatever their rounding."""
-        return "" if self.exact or _EVERY.match(self.holds) else self.holds
-
-    def may_stand_at(self, domain: str, operator: str) -> bool:
-        """Whether it is looked for at a node of this operator."""
-        return not self.operators or (domain == self.domain and operator in self.operators)
-
-
-class Family(list[Spelling]):
-    """Spellings in the order in which they are tried; ``usual`` is what is said of each that does not say it itself.
-
-    What a spelling matches is told by its operators, and it is exact if it does not say for which values it holds. It
-    costs nothing, unless it says so.
-    """
-
-    def __init__(self, **usual: Any) -> None:
-        super().__init__()
-        self._usual = {"domain": "", "cost": "nothing"} | usual
-
-    def by(self, name: str, *operators: str, writes: str, **words: Any) -> Callable[[Draft], None]:
-        """Add a spelling whose draft is the function below."""
-        known: dict[str, Any] = self._usual | {"exact": "holds" not in words} | words
-        known.setdefault("matches", f"{known['domain']} {series(operators, 'or')}".strip())
-
-        def add(draft: Draft) -> None:
-            self.append(Spelling(name=name, operators=operators, draft=draft, writes=writes, **known))
-
-        return add
-
-    def text(
-        self, name: str, node: str, text: str, where: Callable[..., bool] = lambda at, **_: True, **words: Any
-    ) -> None:
-        """Add a spelling of one node, such as "Swish(x, alpha=1.0)", as an expression (``Site.write``).
-
-        The node names its inputs, and its attributes with their defaults. ``where`` takes the site and all of them.
-        What is written is told by the expression, unless it is said in words.
-        """
-        pattern = ast.parse(node, mode="eval").body
-        assert isinstance(pattern, ast.Call)
-        tensors = [ast.unparse(each) for each in pattern.args]
-        attributes = {str(each.arg): ast.literal_eval(each.value) for each in pattern.keywords}
-
-        def draft(at: Site) -> str:
-            names = dict(zip(tensors, at.inputs(len(tensors)), strict=True))
-            names |= {name: at.attribute(name, default) for name, default in attributes.items()}
-            at.require(where(at, **names))
-            return at.write(text, **names)
-
-        self.by(name, ast.unparse(pattern.func), **{"writes": text} | words)(draft)
+        return keep
 
 
 # A graph as those see it who change some of its nodes: what makes a tensor, who reads it, its type, its value.

@@ -4,41 +4,113 @@ valid.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import re
+import tomllib
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
 from itertools import chain
-from typing import TYPE_CHECKING, TypeAlias
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from biopsy.model import onnx_native, parts, walk
 from biopsy.model.tensor_type import TensorType
-from biopsy.questions.workarounds.patch import Patch, PatchKind
-from biopsy.questions.workarounds.spellings.activations import ACTIVATIONS
-from biopsy.questions.workarounds.spellings.arithmetic import ARITHMETIC, CLAMPING
-from biopsy.questions.workarounds.spellings.definitions import CONTRIBUTED, DEFINITIONS, calls_as_nodes
-from biopsy.questions.workarounds.spellings.layouts import LAYOUTS
-from biopsy.questions.workarounds.spellings.normalization import NORMALIZATION, SOFTMAX
-from biopsy.questions.workarounds.spellings.products import CONVOLUTIONS, PRODUCTS
-from biopsy.questions.workarounds.spellings.reductions import REDUCTIONS
-from biopsy.questions.workarounds.spellings.site import Family, Scope, Site, Spelling, Unmatched, scope_at, scope_of
+from biopsy.questions.workarounds.question import Patch, PatchKind
+from biopsy.questions.workarounds.spellings import definitions, elementwise, layers, tensors
+from biopsy.questions.workarounds.spellings.site import (
+    Draft,
+    Names,
+    Pattern,
+    Scope,
+    Site,
+    Unmatched,
+    scope_at,
+    scope_of,
+)
 from biopsy.reduction.passes.common import copied, described, keep_only
+from biopsy.text import series
 
 if TYPE_CHECKING:
     import onnx
 
-FAMILIES: dict[str, Family] = {
-    "Normalization": NORMALIZATION,
-    "Softmax": SOFTMAX,
-    "Reductions and the pools that are reductions": REDUCTIONS,
-    "Activations": ACTIVATIONS,
-    "Clip, Max and Min": CLAMPING,
-    "Products of matrices": PRODUCTS,
-    "Convolutions and pools": CONVOLUTIONS,
-    "Arithmetic, comparisons and choices": ARITHMETIC,
-    "Operators that only move elements": LAYOUTS,
-    "Operators of com.microsoft": CONTRIBUTED,
-    "Operators that the standard defines by others": DEFINITIONS,
+_FILE = Path(__file__).parent / "spellings.toml"
+
+_DRAFTS = elementwise.DRAFTS | layers.DRAFTS | tensors.DRAFTS | definitions.DRAFTS
+
+_EVERY = re.compile(r"all values(;|$)")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Spelling:
+    """An entry of the table.
+
+    ``operators`` are those of the node at which it is found, the last one where it reads several. ``matches`` and
+    ``writes`` say what becomes what. It is found in models whose version of ONNX's own operators is ``least_opset`` or
+    later. ``cost`` is said in words. ``exact``: bit for bit the same, also for NaN, infinities, negative zero and
+    integers that wrap; otherwise ``holds`` says for which values the two are equal but for rounding. ``pattern`` is
+    what is looked for; None where the ``draft`` looks at the node alone.
+    """
+
+    name: str
+    operators: tuple[str, ...]
+    matches: str
+    writes: str
+    draft: Draft
+    cost: str
+    exact: bool
+    holds: str
+    least_opset: int
+    domain: str
+    pattern: Pattern | None
+
+    @property
+    def limits(self) -> str:
+        """For which values only it holds; empty for all, whatever their rounding."""
+        return "" if self.exact or _EVERY.match(self.holds) else self.holds
+
+
+def _spelling(entry: Mapping[str, Any]) -> Spelling:
+    """An entry of the file, whose form is told at its top."""
+    name, domain, text = entry["name"], entry.get("domain", ""), entry.get("text")
+    pattern = Pattern(entry["node"], domain) if "node" in entry else None
+    operators = tuple(entry.get("operators", ())) if pattern is None else pattern.operators
+
+    def draft(at: Site, **names: Any) -> str:
+        at.require(name not in elementwise.CONDITIONS or elementwise.CONDITIONS[name](at, **names))
+        return at.write(entry["text"], **names)
+
+    return Spelling(
+        name=name,
+        operators=operators,
+        matches=entry.get("matches") or f"{domain} {series(operators, 'or')}".strip(),
+        writes=entry.get("writes", text),
+        draft=_DRAFTS[name] if text is None else draft,
+        cost=entry.get("cost", "nothing"),
+        exact=entry.get("exact", "holds" not in entry),
+        holds=entry.get("holds", ""),
+        least_opset=entry.get("since", 7),
+        domain=domain,
+        pattern=pattern,
+    )
+
+
+_BARRIERS = "Barriers"
+
+_TABLE = {
+    title: tuple(map(_spelling, entries)) for title, entries in tomllib.loads(_FILE.read_text(encoding="utf-8")).items()
 }
-"""Every spelling, by the title of its family."""
+
+BARRIERS = _TABLE[_BARRIERS]
+"""Nodes that change no value and that optimizers do not see through, cheap ones first: they cannot fuse what is around.
+
+A plain Identity is no such node: ONNX Runtime and OpenVINO remove it before they look for fusions. Which of these
+survive is measured on the engines themselves, see tests/workarounds/test_barriers.py: ONNX Runtime 1.32 keeps all of
+them, and takes the pair of casts away after its fusions; OpenVINO 2026.4 keeps the Max and the Where on its CPU. If
+TensorRT keeps them can only be seen on a GPU.
+"""
+
+FAMILIES = {title: family for title, family in _TABLE.items() if title != _BARRIERS}
+"""Every other spelling, by the title of its family."""
 
 SPELLINGS: tuple[Spelling, ...] = tuple(chain.from_iterable(FAMILIES.values()))
 
@@ -48,8 +120,17 @@ def spellings(model: onnx.ModelProto, nodes: Sequence[int]) -> list[Patch]:
 
     Exact ones first, then in the order of the table. A call of a local function has its nodes for another spelling.
     """
-    patches = [*respellings(model, nodes, SPELLINGS), *calls_as_nodes(model, nodes)]
+    patches = [*respellings(model, nodes, SPELLINGS), *definitions.calls_as_nodes(model, nodes)]
     return sorted(patches, key=lambda patch: not patch.exact)
+
+
+def barriers(model: onnx.ModelProto, nodes: Sequence[int]) -> list[Patch]:
+    """One patch for each barrier after the first output of these nodes of the main graph and of those in their bodies.
+
+    Cheap ones first.
+    """
+    order = [each.name for each in BARRIERS]
+    return sorted(respellings(model, nodes, BARRIERS, "barrier"), key=lambda patch: order.index(patch.name))
 
 
 # A node of a model written in another spelling.
@@ -57,7 +138,7 @@ def spellings(model: onnx.ModelProto, nodes: Sequence[int]) -> list[Patch]:
 _OF_A_DAMAGED_MODEL = (ArithmeticError, LookupError, TypeError, ValueError)
 """What a draft may run into where attributes have other types than they should, axes are out of range, and so on."""
 
-Path: TypeAlias = "tuple[tuple[str, str], ...]"
+BodyPath: TypeAlias = "tuple[tuple[str, str], ...]"
 """Bodies, outer ones first, each by an output of its node and the attribute that holds it."""
 
 
@@ -94,7 +175,7 @@ def respellings(
             )
 
 
-def _sites(scope: Scope, place: int, path: Path) -> Iterator[tuple[Scope, int, Path]]:
+def _sites(scope: Scope, place: int, path: BodyPath) -> Iterator[tuple[Scope, int, BodyPath]]:
     yield scope, place, path
     output = next((name for name in scope.graph.node[place].output if name), "")
     for attribute, body in scope.bodies_of(place):
@@ -104,19 +185,29 @@ def _sites(scope: Scope, place: int, path: Path) -> Iterator[tuple[Scope, int, P
 
 def drafted(spelling: Spelling, site: Site) -> list[str] | None:
     """Write a spelling at a site; the tensors that stand for the outputs of the node, None where it does not hold."""
-    fits = spelling.may_stand_at(walk.operator(site.node)[0], site.node.op_type)
+    operator = walk.operator(site.node)
+    fits = not spelling.operators or (operator[0] == spelling.domain and operator[1] in spelling.operators)
     if not fits or site.opset < spelling.least_opset:
         return None
     try:
-        draft = spelling.draft(site)
+        found: list[tuple[Names, set[int]]] = (
+            [({}, set())] if spelling.pattern is None else [*spelling.pattern.matches(site)]
+        )
     except (Unmatched, *_OF_A_DAMAGED_MODEL):
-        site.forget()
         return None
-    results = [draft] if isinstance(draft, str) else list(draft)
-    return None if any(site.node.output[len(results) :]) or not results else results
+    for names, places in found:
+        try:
+            draft = spelling.draft(site, **names)
+        except (Unmatched, *_OF_A_DAMAGED_MODEL):
+            site.begin_anew()
+            continue
+        site.absorbed |= places
+        results = [draft] if isinstance(draft, str) else list(draft)
+        return None if any(site.node.output[len(results) :]) or not results else results
+    return None
 
 
-def respelled(model: onnx.ModelProto, path: Path, output: str, spelling: Spelling) -> onnx.ModelProto | None:
+def respelled(model: onnx.ModelProto, path: BodyPath, output: str, spelling: Spelling) -> onnx.ModelProto | None:
     """A copy of a model with the node that gives ``output`` in another spelling; None if it is not as it was.
 
     ``path`` are the bodies around it, as ``scope_at`` takes them.

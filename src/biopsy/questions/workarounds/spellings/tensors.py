@@ -1,32 +1,124 @@
-"""Operators that move elements and compute nothing."""
+"""Spellings of reductions, of the pools that are reductions, and of operators that move elements."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from functools import partial
 from itertools import accumulate
 
 import numpy as np
 
 from biopsy.model.tensor_type import Dim
-from biopsy.questions.workarounds.spellings.arithmetic import in_pairs
-from biopsy.questions.workarounds.spellings.site import Family, Site
+from biopsy.questions.workarounds.spellings.site import INT64, Drafts, Site
+
+DRAFTS = Drafts()
+
+_WITH_AXIS = ("ArgMax", "ArgMin")
+_REDUCTIONS = (
+    "ReduceMean", "ReduceSum", "ReduceMax", "ReduceMin", "ReduceProd", "ReduceL1", "ReduceL2", "ReduceLogSum",
+    "ReduceLogSumExp", "ReduceSumSquare", *_WITH_AXIS,
+)  # fmt: skip
+
+
+def _axes(at: Site) -> list[int]:
+    """The axes over which a node reduces, none negative."""
+    rank = at.rank(at.node.input[0])
+    if at.node.op_type in _WITH_AXIS:
+        at.require(rank > 0)
+        return [at.attribute("axis", 0) % rank]
+    axes = at.axes(rank)
+    at.require(bool(axes) or not at.attribute("noop_with_empty_axes", 0))
+    return axes or list(range(rank))
+
+
+def _keepdims(at: Site) -> int:
+    return int(at.attribute("keepdims", 1))
+
+
+def _with_keepdims(at: Site, keepdims: int) -> str:
+    axes = _axes(at)
+    at.require(_keepdims(at) != keepdims and bool(axes))
+    return at.new("Squeeze" if keepdims else "Unsqueeze", at.copy(at.node.input, keepdims=keepdims), axes=axes)
+
+
+DRAFTS["reduction-with-kept-axes"] = partial(_with_keepdims, keepdims=1)
+DRAFTS["reduction-without-kept-axes"] = partial(_with_keepdims, keepdims=0)
+
+
+@DRAFTS.of("squeeze-into-reduction")
+def _(at: Site) -> str:
+    reduction = at.maker(at.node.input[0])
+    squeezed = at.axes(at.rank(at.node.input[0]))
+    at.require(reduction.node.op_type in _REDUCTIONS and _keepdims(reduction) == 1)
+    at.require(bool(squeezed) and squeezed == _axes(reduction))
+    return reduction.copy(reduction.node.input, keepdims=0)
+
+
+@DRAFTS.of("mean-as-sum")
+def _(at: Site) -> str:
+    x, axes = at.node.input[0], _axes(at)
+    at.require(at.is_float(x))
+    total = at.new("ReduceSum", x, axes=axes, keepdims=_keepdims(at))
+    sizes = [size for axis in axes if isinstance(size := at.shape(x)[axis], int)]
+    if len(sizes) == len(axes):
+        return at.write("total / count", x, total=total, count=math.prod(sizes))
+    product = "ReduceProd(Gather(Shape(x), axes), axes=[0], keepdims=0)"
+    return at.write(f"total / Cast({product}, to=elem)", x=x, total=total, axes=axes, elem=at.elem(x))
+
+
+@DRAFTS.of("reduction-axis-by-axis")
+def _(at: Site) -> str:
+    reduced, axes = at.node.input[0], _axes(at)
+    at.require(len(axes) > 1)
+    for axis in axes:
+        reduced = at.new(at.node.op_type, reduced, axes=[axis])
+    return reduced if _keepdims(at) else at.new("Squeeze", reduced, axes=axes)
+
+
+_OF_FLOATS = {
+    "ReduceMax": "-ReduceMin(-x, axes=axes, keepdims=keepdims)",
+    "ReduceMin": "-ReduceMax(-x, axes=axes, keepdims=keepdims)",
+    "ReduceL1": "ReduceSum(Abs(x), axes=axes, keepdims=keepdims)",
+    "ReduceL2": "Sqrt(ReduceSum(x * x, axes=axes, keepdims=keepdims))",
+    "ReduceLogSum": "Log(ReduceSum(x, axes=axes, keepdims=keepdims))",
+    "ReduceLogSumExp": "Log(ReduceSum(Exp(x), axes=axes, keepdims=keepdims))",
+    "ReduceSumSquare": "ReduceSum(x * x, axes=axes, keepdims=keepdims)",
+}
+
+
+@DRAFTS.of("extremum-of-negated", "norm-as-sum")
+def _(at: Site) -> str:
+    x, axes = at.node.input[0], _axes(at)
+    at.require(at.is_float(x) and bool(axes))
+    return at.write(_OF_FLOATS[at.node.op_type], x=x, axes=axes, keepdims=_keepdims(at))
+
+
+_OF_POOL = {"GlobalAveragePool": "ReduceMean", "GlobalMaxPool": "ReduceMax"}
+_OF_REDUCTION = {reduction: pool for pool, reduction in _OF_POOL.items()}
+
+
+@DRAFTS.of("global-pool-as-reduction")
+def _(at: Site) -> str:
+    rank = at.rank(at.node.input[0])
+    at.require(rank >= 3)
+    return at.new(_OF_POOL[at.node.op_type], at.node.input[0], axes=range(2, rank))
+
+
+@DRAFTS.of("reduction-as-global-pool")
+def _(at: Site) -> str:
+    x, rank = at.node.input[0], at.rank(at.node.input[0])
+    at.require(rank >= 3 and at.is_float(x) and _keepdims(at) == 1 and _axes(at) == list(range(2, rank)))
+    return at.new(_OF_REDUCTION[at.node.op_type], x)
+
+
+# Operators that move elements.
 
 _MOST_PARTS = 64
 _LAST = (1 << 63) - 1
-_KNOWN = "the sizes are fixed, as they are in the model"
-
-LAYOUTS = Family()
 
 
-@LAYOUTS.by(
-    "as-reshape",
-    *("Squeeze", "Unsqueeze", "Flatten"),
-    writes="Reshape",
-    cost=f"nothing; {_KNOWN}",
-    exact=True,
-    holds="tensors that are not empty, with at most one unknown size",
-)
+@DRAFTS.of("as-reshape")
 def _(at: Site) -> str:
     # The shape is worked out here: before opset 13 onnx infers a wrong one where axes are not in order.
     dims = at.shape(at.node.input[0])
@@ -47,7 +139,7 @@ def _(at: Site) -> str:
         shape = [_product(dims[:axis]), _product(dims[axis:])]
     sizes = [dim if isinstance(dim, int) else -1 for dim in shape]
     at.require(0 not in sizes and sizes.count(-1) <= 1)
-    return at.reshaped(at.node.input[0], sizes)
+    return at.new("Reshape", at.node.input[0], sizes)
 
 
 def _product(dims: Sequence[Dim]) -> Dim:
@@ -55,32 +147,26 @@ def _product(dims: Sequence[Dim]) -> Dim:
     return math.prod(known) if len(known) == len(dims) else None
 
 
-@LAYOUTS.by(
-    "transpose-as-reshape",
-    "Transpose",
-    matches="Transpose that moves only axes of one element",
-    writes="Reshape",
-    cost=f"nothing; {_KNOWN}",
-)
+@DRAFTS.of("transpose-as-reshape")
 def _(at: Site) -> str:
     dims = at.dims(at.node.input[0])
     order = at.attribute("perm", list(reversed(range(len(dims)))))
     moved = [axis for axis in order if dims[axis] != 1]
     at.require(0 not in dims and moved == sorted(moved) and bool(dims))
-    return at.reshaped(at.node.input[0], [dims[axis] for axis in order])
+    return at.new("Reshape", at.node.input[0], [dims[axis] for axis in order])
 
 
-@LAYOUTS.by("expand-as-tile", "Expand", matches="Expand to known sizes", writes="Unsqueeze and Tile", least_opset=8)
+@DRAFTS.of("expand-as-tile")
 def _(at: Site) -> str:
     x = at.node.input[0]
     small, large = at.dims(x), at.dims(at.node.output[0])
     at.require(bool(large))
     added = len(large) - len(small)
     times = [more if one == 1 else 1 for one, more in zip([*[1] * added, *small], large, strict=True)]
-    return at.new("Tile", at.unsqueezed(x, range(added)), at.longs(times))
+    return at.new("Tile", at.new("Unsqueeze", x, axes=range(added)), times)
 
 
-@LAYOUTS.by("split-as-slices", "Split", matches="Split into known sizes", writes="a Slice for each part")
+@DRAFTS.of("split-as-slices")
 def _(at: Site) -> list[str]:
     x, parts = at.node.input[0], list(at.node.output)
     axis = at.attribute("axis", 0) % at.rank(x)
@@ -98,23 +184,16 @@ def _(at: Site) -> list[str]:
     return [at.sliced(x, end - size, end, axis) if name else "" for name, size, end in slices]
 
 
-@LAYOUTS.by("gather-as-slice", "Gather", matches="Gather of one constant index", writes="Slice and Squeeze")
-def _(at: Site) -> str:
-    x, index = at.inputs(2)
-    axis = at.attribute("axis", 0) % at.rank(x)
+@DRAFTS.of("gather-as-slice")
+def _(at: Site, x: str, index: str, axis: int) -> str:
+    axis %= at.rank(x)
     at.require(at.value(index).ndim == 0)
     start, size = int(at.value(index)), at.shape(x)[axis]
     at.require(isinstance(size, int) and -size <= start < size)
-    return at.squeezed(at.sliced(x, start, start + 1 if start != -1 else _LAST, axis), [axis])
+    return at.new("Squeeze", at.sliced(x, start, start + 1 if start != -1 else _LAST, axis), axes=[axis])
 
 
-@LAYOUTS.by(
-    "slice-as-gather",
-    "Slice",
-    matches="Slice along one axis of known size",
-    writes="Gather",
-    cost="a copy of the tensor",
-)
+@DRAFTS.of("slice-as-gather")
 def _(at: Site) -> str:
     x, *bounds = at.inputs(5)
     if at.opset < 10:
@@ -131,79 +210,42 @@ def _(at: Site) -> str:
     assert isinstance(size, int)
     places = range(size)[starts[0] : ends[0] : steps[0]]
     at.require(0 < len(places) <= 1024)
-    return at.new("Gather", x, at.longs(places), axis=axis)
+    return at.new("Gather", x, places, axis=axis)
 
 
-LAYOUTS.by(
-    "concat-in-pairs",
-    "Concat",
-    matches="Concat of three tensors or more",
-    writes="Concats of two",
-    cost="a copy of what stands together for each further tensor",
-)(in_pairs)
-
-
-@LAYOUTS.by("shape-as-constant", "Shape", matches="Shape of a tensor of known sizes", writes="a constant")
+@DRAFTS.of("shape-as-constant")
 def _(at: Site) -> str:
     dims = at.dims(at.node.input[0])
-    return at.longs(dims[at.attribute("start", 0) : at.attribute("end", len(dims))])
+    return at.constant(dims[at.attribute("start", 0) : at.attribute("end", len(dims))], INT64)
 
 
-@LAYOUTS.by("dropout-as-identity", "Dropout", matches="Dropout in inference", writes="Identity")
+@DRAFTS.of("dropout-as-identity")
 def _(at: Site) -> str:
     x, _, training = at.inputs(3)
     at.require(at.is_only_output() and (not training or not bool(at.value(training).any())))
     return at.new("Identity", x)
 
 
-def _blocks(at: Site) -> tuple[tuple[int, ...], int]:
-    """The sizes of what is rearranged, and the size of a block."""
-    dims = at.dims(at.node.input[0])
+@DRAFTS.of("depth-to-space-as-transpose", "space-to-depth-as-transpose")
+def _(at: Site) -> str:
+    x, mode, block = at.node.input[0], at.attribute("mode", "DCR"), int(at.attribute("blocksize", 0))
+    dims = at.dims(x)
     at.require(len(dims) == 4 and 0 not in dims)
-    return dims, int(at.attribute("blocksize", 0))
-
-
-@LAYOUTS.by(
-    "depth-to-space-as-transpose",
-    "DepthToSpace",
-    matches="DepthToSpace of known sizes",
-    writes="Reshape, Transpose and Reshape",
-    cost=_KNOWN,
-)
-def _(at: Site) -> str:
-    (batch, depth, height, width), block = _blocks(at)
-    channels = depth // block**2
-    if at.attribute("mode", "DCR") == "DCR":
-        parts, order = [batch, block, block, channels, height, width], [0, 3, 4, 1, 5, 2]
+    batch, channels, height, width = dims
+    if at.node.op_type == "SpaceToDepth":
+        at.require(mode == "DCR")
+        parts, order = [batch, channels, height // block, block, width // block, block], [0, 3, 5, 1, 2, 4]
+        shape = [batch, channels * block**2, height // block, width // block]
     else:
+        channels //= block**2
         parts, order = [batch, channels, block, block, height, width], [0, 1, 4, 2, 5, 3]
-    moved = at.transposed(at.reshaped(at.node.input[0], parts), order)
-    return at.reshaped(moved, [batch, channels, height * block, width * block])
+        if mode == "DCR":
+            parts, order = [batch, block, block, channels, height, width], [0, 3, 4, 1, 5, 2]
+        shape = [batch, channels, height * block, width * block]
+    return at.new("Reshape", at.new("Transpose", at.new("Reshape", x, parts), perm=order), shape)
 
 
-@LAYOUTS.by(
-    "space-to-depth-as-transpose",
-    "SpaceToDepth",
-    matches="SpaceToDepth of known sizes",
-    writes="Reshape, Transpose and Reshape",
-    cost=_KNOWN,
-)
-def _(at: Site) -> str:
-    (batch, channels, height, width), block = _blocks(at)
-    at.require(at.attribute("mode", "DCR") == "DCR")
-    parts = [batch, channels, height // block, block, width // block, block]
-    moved = at.transposed(at.reshaped(at.node.input[0], parts), [0, 3, 5, 1, 2, 4])
-    return at.reshaped(moved, [batch, channels * block**2, height // block, width // block])
-
-
-@LAYOUTS.by(
-    "pad-as-concat",
-    "Pad",
-    matches="Pad with a constant, of known sizes",
-    writes="Concat with filled tensors",
-    cost=f"a copy of the tensor for each axis; {_KNOWN}",
-    least_opset=9,
-)
+@DRAFTS.of("pad-as-concat")
 def _(at: Site) -> str:
     x, given, constant, axes = at.inputs(4)
     at.require(at.attribute("mode", "constant") == "constant" and not axes)
@@ -217,21 +259,14 @@ def _(at: Site) -> str:
     filling = at.scalar(value, x)
     for axis, pair in enumerate(zip(pads, pads[len(dims) :], strict=False)):
         shapes = [[*dims[:axis], size, *dims[axis + 1 :]] if size else [] for size in pair]
-        before, after = ([at.new("Expand", filling, at.longs(shape))] if shape else [] for shape in shapes)
+        before, after = ([at.new("Expand", filling, shape)] if shape else [] for shape in shapes)
         if before or after:
             padded = at.new("Concat", *before, padded, *after, axis=axis)
         dims[axis] += sum(pair)
     return padded
 
 
-@LAYOUTS.by(
-    "nearest-resize-as-expand",
-    "Resize",
-    matches="Resize to the nearest element by whole factors",
-    writes="Reshape, Expand and Reshape",
-    cost=_KNOWN,
-    least_opset=10,
-)
+@DRAFTS.of("nearest-resize-as-expand")
 def _(at: Site) -> str:
     x, dims, large = at.node.input[0], at.dims(at.node.input[0]), at.dims(at.node.output[0])
     at.require(at.attribute("mode", "nearest") == "nearest" and 0 not in dims and bool(dims))
@@ -252,4 +287,4 @@ def _(at: Site) -> str:
     at.require(is_floor or (way == "half_pixel" and rounding in {"round_prefer_floor", "round_prefer_ceil"}))
     split = [size for dim in dims for size in (dim, 1)]
     spread = [size for dim, factor in zip(dims, factors, strict=True) for size in (dim, factor)]
-    return at.reshaped(at.new("Expand", at.reshaped(x, split), at.longs(spread)), large)
+    return at.new("Reshape", at.new("Expand", at.new("Reshape", x, split), spread), large)
