@@ -18,7 +18,7 @@ from biopsy.questions.builds.difference import (
     difference,
     exchanged_in_blocks,
     fisher,
-    more_builds,
+    more_for_all,
 )
 from biopsy.questions.builds.settings import VariedSetting, changes
 
@@ -28,6 +28,11 @@ CACHE = VariedSetting("env.CACHE", ("on", "off"))
 
 Fails = Callable[[int, dict[str, str]], bool]
 """Whether build number N with these settings is bad."""
+
+
+def more_builds(table: Table, tests: int, level: float) -> int | None:
+    """How many more builds decide if they go on as those in the table, of so many choices that are compared."""
+    return more_for_all([table], table.all_bad + table.all_good, level / tests)
 
 
 def simulated(variations: Sequence[VariedSetting], builds: int, seed: int, fails: Fails) -> Difference:

@@ -16,7 +16,6 @@ import pytest
 from onnx import helper, numpy_helper
 
 from biopsy.comparison.tolerance import Tolerances
-from biopsy.engines.base import ModelInput
 from biopsy.engines.runner import Inputs, feeds_for
 from biopsy.model.index import index_file
 from biopsy.questions.layers.examination import Examination
@@ -62,7 +61,6 @@ def examined(made: onnx.ModelProto, suspect: str, folder: Path, reference: str =
     judge = more.pop("judge", Judge(Tolerances({"": 1e-5}, {"": 1e-4})))
     question = Question(
         index=index,
-        model=ModelInput(b"", index.folder, path),
         reference=reference,
         suspect=suspect,
         feeds=feeds,

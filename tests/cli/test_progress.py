@@ -12,14 +12,13 @@ import pytest
 from biopsy import errors, events
 from biopsy.cli.console import Console
 from biopsy.cli.debug.build import BuildProgress
-from biopsy.cli.debug.flags import FlagsProgress
 from biopsy.cli.debug.layers_report import LayersReport
 from biopsy.cli.debug.precision_search import PrecisionReport
 from biopsy.cli.debug.reduction_report import ReductionReport
 from biopsy.cli.debug.repeat import RepeatProgress
 from biopsy.cli.debug.version import VersionProgress
 from biopsy.cli.debug.workaround import WorkaroundProgress
-from biopsy.cli.progress import Progress, in_flight_text, shows, time_left
+from biopsy.cli.progress import CheckProgress, Progress, in_flight_text, shows, time_left
 
 
 class StoppedByUser(events.Stopped, kw_only=False):
@@ -97,14 +96,14 @@ def test_every_listener_shows_remarks_and_warnings() -> None:
 
 
 @pytest.mark.parametrize(
-    "listener", [ReductionReport, PrecisionReport, LayersReport, BuildProgress, FlagsProgress, RepeatProgress]
+    "listener", [ReductionReport, PrecisionReport, LayersReport, BuildProgress, CheckProgress, RepeatProgress]
 )
 def test_no_listener_of_a_command_names_a_method_for_an_event_and_leaves_it_unmarked(listener: type[Progress]) -> None:
     assert [name for name in vars(listener) if name.startswith("_on_")] == []
 
 
 @pytest.mark.parametrize(
-    "listener", [ReductionReport, PrecisionReport, FlagsProgress, VersionProgress, WorkaroundProgress]
+    "listener", [ReductionReport, PrecisionReport, CheckProgress, VersionProgress, WorkaroundProgress]
 )
 def test_a_flaky_failure_is_shown_by_every_search_with_a_check(listener: type[Progress]) -> None:
     methods = [method for base in listener.__mro__ for method in vars(base).values()]

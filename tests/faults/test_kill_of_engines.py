@@ -106,7 +106,7 @@ def test_of_repeated_builds(stuck, forks: str) -> None:
 
 def test_of_a_warm_process_for_builds_that_is_just_starting(stuck) -> None:
     (stuck.folder / "site" / "sitecustomize.py").write_text(
-        HANGS.replace("MODULE", "'biopsy.questions.builds.build_server'")
+        HANGS.replace("MODULE", "'biopsy.questions.builds.build_process'")
     )
     words = ("debug", "build", "m.onnx", "--engine", "stuck", "--until", "2", "--check", "build")
     process = begin(stuck, *words, STUCK="", STUCK_FORKS="1")

@@ -9,7 +9,6 @@ import onnx
 import pytest
 
 from biopsy import events
-from biopsy.engines.base import ModelInput
 from biopsy.engines.runner import Inputs, feeds_for
 from biopsy.model.index import index_file
 from biopsy.questions.layers.examination import Examination
@@ -37,7 +36,6 @@ def examine(tmp_path: Path) -> Examine:
         listener = more.pop("listener", events.ignore)
         question = Question(
             index=index,
-            model=ModelInput(b"", index.folder, path),
             reference=REFERENCE,
             suspect=suspect,
             feeds=feeds,

@@ -6,6 +6,7 @@ from onnx import helper
 
 from biopsy import events
 from biopsy.engines.base import Capabilities
+from biopsy.engines.registry import find_class
 from biopsy.engines.runner import Inputs
 from support.examinations import growing, labels, verdicts
 from support.models import INT64, info, model, weight
@@ -38,8 +39,9 @@ def test_an_error_that_a_softmax_or_an_argmax_hides_is_not_missed(examine) -> No
         assert labels(found) == ["Exp 'exp'"] and found.is_masked and not found.passed
 
 
-def test_an_engine_that_gives_no_inner_tensors_is_examined_layer_by_layer(examine) -> None:
-    found = examine(growing(12), "fake:scale.n3=2", suspect_can=Capabilities(marks_any_tensor=False))
+def test_an_engine_that_gives_no_inner_tensors_is_examined_layer_by_layer(examine, monkeypatch) -> None:
+    monkeypatch.setattr(find_class("fake"), "capabilities", Capabilities(marks_any_tensor=False))
+    found = examine(growing(12), "fake:scale.n3=2")
     assert labels(found) == ["Relu 'n3'"] and all(layer.propagated is None for layer in found.layers)
 
 

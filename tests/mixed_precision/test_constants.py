@@ -89,4 +89,3 @@ def test_values_that_become_infinite_or_zero_are_counted(
 
 def test_they_are_counted_in_external_weights_too(tmp_path: Path) -> None:
     assert range_loss_of(external(tmp_path, np.float32([1e9, 1])), tmp_path, FP16) == RangeLoss("w", 2, 1, 0)
-    assert RangeLoss("w", 2, 1, 0).told() == {"name": "w", "count": 2, "saturated": 1, "vanished": 0}

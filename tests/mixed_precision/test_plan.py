@@ -3,7 +3,7 @@
 from onnx import helper
 
 from biopsy.questions.precision.formats import BFLOAT16, FLOAT, Role
-from biopsy.questions.precision.plan import named, plan_of
+from biopsy.questions.precision.plan import plan_of
 from support.control_flow import looping
 from support.models import info, model, weight
 from support.precisions import overflowing
@@ -59,11 +59,6 @@ def test_a_tensor_that_only_casts_to_one_type_read_is_known() -> None:
 def test_open_dimensions_count_as_one() -> None:
     made = model([helper.make_node("Exp", ["x"], ["y"])], [info("x", ("N", 4))], [info("y", ("N", 4))])
     assert plan_of(made).layers[0].flops == 4
-
-
-def test_layers_without_a_name_have_none_for_other_tools() -> None:
-    nodes = [helper.make_node("Exp", ["x"], ["a"]), helper.make_node("Exp", ["a"], ["y"], name="named")]
-    assert named(plan_of(model(nodes, [info("x")], [info("y")])).layers) == ["named"]
 
 
 def test_bodies_are_planned_with_the_tensors_around_them() -> None:

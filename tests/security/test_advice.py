@@ -16,7 +16,7 @@ from biopsy import errors
 from biopsy.cli.arguments.comparing import parse_ranges, parse_shapes, parse_tolerances
 from biopsy.cli.commands import COMMANDS
 from biopsy.cli.console import Console
-from biopsy.cli.debug.layers import settle
+from biopsy.cli.debug.layers_options import LayersOptions
 from biopsy.cli.debug.layers_report import next_lines
 from biopsy.cli.parser import parser_of
 from biopsy.comparison.compare import compare_tensors
@@ -164,7 +164,7 @@ def understood(line: str) -> argparse.Namespace:
 def advised_after_layers(inputs: list[str], outputs: list[str], *given: str) -> list[str]:
     layers = next(one for one in COMMANDS if one.words == ("debug", "layers"))
     args = parser_of("biopsy", layers).parse_args(["m.onnx", "--suspect", "openvino", *given])
-    settle(args, Console())
+    options = LayersOptions.of(args).settled(Console())
     wrong = LayerGroup(
         nodes=(0, 1),
         labels=("a", "b"),
@@ -174,7 +174,7 @@ def advised_after_layers(inputs: list[str], outputs: list[str], *given: str) -> 
         failure=Failure("run", "Crash", "it crashed"),
         hides=None,
     )
-    return [line_of(words) for words in next_lines(LayerFindings(layers=[], groups=[wrong]), args)]
+    return [line_of(words) for words in next_lines(LayerFindings(layers=[], groups=[wrong]), options)]
 
 
 @settings(max_examples=60, deadline=None)

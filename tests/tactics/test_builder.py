@@ -10,7 +10,7 @@ import pytest
 
 from biopsy import errors
 from biopsy.engines.base import ModelInput
-from biopsy.questions.builds.one_build import Builder, Order
+from biopsy.questions.builds.building import Builder, Order
 from biopsy.questions.builds.settings import changes, parse_variation
 from support.models import chain, save
 

@@ -16,9 +16,8 @@ from biopsy.checks.command import CommandCheck
 from biopsy.checks.outcome import Artifacts
 from biopsy.engines.base import ModelInput
 from biopsy.engines.registry import EngineSpec
-from biopsy.questions.builds.building import BuildTally, build_repeatedly
+from biopsy.questions.builds.building import BuildPlan, BuildRuns, BuildsHere, BuildTally, build_repeatedly
 from biopsy.questions.builds.elsewhere import BuildsElsewhere
-from biopsy.questions.builds.one_build import BuildPlan, BuildRuns, BuildsHere
 from biopsy.questions.builds.settings import CheckTemplate, VariedSetting, separate_checks
 from support.models import chain, save
 from support.node_processes import NodeProcesses
@@ -53,7 +52,7 @@ def plan(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> BuildPlan:
         artifact=Path("built.ort"),
         variations=[VariedSetting("threads", ("1", "2"))],
         seed=3,
-        record=Path("replay.json"),
+        record_to=Path("replay.json"),
         artifacts=Artifacts((Path("log.txt"), Path("built.ort"), Path("replay.json")), Path("kept")),
     )
 
@@ -84,9 +83,9 @@ def elsewhere(plan: BuildPlan, machines: NodeProcesses, words: Sequence[str], jo
 
 
 def built(plan: BuildPlan, runs: BuildRuns) -> tuple[BuildTally, list[Any]]:
-    tally = BuildTally()
+    tally = BuildTally(plan=plan)
     told = [(one.number, one.change.text, one.judged.outcome, one.judged.evidence.output)
-            for one in build_repeatedly(plan, runs, tally)]  # fmt: skip
+            for one in build_repeatedly(runs, tally)]  # fmt: skip
     return tally, told
 
 
@@ -122,7 +121,7 @@ def test_builds_elsewhere_say_the_same_in_the_same_order(plan: BuildPlan, machin
 def test_the_first_bad_build_of_the_order_ends_it_and_what_runs_beside_it_is_stopped(
     plan: BuildPlan, machines: Machines
 ) -> None:
-    plan = replace(plan, until="bad", record=None, artifacts=Artifacts())
+    plan = replace(plan, until="bad", record_to=None, artifacts=Artifacts())
     words = check("import os, sys, time; time.sleep(0 if os.environ['SEEN'] == 'b' else 600)\nsys.exit(1)", "{}")
     plan = replace(plan, variations=[VariedSetting("env.SEEN", ("a", "b"))], seed=first_is_b(plan))
     tally, _ = built(plan, elsewhere(plan, machines(2), words, jobs=2))
@@ -144,7 +143,7 @@ def first_is_b(plan: BuildPlan) -> int:
 @pytest.mark.slow
 def test_a_build_that_fails_is_told_and_a_machine_that_is_lost_is_not(plan: BuildPlan, machines: Machines) -> None:
     spec = EngineSpec("fake", {"crash.Neg": "build"})
-    failing = replace(plan, spec=spec, until=2, artifact=None, variations=(), record=None, artifacts=Artifacts())
+    failing = replace(plan, spec=spec, until=2, artifact=None, variations=(), record_to=None, artifacts=Artifacts())
     failing = replace(failing, checks_building=True)
     workers = machines(1)
     tally, told = built(failing, elsewhere(failing, workers, ["build"]))
@@ -156,7 +155,7 @@ def test_a_build_that_fails_is_told_and_a_machine_that_is_lost_is_not(plan: Buil
         f"    place.touch(); os.kill(os.getppid(), {signal.SIGKILL.value})",
         "{}",
     )
-    plain = replace(plan, until=2, record=None, variations=(), artifacts=Artifacts())
+    plain = replace(plan, until=2, record_to=None, variations=(), artifacts=Artifacts())
     tally, _ = built(plain, elsewhere(plain, workers, words))
     assert [outcome.name for outcome in tally.outcomes] == ["PASSES"]
     assert tally.runs == 2
@@ -171,7 +170,7 @@ REFUSED = {
 
 
 def test_what_cannot_be_done_elsewhere_is_one_line(plan: BuildPlan, machines: Machines) -> None:
-    plan = replace(plan, until=1, record=None, artifacts=Artifacts((Path("log.txt"),)), variations=())
+    plan = replace(plan, until=1, record_to=None, artifacts=Artifacts((Path("log.txt"),)), variations=())
     workers = machines(1)
     with pytest.raises(errors.UsageError, match="names neither"):
         built(plan, elsewhere(plan, workers, check("", "{engine}")))

@@ -16,8 +16,8 @@ from biopsy.questions.builds.record import (
     read_tactics,
     tactics_below,
     write_record,
-    write_replay,
 )
+from support.replays import write_replay
 
 RECORD = TacticRecord(
     engine="openvino",

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import time
 import warnings
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -32,10 +31,17 @@ from biopsy.model.load import read_bytes
 from biopsy.processes.cleanup import temporary_folder
 from biopsy.processes.environments.interpreter import interpreter_of
 from biopsy.processes.environments.releases import releases as releases_of
-from biopsy.questions.builds.building import BuildFindings, BuildTally, build_repeatedly, findings_of
+from biopsy.questions.builds.building import (
+    BuildFindings,
+    BuildPlan,
+    BuildRuns,
+    BuildsHere,
+    BuildTally,
+    artifact_name,
+    build_repeatedly,
+)
 from biopsy.questions.builds.elsewhere import BuildsElsewhere
 from biopsy.questions.builds.flags import Flags, find_switches
-from biopsy.questions.builds.one_build import BuildPlan, BuildRuns, BuildsHere, artifact_name
 from biopsy.questions.builds.settings import (
     CheckTemplate,
     SettingChange,
@@ -186,10 +192,10 @@ def build(
             checks_building=check is None,
         )
         with _runs(plan, check, check_timeout, executor, listener) as runs:
-            tally, started = BuildTally(), time.monotonic()
-            with closing(build_repeatedly(plan, runs, tally, listener)) as builds:
+            tally = BuildTally(plan=plan)
+            with closing(build_repeatedly(runs, tally, listener)) as builds:
                 deque(builds, 0)  # each is counted when it is over
-            return findings_of(plan, tally, time.monotonic() - started)
+            return tally.findings()
 
 
 @contextmanager

@@ -41,11 +41,11 @@ from biopsy.processes.cleanup import temporary_folder
 from biopsy.processes.watch import Limits
 from biopsy.questions.layers.examination import Examination
 from biopsy.questions.layers.findings import LayerFindings
-from biopsy.questions.layers.question import DEFAULT_LIMIT, DEFAULT_REFERENCE, Judge, question_about
+from biopsy.questions.layers.question import DEFAULT_LIMIT, DEFAULT_REFERENCE, Judge, Question
 from biopsy.questions.precision.formats import Form
 from biopsy.questions.precision.mixed_models import High, Low, Precisions, mixed_models
 from biopsy.questions.precision.plan import Cost
-from biopsy.questions.precision.search import Direction, Mode, PrecisionJob, PrecisionResult, PrecisionTarget
+from biopsy.questions.precision.search import Direction, Mode, PrecisionJob, PrecisionResult
 from biopsy.questions.precision.task import run_job
 from biopsy.questions.transformations.find import find_transformation
 from biopsy.questions.transformations.findings import TransformationFindings
@@ -104,10 +104,9 @@ def layers(
     except re.error as error:
         raise errors.UsageError(f"nodes={nodes!r}: it is no regular expression: {error}") from error
     with model_file(model, folder) as (path, weights), temporary_folder("biopsy-") as scratch:
-        question = question_about(
-            path,
-            weights,
-            lambda kinds: fed(kinds, wanted),
+        question = Question(
+            index=index_file(path, weights),
+            feeds=lambda kinds: fed(kinds, wanted),
             suspect=suspect,
             reference=reference,
             judge=Judge(*asked_of_outputs(atol, rtol, stat)),
@@ -178,7 +177,7 @@ def precision(
         rules=rules, repeating=repeating, budget=budget, parallelism=parallelism, journal=journal, inputs=feeds_given,
     ) as (search, made):  # fmt: skip
         job = PrecisionJob(
-            target=PrecisionTarget(output=None if output is None else Path(output)),
+            output=None if output is None else Path(output),
             mode=mode,
             direction=direction,
             cost=cost,

@@ -55,14 +55,6 @@ def judge(evidence: Evidence, rules: Rules, reference: Signature | None) -> Judg
     return Judged(outcome, reason, evidence)
 
 
-def judge_any_failure(evidence: Evidence, rules: Rules) -> Judged:
-    """The outcome where any failure counts, since there is no first one to be like. No answer in time is none."""
-    judged = judge(evidence, rules, None)
-    if evidence.timed_out and judged.outcome is Outcome.REPRODUCES:
-        return replace(judged, outcome=Outcome.TIMED_OUT, reason=f"no answer after {evidence.seconds:.3g} s")
-    return judged
-
-
 def _without_looking(evidence: Evidence, rules: Rules, reference: Signature | None) -> tuple[Outcome, str] | None:
     """What is said of a check that has not come to its own end; None of one that has."""
     said = evidence.verdict

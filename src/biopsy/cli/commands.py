@@ -80,7 +80,10 @@ COMMANDS: tuple[Command, ...] = (
     _command("inspect tactics", "show what an engine chose for each layer", **_LOOKS_AT_A_FILE),
     _command("inspect diff-tactics", "show which engine choices go with bad builds", **_LOOKS_AT_A_FILE),
     _command(
-        "check lint", "find the nodes of a model that are invalid or fail, and what else is wrong", **_LOOKS_AT_A_MODEL
+        "check lint",
+        "find the nodes of a model that are invalid or fail, and what else is wrong",
+        module="lint",
+        **_LOOKS_AT_A_MODEL,
     ),
     _command("surgeon sanitize", "fix shapes, fold constants, clean up", **_LOOKS_AT_A_MODEL),
     _command("surgeon extract", "cut a subgraph out of a model", **_LOOKS_AT_A_MODEL),

@@ -11,9 +11,10 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import TypeVar
+from typing import ClassVar, TypeVar
 
 from biopsy import errors, events
+from biopsy.checks.judge import rate_text
 from biopsy.checks.outcome import Outcome
 from biopsy.cli.arguments.checks import ShownChecks
 from biopsy.cli.console import COLUMN, Console, LiveLine, LogFile
@@ -103,6 +104,12 @@ class Progress:
         """Show a line for something that was learnt."""
         self._live.stop()
         self._console.note(f"{head:<{COLUMN}} {text}")
+
+    def show_output(self, shown: ShownChecks, output: bytes, *, is_first: bool) -> None:
+        """Show what a check printed, if that is asked for; ``is_first``: it is the first failure, or the first such."""
+        if shown.show_output or (is_first and not shown.hide_fail_output):
+            self._live.stop()
+            say_output(self._console, output, whole=shown.show_output)
 
     def pass_line(self, done: events.PassDone, change: str) -> None:
         """Show a line for a pass: what it cost stands in one column, however long the name of the pass is."""
@@ -220,9 +227,9 @@ class CheckProgress(Progress):
     is flaky, such as "a release passes".
     """
 
-    def __init__(self, console: Console, options: ShownChecks, *, head: str, needs: str) -> None:
-        super().__init__(console, options.events)
-        self._options = options
+    def __init__(self, console: Console, shown: ShownChecks, *, head: str, needs: str) -> None:
+        super().__init__(console, shown.events)
+        self._shown = shown
         self._head = head
         self._needs = needs
         self._description = ""
@@ -247,11 +254,95 @@ class CheckProgress(Progress):
     @shows(events.Checked)
     def _show_checked(self, event: events.Checked) -> None:
         self._console.detail(f"  check {event.number}  {self._description[:100]}: {event.outcome}: {event.reason}")
-        failed = event.outcome == "reproduced"
-        if self._options.show_output or (failed and not self._shown_failure and not self._options.hide_fail_output):
-            self._shown_failure = True
+        is_first = event.outcome == "reproduced" and not self._shown_failure
+        self._shown_failure = self._shown_failure or is_first
+        self.show_output(self._shown, event.output, is_first=is_first)
+
+
+class ModelProgress(Progress):
+    """Shows the model that is asked about, and what was recorded of it."""
+
+    @shows(events.ModelRead)
+    def _show_model(self, event: events.ModelRead) -> None:
+        inputs, outputs = count(event.inputs, "input"), count(event.outputs, "output")
+        what = f"{count(event.nodes, 'node')} · opset {event.opset} · {inputs}, {outputs}"
+        self.line("model", f"{event.name} · {what} · {size_text(event.weight_bytes)} of weights")
+
+    @shows(events.Recorded)
+    def _show_recorded(self, event: events.Recorded) -> None:
+        what = f"{count(event.tensors, 'tensor')} of {count(event.samples, 'sample')}"
+        if event.of is not None:
+            samples = f" of {count(event.samples, 'sample')}" if event.samples > 1 else ""
+            what = f"golden values of {event.tensors} of {count(event.of, 'tensor')}{samples}"
+        self.line("recorded", f"{event.engine} · {what}, {size_text(event.bytes)} · {event.seconds:.2f} s")
+
+
+class SearchProgress(ModelProgress):
+    """Shows a search with a check: its candidates on the live line, and what a person must know of its answers.
+
+    ``shown`` says whose output is shown, in words of the subclass, of which "all" are those of every check.
+    ``passes_by``, ``beyond`` and ``span`` complete the sentences on flaky failures, on a search that a limit has ended,
+    and on the time that is left.
+    """
+
+    passes_by: ClassVar[str]
+    beyond: ClassVar[str]
+    span: ClassVar[str] = ""
+
+    def __init__(self, console: Console, log: Path | None, shown: str) -> None:
+        super().__init__(console, log)
+        self._shown = shown
+        self._done = self._done_before_stage = 0
+        self._stage = events.StageStarted("", 0, 0)
+
+    def left_text(self, left: int) -> tuple[str, int]:
+        """What is left of the search in words, and how much there was."""
+        raise NotImplementedError
+
+    @shows(events.StageStarted)
+    def _show_stage_started(self, event: events.StageStarted) -> None:
+        self._stage, self._done_before_stage = event, self._done
+
+    @shows(events.CheckingCandidate)
+    def _show_checking(self, event: events.CheckingCandidate) -> None:
+        self._console.detail(f"  check {event.number}  {event.description}: {event.line}")
+        seconds = (time.monotonic() - self._started) / max(1, self._done)
+        usual = self._stage.usual - (self._done - self._done_before_stage)
+        left, whole = self.left_text(event.left)
+        parts = [
+            left,
+            f"{count(self._done, 'check')}{f', {1 / max(seconds, 1e-3):.1f}/s' if self._done else ''}",
+            *([f"{time_left(usual * seconds)}{self.span}"] if usual > 0 and self._done > 2 else []),
+            f"trying {event.description}",
+        ]
+        self._live.update(event.stage, " · ".join(parts), 1 - event.left / max(1, whole))
+
+    @shows(events.CheckedCandidate)
+    def _show_checked(self, event: events.CheckedCandidate) -> None:
+        self._done += 1
+        self._console.detail(f"  check {event.number}  {event.outcome}: {event.reason} · {event.seconds:.2f} s")
+        if self._shown == "all" or self.is_wanted(event) or self._console.verbosity > 0:
             self._live.stop()
-            say_output(self._console, event.output, whole=self._options.show_output)
+            say_output(self._console, event.output, whole=self._shown == "all")
+            self._shown = "all" if self._shown == "all" else "none"
+
+    def is_wanted(self, event: events.CheckedCandidate) -> bool:
+        """Whether this is the one check whose output is shown, where not that of every check is."""
+        raise NotImplementedError
+
+    @shows(events.Resumed)
+    def _show_resumed(self, event: events.Resumed) -> None:
+        self.line("resumed", f"{count(event.runs, 'check')} remembered in {event.journal}")
+
+    @shows(events.FlakyFailure)
+    def _show_flakiness(self, event: events.FlakyFailure) -> None:
+        self.line("flaky", f"the same model fails in {rate_text(event.failed, event.runs)}")
+        needed = f"a candidate passes only after {count(event.needed, 'run')} that {self.passes_by}"
+        self.line("", f"{needed}: luck in less than {1 - event.confidence:.2g} of all cases")
+
+    @shows(events.Stopped)
+    def _show_stopped(self, event: events.Stopped) -> None:
+        self.line("stopped", f"by {event.reason}, before the end: {self.beyond}")
 
 
 # What a check printed, as a person sees it.

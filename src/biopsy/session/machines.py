@@ -221,7 +221,7 @@ class _Held:
 
 
 class OtherMachines:
-    """Workers that run each check on a machine that ``borrow`` lends; see ``session.workers.Workers``.
+    """Workers that run each check on a machine that ``borrow`` lends; see ``session.pool.Workers``.
 
     A machine is borrowed when no other is free, and given back at the end. If one dies, the check is asked again on
     another, up to three times; ``lost`` counts them. ``room`` is how many machines are borrowed at most. ``received``

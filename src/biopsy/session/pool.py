@@ -17,14 +17,14 @@ from time import monotonic
 from typing import Any, Generic, Protocol, TypeVar, runtime_checkable
 
 from biopsy import events
-from biopsy.checks.judge import RepeatedRun, Rules, judge_any_failure
+from biopsy.checks.judge import RepeatedRun, Rules
 from biopsy.checks.outcome import Check, Evidence
 from biopsy.checks.task import NO_CANDIDATE, Inline, Task, clear, run_check
 from biopsy.comparison.mismatch import Mismatch
 from biopsy.processes import cleanup
 from biopsy.processes.watch import Stop
 from biopsy.session.machines import OtherMachines
-from biopsy.session.trial import Trial
+from biopsy.session.trial import Trial, judge_any_failure
 
 
 @runtime_checkable

@@ -192,7 +192,7 @@ _INSTALLING = 1800.0
 
 
 class RayWorkers(OtherMachines):
-    """Workers on a Ray cluster; see ``session.workers.Workers``. ``room`` is for how many checks it has resources.
+    """Workers on a Ray cluster; see ``session.pool.Workers``. ``room`` is for how many checks it has resources.
 
     ``address`` is one that ``ray.init`` takes, such as "ray://HOST:10001"; None for the cluster that is there, or a new
     one on this machine. ``runtime_env`` is Ray's: what it installs on each machine before checks run there.

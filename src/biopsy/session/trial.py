@@ -152,11 +152,16 @@ class BudgetMeter:
             raise self.time_is_up()
 
     @property
+    def seconds_spent(self) -> float:
+        """How long the search has gone on."""
+        return time.monotonic() - self._started
+
+    @property
     def seconds_left(self) -> float | None:
         """How long a run may be waited for, in seconds; None for no limit."""
         if not self._is_enforced or self._budget.seconds is None:
             return None
-        return max(0.0, self._budget.seconds - (time.monotonic() - self._started))
+        return max(0.0, self._budget.seconds - self.seconds_spent)
 
     def allows(self, pending: int) -> bool:
         """Whether another run may begin ahead of its question while so many are pending."""
@@ -259,6 +264,14 @@ class FailureJudge:
         if reason is None:
             return judged
         return replace(judged, outcome=Outcome.OTHER_FAILURE, reason=f"{judged.reason}, {reason}")
+
+
+def judge_any_failure(evidence: Evidence, rules: Rules) -> Judged:
+    """The outcome where any failure counts, since there is no first one to be like. No answer in time is none."""
+    judged = judge(evidence, rules, None)
+    if evidence.timed_out and judged.outcome is Outcome.REPRODUCES:
+        return replace(judged, outcome=Outcome.TIMED_OUT, reason=f"no answer after {evidence.seconds:.3g} s")
+    return judged
 
 
 def cannot_run(judged: Judged, line: str, kept: str | None = None) -> errors.CheckError:

@@ -96,7 +96,7 @@ def read(path: Path) -> Container:
                 raise errors.DataError(f"it is no .safetensors file, or damaged: {error}") from error
             if not os.path.samestat(path.stat(), os.fstat(stream.fileno())):
                 raise errors.DataError("another file has come to stand there while it was read")
-            watch = Watch(path, stream.fileno())
+            watch = UnchangedFile(path, stream.fileno())
             mapped = mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_READ)
     except (OSError, ValueError) as error:
         raise errors.DataError(f"it cannot be mapped into memory: {error}") from error
@@ -131,7 +131,7 @@ def read(path: Path) -> Container:
 # Tensors that are views of a mapped file, which nobody may write to meanwhile: who reads behind its end dies.
 
 
-class Watch:
+class UnchangedFile:
     """Tells whether a file is as it was when this was made. One that is replaced by another stays as it was."""
 
     def __init__(self, path: Path, descriptor: int) -> None:

@@ -27,7 +27,7 @@ from biopsy.model.index import ModelIndex, index_file
 from biopsy.model.sources import NodeSource, noted_source, source_of_stack
 from biopsy.questions.layers.examination import Examination
 from biopsy.questions.layers.findings import LayerFindings, LayerNode
-from biopsy.questions.layers.question import Judge, question_about
+from biopsy.questions.layers.question import Judge, Question
 from biopsy.reduction.problem import Border
 from biopsy.reduction.reduce import RecordingOptions, ReductionJob, run_job
 from biopsy.reduction.result import Reduction, Target
@@ -176,10 +176,9 @@ class Location:
     def _wrong(self, failing: FailingExport) -> tuple[tuple[LayerFindings, ModelIndex], str]:
         left = self.steps.left
         within = replace(failing, timeout=left.for_run(failing.timeout))
-        question = question_about(
-            within.model,
-            within.model.parent,
-            lambda _: read_feeds(within.golden),
+        question = Question(
+            index=index_file(within.model, within.model.parent),
+            feeds=lambda _: read_feeds(within.golden),
             suspect=within.engine,
             reference=within.reference,
             judge=within.asked,

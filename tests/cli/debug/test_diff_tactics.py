@@ -8,7 +8,8 @@ import pytest
 
 from biopsy.cli.app import main
 from biopsy.engines.base import LayerRecord
-from biopsy.questions.builds.record import Algorithm, TacticRecord, TacticReplay, TensorInfo, write_record, write_replay
+from biopsy.questions.builds.record import Algorithm, TacticRecord, TacticReplay, TensorInfo, write_record
+from support.replays import write_replay
 
 INFO = TensorInfo("DataType.FLOAT", (8, 1), -1, 1)
 

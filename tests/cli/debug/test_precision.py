@@ -15,7 +15,8 @@ from onnx import helper
 
 from benchmarks.models import transformer
 from biopsy.cli.app import main
-from biopsy.cli.debug import precision as options
+from biopsy.cli.debug.precision import configure
+from biopsy.cli.debug.precision_options import PrecisionOptions
 from support.command_line import BIN, wait_until
 from support.exporters import copied
 from support.models import chain, info, model, save, weight
@@ -430,7 +431,6 @@ def test_settings_of_tensorrt_need_trt_and_are_given_to_it(tmp_path: Path, capsy
     assert main(["debug", "precision", path, *engine, "--pool-limit", "workspace:16M", "--check", "true"]) == 2
     assert "write settings after the name" in capsys.readouterr().err
     parser = argparse.ArgumentParser()
-    options.add(parser)
+    configure(parser)
     args = parser.parse_args([path, "--trt", "--pool-limit", "workspace:16M", "--builder-optimization-level", "2"])
-    options.complete(args)
-    assert args.engine == "trt:pool.workspace=16M,optimization=2"
+    assert PrecisionOptions.of(args).builder == "trt:pool.workspace=16M,optimization=2"

@@ -1,34 +1,59 @@
-"""What ``debug layers`` shows: a line for each step, then a table of layers, and what to type next."""
+"""The examination of ``debug layers``, made from its options: what it shows, a line for each step, then a table of
+layers, and what to type next; what its report tells, and what goes into its bundle.
+"""
 
 from __future__ import annotations
 
-import argparse
 import math
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import nullcontext
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import Any
 
-from biopsy import events
+from biopsy import errors, events
+from biopsy.checks.command import CommandCheck
+from biopsy.checks.judge import Rules
 from biopsy.checks.words import as_word, output_word
 from biopsy.cli.advice import CUT_INPUTS, Advice, recording_options, say_advice
+from biopsy.cli.arguments import types
 from biopsy.cli.arguments.comparing import JudgeOptions
-from biopsy.cli.arguments.groups import InputOptions
+from biopsy.cli.arguments.groups import MORE_MEMORY
 from biopsy.cli.console import COLUMN, Console
-from biopsy.cli.progress import Progress, shows, time_left
-from biopsy.model.index import ModelIndex
-from biopsy.text import ListOption, count, first_of, is_refused, line_of, printable, size_text
-
-if TYPE_CHECKING:
-    from biopsy.questions.layers.findings import (
-        LayerFinding,
-        LayerFindings,
-        LayerGroup,
-        LayerOrigins,
-        NonFiniteOrigin,
-        Suspect,
-        TensorError,
-    )
+from biopsy.cli.debug import bundling, checking
+from biopsy.cli.debug.layers_options import LayersOptions
+from biopsy.cli.progress import ModelProgress, shows, time_left
+from biopsy.cli.report import ReportFile
+from biopsy.cli.run.execution import save, settled
+from biopsy.comparison.describe import index as index_text
+from biopsy.comparison.describe import number
+from biopsy.comparison.noise import DEFAULT_RATIO, explained_by
+from biopsy.findings.answers import layers_sections
+from biopsy.findings.bundle.job import BundleJob
+from biopsy.findings.model import model_tree
+from biopsy.findings.report import versions_tree
+from biopsy.model.extract import Wanted, extract
+from biopsy.model.index import ModelIndex, index_file
+from biopsy.model.tensor_type import TensorType
+from biopsy.model.weights_file import save_with_weights
+from biopsy.processes.cleanup import temporary_folder
+from biopsy.processes.writing import folders_of, write_whole
+from biopsy.questions.layers.examination import Examination
+from biopsy.questions.layers.findings import (
+    LayerFinding,
+    LayerFindings,
+    LayerGroup,
+    LayerOrigins,
+    NonFiniteOrigin,
+    Suspect,
+    TensorError,
+    as_csv,
+)
+from biopsy.questions.layers.question import Judge, Question
+from biopsy.tensors.files import write_feeds
+from biopsy.tensors.results import Array, Feed
+from biopsy.text import ListOption, count, first_of, is_refused, line_of, printable
 
 _STAGES = {
     "record": "recording",
@@ -43,14 +68,12 @@ _MOST_LABELS = 12
 _MOST_PLACES = 3
 
 
-class LayersReport(Progress):
+class LayersReport(ModelProgress):
     """Listens to an examination."""
 
-    def __init__(self, console: Console, log: Path | None) -> None:
-        super().__init__(console, log)
-        self._stage = ""
+    _stage = ""
 
-    def model(self, index: ModelIndex, path: Path) -> None:
+    def show_model(self, index: ModelIndex, path: Path) -> None:
         """Say what was understood."""
         self(
             events.ModelRead(
@@ -63,20 +86,6 @@ class LayersReport(Progress):
             )
         )
 
-    @shows(events.ModelRead)
-    def _show_model(self, event: events.ModelRead) -> None:
-        inputs, outputs = count(event.inputs, "input"), count(event.outputs, "output")
-        what = f"{count(event.nodes, 'node')} · opset {event.opset} · {inputs}, {outputs}"
-        self.line("model", f"{event.name} · {what} · {size_text(event.weight_bytes)} of weights")
-
-    @shows(events.Recorded)
-    def _show_recorded(self, event: events.Recorded) -> None:
-        what = f"{count(event.tensors, 'tensor')} of {count(event.samples, 'sample')}, {size_text(event.bytes)}"
-        if event.of is not None:
-            samples = f" of {count(event.samples, 'sample')}" if event.samples > 1 else ""
-            what = f"golden values of {event.tensors} of {count(event.of, 'tensor')}{samples}, {size_text(event.bytes)}"
-        self.line("recorded", f"{event.engine} · {what} · {event.seconds:.2f} s")
-
     @shows(events.Measured)
     def _show_measured(self, event: events.Measured) -> None:
         if event.stage != self._stage:
@@ -87,63 +96,201 @@ class LayersReport(Progress):
         self._live.update(_STAGES.get(event.stage, event.stage), text, event.done / max(event.total, 1))
 
 
-def _line(console: Console, head: str, text: str) -> None:
+def examined(options: LayersOptions, report: ReportFile) -> int:
+    """Examine the model, show and report what was found; returns the exit status."""
+    console = report.console
+    fed: list[Feed] = []
+    question = _question(options, fed, console)
+    interrupted = False
+    with LayersReport(console, options.events) as progress, report.also_of_errors():
+        with (
+            folders_of(options.work_dir / "a file") if options.work_dir else nullcontext(),
+            temporary_folder("biopsy-", options.work_dir) as scratch,
+            checking.ended_politely(),
+        ):
+            examination = Examination(question, scratch, progress)
+            progress.show_model(question.index, options.model)
+            try:
+                findings = examination.run()
+            except KeyboardInterrupt:
+                findings, interrupted = examination.findings, True
+            except errors.TooMuchMemory as error:
+                raise errors.TooMuchMemory(error.message, next_steps=[MORE_MEMORY]) from error
+        status = 0 if findings.passed else 1
+        if not findings.passed and findings.nothing_wrong:  # some layers are right, and nobody knows about others
+            status = errors.CannotCompare.status
+        if interrupted:
+            status = errors.Interrupted.status
+        sections = partial(_sections, options, findings, examination, question.index)
+        report.write(status, sections)
+        if options.csv is not None:
+            write_whole(options.csv, [as_csv(findings)])
+        _say_result(console, findings, options)
+        progress.ended(status)
+    if interrupted:
+        kept = ", ".join(str(path) for path in (options.report, options.csv) if path is not None)
+        raise errors.Interrupted("what was measured until then is shown above", kept=kept or None)
+    if options.bundle is not None and findings.passed:
+        console.warn(f"{options.bundle} is not written: nothing is wrong")
+    elif options.bundle is not None:
+        _pack(options, question, findings, fed, report.as_bytes(status, sections), console)
+    return status
+
+
+def _question(options: LayersOptions, fed: list[Feed], console: Console) -> Question:
+    """The question; once it is known what is fed, that stands in ``fed``."""
+
+    def feeds(kinds: Mapping[str, TensorType | None]) -> Sequence[Feed]:
+        """The input samples, saved if that is asked for."""
+        fed[:], _ = settled(kinds, options.inputs(), console)
+        save(options.save_inputs, fed)
+        return fed
+
+    reference, suspect = options.engine_roles
+    return Question(
+        index=index_file(options.model, options.external_data_dir),
+        feeds=feeds,
+        suspect=suspect,
+        reference=reference,
+        judge=Judge(*options.limits()),
+        nodes=None if options.nodes is None else types.regex("--nodes", options.nodes),
+        limit=options.record_memory,
+        timeout=options.run_timeout,
+        memory=options.run_memory,
+    )
+
+
+# ``--bundle`` of ``debug layers``: the worst layer or group alone, fed as it was, both engines compared on it.
+
+
+def _pack(
+    options: LayersOptions,
+    question: Question,
+    findings: LayerFindings,
+    feeds: Sequence[Feed],
+    report: bytes,
+    console: Console,
+) -> None:
+    """Pack the worst suspect; the whole model, which is said, where no layer or group alone is at fault.
+
+    Raises CheckError if that does not fail by itself, or if the script of the bundle does not show it.
+    """
+    assert options.bundle is not None
+    with temporary_folder("biopsy-", options.work_dir) as scratch:
+        model, inputs, names = options.model, scratch / "inputs.safetensors", list(question.index.ids)
+        if findings.suspects:
+            suspect = findings.suspects[0]
+            wanted = [Wanted(name) for name in suspect.inputs] or None
+            part = extract(question.index, wanted, [Wanted(name) for name in suspect.outputs])
+            model, names = scratch / "suspect.onnx", list(suspect.outputs)
+            save_with_weights(part, model, question.index.folder, None)
+            feeds = _fed(question, suspect, feeds, scratch)
+        else:
+            console.warn("no layer alone is at fault: the bundle holds the whole model ('debug reduce' makes it small)")
+        write_feeds(inputs, feeds)
+        reference, suspected = options.engine_roles
+        words = ["biopsy", "run", "{}", "--engine", reference, "--engine", suspected]
+        for limit in options.as_typed(JudgeOptions.declared):  # for all outputs, or for those that are there
+            kept = [word for word in limit.values if ":" not in word or word.rpartition(":")[0] in names]
+            words += [limit.name, *kept] if kept else []
+        job = BundleJob(
+            target=options.bundle,
+            original=options.model,
+            model=model,
+            check=CommandCheck(words, "{}", options.run_timeout),
+            rules=Rules(),
+            inputs=inputs,
+            folder=(options.external_data_dir if model is options.model else None) or model.parent,
+            reports=bundling.reports_of(report, console),
+        )
+        bundling.pack(job, checking.own_run(words), console)
+
+
+def _fed(question: Question, suspect: Suspect, feeds: Sequence[Feed], scratch: Path) -> list[dict[str, Array]]:
+    """What goes into the suspect, as the reference computes it from the samples."""
+    index = question.index
+    computed = [name for name in suspect.inputs if index.ids[name] in index.producer]
+    inner: list[dict[str, Array]] = [{} for _ in feeds]
+    if computed:
+        file = scratch / "samples.safetensors"
+        write_feeds(file, feeds)
+        with question.worker(question.reference, scratch) as reference:
+            inner = [dict(sample) for sample in reference.run(question.model, file, computed)]
+    own = [name for name in suspect.inputs if name not in computed]
+    return [
+        {name: sample[name] for name in own} | {name: values[name] for name in computed}
+        for sample, values in zip(feeds, inner, strict=True)
+    ]
+
+
+# What is shown and told at the end.
+
+
+def _sections(
+    options: LayersOptions, findings: LayerFindings, examination: Examination, index: ModelIndex
+) -> Mapping[str, Any]:
+    """What a report tells."""
+    return {
+        "model": model_tree(index, options.model),
+        "versions": versions_tree(options.engine_roles),
+        **layers_sections(findings, index, options.model, examination.engines, examination.samples),
+        "next": [vars(one) for one in advice_of(findings, options)],
+    }
+
+
+def _headed(head: str, text: str) -> str:
     """A line that begins with a word in its column."""
-    console.note(f"{head:<{COLUMN}} {text}")
+    return f"{head:<{COLUMN}} {text}"
 
 
-def say_result(console: Console, findings: LayerFindings, args: argparse.Namespace) -> None:
+def _say_result(console: Console, findings: LayerFindings, options: LayersOptions) -> None:
     """All that is to be known about the findings, the verdict first."""
     for remark in findings.remarks:
         console.warn(printable(remark))
-    _say_runs(console, findings, args.suspect)
+    console.note(*_run_lines(findings, options.engine_roles[1]))
     if findings.unmeasured:
         labels = {layer.node.number: printable(layer.node.label) for layer in findings.layers}
-        named = first_of([labels[number] for number in findings.unmeasured if number in labels], 4)
-        _line(console, "unmeasured", f"no golden value comes after {named}")
-    _say_table(console, findings, args.top)
+        named = first_of([labels[layer] for layer in findings.unmeasured if layer in labels], 4)
+        console.note(_headed("unmeasured", f"no golden value comes after {named}"))
+    _say_table(console, findings, options.top)
     for layer in findings.layers:
         if layer.is_suspect and layer.piece is not None:  # run as one, since nobody has values of what lies between
-            labels_of_piece = [printable(label) for label in layer.piece.labels]
-            as_one = f"{count(len(labels_of_piece), 'layer')}, of which only the last has a recorded value"
-            _line(console, "as one", as_one)
-            _say_layers(console, labels_of_piece, layer, layer.introduced, layer.piece.origins)
-            if layer.is_of_model:
-                _say_below(console, _OF_MODEL)
+            together = [printable(label) for label in layer.piece.labels]
+            as_one = f"{count(len(together), 'layer')}, of which only the last has a recorded value"
+            console.note(_headed("as one", as_one))
+            _say_layers(console, together, layer, layer.introduced, layer.piece.origins)
     for group in findings.groups:
         _say_group(console, group)
     for effect in findings.marking_effects:
-        names = ", ".join(_quoted(name) for name in effect.tensors[:4])
-        names += f" and {len(effect.tensors) - 4} more" if len(effect.tensors) > 4 else ""
+        names = first_of([_quoted(name) for name in effect.tensors], 4)
         output = _quoted(effect.output)
         what = {
             "gone": f"with {names} marked as an output, the failure of {output} is gone: the engine fuses across it",
             "appears": f"{output} is right, and wrong when tensors are marked ({names})",
             "differs": f"{output} has other values when tensors are marked ({names})",
         }[effect.change]
-        console.say(f"{'observing':<{COLUMN}} {what}")
-    _say_non_finite_origins(console, findings)
-    _say_verdict(console, findings)
-    say_advice(console, advice_of(findings, args))
+        console.say(_headed("observing", what))
+    console.say(*_non_finite_lines(findings), *_verdict_lines(findings))
+    say_advice(console, advice_of(findings, options))
 
 
-def _say_runs(console: Console, findings: LayerFindings, suspect: str) -> None:
+def _run_lines(findings: LayerFindings, suspect: str) -> Iterator[str]:
     """What the whole model gave, with inner tensors marked and without, and its layers in isolation."""
     wrong = [output for output in findings.outputs if not output.passed]
     if findings.failure is not None:
-        _line(console, "whole", f"{suspect} {findings.failure.text}")
+        yield _headed("whole", f"{suspect} {findings.failure.text}")
     else:
         what = f"{count(len(findings.outputs), 'output')} within the tolerances"
         if wrong:
             others = len(wrong) - 1
             what = f"output {_quoted(wrong[0].tensor)} is wrong: {_error_text(wrong[0])}"
             what += f", as {'is 1 other' if others == 1 else f'are {others} others'}" if others else ""
-        _line(console, "whole", f"{suspect} · {what}")
+        yield _headed("whole", f"{suspect} · {what}")
         measured = [layer.propagated for layer in findings.layers if layer.propagated is not None]
         if measured:
             beyond = sum(not error.passed for error in measured)
             text = f"{beyond} of {count(len(measured), 'layer')} out of tolerance in the whole model"
-            _line(console, "marked", text)
+            yield _headed("marked", text)
     isolated = [layer for layer in findings.layers if layer.introduced is not None]
     introducing = sum(layer.verdict == "introduces" for layer in isolated)
     text = f"{introducing} of {count(len(isolated), 'layer')} out of tolerance in isolation"
@@ -153,7 +300,7 @@ def _say_runs(console: Console, findings: LayerFindings, suspect: str) -> None:
     failing = [layer.failure for layer in findings.layers if layer.failure is not None]
     if failing:
         text += f" · {len(failing)} cannot be run in isolation ({failing[0].kind})"
-    _line(console, "isolated", text)
+    yield _headed("isolated", text)
 
 
 _HEAD = ("layer", "introduces", "x allowed", "in model", "worst element")
@@ -165,25 +312,23 @@ def _say_table(console: Console, findings: LayerFindings, most: int) -> None:
     single = [suspect for suspect in findings.suspects if len(suspect.nodes) == 1 and suspect.nodes[0] in by_number]
     if not single:
         return
-    rows = [_row(suspect, by_number[suspect.nodes[0]]) for suspect in single[:most]]
-    widths = [max(len(row[column]) for row in (_HEAD, *rows)) for column in range(len(_HEAD) - 1)]
+    rows = [_HEAD, *(_row(suspect, by_number[suspect.nodes[0]]) for suspect in single[:most])]
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     console.note("")
-    for row in (_HEAD, *rows):
-        cells = [f"{row[0]:<{widths[0]}}", *(f"{row[place]:>{widths[place]}}" for place in (1, 2, 3)), row[4]]
-        console.say("  ".join(cells).rstrip())
+    for name, *numbers, worst in rows:
+        cells = [f"{text:>{width}}" for text, width in zip(numbers, widths[1:], strict=False)]
+        console.say("  ".join([f"{name:<{widths[0]}}", *cells, worst]).rstrip())
     for suspect in single[:_MOST_PLACES]:
         for place in suspect.origins.places:
-            console.say(f"{'introduced':<{COLUMN}} by {suspect.labels[0]}, {place}")
+            console.say(_headed("introduced", f"by {suspect.labels[0]}, {place}"))
     if any(by_number[suspect.nodes[0]].is_of_model for suspect in single[:most]):
-        console.say(f"{'model':<{COLUMN}} {_OF_MODEL}")
+        console.say(_headed("model", _OF_MODEL))
     if len(single) > most:
         console.say(f"and {len(single) - most} more (--top N, --report, --csv)")
     console.note("")
 
 
 def _row(suspect: Suspect, layer: LayerFinding) -> tuple[str, str, str, str, str]:
-    from biopsy.comparison.noise import DEFAULT_RATIO
-
     label = printable(layer.node.label)
     whole = _number(layer.propagated.absolute) if layer.propagated is not None else "-"
     more = f" · flaky: {layer.flaky.text}" if layer.flaky is not None else ""
@@ -208,12 +353,11 @@ def _quoted(name: str) -> str:
 
 
 def _worst_text(error: TensorError) -> str:
-    from biopsy.comparison.describe import index, number
-
-    if error.worst is None:
+    worst = error.worst
+    if worst is None:
         return error.reason or ""
     sample = f" of sample {error.sample}" if error.sample else ""
-    return f"{index(error.worst.index)}{sample}: {number(error.worst.actual)}, expected {number(error.worst.expected)}"
+    return f"{index_text(worst.index)}{sample}: {number(worst.actual)}, expected {number(worst.expected)}"
 
 
 def _error_text(error: TensorError) -> str:
@@ -227,91 +371,80 @@ _OF_MODEL = (
 )
 
 
-def _say_below(console: Console, *texts: str) -> None:
-    for text in texts:
-        console.say(f"{'':<{COLUMN}} {text}")
-
-
 def _say_layers(
     console: Console,
     labels: Sequence[str],
-    found: LayerFinding | LayerGroup,
+    measured: LayerFinding | LayerGroup,
     error: TensorError | None,
     origins: LayerOrigins,
 ) -> None:
     """Layers that were run as one piece, how that is wrong, what they are and the lines of code they come from."""
-    _say_below(console, first_of(labels, _MOST_LABELS, " -> "))
-    if found.failure is not None:
-        _say_below(console, printable(found.failure.text))
+    texts = [first_of(labels, _MOST_LABELS, " -> ")]
+    if measured.failure is not None:
+        texts.append(printable(measured.failure.text))
     elif error is not None:
-        _say_below(console, f"{_quoted(error.tensor)}: {_error_text(error)}")
-    _say_below(console, *filter(None, (origins.name, *origins.places[:_MOST_PLACES])))
+        texts.append(f"{_quoted(error.tensor)}: {_error_text(error)}")
+    texts += filter(None, (origins.name, *origins.places[:_MOST_PLACES]))
     if len(origins.places) > _MOST_PLACES:
-        _say_below(console, f"and {len(origins.places) - _MOST_PLACES} more places")
+        texts.append(f"and {len(origins.places) - _MOST_PLACES} more places")
+    texts += [_OF_MODEL] if measured.is_of_model else []
+    console.say(*(_headed("", text) for text in texts))
 
 
 def _say_group(console: Console, group: LayerGroup) -> None:
-    from biopsy.comparison.noise import explained_by
-
     cause = "they fail" if group.failure is not None else "they are wrong"
-    _line(console, "together", f"{count(len(group.nodes), 'layer')}, right one by one: {cause} when run as one piece")
+    right = f"{count(len(group.nodes), 'layer')}, right one by one"
+    console.note(_headed("together", f"{right}: {cause} when run as one piece"))
     _say_layers(console, group.labels, group, group.error, group.origins)
-    if group.is_of_model:
-        _say_below(console, _OF_MODEL)
-    elif group.rounding_ratio is not None:
+    if not group.is_of_model and group.rounding_ratio is not None:
         narrower = explained_by(group.rounding_ratio)
         times = f"{_number(group.rounding_ratio)} times the error of plain float32"
-        _say_below(console, f"not rounding: {times}" + (f", as if rounded to {narrower}" if narrower else ""))
+        console.say(_headed("", f"not rounding: {times}" + (f", as if rounded to {narrower}" if narrower else "")))
     if group.flaky is not None:
-        _say_below(console, f"flaky: it is so {group.flaky.text}")
+        console.say(_headed("", f"flaky: it is so {group.flaky.text}"))
     if group.hides:
-        _say_below(console, "marking the tensors between them as outputs removes the error: fusion causes it")
+        console.say(_headed("", "marking the tensors between them as outputs removes the error: fusion causes it"))
 
 
-def _say_non_finite_origins(console: Console, findings: LayerFindings) -> None:
+def _non_finite_lines(findings: LayerFindings) -> Iterator[str]:
     """The first origin of NaN or infinity of each engine; one line for both where it is the same layer."""
-    first: dict[str, NonFiniteOrigin] = {}
-    for origin in findings.non_finite_origins:
-        first.setdefault(origin.engine, origin)
+    first = {origin.engine: origin for origin in reversed(findings.non_finite_origins)}
     by_layer: dict[int, list[NonFiniteOrigin]] = {}
-    for origin in first.values():
-        by_layer.setdefault(origin.number, []).append(origin)
+    for engine in dict.fromkeys(origin.engine for origin in findings.non_finite_origins):
+        by_layer.setdefault(first[engine].number, []).append(first[engine])
     for origins in by_layer.values():
         origin = origins[-1]
         counts = ((origin.nan, "NaN"), (origin.inf, "inf"))
-        what = " and ".join(f"{number} {kind}" for number, kind in counts if number)
+        what = " and ".join(f"{times} {kind}" for times, kind in counts if times)
         who = "both engines" if len(origins) > 1 else origin.engine
         where = f"{origin.label} in {who}: {what} in {_quoted(origin.tensor)}"
-        console.say(f"{'NaN/inf':<{COLUMN}} begins at {where}, its inputs are finite")
+        yield _headed("NaN/inf", f"begins at {where}, its inputs are finite")
 
 
-def _say_verdict(console: Console, findings: LayerFindings) -> None:
+def _verdict_lines(findings: LayerFindings) -> Iterator[str]:
     if findings.first_wrong is not None:
         layer, error = findings.first_wrong
-        where = f"{_quoted(error.tensor)} of {layer.label}"
-        console.say(f"{'first':<{COLUMN}} {where} is the first tensor out of tolerance")
-        if layer.source is not None and layer.number not in {n for one in findings.suspects for n in one.nodes}:
-            _say_below(console, layer.source.with_code)
+        yield _headed("first", f"{_quoted(error.tensor)} of {layer.label} is the first tensor out of tolerance")
+        if layer.source is not None and not any(layer.number in suspect.nodes for suspect in findings.suspects):
+            yield _headed("", layer.source.with_code)
     if findings.is_masked:
-        console.say(f"{'masked':<{COLUMN}} the outputs are right all the same: what follows hides the error")
+        yield _headed("masked", "the outputs are right all the same: what follows hides the error")
     incomplete = "" if findings.complete else " (interrupted: not all was measured)"
     labels = [suspect.name for suspect in findings.suspects[:3]]
     if labels:
         more = f" and {len(findings.suspects) - 3} more" if len(findings.suspects) > 3 else ""
-        verdict = f"FAILED | {'; '.join(labels)}{more}{incomplete}"
-    elif findings.nothing_wrong and not findings.complete:
-        verdict = "INTERRUPTED | no tensor that was measured until then is out of tolerance"
-    elif findings.nothing_wrong and findings.unmeasured:
-        unmeasured = count(len(findings.unmeasured), "layer")
-        verdict = f"UNKNOWN | no golden value judges {unmeasured}; the others are right"
-    elif findings.nothing_wrong and findings.misfits:
+        yield f"FAILED | {'; '.join(labels)}{more}{incomplete}"
+    elif not findings.nothing_wrong:
+        yield f"FAILED | tensors are out of tolerance, and no isolated layer makes them so{incomplete}"
+    elif not findings.complete:
+        yield "INTERRUPTED | no tensor that was measured until then is out of tolerance"
+    elif findings.unmeasured:
+        yield f"UNKNOWN | no golden value judges {count(len(findings.unmeasured), 'layer')}; the others are right"
+    elif findings.misfits:
         unfit = count(len(findings.misfits), "golden value")
-        verdict = f"UNKNOWN | {unfit} not of the type or shape that the model computes; all else is right"
-    elif findings.passed:
-        verdict = "PASSED | no tensor is out of tolerance"
+        yield f"UNKNOWN | {unfit} not of the type or shape that the model computes; all else is right"
     else:
-        verdict = f"FAILED | tensors are out of tolerance, and no isolated layer makes them so{incomplete}"
-    console.say(verdict)
+        yield "PASSED | no tensor is out of tolerance"
 
 
 # What to type after ``debug layers``: the reduction, and the worst layer or group cut out and fed what it was fed.
@@ -321,85 +454,69 @@ def _say_verdict(console: Console, findings: LayerFindings) -> None:
 SAVED_INPUTS = "layers_inputs.npz"
 """Where a line has inputs saved that the next one loads."""
 
+_Words = list[str | ListOption]
 
-def advice_of(findings: LayerFindings, args: argparse.Namespace) -> list[Advice]:
+
+def advice_of(findings: LayerFindings, options: LayersOptions) -> list[Advice]:
     """What to type next; of lines that read what another one writes, none after one that nobody can type."""
     advice = []
-    for words in next_lines(findings, args):
+    for words in next_lines(findings, options):
         advice.append(Advice(line_of(words)))
         if is_refused(advice[-1].line):
             break
     return advice
 
 
-def next_lines(findings: LayerFindings, args: argparse.Namespace) -> list[list[str | ListOption]]:
+def next_lines(findings: LayerFindings, options: LayersOptions) -> Iterator[_Words]:
     """The words of each line, in the order in which to type them; no lines if there is no suspect."""
     if not findings.suspects:
-        return []
-    making = list(InputOptions.of(args).making())
-    inputs = [as_word(path) for path in args.load_inputs or ([args.save_inputs] if args.save_inputs else ())]
-    saving: list[list[str | ListOption]] = []
+        return
+    model = as_word(options.model)
+    reference, suspect = (ListOption("--engine", [engine]) for engine in options.engine_roles)
+    weights = []
+    if options.external_data_dir is not None:
+        weights = ["--external-data-dir", as_word(options.external_data_dir)]
+    run: _Words = ["biopsy", "run", model, *weights]
+    golden = None if options.golden is None else as_word(options.golden)
+    trusted: _Words = [reference] if golden is None else ["--load-outputs", golden]
+    compare = [*trusted, suspect, *options.as_typed(JudgeOptions.declared)]
+
+    making = list(options.making())
+    inputs = [as_word(path) for path in options.load_inputs or filter(None, [options.save_inputs])]
     if making and not inputs:
         inputs = [SAVED_INPUTS]
-        saving = [[*_run(args), _reference(args), *making, "--save-inputs", SAVED_INPUTS]]
+        yield [*run, reference, *making, "--save-inputs", SAVED_INPUTS]
     # With inputs, each candidate of the reduction is fed what its place in the model saw with them.
     recorded = ["--load-inputs", *inputs, "--iter-inputs", CUT_INPUTS] if inputs else []
-    if args.load_outputs is not None:
-        recorded = recording_options(args.reference_engine, inputs)
-    is_ordered = args.report is not None and args.report.suffix != ".html"
-    reduction: list[str | ListOption] = [
-        *("biopsy", "debug", "reduce", as_word(args.model), "-o", output_word("reduced.onnx", args.model)),
-        *_weights(args),
+    if golden is not None:
+        recorded = recording_options(options.engine_roles[0], inputs)
+    report = options.report if options.report is not None and options.report.suffix != ".html" else None
+    yield [
+        *("biopsy", "debug", "reduce", model, "-o", output_word("reduced.onnx", options.model)),
+        *weights,
         *recorded,
-        *(["--order-by", as_word(args.report)] if is_ordered else []),
+        *(["--order-by", as_word(report)] if report is not None else []),
         *(["--mark-intermediate"] if findings.is_masked else []),
         *("--check", "biopsy", "run", "{}", *(["--load-inputs", CUT_INPUTS] if inputs else [])),
-        *_compare(args),
+        *compare,
     ]
-    return [*saving, reduction, *_piece(findings.suspects[0], args, inputs)]
-
-
-def _weights(args: argparse.Namespace) -> list[str]:
-    return ["--external-data-dir", as_word(args.external_data_dir)] if args.external_data_dir is not None else []
-
-
-def _run(args: argparse.Namespace) -> list[str]:
-    return ["biopsy", "run", as_word(args.model), *_weights(args)]
-
-
-def _reference(args: argparse.Namespace) -> ListOption:
-    return ListOption("--engine", [args.reference_engine])
-
-
-def _compare(args: argparse.Namespace) -> list[str | ListOption]:
-    trusted = [_reference(args)] if args.load_outputs is None else ["--load-outputs", as_word(args.load_outputs)]
-    return [*trusted, ListOption("--engine", [args.suspect]), *JudgeOptions.of(args).as_typed()]
-
-
-def _piece(worst: Suspect, args: argparse.Namespace, inputs: Sequence[str]) -> Iterator[list[str | ListOption]]:
-    """The worst layer or group as a model, what it was fed, and both engines on it."""
-    piece = output_word("suspect.onnx", args.model)
+    # The worst layer or group as a model, what it was fed, and both engines on it.
+    worst, piece = findings.suspects[0], output_word("suspect.onnx", options.model)
     yield [
-        *("biopsy", "surgeon", "extract", as_word(args.model), "-o", piece),
-        *_weights(args),
+        *("biopsy", "surgeon", "extract", model, "-o", piece),
+        *weights,
         *([ListOption("--inputs", [f"{name}:auto:auto" for name in worst.inputs])] if worst.inputs else []),
         ListOption("--outputs", [f"{name}:auto" for name in worst.outputs]),
     ]
     if not worst.inputs:
-        yield ["biopsy", "run", piece, *_compare(args)]
+        yield ["biopsy", "run", piece, *compare]
         return
-    loaded = ["--load-inputs", *inputs] if inputs else []
-    if args.load_outputs is not None:
-        files = dict.fromkeys((*inputs, as_word(args.load_outputs)))
-        yield ["biopsy", "data", "to-input", *files, "-o", "suspect_inputs.npz"]
-        yield ["biopsy", "run", piece, "--load-inputs", "suspect_inputs.npz", *_compare(args)]
-        return
-    yield [
-        *_run(args),
-        _reference(args),
-        *loaded,
-        ListOption("--onnx-outputs", worst.inputs),
-        *("--save-inputs", "fed.npz", "--save-outputs", "inner.npz"),
-    ]
-    yield ["biopsy", "data", "to-input", "fed.npz", "inner.npz", "-o", "suspect_inputs.npz"]
-    yield ["biopsy", "run", piece, "--load-inputs", "suspect_inputs.npz", *_compare(args)]
+    files = ["fed.npz", "inner.npz"]
+    if golden is not None:
+        files = [*dict.fromkeys((*inputs, golden))]
+    else:
+        loaded = ["--load-inputs", *inputs] if inputs else []
+        inner = ListOption("--onnx-outputs", worst.inputs)
+        yield [*run, reference, *loaded, inner, "--save-inputs", files[0], "--save-outputs", files[1]]
+    yield ["biopsy", "data", "to-input", *files, "-o", "suspect_inputs.npz"]
+    yield ["biopsy", "run", piece, "--load-inputs", "suspect_inputs.npz", *compare]

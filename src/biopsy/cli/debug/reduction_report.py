@@ -6,7 +6,6 @@ may vary, and what to type next; and what its report tells. Importing this impor
 from __future__ import annotations
 
 import contextlib
-import time
 from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -14,7 +13,6 @@ from typing import Any
 
 from biopsy import errors, events
 from biopsy.checks.command_line import PLACEHOLDER, OwnInspect, OwnRun, parse
-from biopsy.checks.judge import rate_text
 from biopsy.checks.outcome import Check
 from biopsy.checks.words import as_word, names_path, output_word
 from biopsy.cli.advice import Advice, file_of, lacking, merge_words, say_advice
@@ -24,7 +22,7 @@ from biopsy.cli.arguments.groups import MAKING
 from biopsy.cli.console import Console
 from biopsy.cli.debug import checking
 from biopsy.cli.debug.reduce_options import ReduceOptions
-from biopsy.cli.progress import Progress, say_output, say_places, shows, time_left
+from biopsy.cli.progress import SearchProgress, say_places, shows
 from biopsy.cli.run.options import RunOptions, run_parser
 from biopsy.comparison.mismatch import error_text
 from biopsy.engines.registry import PLAIN
@@ -190,33 +188,24 @@ _WIDEST_LABEL = 60
 _MOST_REASONS = 3
 
 
-class ReductionReport(Progress):
+class ReductionReport(SearchProgress):
     """Listens to a reduction. ``shown`` says whose output is shown: "all" checks', the "original"'s, or "none"."""
 
-    def __init__(self, console: Console, log: Path | None, shown: str) -> None:
-        super().__init__(console, log)
-        self._shown = shown
-        self._done = 0
-        self._nodes = 0
-        self._stage = events.StageStarted("", 0, 0)
-        self._done_before_stage = 0
+    passes_by, beyond, span = "do not fail", "smaller results may exist", " in this pass"
+    _nodes = 0
+
+    def left_text(self, left: int) -> tuple[str, int]:
+        """How many nodes are left, and how many the model has."""
+        return f"{left} of {count(self._nodes, 'node')} left", self._nodes
+
+    def is_wanted(self, event: events.CheckedCandidate) -> bool:
+        """Whether this is the first check, and its output is to be shown."""
+        return self._shown == "original" and event.stage == "original"
 
     @shows(events.ModelRead)
     def _show_model(self, event: events.ModelRead) -> None:
         self._nodes = event.nodes
-        parts = [
-            event.name,
-            count(event.nodes, "node"),
-            f"opset {event.opset}",
-            f"{count(event.inputs, 'input')}, {count(event.outputs, 'output')}",
-            f"{size_text(event.weight_bytes)} of weights",
-        ]
-        self.line("model", " · ".join(parts))
-
-    @shows(events.Recorded)
-    def _show_recorded(self, event: events.Recorded) -> None:
-        what = f"{count(event.tensors, 'tensor')} of {count(event.samples, 'sample')}, {size_text(event.bytes)}"
-        self.line("recorded", f"{event.engine} · {what} · {event.seconds:.2f} s")
+        super()._show_model(event)
 
     @shows(events.OriginalFails)
     def _show_failure(self, event: events.OriginalFails) -> None:
@@ -224,53 +213,12 @@ class ReductionReport(Progress):
         if event.signature != event.reason:
             self.line("", f"counted as the same failure: {event.signature}")
 
-    @shows(events.CheckingCandidate)
-    def _show_checking(self, event: events.CheckingCandidate) -> None:
-        self._console.detail(f"  check {event.number}  {event.description}: {event.line}")
-        seconds = (time.monotonic() - self._started) / max(1, self._done)
-        usual = self._stage.usual - (self._done - self._done_before_stage)
-        parts = [
-            f"{event.left} of {count(self._nodes, 'node')} left",
-            f"{count(self._done, 'check')}{f', {1 / max(seconds, 1e-3):.1f}/s' if self._done else ''}",
-            *([f"{time_left(usual * seconds)} in this pass"] if usual > 0 and self._done > 2 else []),
-            f"trying {event.description}",
-        ]
-        self._live.update(event.stage, " · ".join(parts), 1 - event.left / max(1, self._nodes))
-
-    @shows(events.StageStarted)
-    def _show_stage_started(self, event: events.StageStarted) -> None:
-        self._stage, self._done_before_stage = event, self._done
-
-    @shows(events.CheckedCandidate)
-    def _show_checked(self, event: events.CheckedCandidate) -> None:
-        self._done += 1
-        self._console.detail(f"  check {event.number}  {event.outcome}: {event.reason} · {event.seconds:.2f} s")
-        first = event.stage == "original" and event.number == 0  # it is checked more than once
-        if self._shown == "all" or (first and self._shown == "original") or self._console.verbosity > 0:
-            self._live.stop()
-            say_output(self._console, event.output, whole=self._shown == "all")
-
     @shows(events.PassDone)
     def _show_stage_done(self, event: events.PassDone) -> None:
         self._live.stop()
         if event.before == event.after and (event.checks == 0 or event.stage == "suspects"):
             return  # a guess that was wrong proves nothing
-        change = f"{event.before} -> {count(event.after, 'node')}"
-        self.pass_line(event, change)
-
-    @shows(events.Resumed)
-    def _show_resumed(self, event: events.Resumed) -> None:
-        self.line("resumed", f"{count(event.runs, 'check')} remembered in {event.journal}")
-
-    @shows(events.FlakyFailure)
-    def _show_flakiness(self, event: events.FlakyFailure) -> None:
-        self.line("flaky", f"the same model fails in {rate_text(event.failed, event.runs)}")
-        needed = f"a candidate passes only after {count(event.needed, 'run')} that do not fail"
-        self.line("", f"{needed}: luck in less than {1 - event.confidence:.2g} of all cases")
-
-    @shows(events.Stopped)
-    def _show_stopped(self, event: events.Stopped) -> None:
-        self.line("stopped", f"by {event.reason}, before the end: smaller results may exist")
+        self.pass_line(event, f"{event.before} -> {count(event.after, 'node')}")
 
     @shows(events.Verified)
     def _show_verified(self, event: events.Verified) -> None:

@@ -6,30 +6,32 @@ import argparse
 import contextlib
 import itertools
 import time
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any, Literal
 
 from biopsy import errors, events
 from biopsy.checks.command import CommandCheck
 from biopsy.checks.command_line import parse
 from biopsy.checks.journal import read_iterations, write_iterations
-from biopsy.checks.judge import RepeatedRun, Rules, RunTally, interval, rate_text, runs_needed
-from biopsy.checks.outcome import Artifacts, Evidence, Judged, Outcome, write_iteration
+from biopsy.checks.judge import RepeatedRun, RunTally, interval, rate_text, runs_needed
+from biopsy.checks.outcome import Evidence, Judged, Outcome, write_iteration
+from biopsy.checks.task import NO_CANDIDATE
 from biopsy.checks.words import as_word, output_word
 from biopsy.cli.arguments import checks, types
+from biopsy.cli.arguments.declared import Options, option
 from biopsy.cli.console import COLUMN, Console
 from biopsy.cli.debug import checking, other_machines
-from biopsy.cli.progress import Progress, finished_line, inconclusive, running_text, say_output, time_left
-from biopsy.cli.report import ReportOption, report_file
+from biopsy.cli.progress import Progress, finished_line, inconclusive, running_text, time_left
+from biopsy.cli.report import ReportOption
 from biopsy.findings.report import versions_tree
 from biopsy.processes import cleanup
 from biopsy.processes.writing import require_writable
+from biopsy.session.machines import OtherMachines, tell_of_machines
+from biopsy.session.pool import Places, repeated
 from biopsy.session.trial import cannot_run
 from biopsy.text import count, line_of
-
-if TYPE_CHECKING:
-    from biopsy.session.machines import OtherMachines
 
 REST_OPTIONS = checks.REST_OPTIONS
 
@@ -50,16 +52,73 @@ measured); 4 if it could not be run; 5 if interrupted, with what was measured so
 """
 
 
-def configure(parser: argparse.ArgumentParser) -> None:
-    """Add the options of ``debug repeat``."""
-    parser.epilog = _EPILOG
-    parser.add_argument(
+class UntilOption(Options):
+    """How often the command is run."""
+
+    until: int | Literal["good", "bad"] = option(
         "--until",
         type=types.until,
         required=True,
         metavar="N|good|bad",
-        help="stop after N runs, or after the first that passes (good) or fails (bad)",
+        meaning="stop after N runs, or after the first that passes (good) or fails (bad)",
     )
+
+
+class RepeatedCheck(
+    UntilOption,
+    other_machines.MachineOptions,
+    checks.BudgetOptions,
+    checks.CheckOption,
+    checks.RuleOptions,
+    checks.CheckTimeOptions,
+    checks.ShownChecks,
+    checks.ArtifactOptions,
+    checks.IterationOptions,
+    checks.ReplayOptions,
+    ReportOption,
+):
+    """All options of ``debug repeat``."""
+
+    @property
+    def command(self) -> list[str]:
+        """The words of the command. Raises UsageError if there are none."""
+        if not self.check:
+            raise errors.UsageError("there is no command to run", next_steps=["--check COMMAND ...    at the end"])
+        return self.check
+
+    @property
+    def unnamed(self) -> list[str]:
+        """``--iter-info``, if it is given and the command does not say that it reads that file."""
+        is_named = self.iter_info is None or parse(self.command).names_file(self.iter_info)
+        return [] if is_named else ["--iter-info"]
+
+    def require_sense(self) -> None:
+        """Raise UsageError for what would fail later, or spoil what is measured."""
+        shared = [*(["--artifacts"] if self.artifacts else []), *self.unnamed]
+        if self.on is None and self.jobs is not None and self.jobs > 1 and shared:
+            why = f", which the check does not name as {self.iter_info}" if shared == ["--iter-info"] else ""
+            raise errors.UsageError(
+                f"with --jobs {self.jobs} several runs would share the files of {' and '.join(shared)}{why}",
+                next_steps=["leave --jobs out"],
+            )
+        for path in filter(None, (self.events, self.iter_info, self.save_debug_replay)):
+            require_writable(path)
+
+    def known(self, times: int | None) -> list[RepeatedRun]:
+        """The iterations that a replay holds; their failures are of one kind, for it does not tell more."""
+        if self.load_debug_replay is None:
+            return []
+        reason = f"by the replay {self.load_debug_replay}"
+        passes = Judged(Outcome.PASSES, reason, Evidence(status=0))
+        fails = Judged(Outcome.REPRODUCES, reason, Evidence(status=1))
+        answers = read_iterations(self.load_debug_replay)[:times]
+        return [RepeatedRun(number, passes if passed else fails) for number, passed in enumerate(answers)]
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    """Add the options of ``debug repeat``."""
+    parser.epilog = _EPILOG
+    UntilOption.add(parser)
     checks.BudgetOptions.add(
         parser,
         only=["jobs"],
@@ -87,121 +146,69 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def execute(args: argparse.Namespace, console: Console) -> int:
     """Run the command; returns 0 when it ran as often as asked; raises what ends with another status."""
-    _require_sense(args)
-    with other_machines.machines_of(args, console, _not_elsewhere(args)) as machines:
-        args.jobs = (args.jobs or 1) if machines is None else other_machines.jobs_on(machines, args.jobs)
-        report = report_file(args, console)
-        rules = checks.RuleOptions.of(args).rules()
-        tally, artifacts = RunTally(rules.match), Artifacts(tuple(args.artifacts), args.art_dir)
+    options = RepeatedCheck.of(args)
+    own = checking.own_run(options.command)
+    if own is not None and own.model.is_file():
+        checking.require_names(options.command, own.model)
+    options.require_sense()
+    refused = dict.fromkeys(options.unnamed, "no word of the check names it, so it is not sent")
+    refused["--artifacts"] = other_machines.STAYS_THERE
+    with other_machines.machines_of(args, console, refused) as machines:
+        jobs = (options.jobs or 1) if machines is None else other_machines.jobs_on(machines, options.jobs)
+        report = options.report_file(console)
+        tally = RunTally(options.rules().match)
         started, interrupted = time.monotonic(), False
-        with RepeatProgress(console, args, machines) as progress:
+        with RepeatProgress(console, options, jobs, machines) as progress:
             try:
                 with checking.ended_politely():
-                    _run(args, rules, tally, artifacts, progress, machines)
+                    _run(options, tally, progress, jobs, machines)
             except KeyboardInterrupt:
                 interrupted = True
             seconds = time.monotonic() - started
-            doubt = inconclusive(tally.outcomes, "runs")
-            status = progress.ended(errors.Interrupted.status if interrupted else doubt.status if doubt else 0)
-            report.write(status, lambda: sections(args, tally, progress, interrupted=interrupted))
-            say_result(console, tally, args, seconds)
-        if interrupted:
-            raise errors.Interrupted("runs in progress were ended, and are not counted")
-        if doubt is not None:
-            raise doubt
+            end: errors.BiopsyError | None = inconclusive(tally.outcomes, "runs")
+            end = errors.Interrupted("runs in progress were ended, and are not counted") if interrupted else end
+            status = progress.ended(0 if end is None else end.status)
+            report.write(status, partial(_sections, options, tally, progress, interrupted))
+            _say_result(console, tally, options, seconds)
+        if end is not None:
+            raise end
         return 0
 
 
-def _not_elsewhere(args: argparse.Namespace) -> dict[str, str]:
-    """Options that cannot be combined with ``--on``, each with the reason."""
-    unnamed = {} if _names_iteration_info(args) else {"--iter-info": "no word of the check names it, so it is not sent"}
-    return {"--artifacts": other_machines.STAYS_THERE, **unnamed}
-
-
-def _require_sense(args: argparse.Namespace) -> None:
-    """Raise UsageError for what would fail later, or spoil what is measured."""
-    if not args.check:
-        raise errors.UsageError("there is no command to run", next_steps=["--check COMMAND ...    at the end"])
-    own = checking.own_run(args.check)
-    if own is not None and own.model.is_file():
-        checking.require_names(args.check, own.model)
-    if args.on is None and args.jobs is not None and args.jobs > 1:
-        unnamed = [] if _names_iteration_info(args) else ["--iter-info"]
-        shared = [*(["--artifacts"] if args.artifacts else []), *unnamed]
-        if shared:
-            why = f", which the check does not name as {args.iter_info}" if shared == ["--iter-info"] else ""
-            raise errors.UsageError(
-                f"with --jobs {args.jobs} several runs would share the files of {' and '.join(shared)}{why}",
-                next_steps=["leave --jobs out"],
-            )
-    for path in (args.events, args.iter_info, args.save_debug_replay):
-        if path is not None:
-            require_writable(path)
-
-
-def _names_iteration_info(args: argparse.Namespace) -> bool:
-    """Whether the check says where it reads the file of ``--iter-info``, if there is one."""
-    return args.iter_info is None or parse(args.check).names_file(args.iter_info)
-
-
 def _run(
-    args: argparse.Namespace,
-    rules: Rules,
-    tally: RunTally,
-    artifacts: Artifacts,
-    progress: RepeatProgress,
-    machines: OtherMachines | None,
+    options: RepeatedCheck, tally: RunTally, progress: RepeatProgress, jobs: int, machines: OtherMachines | None
 ) -> None:
-    from biopsy.checks.task import NO_CANDIDATE
-    from biopsy.session.pool import repeated
-
-    check = CommandCheck(args.check, str(NO_CANDIDATE), args.check_timeout)
-    line = check.line(NO_CANDIDATE)
-    last = {"good": Outcome.PASSES, "bad": Outcome.REPRODUCES}.get(args.until)
-    times = args.until if last is None else None
-
-    info, counted = IterationInfo(check, args.iter_info), list[int]()
+    """Run the command, count what it says and keep its files."""
+    check = CommandCheck(options.command, str(NO_CANDIDATE), options.check_timeout)
+    line, artifacts = check.line(NO_CANDIDATE), options.sorted_files()
+    last = {"good": Outcome.PASSES, "bad": Outcome.REPRODUCES}.get(str(options.until))
+    times = options.until if isinstance(options.until, int) else None
+    info, counted = IterationInfo(check, options.iter_info), list[int]()
 
     def begin(number: int, running: Collection[int]) -> CommandCheck:
         progress.show_run(number, line)
         return info.begin(number, running)
 
     progress.show_plan(line)
-    known = _known(args, times)
+    known = options.known(times)
     passed: dict[int, bool] = {}
     with contextlib.ExitStack() as ends:
         ends.callback(lambda: info.close(counted[-1] if counted else None))
-        runs = ends.enter_context(contextlib.closing(repeated(begin, rules, times, args.jobs, len(known), machines)))
-        for run in itertools.chain(known, runs):
+        again = repeated(begin, options.rules(), times, jobs, len(known), machines)
+        for run in itertools.chain(known, ends.enter_context(contextlib.closing(again))):
             counted.append(run.number)
             if run.judged.outcome is Outcome.INFRASTRUCTURE:
-                raise _could_not_be_run(run, tally, line)
+                before = f"; {outcomes_text(tally)} before it" if tally.runs else ""
+                kept = f"nothing was concluded from iteration {run.number}{before}"
+                raise cannot_run(run.judged, line, kept=kept)
             missing = [] if run.number < len(known) else artifacts.sort(run.judged.outcome, run.number, "")
             progress.show_outcome(run, tally, missing, is_new=tally.add(run))
-            if args.save_debug_replay is not None:
+            if options.save_debug_replay is not None:
                 if run.judged.outcome in {Outcome.PASSES, Outcome.REPRODUCES}:  # the form has no word for the others
                     passed[run.number] = run.judged.outcome is Outcome.PASSES
-                write_iterations(args.save_debug_replay, passed)
+                write_iterations(options.save_debug_replay, passed)
             if run.judged.outcome is last:
                 return
-
-
-def _known(args: argparse.Namespace, times: int | None) -> list[RepeatedRun]:
-    """The iterations that a replay holds; their failures are of one kind, for it does not tell more."""
-    if args.load_debug_replay is None:
-        return []
-    outcomes = {True: (Outcome.PASSES, 0), False: (Outcome.REPRODUCES, 1)}
-    found = []
-    for number, passed in enumerate(read_iterations(args.load_debug_replay)[:times]):
-        outcome, status = outcomes[passed]
-        evidence = Evidence(status=status)
-        found.append(RepeatedRun(number, Judged(outcome, f"by the replay {args.load_debug_replay}", evidence)))
-    return found
-
-
-def _could_not_be_run(run: RepeatedRun, tally: RunTally, line: str) -> errors.CheckError:
-    before = f"; {outcomes_text(tally)} before it" if tally.runs else ""
-    return cannot_run(run.judged, line, kept=f"nothing was concluded from iteration {run.number}{before}")
 
 
 class IterationInfo:
@@ -211,8 +218,6 @@ class IterationInfo:
     """
 
     def __init__(self, check: CommandCheck, file: Path | None) -> None:
-        from biopsy.session.pool import Places
-
         self._check = check
         self._file = file
         self._places = None if file is None else Places(file)
@@ -222,10 +227,8 @@ class IterationInfo:
         """Write it for a run that is about to begin while others are ``running``; returns the check to run."""
         if self._file is None or self._places is None:
             return self._check
-
         self._taken = {run: place for run, place in self._taken.items() if run in running}
-        place = self._places.free(set(self._taken.values()))
-        self._taken[number] = place
+        place = self._taken[number] = self._places.free(set(self._taken.values()))
         path = self._places.candidate(place)
         write_iteration(path, number)
         if path == self._file:
@@ -235,37 +238,36 @@ class IterationInfo:
 
     def close(self, last: int | None) -> None:
         """Leave the file of the ``last`` run that was counted, and none beside it, once all runs have ended."""
-        if self._file is None or self._places is None:
-            return
-
-        self._places.clear(keep_last=True)
-        if last is not None:
-            write_iteration(self._file, last)
+        if self._file is not None and self._places is not None:
+            self._places.clear(keep_last=True)
+            if last is not None:
+                write_iteration(self._file, last)
 
 
-# What ``biopsy debug repeat`` shows while the command runs.
+# What is shown while the command runs.
 
 
 class RepeatProgress(Progress):
     """What is shown while the command runs: a line for each new kind of failure, and one live line on a terminal."""
 
-    def __init__(self, console: Console, args: argparse.Namespace, machines: OtherMachines | None = None) -> None:
-        super().__init__(console, args.events)
-        self._args = args
+    def __init__(
+        self, console: Console, options: RepeatedCheck, jobs: int, machines: OtherMachines | None = None
+    ) -> None:
+        super().__init__(console, options.events)
+        self._options = options
+        self._jobs = jobs
         self._machines = machines
         self._missing: set[Path] = set()
 
     def show_plan(self, line: str) -> None:
         """Say what is going to happen."""
-        until = self._args.until
-        often = {"good": "until it passes", "bad": "until it fails"}.get(until) or count(until, "time")
-        at_once = f", {self._args.jobs} at once" if self._args.jobs > 1 else ""
+        until = self._options.until
+        often = {"good": "until it passes", "bad": "until it fails"}.get(str(until)) or count(int(until), "time")
+        at_once = f", {self._jobs} at once" if self._jobs > 1 else ""
         self.line("repeat", f"{often}{at_once}: {line}")
         if self._machines is not None:
-            from biopsy.session.machines import tell_of_machines
-
             tell_of_machines(self._machines, self)
-        for file in self._args.artifacts:
+        for file in self._options.artifacts:
             if file.exists():
                 self(events.Remark(f"{file} exists already: it counts as a file of iteration 0"))
 
@@ -277,84 +279,67 @@ class RepeatProgress(Progress):
 
     def show_outcome(self, run: RepeatedRun, tally: RunTally, missing: list[Path], *, is_new: bool) -> None:
         """A run has ended, and was counted."""
-        judged = run.judged
+        judged, until = run.judged, self._options.until
         seconds = judged.evidence.seconds
         self.keep(judged.event(run.number, "repeat"))
         if judged.evidence.remark:
             self(events.Remark(judged.evidence.remark))
-        self._console.detail(f"  run {run.number}  {word_for(judged.outcome)}: {judged.reason} · {seconds:.2f} s")
-        if self._args.show_output or (is_new and not self._args.hide_fail_output):
-            self._live.stop()
-            say_output(self._console, judged.evidence.output, whole=self._args.show_output)
+        # There is no original here whose failure could be reproduced: a run that fails fails.
+        word = "failed" if judged.outcome is Outcome.REPRODUCES else judged.outcome.value
+        self._console.detail(f"  run {run.number}  {word}: {judged.reason} · {seconds:.2f} s")
+        self.show_output(self._options, judged.evidence.output, is_first=is_new)
         if is_new:
             self.line("fails", f"iteration {run.number}: {judged.reason} · {seconds:.2f} s")
         for file in set(missing) - self._missing:
             self._missing.add(file)
             self(events.Remark(f"the artifact {file} was not there after iteration {run.number}"))
-        if tally.runs != self._args.until:
-            until = self._args.until
-            done = tally.runs / until if isinstance(until, int) else 0.0
-            self._live.update("repeat", self._progress(tally), done)
-
-    def _progress(self, tally: RunTally) -> str:
-        spent = time.monotonic() - self._started
-        until = self._args.until
-        if not isinstance(until, int):
-            return f"{outcomes_text(tally)}{self._use} · {spent / tally.runs:.2g} s each"
-        left = spent / tally.runs * (until - tally.runs)
-        return f"{tally.runs} of {until} · {outcomes_text(tally)}{self._use} · {time_left(left)}"
-
-    @property
-    def _use(self) -> str:
-        """What other machines are at; "" if there are none."""
-        if self._machines is None:
-            return ""
-        use = self._machines.use
-        return f" · {running_text(use.running, use.machines)}"
-
-
-def word_for(outcome: Outcome) -> str:
-    """There is no original here whose failure could be reproduced: a run that fails fails."""
-    return "failed" if outcome.name == "REPRODUCES" else outcome.value
+        if tally.runs == until:
+            return
+        use = (
+            ""
+            if self._machines is None
+            else f" · {running_text(self._machines.use.running, self._machines.use.machines)}"
+        )
+        each = (time.monotonic() - self._started) / tally.runs
+        if isinstance(until, int):
+            left = time_left(each * (until - tally.runs))
+            text = f"{tally.runs} of {until} · {outcomes_text(tally)}{use} · {left}"
+            self._live.update("repeat", text, tally.runs / until)
+        else:
+            self._live.update("repeat", f"{outcomes_text(tally)}{use} · {each:.2g} s each", 0.0)
 
 
 def outcomes_text(tally: RunTally) -> str:
     """``13 passed · 7 failed · 1 timed out``."""
-    return " · ".join(
-        [f"{tally.passed} passed", f"{tally.failed} failed"]
-        + [f"{times} {outcome.value}" for outcome, times in tally.undecided.items()]
-    )
+    others = [f"{times} {outcome.value}" for outcome, times in tally.undecided.items()]
+    return " · ".join([f"{tally.passed} passed", f"{tally.failed} failed", *others])
 
 
-# What ``biopsy debug repeat`` says and writes at the end: rates, kinds of failures, what to type next.
+# What is said and written at the end: rates, kinds of failures, what to type next.
 
 _CONFIDENCE = 0.99  # of the advice at the end
 
 
-def say_result(console: Console, tally: RunTally, args: argparse.Namespace, seconds: float) -> None:
-    """What was measured, and what to type next."""
+def _say_result(console: Console, tally: RunTally, options: RepeatedCheck, seconds: float) -> None:
     console.note("")
     console.say(f"{count(tally.runs, 'iteration')}   {outcomes_text(tally)} · {seconds:.1f} s")
     if tally.decided:
         left_out = f", the {tally.runs - tally.decided} others left out" if tally.undecided else ""
         console.say(f"{'pass rate':<{COLUMN}} {rate_text(tally.passed, tally.decided)}{left_out}")
-    head = "failures"
-    for kind in sorted(tally.kinds, key=lambda kind: -kind.times):
+    for place, kind in enumerate(sorted(tally.kinds, key=lambda kind: -kind.times)):
+        head = "" if place else "failures"
         console.say(f"{head:<{COLUMN}} {kind.times} x {kind.reason}, first in iteration {kind.first}")
-        head = ""
     if tally.runs:
         console.say(finished_line(tally.passed, tally.runs))
-    if args.artifacts and args.art_dir.is_dir():
-        console.say(f"{'artifacts':<{COLUMN}} {args.art_dir}, in good, bad and other")
+    if options.artifacts and options.art_dir.is_dir():
+        console.say(f"{'artifacts':<{COLUMN}} {options.art_dir}, in good, bad and other")
     if tally.decided:
-        head = "Next"
         console.note("")
-        for line in _advice(tally, args.check):
-            console.note(f"{head:<8} {line}")
-            head = ""
+        for place, line in enumerate(_advice(tally, options.command)):
+            console.note(f"{'' if place else 'Next':<8} {line}")
 
 
-def _advice(tally: RunTally, command: Sequence[str]) -> list[str]:
+def _advice(tally: RunTally, command: list[str]) -> list[str]:
     lower, upper = interval(tally.failed, tally.decided)
     if not tally.failed:
         return [
@@ -375,27 +360,19 @@ def _advice(tally: RunTally, command: Sequence[str]) -> list[str]:
     ]
 
 
-def _reduction(command: Sequence[str], *options: str) -> str:
+def _reduction(command: list[str], *options: str) -> str:
     """The line that reduces the model that a command looks at, if it names one alone."""
     models = {word for word in command if word.endswith(".onnx") and Path(word).is_file()}
     if len(models) != 1:
         return " ".join(("biopsy debug reduce MODEL", *options, "--check ... {}"))
     (model,) = models
-    words = (
-        "biopsy",
-        "debug",
-        "reduce",
-        as_word(Path(model)),
-        "-o",
-        output_word("reduced.onnx", Path(model)),
-        *options,
-    )
+    written = ["-o", output_word("reduced.onnx", Path(model))]
     check = ("{}" if word == model else word for word in command)
-    return line_of((*words, "--check", *check))
+    return line_of(["biopsy", "debug", "reduce", as_word(Path(model)), *written, *options, "--check", *check])
 
 
-def sections(
-    args: argparse.Namespace, tally: RunTally, progress: RepeatProgress, *, interrupted: bool
+def _sections(
+    options: RepeatedCheck, tally: RunTally, progress: RepeatProgress, interrupted: bool
 ) -> Mapping[str, Any]:
     """What a report tells."""
     from biopsy.findings.answers import repeat_tree, repeat_verdict
@@ -404,5 +381,5 @@ def sections(
         "verdict": repeat_verdict(tally),
         "versions": versions_tree(),
         "search": progress.history.tree(),
-        "repeat": repeat_tree(tally, args.check, args.until, interrupted=interrupted),
+        "repeat": repeat_tree(tally, options.command, options.until, interrupted=interrupted),
     }

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import fnmatch
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from biopsy import errors
@@ -72,8 +72,15 @@ def execute(args: argparse.Namespace, console: Console) -> int:
         for number, iteration in enumerate(runner.iterations if args.all else runner.iterations[:1]):
             took = "" if iteration.runtime is None else f" ({iteration.runtime * 1000:.3g} ms)"
             console.say("", f"-- Iteration: {number}{took}")
-            for line in _tensor_lines(iteration.outputs, args):
-                console.say(line)
+            for name in iteration.outputs:
+                if not args.name or _matches(name, args.name):
+                    array = iteration.outputs[name]
+                    console.say(_head(name, array))
+                    lines = [*(_histogram_lines(array) if args.histogram else ())]
+                    lines += _value_lines(array, args.num_items, args.line_width) if args.show_values else ()
+                    for line in lines:
+                        console.say(line)
+                    release(array)
         if len(runner.iterations) > 1 and not args.all:
             console.note("", f"{len(runner.iterations) - 1} more: --all shows every iteration")
     return 0
@@ -83,34 +90,24 @@ def _matches(name: str, patterns: Sequence[str]) -> bool:
     return any(name == pattern or fnmatch.fnmatchcase(name, pattern) for pattern in patterns)
 
 
-def _tensor_lines(tensors: Mapping[str, Array], args: argparse.Namespace) -> Iterator[str]:
+def _head(name: str, array: Array) -> str:
+    """The line of a tensor. It begins as Polygraphy's, for scripts that look for it."""
     from biopsy.comparison.describe import statistics_text
     from biopsy.comparison.metrics import statistics
     from biopsy.tensors.types import is_text
 
-    for name in tensors:
-        if args.name and not _matches(name, args.name):
-            continue
-        array = tensors[name]
-        dtype = "string" if is_text(array) else array.dtype.name
-        # The head of the line is Polygraphy's, for scripts that look for it.
-        yield f"  {name} [dtype={dtype}, shape={array.shape}] | Stats: {statistics_text(statistics(array))}"
-        if args.histogram:
-            yield from _histogram_lines(array)
-        if args.show_values:
-            import numpy as np
+    dtype = "string" if is_text(array) else array.dtype.name
+    return f"  {name} [dtype={dtype}, shape={array.shape}] | Stats: {statistics_text(statistics(array))}"
 
-            from biopsy.tensors.types import widened
 
-            shortened: dict[str, Any] = (
-                {"threshold": sys.maxsize} if args.num_items < 0 else {"threshold": 0, "edgeitems": args.num_items}
-            )
-            text = np.array2string(
-                widened(array), max_line_width=sys.maxsize if args.line_width < 0 else args.line_width, **shortened
-            )
-            for line in text.splitlines():
-                yield f"      {line}"
-        release(array)
+def _value_lines(array: Array, most: int, width: int) -> Iterator[str]:
+    import numpy as np
+
+    from biopsy.tensors.types import widened
+
+    shortened: dict[str, Any] = {"threshold": sys.maxsize} if most < 0 else {"threshold": 0, "edgeitems": most}
+    text = np.array2string(widened(array), max_line_width=sys.maxsize if width < 0 else width, **shortened)
+    yield from (f"      {line}" for line in text.splitlines())
 
 
 def _histogram_lines(array: Array) -> Iterator[str]:

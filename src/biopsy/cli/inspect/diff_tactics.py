@@ -5,16 +5,22 @@ from __future__ import annotations
 import argparse
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
 
 from biopsy import errors
 from biopsy.cli.arguments import types
 from biopsy.cli.console import COLUMN, Console
-from biopsy.cli.report import ReportOption, report_file
-
-if TYPE_CHECKING:
-    from biopsy.questions.builds.difference import ChoiceGroup, Difference, Table
-    from biopsy.questions.builds.record import TacticRecord, TacticReplay
+from biopsy.cli.report import ReportOption
+from biopsy.questions.builds.difference import (
+    SETTINGS,
+    ChoiceGroup,
+    Difference,
+    Table,
+    build_of,
+    difference,
+    remarks_on,
+    summarized,
+)
+from biopsy.questions.builds.record import TacticRecord, TacticReplay, tactics_below
 
 _MOST_GROUPS = 5
 _MOST_CHOICES = 6
@@ -56,58 +62,42 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def execute(args: argparse.Namespace, console: Console) -> int:
     """Compare the builds; returns 0 whether or not a cause is found."""
-    from biopsy.questions.builds.difference import build_of, difference, remarks_on
+    from biopsy.findings.answers import difference_tree
 
-    report = report_file(args, console)
-    folder = args.dir or Path()
-    _require_builds(args, folder)
-    good = _load(args.good, folder / "good")
-    bad = _load(args.bad, folder / "bad")
-    builds = [build_of(str(path), found, is_bad=False) for path, found in good.items()]
-    builds += [build_of(str(path), found, is_bad=True) for path, found in bad.items()]
-    for remark in remarks_on({str(path): found for path, found in (*good.items(), *bad.items())}):
+    report = ReportOption.of(args).report_file(console)
+    files = _files(args.dir or Path(), args.good, args.bad)
+    builds = [
+        build_of(str(path), tactics, is_bad=bool(is_bad))
+        for is_bad, found in enumerate(files)
+        for path, tactics in found.items()
+    ]
+    for remark in remarks_on({str(path): tactics for found in files for path, tactics in found.items()}):
         console.warn(remark)
     found = difference(builds)
-    console.note(f"Loaded {len(good)} good tactic replays.")
-    console.note(f"Loaded {len(bad)} bad tactic replays.")
-    for line in _lines(found, whole=args.all):
-        console.say(line)
-    report.write(0, lambda: _sections(found))
+    console.note(*(f"Loaded {len(each)} {word} tactic replays." for each, word in zip(files, _KINDS, strict=True)))
+    console.say(*_lines(found, whole=args.all))
+    report.write(0, lambda: {"builds": {"difference": difference_tree(found)}})
     return 0
 
 
-def _sections(found: Difference) -> Mapping[str, Any]:
-    """What a report tells."""
-    from biopsy.findings.answers import difference_tree
-
-    return {"builds": {"difference": difference_tree(found)}}
+_KINDS = ("good", "bad")
 
 
-def _require_builds(args: argparse.Namespace, folder: Path) -> None:
-    """Raise UsageError for a path that is not there, unless it is one of two folders: builds may all have been alike.
+def _files(folder: Path, *given: Path | None) -> list[Mapping[Path, TacticRecord | TacticReplay]]:
+    """The tactics of good and of bad builds: of paths that are given, else of the usual folders below ``folder``.
 
-    ``biopsy debug build`` makes the folder ``bad`` only once a build is bad, and ``good`` likewise.
+    Raises UsageError for a path that is not there, unless it is one of two folders: ``biopsy debug build`` makes the
+    folder ``bad`` only once a build is bad, and ``good`` likewise.
     """
-    given = {"good": args.good, "bad": args.bad}
-    missing = {which: path for which, path in given.items() if path is not None and not path.exists()}
-    sought = [which for which, path in given.items() if path is None]
-    if len(sought) == 2 and not any((folder / which).is_dir() for which in sought):
-        missing = {which: folder / which for which in sought}
-    for which, path in missing.items():
-        kind = "folder" if path.name == which else "file or folder"
-        raise errors.UsageError(
-            f"there is no {kind} '{path}' with tactic records",
-            next_steps=[f"--dir DIR    with the folders good and bad, or --{which} PATH"],
-        )
-
-
-def _load(given: Path | None, usual: Path) -> Mapping[Path, TacticRecord | TacticReplay]:
-    """The records of a path that is given, else those of the usual folder; none if that is not there."""
-    from biopsy.questions.builds.record import tactics_below
-
-    if given is None and not usual.exists():
-        return {}
-    return tactics_below(given or usual)
+    paths = [path or folder / kind for path, kind in zip(given, _KINDS, strict=True)]
+    is_folder_of_both = not any(given) and any(path.is_dir() for path in paths)
+    for path, asked, kind in zip(paths, given, _KINDS, strict=True):
+        if not path.exists() and (asked is not None or not (any(given) or is_folder_of_both)):
+            raise errors.UsageError(
+                f"there is no {'folder' if path.name == kind else 'file or folder'} '{path}' with tactic records",
+                next_steps=[f"--dir DIR    with the folders good and bad, or --{kind} PATH"],
+            )
+    return [tactics_below(path) if path.exists() else {} for path in paths]
 
 
 def _lines(found: Difference, *, whole: bool) -> Iterator[str]:
@@ -128,19 +118,16 @@ def _lines(found: Difference, *, whole: bool) -> Iterator[str]:
 
 
 def _only_in_bad(found: Difference, *, whole: bool) -> Iterator[str]:
-    from biopsy.questions.builds.difference import summarized
-
     lines: list[tuple[str, ...]]
     together = [choice for group in found.only_in_bad for choice in group.choices]
     if all(choice.kind == "algorithm" for choice in together):
         by_layer: dict[str, list[str]] = {}
         for choice in together:
             by_layer.setdefault(choice.where, []).append(choice.value)
-        lines = [(f"Layer: {layer}", f"    Algorithms: {found}") for layer, found in by_layer.items()]
+        lines = [(f"Layer: {layer}", f"    Algorithms: {values}") for layer, values in by_layer.items()]
     else:
-        lines = [
-            (_summary_line(kind, value, places, whole=whole),) for (kind, value), places in summarized(together).items()
-        ]
+        groups = summarized(together).items()
+        lines = [(_summary_line(kind, value, places, whole=whole),) for (kind, value), places in groups]
     most = len(lines) if whole else 2 * _MOST_CHOICES
     for shown in lines[:most]:
         yield from shown
@@ -149,8 +136,6 @@ def _only_in_bad(found: Difference, *, whole: bool) -> Iterator[str]:
 
 
 def _summary_line(kind: str, value: str, places: list[str], *, whole: bool) -> str:
-    from biopsy.questions.builds.difference import SETTINGS
-
     if not whole and len(value) > _LONGEST:
         value = f"{value[:_LONGEST].rpartition(' ')[0] or value[:_LONGEST]} ... (--all)"
     named = [place for place in places if place]
@@ -161,8 +146,6 @@ def _summary_line(kind: str, value: str, places: list[str], *, whole: bool) -> s
 
 
 def _group_lines(number: int, group: ChoiceGroup, *, whole: bool) -> Iterator[str]:
-    from biopsy.questions.builds.difference import summarized
-
     chance = f"by chance {_percent(group.chance)}, with all that was compared {_percent(group.adjusted)}"
     yield f"{number:>3}  {group.told.text}"
     yield f"     {_counts(group.table)} · {chance}"
@@ -193,8 +176,6 @@ def verdict_lines(found: Difference) -> Iterator[str]:
         yield _head("Next", "vary more: biopsy debug build MODEL --vary threads=1,2 --vary env.NAME=a,b ...")
     elif found.decided:
         groups = found.decided
-        from biopsy.questions.builds.difference import SETTINGS
-
         best = groups[0]
         told = best.told.text
         together = best.told.kind == "settings"
@@ -212,23 +193,19 @@ def verdict_lines(found: Difference) -> Iterator[str]:
         if len(groups) > 1:
             yield _head("", f"{len(groups) - 1} other groups are beyond chance too; they may only go with the first.")
     else:
-        yield from _undecided(found)
-
-
-def _undecided(found: Difference) -> Iterator[str]:
-    best = found.groups[0]
-    yield (
-        f"The evidence does not decide: chance gives one of {found.tests} choices as good a table as the best "
-        f"in {_percent(best.adjusted)} of cases."
-    )
-    if found.more is None:
-        yield _head("Next", "more builds alone will not help: nothing recorded is clearly more frequent in bad builds;")
-        yield _head("", "vary other things, or see how flaky the check is: biopsy debug repeat")
-    else:
-        builds = found.good + found.bad
-        yield _head(
-            "Next", f"about {found.more} more builds like these {builds} would decide, if {best.told.text} is the cause"
+        best = found.groups[0]
+        yield (
+            f"The evidence does not decide: chance gives one of {found.tests} choices as good a table as the best "
+            f"in {_percent(best.adjusted)} of cases."
         )
+        if found.more is None:
+            yield _head(
+                "Next", "more builds alone will not help: nothing recorded is clearly more frequent in bad builds;"
+            )
+            yield _head("", "vary other things, or see how flaky the check is: biopsy debug repeat")
+        else:
+            like = f"about {found.more} more builds like these {found.good + found.bad}"
+            yield _head("Next", f"{like} would decide, if {best.told.text} is the cause")
 
 
 def _head(head: str, text: str) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from biopsy import errors
@@ -91,34 +91,40 @@ _OVERLAP = 64
 def execute(args: argparse.Namespace, console: Console) -> int:
     """Show the model."""
     shown = {*MODES[args.mode or "none"], *args.show}
+    with_layers, folder = "layers" in shown, args.external_data_dir
+    given = {
+        "--list-unbounded-dds": args.list_unbounded_dds,
+        "--display-as trt": args.display_as == "trt",
+        "--combine-tensor-info": args.combine_tensor_info,
+    }
     if is_built_model(args.model, args.model_type):
-        _show_built(args, "layers" in shown, console)
-    elif args.display_as == "trt":
-        _show_network(args, "layers" in shown, console)
+        _require_absent(given, list(given)[:2], f"needs an ONNX model, and {args.model} is none")
+        _show_built(args.model, _facts(args.combine_tensor_info), with_layers, console)
+        return 0
+    if args.display_as == "trt":
+        _require_absent(given, list(given)[::2], "cannot be combined with --display-as trt")
+        _show_network(args.model, folder or args.model.parent, with_layers, console)
+        return 0
+    facts = _facts(args.combine_tensor_info)
+    if facts and args.mode is not None:
+        raise errors.UsageError("--combine-tensor-info cannot be combined with --mode: use --show")
+    verdict.report_looking()
+    if args.mode is not None:
+        console.say(*describe(args.model, shown, folder).split("\n"))
     else:
-        folder = args.external_data_dir
-        facts = _facts(args.combine_tensor_info)
-        if args.mode is not None:
-            if facts:
-                raise errors.UsageError("--combine-tensor-info cannot be combined with --mode: use --show")
-
-            verdict.report_looking()
-            console.say(*describe(args.model, shown, folder).split("\n"))
-        else:
-            verdict.report_looking()
-            console.say(*polygraphy_text(args.model, shown, folder, facts))
-        if args.list_unbounded_dds:
-            model = load.parse(load.read_bytes(args.model), args.model)
-            console.say(f"[I] Found tensors with unbounded DDS: {sanitize.unbounded_shapes(model)}")
-        _warn_of_places(args.model, folder or args.model.parent, console)
+        console.say(*polygraphy_text(args.model, shown, folder, facts))
+    if args.list_unbounded_dds:
+        model = load.parse(load.read_bytes(args.model), args.model)
+        console.say(f"[I] Found tensors with unbounded DDS: {sanitize.unbounded_shapes(model)}")
+    _warn_of_places(args.model, folder or args.model.parent, console)
     return 0
 
 
-def _require_absent(given: Mapping[str, object], why: str) -> None:
-    """Raise UsageError for the first option that is given and could not be followed."""
-    for option, value in given.items():
-        if value:
-            raise errors.UsageError(f"{option} {why}")
+def _require_absent(given: Mapping[str, object], names: Sequence[str], why: str) -> None:
+    """Raise UsageError for the first of some options that is given and could not be followed."""
+    for name in names:
+        if given[name]:
+            raise errors.UsageError(f"{name} {why}")
 
 
 def _facts(path: Path | None) -> dict[str, str]:
@@ -137,20 +143,15 @@ def _facts(path: Path | None) -> dict[str, str]:
     return found
 
 
-def _show_network(args: argparse.Namespace, with_layers: bool, console: Console) -> None:
+def _show_network(path: Path, folder: Path, with_layers: bool, console: Console) -> None:
     """Show what TensorRT's parser makes of the model."""
     from biopsy.engines.trt import TensorRt
 
-    _require_absent(
-        {"--list-unbounded-dds": args.list_unbounded_dds, "--combine-tensor-info": args.combine_tensor_info},
-        "cannot be combined with --display-as trt",
-    )
     engine = create("trt")
     assert isinstance(engine, TensorRt)
     engine.version()  # imports its package
     verdict.report_looking()
-    model = ModelInput(read_bytes(args.model), args.external_data_dir or args.model.parent, args.model)
-    console.say(*engine.network_text(model, with_layers=with_layers))
+    console.say(*engine.network_text(ModelInput(read_bytes(path), folder, path), with_layers=with_layers))
 
 
 def _warn_of_places(path: Path, folder: Path, console: Console) -> None:
@@ -165,13 +166,8 @@ def _warn_of_places(path: Path, folder: Path, console: Console) -> None:
         console.warn(printable(error.summary), "no engine is given this model")
 
 
-def _show_built(args: argparse.Namespace, with_layers: bool, console: Console) -> None:
+def _show_built(path: Path, facts: Mapping[str, str], with_layers: bool, console: Console) -> None:
     """Show what an engine has saved: what goes in and comes out and, where it tells them, the layers."""
-    path: Path = args.model
-    _require_absent(
-        {"--list-unbounded-dds": args.list_unbounded_dds, "--display-as trt": args.display_as == "trt"},
-        f"needs an ONNX model, and {path} is none",
-    )
     require_file(path)
     able = [name for name in registry.BUILT_IN if path.suffix in registry.find_class(name).capabilities.saves]
     if not able:
@@ -181,7 +177,6 @@ def _show_built(args: argparse.Namespace, with_layers: bool, console: Console) -
         )
     engine = registry.create(able[0])
     version = engine.version()
-    facts = _facts(args.combine_tensor_info)
     verdict.report_looking()
     session = engine.load(path)
     console.say(f"{path} · built by {able[0]} {version}", f"[I] ==== {_TITLES.get(able[0], able[0])} ====")

@@ -5,13 +5,10 @@ from __future__ import annotations
 import argparse
 from collections.abc import Iterator
 from fnmatch import fnmatchcase
-from typing import TYPE_CHECKING
 
 from biopsy.cli.arguments import types
 from biopsy.cli.console import COLUMN, Console
-
-if TYPE_CHECKING:
-    from biopsy.questions.builds.record import TacticRecord, TacticReplay
+from biopsy.questions.builds.record import TacticRecord, TacticReplay, read_tactics
 
 _EPILOG = """\
 examples:
@@ -31,29 +28,23 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 
 def execute(args: argparse.Namespace, console: Console) -> int:
-    """Show the file."""
-    from biopsy.questions.builds.record import TacticReplay, read_tactics
-
-    found = read_tactics(args.file)
-    lines = _replay_lines(found, args.layers) if isinstance(found, TacticReplay) else _record_lines(found, args.layers)
-    for line in lines:
-        console.say(line)
+    """Show the file; of a replay, the lines that Polygraphy shows."""
+    tactics, patterns = read_tactics(args.file), args.layers or ["*"]
+    if isinstance(tactics, TacticReplay):
+        for name, algorithm in tactics.algorithms.items():
+            if _matches((name,), patterns):
+                console.say(f"Layer: {name}", f"    Algorithm: {algorithm}")
+    else:
+        for line in _record_lines(tactics, patterns):
+            console.say(line)
     return 0
 
 
-def _matches(names: tuple[str, ...], patterns: list[str] | None) -> bool:
-    return not patterns or any(name == pattern or fnmatchcase(name, pattern) for name in names for pattern in patterns)
+def _matches(names: tuple[str, ...], patterns: list[str]) -> bool:
+    return any(name == pattern or fnmatchcase(name, pattern) for name in names for pattern in patterns)
 
 
-def _replay_lines(replay: TacticReplay, patterns: list[str] | None) -> Iterator[str]:
-    """The lines that Polygraphy shows."""
-    for name, algorithm in replay.algorithms.items():
-        if _matches((name,), patterns):
-            yield f"Layer: {name}"
-            yield f"    Algorithm: {algorithm}"
-
-
-def _record_lines(record: TacticRecord, patterns: list[str] | None) -> Iterator[str]:
+def _record_lines(record: TacticRecord, patterns: list[str]) -> Iterator[str]:
     told = f"{record.engine} {record.version}"
     yield f"{'engine':<{COLUMN}} {told.strip()}{f' on {record.device}' if record.device else ''}"
     settings = [*record.settings.items(), *((f"env.{name}", value) for name, value in record.environment.items())]

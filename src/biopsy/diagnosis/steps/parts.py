@@ -44,9 +44,9 @@ from biopsy.questions.known_failures.catalogue import ORIGIN
 from biopsy.questions.known_failures.lookup import look_up, seen_in
 from biopsy.questions.layers.examination import Examination
 from biopsy.questions.layers.findings import LayerFinding, LayerFindings, LayerGroup, layers_tree
-from biopsy.questions.layers.question import question_about
+from biopsy.questions.layers.question import Question
 from biopsy.questions.precision.mixed_models import Precisions, mixed_models
-from biopsy.questions.precision.search import PrecisionJob, PrecisionTarget, precision_tree
+from biopsy.questions.precision.search import PrecisionJob, precision_tree
 from biopsy.questions.precision.task import run_job as run_precision_job
 from biopsy.questions.variation.vary import USUAL_CHECKS, VariationJob, vary
 from biopsy.reduction.problem import Border
@@ -256,10 +256,9 @@ def _examined(
         return [checked_feed(feed, kinds, number) for number, feed in enumerate(feeds_for(kinds, wanted).feeds)]
 
     with temporary_folder("biopsy-") as scratch:
-        about = question_about(
-            model,
-            question.weights_folder if model == question.model else None,
-            feeds,
+        about = Question(
+            index=index_file(model, question.weights_folder if model == question.model else None),
+            feeds=feeds,
             suspect=pair[1],
             reference=pair[0],
             judge=question.judging.judge,
@@ -334,12 +333,12 @@ def high_precision(facts: KnownFacts, context: StepContext) -> StepAnswer:
     question, low = context.question, low_precision(context.question.index)
     assert low is not None
     precisions = Precisions(low=low, high="float32", form="native")
-    target = PrecisionTarget(
+    job = PrecisionJob(
         output=question.folder / MIXED,
         report=question.folder / PRECISION_REPORT,
         write_report=lambda result: context.keep(PRECISION_REPORT, precision_tree(result)),
+        search=_search_options(context, Budget(seconds=context.seconds_left)),
     )
-    job = PrecisionJob(target=target, search=_search_options(context, Budget(seconds=context.seconds_left)))
     try:
         with context.check_for_search(without_weights_folder(facts.failed.check)) as check:
             result = run_precision_job(

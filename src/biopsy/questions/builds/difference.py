@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
-from functools import cache, lru_cache
+from dataclasses import dataclass, field, replace
+from functools import lru_cache
 from itertools import combinations, product
 from math import comb, lgamma, log
 from typing import NamedTuple, TypeAlias
-
-import numpy as np
-from numpy.typing import NDArray
 
 from biopsy.engines.base import LayerRecord
 from biopsy.questions.builds.record import TacticRecord, TacticReplay
@@ -19,25 +17,11 @@ from biopsy.questions.builds.record import TacticRecord, TacticReplay
 LEVEL = 0.05
 """The chance of naming a choice that has nothing to do with it, over all that are compared."""
 
-_ORDER = (
-    "option",
-    "environment",
-    "settings",
-    "engine",
-    "machine",
-    "device",
-    "precision",
-    "kernel",
-    "algorithm",
-    "layout",
-    "fusion",
-    "number",
-)
-"""Kinds of choices, in the order in which one of them is named for its group: what a person can set comes first."""
-
-
 SETTINGS = ("option", "environment", "settings")
 """Kinds that a person can set; ``settings`` are two of the others together, which no file holds."""
+
+_ORDER = (*SETTINGS, "engine", "machine", "device", "precision", "kernel", "algorithm", "layout", "fusion", "number")
+"""Kinds of choices, in the order in which one of them is named for its group: what a person can set comes first."""
 
 
 class Choice(NamedTuple):
@@ -136,12 +120,7 @@ def _choices_of(record: TacticRecord) -> Iterable[Choice]:
         yield Choice("", "option", f"{key}={value}")
     for name, value in record.environment.items():
         yield Choice("", "environment", f"env.{name}={value}")
-    by_node: dict[str, list[LayerRecord]] = {}
-    for layer in record.layers:
-        for node in dict.fromkeys(layer.nodes):
-            by_node.setdefault(node, []).append(layer)
-    for node, layers in by_node.items():
-        yield from _choices_of_node(node, layers)
+    yield from _choices_of_nodes(record.layers)
     for layer in record.layers:
         if len(layer.nodes) > 1:
             yield Choice("", "fusion", " + ".join(layer.nodes))
@@ -150,16 +129,20 @@ def _choices_of(record: TacticRecord) -> Iterable[Choice]:
         yield Choice("", "number", f"of layers {kind} that the engine put in: {times}")
 
 
-def _choices_of_node(node: str, layers: Sequence[LayerRecord]) -> Iterable[Choice]:
-    """A node may be in several layers."""
-    told = {
-        "kernel": [f"{layer.kind} {layer.implementation}".strip() for layer in layers],
-        "precision": [layer.precision for layer in layers],
-        "layout": [layer.layout for layer in layers],
-    }
-    for kind, values in told.items():
-        if any(values):
-            yield Choice(node, kind, " + ".join(dict.fromkeys(filter(None, values))))
+def _choices_of_nodes(engine_layers: Iterable[LayerRecord]) -> Iterable[Choice]:
+    by_node: dict[str, list[LayerRecord]] = {}
+    for layer in engine_layers:
+        for node in dict.fromkeys(layer.nodes):
+            by_node.setdefault(node, []).append(layer)
+    for node, layers in by_node.items():  # a node may be in several layers
+        values = {
+            "kernel": [f"{layer.kind} {layer.implementation}".strip() for layer in layers],
+            "precision": [layer.precision for layer in layers],
+            "layout": [layer.layout for layer in layers],
+        }
+        for kind, texts in values.items():
+            if any(texts):
+                yield Choice(node, kind, " + ".join(dict.fromkeys(filter(None, texts))))
 
 
 def difference(builds: Sequence[Build]) -> Difference:
@@ -174,68 +157,56 @@ def difference(builds: Sequence[Build]) -> Difference:
     if not (bad and good):
         return Difference(good=good, bad=bad)
     compared = _compared(patterns, builds)
-    evidence = {pattern: CauseTests(builds, tests) for pattern, (_, tests) in compared.items()}
-    chances = [one.chance for one in evidence.values()]
-    outcomes = [build.is_bad for build in builds]
-    groups = []
-    for (pattern, (choices, _)), chance, adjusted in zip(compared.items(), chances, holm(chances), strict=True):
-        table = _table(list(zip(pattern, outcomes, strict=True)))
-        groups.append((ChoiceGroup(tuple(sorted(choices, key=_rank)), table, chance, adjusted), pattern))
-    groups.sort(key=lambda found: (found[0].chance, not found[0].table.is_perfect, _rank(found[0].told)))
-    more = evidence[groups[0][1]].more(LEVEL / len(groups)) if groups else None
-    return Difference(good=good, bad=bad, groups=tuple(group for group, _ in groups), more=more)
+    chances = [max(exchanged_in_blocks(_by_block(builds, test)) for test in tests) for _, tests in compared.values()]
+    found = []
+    for (pattern, (choices, tests)), chance, adjusted in zip(compared.items(), chances, holm(chances), strict=True):
+        table = _table([(made, build.is_bad) for made, build in zip(pattern, builds, strict=True)])
+        found.append((ChoiceGroup(tuple(sorted(choices, key=_rank)), table, chance, adjusted), tests))
+    found.sort(key=lambda each: (each[0].chance, not each[0].table.is_perfect, _rank(each[0].told)))
+    more = None
+    if found:
+        best, tests = found[0]
+        more = _more(builds, tests, best.chance, LEVEL / len(found))
+    return Difference(good=good, bad=bad, groups=tuple(group for group, _ in found), more=more)
 
 
 def _compared(
     patterns: Mapping[Pattern, Sequence[Choice]], builds: Sequence[Build]
 ) -> dict[Pattern, tuple[list[Choice], tuple[Test, ...]]]:
     """What is compared, by the builds that have it: the choices, and the tests that it must stand."""
-    compared: dict[Pattern, tuple[list[Choice], tuple[Test, ...]]] = {}
     everywhere = (True,) * len(builds)
+    compared: dict[Pattern, tuple[list[Choice], tuple[Test, ...]]] = {
+        pattern: (list(choices), (Test(pattern, everywhere),)) for pattern, choices in patterns.items()
+    }
     settings: dict[str, dict[str, Pattern]] = {}
     for pattern, choices in patterns.items():
-        compared[pattern] = list(choices), (Test(pattern, everywhere),)
         for choice in choices:
             if choice.kind in ("option", "environment"):
                 settings.setdefault(choice.value.partition("=")[0], {})[choice.text] = pattern
     for pair in pairs({key: dict(sorted(values.items())) for key, values in sorted(settings.items())}):
-        if len(set(pair.pattern)) < 2:
-            continue
-        together, _ = compared.setdefault(pair.pattern, ([], pair.tests))
-        if not any(choice.kind in ("option", "environment") for choice in together):
-            together.append(Choice("", "settings", pair.text))
+        if len(set(pair.pattern)) > 1:
+            together, _ = compared.setdefault(pair.pattern, ([], pair.tests))
+            if not any(choice.kind in ("option", "environment") for choice in together):
+                together.append(Choice("", "settings", pair.text))
     return compared
 
 
-class CauseTests:
-    """What tests say of one cause, where all of them must speak for it."""
-
-    def __init__(self, builds: Sequence[Build], tests: Sequence[Test]) -> None:
-        self._builds = builds
-        self._tests = tests
-        self.chance = max(exchanged_in_blocks(self._by_block(test)) for test in tests)
-
-    def table(self, test: Test) -> Table:
-        """In how many bad and good builds something was made, of those that a test is about."""
-        return _table([(made, build.is_bad) for made, _, build in self._of(test)])
-
-    def _by_block(self, test: Test) -> list[Table]:
-        blocks: dict[tuple[int, int] | None, list[tuple[bool, bool]]] = {}
-        for made, _, build in self._of(test):
+def _by_block(builds: Sequence[Build], test: Test) -> list[Table]:
+    """In how many bad and good builds of each block something was made, of those that a test is about."""
+    blocks: dict[tuple[int, int] | None, list[tuple[bool, bool]]] = {}
+    for made, among, build in zip(test.made, test.among, builds, strict=True):
+        if among:
             blocks.setdefault(build.block, []).append((made, build.is_bad))
-        return list(map(_table, blocks.values()))
+    return list(map(_table, blocks.values()))
 
-    def _of(self, test: Test) -> list[tuple[bool, bool, Build]]:
-        return [found for found in zip(test.made, test.among, self._builds, strict=True) if found[1]]
 
-    def more(self, level: float) -> int | None:
-        """How many more builds bring the chance to ``level``; blocks tell a little less per build, and go on so."""
-        tables = list(map(self.table, self._tests))
-        at_once = max(map(fisher, tables))
-        power = 1.0
-        if 0 < at_once < self.chance < 1:
-            power = log(self.chance) / log(at_once)
-        return more_for_all(tables, len(self._builds), level ** (1 / power))
+def _more(builds: Sequence[Build], tests: Sequence[Test], chance: float, level: float) -> int | None:
+    """How many more builds bring the chance to ``level``; blocks tell a little less per build, and go on so."""
+    whole = [replace(build, block=None) for build in builds]
+    tables = [table for test in tests for table in _by_block(whole, test)]
+    at_once = max(map(fisher, tables))
+    power = log(chance) / log(at_once) if 0 < at_once < chance < 1 else 1.0
+    return more_for_all(tables, len(builds), level ** (1 / power))
 
 
 def _table(builds: Sequence[tuple[bool, bool]]) -> Table:
@@ -353,6 +324,10 @@ class Table:
         """Whether it is more frequent in bad builds."""
         return self.bad * self.all_good > self.good * self.all_bad
 
+    def grown(self, times: float) -> Table:
+        """The table of so many times as many builds."""
+        return Table(*(round(count * times) for count in (self.bad, self.all_bad, self.good, self.all_good)))
+
 
 @lru_cache(maxsize=4096)
 def fisher(table: Table) -> float:
@@ -397,6 +372,8 @@ def exchanged_in_blocks(tables: Sequence[Table]) -> float:
     telling = tuple(table for table in tables if table.can_tell)
     if len(telling) <= 1:
         return fisher(telling[0]) if telling else 1.0
+    import numpy as np
+
     ways, at = np.ones(1), 0
     for table in telling:
         least, shares = _shares(table)
@@ -406,42 +383,30 @@ def exchanged_in_blocks(tables: Sequence[Table]) -> float:
 
 
 @lru_cache(maxsize=4096)
-def _shares(table: Table) -> tuple[int, NDArray[np.float64]]:
+def _shares(table: Table) -> tuple[int, list[float]]:
     """How likely each number of bad builds with the choice is, from the least that the totals allow."""
     with_it, builds = table.bad + table.good, table.all_bad + table.all_good
     least, most = max(0, with_it - table.all_good), min(with_it, table.all_bad)
     ways = [comb(table.all_bad, bad) * comb(table.all_good, with_it - bad) for bad in range(least, most + 1)]
-    return least, np.array([way / comb(builds, with_it) for way in ways])
-
-
-def more_builds(table: Table, tests: int, level: float) -> int | None:
-    """How many more builds decide if they go on as those in ``table`` did; None if no sensible number does.
-
-    ``tests`` is how many choices are compared: the chance of the table must be below ``level / tests``.
-    """
-    return more_for_all([table], table.all_bad + table.all_good, level / tests)
+    return least, [way / comb(builds, with_it) for way in ways]
 
 
 def more_for_all(tables: Sequence[Table], builds: int, level: float) -> int | None:
     """How many builds more than ``builds`` bring the chance of every table to ``level`` if all go on as they did.
 
-    The number is sought by doubling, and then by halves. Counts are whole, so near the border a few more builds may
-    decide less than a few fewer: what lies a little before is looked at one by one.
+    The number is sought by halves. Counts are whole, so near the border a few more builds may decide less than a few
+    fewer: what lies a little before is looked at one by one.
     """
     if not all(table.tends_to_fail for table in tables):
         return None
     sizes = _sizes(builds)
 
     def decides(place: int) -> bool:
-        return all(_log_chance(_grown(table, sizes[place] / builds)) <= log(level) + _ROUNDING for table in tables)
+        times = sizes[place] / builds
+        return all(_log_chance(table.grown(times)) <= log(level) + _ROUNDING for table in tables)
 
-    low, high = -1, 0
-    while high < len(sizes) and not decides(high):
-        low, high = high, len(sizes) if high == len(sizes) - 1 else min(2 * high + 1, len(sizes) - 1)
-    while high < len(sizes) and high - low > 1:
-        middle = (low + high) // 2
-        low, high = (low, middle) if decides(middle) else (middle, high)
-    near = range(max(0, high - _NEAR), min(high + 1, len(sizes)))
+    border = bisect_left(range(len(sizes)), True, key=decides)
+    near = range(max(0, border - _NEAR), min(border + 1, len(sizes)))
     return next((sizes[place] - builds for place in near if decides(place)), None)
 
 
@@ -461,10 +426,6 @@ def _sizes(builds: int) -> tuple[int, ...]:
     return tuple(found)
 
 
-def _grown(table: Table, times: float) -> Table:
-    return Table(*(round(count * times) for count in (table.bad, table.all_bad, table.good, table.all_good)))
-
-
 def _log_chance(table: Table) -> float:
     """The logarithm of ``fisher``, for tables of any size: the first term, and others as far as they count."""
     with_it, builds = table.bad + table.good, table.all_bad + table.all_good
@@ -480,9 +441,4 @@ def _log_chance(table: Table) -> float:
 
 
 def _log_comb(things: int, chosen: int) -> float:
-    return _log_factorial(things) - _log_factorial(chosen) - _log_factorial(things - chosen)
-
-
-@cache
-def _log_factorial(number: int) -> float:
-    return lgamma(number + 1)
+    return lgamma(things + 1) - lgamma(chosen + 1) - lgamma(things - chosen + 1)

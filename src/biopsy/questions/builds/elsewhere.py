@@ -23,17 +23,7 @@ from biopsy.engines.base import ModelInput
 from biopsy.model.load import read_bytes
 from biopsy.processes.server import as_json, from_json
 from biopsy.processes.watch import Stop
-from biopsy.questions.builds.one_build import (
-    Builder,
-    BuildPlan,
-    BuildRun,
-    Built,
-    CheckFor,
-    Order,
-    checking,
-    record_before,
-    with_built,
-)
+from biopsy.questions.builds.building import Builder, BuildPlan, BuildRun, Built, CheckFor, Order
 from biopsy.questions.builds.record import TacticRecord, write_record
 from biopsy.questions.builds.settings import VARIABLE, Drawn
 from biopsy.session.conditions import this_machine
@@ -87,7 +77,7 @@ class BuildsElsewhere:
         number, drawn = asked
         plan = self._plan
         assert plan.model.path is not None
-        self._listener(checking(plan, number, drawn, self._line(drawn)))
+        self._listener(plan.beginning(number, drawn, self._line(drawn)))
         task = PreparedTask(
             check=None if plan.checks_building else self._check(drawn),
             candidate=plan.candidate,
@@ -95,11 +85,11 @@ class BuildsElsewhere:
                 model=str(plan.model.path),
                 order=Order(plan.spec_with(drawn.change).text, dict(drawn.change.environment), plan.artifact),
                 timeout=plan.build_timeout,
-                record=None if plan.record is None else (str(plan.record), record_before(plan, number, drawn)),
+                record=None if plan.record_to is None else (str(plan.record_to), plan.record(number, drawn)),
                 is_all=plan.checks_building,
             ),
             models=[plan.model.path],
-            written=[path for path in (plan.artifact, plan.record) if path is not None],
+            written=[path for path in (plan.artifact, plan.record_to) if path is not None],
             back=self._back,
         )
         return self._machines.begin_prepared(task)
@@ -107,7 +97,7 @@ class BuildsElsewhere:
     @property
     def _back(self) -> list[Path]:
         """Files that come back. The record is written here."""
-        return [path for path in self._plan.artifacts.files if path != self._plan.record]
+        return [path for path in self._plan.artifacts.files if path != self._plan.record_to]
 
     def _check(self, drawn: Drawn) -> CommandCheck:
         """The check with what a change says of its environment."""
@@ -171,7 +161,7 @@ class BuildPreparation:
         built, machine = builder.build(replace(self.order, save_to=save_to), stop), machine_text()
         if self.record is not None:
             place, record = self.record
-            write_record(with_built(record, built, machine), site.path(place))
+            write_record(built.noted_in(record, machine), site.path(place))
         failure = None if built.failure is None else as_json(built.failure)
         told = {"built": replace(built, failure=None), "failure": failure, "machine": machine}
         yield Prepared(told=told, is_ready=built.failure is None and not self.is_all)

@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import islice, product
 from math import prod
 from pathlib import Path
@@ -22,8 +23,10 @@ from biopsy.questions.builds.settings import (
     SettingChange,
     VariedCheck,
     changes_to_try,
+    joined,
     without_optimizers,
 )
+from biopsy.records import plain
 from biopsy.search.drive import drive, first_that
 from biopsy.search.subset import minimal_subset, minimal_subsets, shortest
 from biopsy.session.machines import tell_of_machines
@@ -116,33 +119,17 @@ class Flags:
             "failure": self.failure,
             "rate": {"failed": self.failed, "runs": self.runs},
             "switches": [
-                {**_json_of(one.change), "optimizers": list(one.optimizers), "verified": one.verified}
+                {**plain(one.change), "optimizers": list(one.optimizers), "verified": one.verified}
                 for one in self.switches
             ],
             "complete": self.complete,
             "tried": [
-                {**_json_of(one.change), "outcome": one.outcome.value, "reason": one.reason, "runs": one.runs}
+                {**plain(one.change), "outcome": one.outcome.value, "reason": one.reason, "runs": one.runs}
                 for one in self.tried
             ],
             "optimizers_that_changed_the_model": list(self.optimizers.changed) if self.optimizers else [],
             "checks": self.checks,
         }
-
-
-def _json_of(change: SettingChange) -> dict[str, Mapping[str, str]]:
-    return {"settings": change.settings, "environment": change.environment}
-
-
-def runs_ahead(check: VariedCheck, model: Path, workers: Workers) -> RunsAhead[SettingChange, Evidence]:
-    """Runs of a check of ``model`` with changed settings. Each is a process of its own."""
-
-    def begin(change: SettingChange) -> Future[Evidence]:
-        changed = check.elsewhere(change)
-        # The words may name the model instead of a place for it; then it goes with the other files that they name.
-        named = not changed.names_candidate and changed.names_file(model)
-        return workers.begin(Task(changed, NO_CANDIDATE if named else model, None))
-
-    return RunsAhead(begin, lambda change: change.text, workers)
 
 
 class SettingProbe:
@@ -277,7 +264,18 @@ def find_switches(
 
     Raises OriginalPasses if the check does not fail, CheckError if it cannot be run.
     """
-    ahead = None if workers is None else runs_ahead(check, model, workers)
+    ahead: RunsAhead[SettingChange, Evidence] | None = None
+    if workers is not None:
+        runs_elsewhere = workers
+
+        def begin(change: SettingChange) -> Future[Evidence]:
+            """A run with changed settings, in a process of its own."""
+            changed = check.elsewhere(change)
+            # The words may name the model instead of a place for it; then it goes with the other files that they name.
+            named = not changed.names_candidate and changed.names_file(model)
+            return runs_elsewhere.begin(Task(changed, NO_CANDIDATE if named else model, None))
+
+        ahead = RunsAhead(begin, lambda change: change.text, workers)
     tell_of_machines(workers, listener)
     probe = SettingProbe(check, model, CheckRuns(STAGE, rules, listener), listener, ahead)
     started = time.monotonic()
@@ -318,39 +316,25 @@ def _fewest_together(probe: SettingProbe) -> list[SettingChange]:
     known: dict[str, bool] = {}
 
     def gone(changes: Sequence[SettingChange]) -> bool:
-        whole = _joined(changes)
+        whole = joined(changes)
         if whole.text not in known:
             known[whole.text] = probe.change(whole, "" if len(changes) < len(values) else "all settings together").gone
         return known[whole.text]
 
+    def switch_off(by_text: Mapping[str, SettingChange], texts: Sequence[str]) -> bool:
+        return gone([by_text[text] for text in texts])
+
     together: dict[str, list[SettingChange]] = {}
     all_found = prod(map(len, values.values())) <= _MOST_VALUES
     for chosen in islice(product(*values.values()), _MOST_VALUES):
-        sets, complete = _minimal_sets(chosen, gone)
+        by_text = {change.text: change for change in chosen}
+        sets, complete = drive(minimal_subsets(list(by_text), _MOST_SETS), first_that(partial(switch_off, by_text)))
         all_found = all_found and complete
-        for changes in sets:
-            together.setdefault(_joined(changes).text, changes)
+        for texts in sets:
+            changes = [by_text[text] for text in texts]
+            together.setdefault(joined(changes).text, changes)
     probe.found = replace(probe.found, complete=probe.found.complete and all_found)
-    return [_joined(changes) for changes in shortest([*together.values()])]
-
-
-def _minimal_sets(
-    changes: Sequence[SettingChange], gone: Callable[[Sequence[SettingChange]], bool]
-) -> tuple[list[list[SettingChange]], bool]:
-    """The minimal sets of some changes that switch the failure off; and whether these are all."""
-
-    def switch_off(places: Sequence[int]) -> bool:
-        return gone([changes[place] for place in places])
-
-    sets, complete = drive(minimal_subsets(range(len(changes)), _MOST_SETS), first_that(switch_off))
-    return [[changes[place] for place in places] for places in sets], complete
-
-
-def _joined(changes: Sequence[SettingChange]) -> SettingChange:
-    whole = SettingChange()
-    for change in changes:
-        whole = whole.joined(change)
-    return whole
+    return [joined(changes) for changes in shortest([*together.values()])]
 
 
 def _fewest_optimizers(probe: SettingProbe, template: CheckTemplate, model: Path, folder: Path | None) -> list[Switch]:

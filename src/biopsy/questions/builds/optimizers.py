@@ -45,30 +45,21 @@ def optimizers_of(model: Path, spec: EngineSpec, folder: Path | None = None) -> 
     """
     request = {"model": str(model), "spec": spec.text, "folder": str(folder or model.parent)}
     ended = process.run([*own_python(__name__), json.dumps(request)], lambda: _LIMITS, kept=_LONGEST_LOG)
-    return Optimizers((), ()) if ended.cause == "time" else _read_log(ended.output.decode("utf-8", "replace"))
-
-
-def _read_log(text: str) -> Optimizers:
-    ran = optimizers_in_log(text)
+    ran = {} if ended.cause == "time" else optimizers_in_log(ended.output.decode("utf-8", "replace"))
     return Optimizers(tuple(ran), tuple(name for name, changed in ran.items() if changed))
 
 
 def rules(spec: EngineSpec) -> list[str]:
     """Names of single rules: those known, and what looks like one in the library of the release that a spec names."""
-    return list(dict.fromkeys([*KNOWN_RULES, *_rules_in_library(spec)]))
-
-
-def _rules_in_library(spec: EngineSpec) -> list[str]:
     imports = class_of(spec).imports
     if imports.is_here:
         package = find_spec("onnxruntime")
         places = package.submodule_search_locations if package is not None else None
     else:
         places = [str(Path(imports.module("onnxruntime").__file__).parent)]
-    names: set[str] = set()
-    for library in (file for place in places or () for file in Path(place, "capi").glob("onnxruntime_pybind11_state*")):
-        names.update(name.decode() for name in _RULE_LIKE.findall(library.read_bytes()))
-    return sorted(names)
+    libraries = [file for place in places or () for file in Path(place, "capi").glob("onnxruntime_pybind11_state*")]
+    names = {name.decode() for library in libraries for name in _RULE_LIKE.findall(library.read_bytes())}
+    return list(dict.fromkeys([*KNOWN_RULES, *sorted(names)]))
 
 
 def main() -> None:

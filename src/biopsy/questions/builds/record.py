@@ -10,11 +10,10 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from biopsy import errors
+from biopsy import errors, records
 from biopsy.engines.base import LayerRecord
 from biopsy.processes.reading import open_delivering
 from biopsy.processes.writing import write_whole
-from biopsy.tensors.polygraphy_json import CLASS, OLD_CLASS
 
 KEY = "biopsy_tactics"
 VERSION = 1
@@ -66,45 +65,13 @@ def record_of(tree: Mapping[str, Any], path: Path) -> TacticRecord:
             f"{path} is a tactic record of version {tree.get(KEY)!r}, and this biopsy reads {VERSION}"
         )
     try:
-        return TacticRecord(
-            **{key: _text(tree[key]) for key in ("engine", "version", "device", "model", "model_digest", "outcome")},
-            settings=_texts(tree["settings"]),
-            environment=_texts(tree["environment"]),
-            varied=tuple(map(_text, tree["varied"])),
-            iteration=_number(tree["iteration"]),
-            seed=_number(tree.get("seed")),
-            block=_number(tree.get("block")),
-            machine=_text(tree.get("machine", "")),
-            build_seconds=None if tree["build_seconds"] is None else float(tree["build_seconds"]),
-            remarks=tuple(map(_text, tree["remarks"])),
-            layers=tuple(map(_layer, tree["layers"])),
-        )
-    except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
+        layers = [{**layer, "name": "".join(layer["nodes"][:1])} for layer in tree["layers"]]
+        return records.record_of(TacticRecord, {**tree, "layers": layers})
+    except _DAMAGED as error:
         raise errors.DataError(f"{path} is a damaged tactic record: {type(error).__name__}: {error}") from error
 
 
-def _layer(tree: Mapping[str, Any]) -> LayerRecord:
-    texts = {key: _text(tree.get(key, "")) for key in _LAYER_TEXTS}
-    time_us = tree.get("time_us")
-    nodes = tuple(map(_text, tree["nodes"]))
-    name = nodes[0] if nodes else ""
-    return LayerRecord(name=name, nodes=nodes, time_us=None if time_us is None else float(time_us), **texts)
-
-
-def _texts(tree: Mapping[str, Any]) -> dict[str, str]:
-    return {_text(key): _text(value) for key, value in tree.items()}
-
-
-def _number(value: object) -> int | None:
-    if value is not None and not isinstance(value, int):
-        raise TypeError(f"{value!r} is no number")
-    return value
-
-
-def _text(value: object) -> str:
-    if not isinstance(value, str):
-        raise TypeError(f"{value!r} is no text")
-    return value
+_DAMAGED = (KeyError, TypeError, ValueError, AttributeError, OverflowError)
 
 
 # Polygraphy's tactic replays: which algorithm TensorRT chose for each layer. Read off Polygraphy 0.53.6.
@@ -152,37 +119,17 @@ class TacticReplay:
 
 def is_replay(tree: object) -> bool:
     """Whether a parsed file is a tactic replay."""
+    from biopsy.tensors.polygraphy_json import CLASS, OLD_CLASS
+
     return isinstance(tree, dict) and (tree.get(CLASS) == _REPLAY or f"{OLD_CLASS}{_REPLAY}" in tree)
 
 
 def replay_of(tree: Mapping[str, Any], path: Path) -> TacticReplay:
     """The tactic replay that a parsed file holds. Raises DataError if it is damaged."""
-
-    def info(tree: Mapping[str, Any]) -> TensorInfo:
-        strides = tuple(map(int, tree["strides"]))
-        return TensorInfo(str(tree["dtype"]), strides, tree.get("vectorized_dim"), tree.get("components_per_element"))
-
-    def algorithm(tree: Mapping[str, Any]) -> Algorithm:
-        inputs, outputs = (tuple(map(info, tree[key])) for key in ("inputs", "outputs"))
-        return Algorithm(int(tree["implementation"]), int(tree["tactic"]), inputs, outputs)
-
     try:
-        return TacticReplay({str(name): algorithm(found) for name, found in tree["replay"].items()})
-    except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
+        return records.record_of(TacticReplay, {"algorithms": tree["replay"]})
+    except _DAMAGED as error:
         raise errors.DataError(f"{path} is a damaged tactic replay: {type(error).__name__}: {error}") from error
-
-
-def write_replay(replay: TacticReplay, path: Path) -> None:
-    """Write a tactic replay that Polygraphy reads. Raises UsageError if the file cannot be written."""
-    algorithms = {}
-    for name, one in replay.algorithms.items():
-        infos = {
-            key: [{**asdict(info), CLASS: "TensorInfo"} for info in getattr(one, key)] for key in ("inputs", "outputs")
-        }
-        algorithms[name] = {
-            "implementation": one.implementation, "tactic": one.tactic, **infos, CLASS: "Algorithm"
-        }  # fmt: skip
-    write_whole(path, [json.dumps({"replay": algorithms, CLASS: _REPLAY}, indent=4).encode()])
 
 
 # Files of tactics, biopsy's and Polygraphy's: one, or all below a folder.

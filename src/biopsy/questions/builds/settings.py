@@ -6,7 +6,7 @@ import itertools
 import os
 import random
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
 from math import prod
@@ -68,9 +68,13 @@ class SettingChange:
         pairs = [*self.settings.items(), *((f"env.{name}", value) for name, value in self.environment.items())]
         return " ".join(f"{key}={value}" for key, value in pairs)
 
-    def joined(self, other: SettingChange) -> SettingChange:
-        """Both; the other one's values where the two disagree."""
-        return SettingChange({**self.settings, **other.settings}, {**self.environment, **other.environment})
+
+def joined(changes: Iterable[SettingChange]) -> SettingChange:
+    """All of some changes; the later one's values where two disagree."""
+    whole = SettingChange()
+    for change in changes:
+        whole = SettingChange({**whole.settings, **change.settings}, {**whole.environment, **change.environment})
+    return whole
 
 
 def change_of(text: str) -> SettingChange:
@@ -263,18 +267,14 @@ def parse_variation(text: str, engine: str) -> VariedSetting:
         )
     if len(set(values)) < len(values):
         raise errors.UsageError(f"--vary {text}: a value is given twice")
-    return VariedSetting(_own_key(key, engine), tuple(values))
-
-
-def _own_key(key: str, engine: str) -> str:
-    if key.startswith("env."):
-        return key
     key = _OTHER_NAMES.get(engine, {}).get(key, key)
     declared = registry.find_class(engine).options_declared
-    if any(key == option.name or (option.is_family and key.startswith(f"{option.stem}.")) for option in declared):
-        return key
-    takes_any = any(option.name == "config.KEY" for option in declared)
-    return f"config.{key}" if takes_any and (key.isupper() or "." in key) else key
+    if not key.startswith("env.") and not any(
+        key == option.name or (option.is_family and key.startswith(f"{option.stem}.")) for option in declared
+    ):
+        takes_any = any(option.name == "config.KEY" for option in declared)
+        key = f"config.{key}" if takes_any and (key.isupper() or "." in key) else key
+    return VariedSetting(key, tuple(values))
 
 
 def combinations(variations: Sequence[VariedSetting]) -> int:
@@ -294,27 +294,22 @@ def changes(variations: Sequence[VariedSetting], seed: int, total: int | None = 
 
     ``total``: how many there will be, so that all combinations come equally often; None: without an end.
     """
-    every = []
-    for chosen in itertools.product(*(one.values for one in variations)):
-        change = SettingChange()
-        for variation, value in zip(variations, chosen, strict=True):
-            change = change.joined(change_of(f"{variation.key}={value}"))
-        every.append(change)
+    keys = [variation.key for variation in variations]
+    every = [
+        joined(change_of(f"{key}={value}") for key, value in zip(keys, chosen, strict=True))
+        for chosen in itertools.product(*(one.values for one in variations))
+    ]
     lot = random.Random(seed)  # noqa: S311 -- no secret
-    for block, size in enumerate(_block_sizes(len(every), total)):
+    usual = len(every) * max(1, LEAST_BLOCK // len(every))
+    for block in itertools.count():
+        # The last block of a known number takes what is left.
+        size = usual if total is None or total >= 2 * usual else total
         whole = every * (size // len(every)) + lot.sample(every, size % len(every))
         lot.shuffle(whole)
         yield from (Drawn(change, block) for change in whole)
-
-
-def _block_sizes(combinations: int, total: int | None) -> Iterator[int]:
-    """All combinations as often as a block takes; the last block of a known number takes what is left."""
-    usual = combinations * max(1, LEAST_BLOCK // combinations)
-    while total is None or total >= 2 * usual:
-        yield usual
-        total = None if total is None else total - usual
-    if total:
-        yield total
+        total = None if total is None else total - size
+        if total == 0:
+            return
 
 
 def require_possible(spec: EngineSpec, variations: Sequence[VariedSetting]) -> None:

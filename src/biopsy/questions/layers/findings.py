@@ -8,18 +8,20 @@ import csv
 import io
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Literal, TypeAlias
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 from biopsy import errors
 from biopsy.checks.words import as_word
-from biopsy.comparison.metrics import Element
 from biopsy.model.sources import NodeSource
 from biopsy.processes.reading import digest_of, read_whole
 from biopsy.records import plain
 from biopsy.text import count, first_line, html_table, line_of, printable, some_of
+
+if TYPE_CHECKING:
+    from biopsy.comparison.metrics import Element
 
 Verdict: TypeAlias = Literal["introduces", "fails", "propagates", "right", "unknown"]
 """What a layer does: it is wrong in isolation; the suspect cannot run it; it passes on an error; it is right."""
@@ -307,18 +309,8 @@ class LayerFindings:
     def suspects(self) -> list[Suspect]:
         """Layers and groups that make errors, the worst first."""
         suspects = [_suspected(layer) for layer in self.layers if layer.is_suspect]
-        suspects += [
-            Suspect(
-                nodes=group.nodes,
-                labels=group.labels,
-                inputs=group.inputs,
-                outputs=group.outputs,
-                error=group.error,
-                failure=group.failure,
-                origins=group.origins,
-            )
-            for group in self.groups
-        ]
+        names = [field.name for field in fields(Suspect)]
+        suspects += [Suspect(**{name: getattr(group, name) for name in names}) for group in self.groups]
         return sorted(suspects, key=lambda suspect: suspect.rank, reverse=True)
 
     @property
@@ -351,7 +343,7 @@ class LayerFindings:
 
     def _repr_html_(self) -> str:
         rows = [
-            (", ".join(suspect.labels), _figure(suspect.error, "absolute"), _figure(suspect.error, "tolerance_ratio"),
+            (", ".join(suspect.labels), *_figures(suspect.error, 3)[::2],
              suspect.failure.text if suspect.failure is not None else "")
             for suspect in self.suspects
         ]  # fmt: skip
@@ -367,10 +359,6 @@ class LayerFindings:
         names = some_of(", ".join(suspect.labels) for suspect in self.suspects)
         worst = f", the worst first: {names}" if names else ""
         return f"{count(len(self.suspects), 'suspect')} in {count(len(self.layers), 'layer')}{worst}{whole}{ended}"
-
-
-def _figure(error: TensorError | None, name: Literal["absolute", "tolerance_ratio"]) -> str:
-    return "" if error is None else f"{getattr(error, name):.3g}"
 
 
 def _suspected(layer: LayerFinding) -> Suspect:
@@ -466,10 +454,10 @@ def as_csv(findings: LayerFindings) -> bytes:
     return text.getvalue().encode("utf-8", "backslashreplace")
 
 
-def _figures(error: TensorError | None) -> list[str]:
+def _figures(error: TensorError | None, digits: int = 9) -> list[str]:
     if error is None:
         return ["", "", ""]
-    return [f"{value:.9g}" for value in (error.absolute, error.relative, error.tolerance_ratio)]
+    return [f"{value:.{digits}g}" for value in (error.absolute, error.relative, error.tolerance_ratio)]
 
 
 def ranking_in(report: Path, model: Path) -> tuple[tuple[int, ...], ...]:

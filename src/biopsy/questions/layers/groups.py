@@ -12,14 +12,13 @@ from biopsy import errors, events
 from biopsy.checks.message import message_of
 from biopsy.comparison.noise import NoiseComparison
 from biopsy.engines.worker import Worker
-from biopsy.model.index import ModelIndex, Node
-from biopsy.model.nodes import neighbourhood_order
+from biopsy.model.index import Node
+from biopsy.model.nodes import RANDOM, neighbourhood_order
 from biopsy.questions.layers.findings import Failure, LayerGroup, Rate, TensorError, failure_of
-from biopsy.questions.layers.isolated_layers import RUNS_IF_FLAKY, RUNS_TO_BE_SURE, RoundingJudge
+from biopsy.questions.layers.measurement import RUNS_IF_FLAKY, RUNS_TO_BE_SURE, RoundingJudge, WholeModel
 from biopsy.questions.layers.question import origins_of, worst
 from biopsy.questions.layers.recorded import CANNOT_RUN, ReferenceValues, Runs
 from biopsy.questions.layers.subgraphs import Subgraph, Subgraphs, batches, run_in_batches
-from biopsy.questions.layers.whole_model import MarkedTensors
 from biopsy.search.subset import minimized
 
 _MOST_GROUPS = 8
@@ -39,54 +38,43 @@ _FEW = 32
 """Nodes of a group that a person can look at; more of them are rounding that adds up."""
 
 
-class Explanation:
-    """Looks for groups. ``groups`` are those found so far.
+class GroupSearch:
+    """Looks for groups of layers that are wrong together, by runs of subgraphs. ``groups`` are those found so far.
 
-    ``is_wrong``: the whole model is. ``isolated``: nodes that are wrong in isolation; ``random``: nodes that are never
-    judged.
+    ``isolated`` are nodes that are wrong in isolation.
     """
 
-    def __init__(
-        self,
-        index: ModelIndex,
-        search: GroupSearch,
-        marked: MarkedTensors,
-        *,
-        is_wrong: bool,
-        isolated: frozenset[int],
-        random: frozenset[int],
-    ) -> None:
+    def __init__(self, runs: SubgraphRuns, whole: WholeModel) -> None:
         self.groups: list[LayerGroup] = []
+        self.isolated: frozenset[int] = frozenset()
         self._unexplained_rest: list[str] = []
-        self._index = index
-        self._search = search
-        self._runs = search.runs
-        self._marked = marked
-        self._isolated = isolated
-        self._random = random
-        self._is_wrong = is_wrong
+        self._subgraphs: Subgraphs = runs.subgraphs
+        self._index = index = runs.subgraphs.index
+        self._runs = runs
+        self._whole = whole
+        self._random = {node.number for node in index.nodes if node.op_type in RANDOM}
         self._windows_are_wrong = False
 
     def run(self, limit: int) -> None:
         """Look everywhere; at most ``limit`` bytes of tensors are in memory at a time."""
         for size in _WINDOWS:
-            for window in self._search.windows(self._rest, size, limit):
+            for window in self._windows(size, limit):
                 nodes = set(window) - self._blamed
                 fault = self._runs.fault(nodes)
                 self._windows_are_wrong = self._windows_are_wrong or fault is not None
                 if self._is_done or fault is None or fault.error is None:
                     continue
                 if fault.error.tolerance_ratio >= _JUMP or not self._is_explained():
-                    self._take(self._search.within(nodes, fault))
+                    self._take(self._within(nodes, fault))
         hiding = (node for group in self.groups if group.hides for node in group.nodes)
-        self._marked.narrow([self._index.names[tensor] for node in hiding for tensor in self._index.node_writes[node]])
+        self._whole.narrow([self._index.names[tensor] for node in hiding for tensor in self._index.node_writes[node]])
         self._explain()
 
     def look_at(self, layers: Sequence[Node]) -> None:
         """Look around layers that are wrong in the whole model by far, although their inputs are right there."""
         for node in self._unexplained(layers):
             if node in self._rest and not self._is_done:
-                self._take(self._search.around(node, self._rest, most=_NEAR))
+                self._take(self._around(node, self._rest, most=_NEAR))
 
     @property
     def remarks(self) -> list[str]:
@@ -105,7 +93,7 @@ class Explanation:
 
     @property
     def _blamed(self) -> frozenset[int]:
-        return self._isolated.union(*(group.nodes for group in self.groups))
+        return self.isolated.union(*(group.nodes for group in self.groups))
 
     @property
     def _rest(self) -> set[int]:
@@ -122,7 +110,7 @@ class Explanation:
 
     def _is_explained(self) -> bool:
         """Whether the model is right, or nearly, without what is blamed for its being wrong."""
-        if not self._is_wrong:
+        if not self._whole.is_wrong:
             return True
         if not self._blamed:
             return False
@@ -149,113 +137,91 @@ class Explanation:
     def _group_in(self, rest: set[int], fault: SubgraphFault) -> LayerGroup | None:
         """A group within ``rest``, which is wrong: around what points to it, else by halves where there is hope."""
         producer, ids = self._index.producer, self._index.ids
-        names = [name for effect in self._marked.effects if effect.change == "gone" for name in effect.tensors]
+        names = [name for effect in self._whole.effects if effect.change == "gone" for name in effect.tensors]
         hidden = [producer[ids[name]] for name in names if ids[name] in producer]
         for centre in (*hidden, *self._unexplained(self._index.nodes)):
-            if centre in rest and (group := self._search.around(centre, rest, fault)) is not None:
+            if centre in rest and (group := self._around(centre, rest, fault)) is not None:
                 return group
         if fault.failure is None and not self._windows_are_wrong:
             return None
-        return self._search.within(rest, fault)
+        return self._within(rest, fault)
 
     def _unexplained(self, layers: Sequence[Node]) -> list[int]:
         """Layers that are wrong in the whole model by far, although their inputs are right there; the worst first."""
         far_off = []
         for node in layers:
-            error = self._marked.error_of(self._index, node)
-            inputs = (self._marked.propagated.get(self._index.names[tensor]) for tensor in node.reads)
+            error = self._whole.error_of(node)
+            inputs = (self._whole.propagated.get(self._index.names[tensor]) for tensor in node.reads)
             if error is None or error.passed or error.tolerance_ratio < _JUMP or node.number in self._random:
                 continue
             if all(before is None or before.passed for before in inputs):
                 far_off.append((-error.tolerance_ratio, node.number))
         return [number for _, number in sorted(far_off)]
 
+    # Groups. Observing does not help there: what is marked is not fused. So the neighbourhood of a layer that something
+    # points to grows until the error shows at its ends; then what is not needed for it goes.
 
-# Groups: layers that are right one by one, and wrong where the engine runs them together.
-#
-# Observing does not help there: what is marked is not fused. So the neighbourhood of a layer that something points to
-# grows until the error shows at its ends; then what is not needed for it goes.
-
-
-class GroupSearch:
-    """Looks for groups of layers that are wrong together, by runs of subgraphs."""
-
-    def __init__(self, runs: SubgraphRuns) -> None:
-        self.runs = runs
-        self._subgraphs: Subgraphs = runs.subgraphs
-        self._index = runs.subgraphs.index
-
-    def windows(self, among: Iterable[int], size: int, limit: int) -> list[tuple[int, ...]]:
-        """The subgraphs of ``size`` neighbours, each half over the next one, that are wrong; the worst first.
+    def _windows(self, size: int, limit: int) -> list[tuple[int, ...]]:
+        """The subgraphs of ``size`` neighbours without blame that are wrong, each half over the next; the worst first.
 
         They are run many at a time, below ``limit`` bytes of tensors. An engine that fails at one says nothing: a cut
         may be what it does not take.
         """
         windows: list[Subgraph] = []
-        order = neighbourhood_order(self._index, sorted(among))
+        order = neighbourhood_order(self._index, sorted(self._rest))
         for start in range(0, max(len(order) - size // 2, 1), size // 2):
             layers = tuple(order[start : start + size])
             closed = self._subgraphs.closed(layers)
             if closed and (outputs := self._subgraphs.ends(closed)):
                 windows.append(Subgraph(self._subgraphs, layers, closed, outputs))
         wrong: list[tuple[float, tuple[int, ...]]] = []
-        done = itertools.count(1)
-
-        def keep(window: Subgraph, runs: Runs | errors.BiopsyError, expected: Runs | None) -> None:
-            self.runs.listener(events.Measured("windows", next(done), len(windows)))
-            beyond = [] if isinstance(runs, errors.BiopsyError) else self.runs.errors(window.outputs, runs, expected)
-            if beyond:
-                wrong.append((-worst(beyond).tolerance_ratio, window.layers))
-
-        for _ in range(self.runs.runs_each):
+        runs, done = self._runs, itertools.count(1)
+        for _ in range(runs.runs_each):
             batched = batches(windows, limit)
-            run_in_batches(self._subgraphs, self.runs.suspect, batched, keep, self.runs.reference.of)
+            for window, given, expected in run_in_batches(self._subgraphs, runs.suspect, batched, runs.reference.of):
+                runs.listener(events.Measured("windows", next(done), len(windows)))
+                beyond = [] if isinstance(given, errors.BiopsyError) else runs.errors(window.outputs, given, expected)
+                if beyond:
+                    wrong.append((-worst(beyond).tolerance_ratio, window.layers))
         return list(dict.fromkeys(layers for _, layers in sorted(wrong)))
 
-    def around(
+    def _around(
         self, centre: int, among: Iterable[int], like: SubgraphFault | None = None, most: int | None = None
     ) -> LayerGroup | None:
         """The group of layers around ``centre`` that is wrong: its neighbourhood grows until the error shows.
 
         It grows to about ``most`` nodes, and only over those of ``among``. ``like``: wrong in this way.
         """
-        allowed = set(among)
+        index, allowed = self._index, set(among)
         area, edge, steps = {centre}, {centre}, 1
-        while not self.runs.is_spent:
+        while not self._runs.is_spent:
             for _ in range(steps):
-                edge = self._neighbours(edge) & (allowed - area)
+                near = {index.producer.get(tensor, -1) for node in edge for tensor in index.node_reads[node]}
+                read = (index.consumers.get(tensor, ()) for node in edge for tensor in index.node_writes[node])
+                edge = near.union(*read) & (allowed - area)
                 area |= edge
-            fault = self.runs.fault(area)
+            fault = self._runs.fault(area)
             if fault is not None and (like is None or fault.is_like(like)):
-                return self.within(area, fault)
+                return self._within(area, fault)
             if not edge or (most is not None and len(area) > most):
                 return None
             steps *= 2
         return None
 
-    def _neighbours(self, nodes: Iterable[int]) -> set[int]:
-        index = self._index
-        neighbours: set[int] = set()
-        for node in nodes:
-            neighbours.update(index.producer[tensor] for tensor in index.node_reads[node] if tensor in index.producer)
-            for tensor in index.node_writes[node]:
-                neighbours.update(index.consumers.get(tensor, ()))
-        return neighbours
-
-    def within(self, nodes: Iterable[int], fault: SubgraphFault) -> LayerGroup:
+    def _within(self, nodes: Iterable[int], fault: SubgraphFault) -> LayerGroup:
         """The few of some nodes that are wrong in the same way together."""
         order = neighbourhood_order(self._index, sorted(nodes))
 
         def is_wrong(some: Sequence[int]) -> bool:
-            other = self.runs.fault(some)
+            other = self._runs.fault(some)
             return other is not None and other.is_like(fault)
 
         few_nodes = tuple(sorted(minimized(order, is_wrong)))
-        last = self.runs.fault(few_nodes) or fault
-        rate = self.runs.flaky_rate(few_nodes, last)
-        if rate is not None and self.runs.runs_each == 1:  # it is noticed only now
-            self.runs.expect_flakiness()
-            return self.within(nodes, fault)
+        last = self._runs.fault(few_nodes) or fault
+        rate = self._runs.flaky_rate(few_nodes, last)
+        if rate is not None and self._runs.runs_each == 1:  # it is noticed only now
+            self._runs.expect_flakiness()
+            return self._within(nodes, fault)
         closed = self._subgraphs.closed(few_nodes) or few_nodes
         layers = self._subgraphs.layers(closed) or few_nodes
         return LayerGroup(
@@ -284,7 +250,7 @@ class GroupSearch:
         ]
         if not inner:
             return None
-        marked = self.runs.fault_at(closed, [*ends, *inner])
+        marked = self._runs.fault_at(closed, [*ends, *inner])
         return marked is None or not marked.is_like(fault)
 
 

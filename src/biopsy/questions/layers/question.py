@@ -22,9 +22,10 @@ from biopsy.comparison.tolerance import (
     require_known_outputs,
     spoken_of,
 )
-from biopsy.engines.base import Capabilities, ModelInput
+from biopsy.engines.base import ModelInput
 from biopsy.engines.registry import PLAIN, create
-from biopsy.model.index import ModelIndex, Node, index_file
+from biopsy.engines.worker import Worker
+from biopsy.model.index import ModelIndex, Node
 from biopsy.model.nodes import constant_of_node, is_constant_node
 from biopsy.model.sources import group_name, noted_source, places_of
 from biopsy.model.tensor_type import TensorType
@@ -120,7 +121,7 @@ def worst(measured: Iterable[TensorError]) -> TensorError:
     return max(measured, key=lambda error: error.rank)
 
 
-# What an examination is asked: which model, which engine against which, with which inputs and tolerances.
+# The question itself: which model, which engine against which, with which inputs and tolerances.
 
 DEFAULT_REFERENCE = PLAIN[0]
 DEFAULT_LIMIT = 1_000_000_000
@@ -134,68 +135,45 @@ FeedsFor: TypeAlias = Callable[[Mapping[str, "TensorType | None"]], "Sequence[Fe
 class Question:
     """What to examine: the ``suspect`` against the ``reference``, both as specs of engines.
 
-    ``model`` has a path. ``feeds`` gives the input samples. ``limit``: bytes of tensors in memory at a time. ``nodes``:
-    only layers whose name, operator or output it matches somewhere are measured. ``suspect_can``: among others, whether
-    the suspect gives any tensor that is marked. ``timeout``: seconds per run. ``memory``: bytes
-    that an engine may take; None for what ``Worker`` gives it.
+    The model is in a file. ``feeds`` gives the input samples. ``limit``: bytes of tensors in memory at a time.
+    ``nodes``: only layers whose name, operator or output it matches somewhere are measured. ``timeout``: seconds per
+    run. ``memory``: bytes that an engine may take; None for what ``Worker`` gives it.
+
+    Raises UsageError if the reference gives no inner tensors, or if no layer matches ``nodes``; DoesNotFit if a
+    tolerance is for a tensor that there is not; EngineMissing.
     """
 
     index: ModelIndex
-    model: ModelInput
-    reference: str
-    suspect: str
     feeds: FeedsFor
-    limit: int
+    suspect: str
+    reference: str = DEFAULT_REFERENCE
     judge: Judge = field(default_factory=Judge)
     nodes: re.Pattern[str] | None = None
-    suspect_can: Capabilities = field(default_factory=Capabilities)
+    limit: int = DEFAULT_LIMIT
     timeout: float | None = None
     memory: int | None = None
 
+    def __post_init__(self) -> None:
+        create(self.suspect)
+        if not create(self.reference).capabilities.marks_any_tensor:
+            raise errors.UsageError(
+                f"{self.reference} gives no inner tensors: it cannot be the reference",
+                next_steps=[f"take {DEFAULT_REFERENCE} as the reference"],
+            )
+        index, judge = self.index, self.judge
+        known = [index.names[tensor] for tensor in index.producer]
+        require_known_outputs(spoken_of(judge.tolerances, judge.stats, judge.limits), index.ids, known)
+        if self.nodes is not None and not layers_of(index, self.nodes):
+            raise errors.UsageError(
+                f"--nodes {self.nodes.pattern}: no layer has a name, operator or output that matches",
+                next_steps=["biopsy inspect model MODEL --show layers    shows them"],
+            )
 
-def question_about(
-    path: Path,
-    weights_folder: Path | None,
-    feeds: FeedsFor,
-    *,
-    suspect: str,
-    reference: str = DEFAULT_REFERENCE,
-    judge: Judge | None = None,
-    nodes: re.Pattern[str] | None = None,
-    limit: int = DEFAULT_LIMIT,
-    timeout: float | None = None,
-    memory: int | None = None,
-) -> Question:
-    """The question about the model in a file, whose external weights stand in ``weights_folder``.
+    @property
+    def model(self) -> ModelInput:
+        """The model as its file."""
+        return ModelInput(b"", self.index.folder, self.index.path)
 
-    Raises UsageError if the reference gives no inner tensors, or if no layer matches ``nodes``; DoesNotFit if a
-    tolerance is for a tensor that there is not; EngineMissing; and what ``index_file`` raises.
-    """
-    judge = judge or Judge()
-    suspected, trusted = create(suspect), create(reference)
-    if not trusted.capabilities.marks_any_tensor:
-        raise errors.UsageError(
-            f"{reference} gives no inner tensors: it cannot be the reference",
-            next_steps=[f"take {DEFAULT_REFERENCE} as the reference"],
-        )
-    index = index_file(path, weights_folder)
-    known = [index.names[tensor] for tensor in index.producer]
-    require_known_outputs(spoken_of(judge.tolerances, judge.stats, judge.limits), index.ids, known)
-    if nodes is not None and not layers_of(index, nodes):
-        raise errors.UsageError(
-            f"--nodes {nodes.pattern}: no layer has a name, operator or output that matches",
-            next_steps=["biopsy inspect model MODEL --show layers    shows them"],
-        )
-    return Question(
-        index=index,
-        model=ModelInput(b"", index.folder, path),
-        reference=reference,
-        suspect=suspect,
-        feeds=feeds,
-        limit=limit,
-        judge=judge,
-        nodes=nodes,
-        suspect_can=suspected.capabilities,
-        timeout=timeout,
-        memory=memory,
-    )
+    def worker(self, engine: str, scratch: Path) -> Worker:
+        """Runs an engine within the limits."""
+        return Worker(engine, scratch, self.timeout, memory=self.memory)

@@ -5,16 +5,17 @@ for subgraphs.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, TypeVar
 
 import numpy as np
 
 from biopsy import errors, events
 from biopsy.comparison import metrics
-from biopsy.engines.base import ModelInput
+from biopsy.engines.base import GivenTensors, ModelInput
 from biopsy.engines.registry import create
 from biopsy.engines.worker import Worker
 from biopsy.model.extract import mark_outputs
@@ -24,10 +25,10 @@ from biopsy.model.load import read_bytes
 from biopsy.model.nodes import is_constant_node
 from biopsy.model.tensor_type import STRING
 from biopsy.questions.layers.findings import GoldenCoverage, TensorError
-from biopsy.questions.layers.question import Judge
+from biopsy.questions.layers.question import Judge, Question
 from biopsy.recording.reference_run import StoredValues, ValuesInMemory
 from biopsy.recording.types import CutTypes
-from biopsy.tensors.files import read_feeds, write_feeds
+from biopsy.tensors.files import write_feeds
 from biopsy.tensors.recording import AppendableStore, Batch, Disagreement, Request, record, results_of, tensor_sizes
 from biopsy.tensors.results import Array, Feed, release
 from biopsy.tensors.types import dtype_named, is_text
@@ -35,158 +36,147 @@ from biopsy.tensors.types import dtype_named, is_text
 _MOST_REFUSED = 8
 
 
-@dataclass(kw_only=True)
 class ReferenceRecorder:
-    """Records with one engine, with at most ``limit`` bytes of tensors in memory at a time.
+    """Records what a question's reference gives, with at most its ``limit`` bytes of tensors in memory at a time.
 
     Files go into ``folder``.
     """
 
-    index: ModelIndex
-    model: ModelInput
-    reference: Worker
-    folder: Path
-    limit: int
-    judge: Judge
-    listener: events.Listener
-    _lost: list[str] = field(default_factory=list)
-    _given: Mapping[str, int] | None = None
-    _refused: Mapping[str, str] = field(default_factory=dict)
-    _differing: set[str] = field(default_factory=set)
+    def __init__(self, question: Question, reference: Worker, folder: Path, listener: events.Listener) -> None:
+        self._question = question
+        self._index = question.index
+        self._reference = reference
+        self._folder = folder
+        self._listener = listener
+        self._inputs = folder / "inputs.safetensors"
+        self._samples = 0
+        self._lost: list[str] = []
+        self._differing: set[str] = set()
 
-    def record(self, feeds: Sequence[Feed], names: Sequence[str]) -> RecordedModel:
-        """Record those of ``names`` that the engine can give, for every feed.
+    def record(self, feeds: Sequence[Feed]) -> RecordedModel:
+        """Record what subgraphs need, as far as the engine can give it, for every feed.
 
         Raises CannotCompare if the engine cannot run the model, or gives none of its tensors.
         """
         started = time.monotonic()
-        engine = self.reference.engine
-        inputs = self.folder / "inputs.safetensors"
-        write_feeds(inputs, feeds)
-        self._given = self._tensors_given(names)
-        outputs = ValuesInMemory(self._outputs(inputs))
-        wanted, names = names, [name for name in names if self._given is None or name in self._given]
-        computed = self._computed(feeds, names, inputs)
+        engine, self._samples = self._reference.engine, len(feeds)
+        write_feeds(self._inputs, feeds)
+        wanted = tensors_to_record(self._index)
+        given = self._given(wanted)
+        outputs = ValuesInMemory(self._outputs(given))
+        names = [name for name in wanted if given is None or name in given.sizes]
+        computed = self._computed(feeds, names, given)
         if self._lost:
-            self.listener(events.Remark(f"{engine} cannot give {listed(self._lost, most=4)}: not recorded"))
-        fed = in_types_of_the_model(self.index, computed, self.folder / "fed.safetensors")
-        size, seconds = computed.path.stat().st_size, time.monotonic() - started
-        self.listener(
+            self._listener(events.Remark(f"{engine} cannot give {listed(self._lost, most=4)}: not recorded"))
+        fed = in_types_of_the_model(self._index, computed, self._folder / "fed.safetensors")
+        golden = None
+        if given is not None:
+            golden = GoldenCoverage(tensors=len(names), of=len(wanted), misfits=given.refused)
+        self._listener(
             events.Recorded(
                 engine=engine,
                 tensors=len(names),
                 samples=len(feeds),
-                bytes=size,
-                seconds=seconds,
-                of=None if self._given is None else len(wanted),
+                bytes=computed.path.stat().st_size,
+                seconds=time.monotonic() - started,
+                of=None if golden is None else golden.of,
             )
         )
-        return RecordedModel(
-            computed=computed,
-            fed=fed,
-            inputs=inputs,
-            outputs=outputs,
-            golden=None
-            if self._given is None
-            else GoldenCoverage(tensors=len(names), of=len(wanted), misfits=self._refused),
-        )
+        return RecordedModel(computed=computed, fed=fed, inputs=self._inputs, outputs=outputs, golden=golden)
 
-    def _tensors_given(self, names: Sequence[str]) -> Mapping[str, int] | None:
+    def _given(self, names: Sequence[str]) -> GivenTensors | None:
         """What the engine says that it can give, and the bytes of each; None if it computes."""
-        if create(self.reference.engine).capabilities.computes:
-            return None
-        given = self.reference.tensors_given(self.model)
-        if given is None:
-            return None
-        self._refused = given.refused
-        if any(name in given.sizes for name in names):
-            return given.sizes
+        engine = self._reference.engine
+        given = None
+        if not create(engine).capabilities.computes:
+            given = self._reference.tensors_given(self._question.model)
+        if given is None or any(name in given.sizes for name in names):
+            return given
         others = "" if not given.refused else " that fits"
         raise errors.CannotCompare(
-            f"{self.reference.engine} has golden values of none of the model's tensors{others}",
+            f"{engine} has golden values of none of the model's tensors{others}",
             details=[misfit_text(name, why) for name, why in list(given.refused.items())[:_MOST_REFUSED]],
             next_steps=["biopsy inspect data FILE    shows what is in a file; names must be those in the model"],
         )
 
-    def _computed(self, feeds: Sequence[Feed], names: Sequence[str], inputs: Path) -> StoredValues:
+    def _outputs(self, given: GivenTensors | None) -> list[dict[str, Array]]:
+        """The model's own outputs, as far as the engine gives them."""
+        own = [self._index.names[tensor] for tensor in self._index.outputs]
+        known = own if given is None else [name for name in own if name in given.sizes]
+        if not known:
+            return [{} for _ in range(self._samples)]
+        try:
+            return self._reference.run(self._question.model, self._inputs, None if known == own else known)
+        except errors.EngineFailure as failure:
+            raise errors.CannotCompare(
+                f"the reference engine {self._reference.engine} cannot {failure.stage} the model: {failure.kind}: "
+                f"{failure.message}",
+                next_steps=["--reference-engine NAME    another engine to compare with, such as reference"],
+            ) from failure
+
+    def _computed(self, feeds: Sequence[Feed], names: Sequence[str], given: GivenTensors | None) -> StoredValues:
         """The values of the inputs and of ``names``, in one file."""
-        path = self.folder / "recorded.safetensors"
+        path = self._folder / "recorded.safetensors"
+        limit = max(self._question.limit // max(len(feeds), 1), 1)
         fed = [name for name in feeds[0] if name not in names] if feeds else []
         places = [(0, sample, name) for sample in range(len(feeds)) for name in (*fed, *names)]
+
+        def run(model: bytes, feed: Feed) -> Mapping[str, Array]:
+            sample = self._folder / "one.safetensors"
+            write_feeds(sample, [feed])
+            return self._reference.run(ModelInput(model, self._index.folder), sample)[0]
+
+        def progress(batch: Batch) -> None:
+            self._listener(events.Measured("record", batch.number, batch.count))
+
+        sizes: Mapping[str, int | None]
+        if given is not None:
+            sizes = given.sizes
+        else:
+            assert self._index.path is not None
+            sizes = tensor_sizes(mark_outputs(read_bytes(self._index.path), names), feeds, run, limit)
+        request = Request(
+            runner=0,
+            names=names,
+            sizes=sizes,
+            own=[self._index.names[tensor] for tensor in self._index.outputs],
+            iterations=len(feeds),
+            limit=limit,
+        )
         with AppendableStore(path, None, places) as store:
             for sample, feed in enumerate(feeds):
                 for name in fed:
                     store.append((0, sample, name), feed[name])
             store.commit()
-            limit = max(self.limit // max(len(feeds), 1), 1)
-            request = Request(
-                runner=0,
-                names=names,
-                sizes=self._sizes(feeds, names, limit),
-                own=[self.index.names[tensor] for tensor in self.index.outputs],
-                iterations=len(feeds),
-                limit=limit,
-            )
-
-            def progress(batch: Batch) -> None:
-                self.listener(events.Measured("record", batch.number, batch.count))
-
-            record(store, request, lambda batch: self._run(batch, inputs), progress, self._differs)
-            store.finish({0: results_of(store, [*fed, *names], 0, self.reference.engine, len(feeds))})
+            record(store, request, self._run, progress, self._differs)
+            store.finish({0: results_of(store, [*fed, *names], 0, self._reference.engine, len(feeds))})
         return StoredValues(path)
-
-    def _outputs(self, inputs: Path) -> list[dict[str, Array]]:
-        own = [self.index.names[tensor] for tensor in self.index.outputs]
-        known = own if self._given is None else [name for name in own if name in self._given]
-        if not known:
-            return [{} for _ in read_feeds(inputs)]
-        try:
-            return self.reference.run(self.model, inputs, None if known == own else known)
-        except errors.EngineFailure as failure:
-            raise errors.CannotCompare(
-                f"the reference engine {self.reference.engine} cannot {failure.stage} the model: {failure.kind}: "
-                f"{failure.message}",
-                next_steps=["--reference-engine NAME    another engine to compare with, such as reference"],
-            ) from failure
-
-    def _sizes(self, feeds: Sequence[Feed], names: Sequence[str], limit: int) -> Mapping[str, int | None]:
-        if self._given is not None:
-            return self._given
-        assert self.model.path is not None
-        marked = mark_outputs(read_bytes(self.model.path), names)
-        sample = self.folder / "one.safetensors"
-
-        def run(model: bytes, feed: Feed) -> Mapping[str, Array]:
-            write_feeds(sample, [feed])
-            return self.reference.run(ModelInput(model, self.model.folder), sample)[0]
-
-        return tensor_sizes(marked, feeds, run, limit)
 
     def _differs(self, difference: Disagreement) -> None:
         """Say, once per tensor, that batches do not agree on it."""
-        name = difference.name
-        if name in self._differing or self.judge.error(name, [difference.again], [difference.first]).passed:
+        name, judge = difference.name, self._question.judge
+        if name in self._differing or judge.error(name, [difference.again], [difference.first]).passed:
             return
         self._differing.add(name)
-        self.listener(
+        self._listener(
             events.Remark(
-                f"the reference engine {self.reference.engine} gives other values for {name!r} when other tensors are "
+                f"the reference engine {self._reference.engine} gives other values for {name!r} when other tensors are "
                 "marked as outputs: take one that does not optimize, such as onnxrt:optimization=none",
                 warning=True,
             )
         )
 
-    def _run(self, names: Sequence[str], inputs: Path) -> list[dict[str, Array]]:
-        """The values of some tensors per sample, without those that the engine cannot give: found by halves."""
-        try:
-            return self.reference.run(self.model, inputs, names)
-        except (errors.EngineFailure, errors.TooMuchMemory):
-            if len(names) == 1:
-                self._lost += names
-                return [{} for _ in read_feeds(inputs)]
-        half = len(names) // 2
-        halves = self._run(names[:half], inputs), self._run(names[half:], inputs)
-        return [{**left, **right} for left, right in zip(*halves, strict=True)]
+    def _run(self, names: Sequence[str]) -> list[dict[str, Array]]:
+        """The values of some tensors per sample, without those that the engine cannot give."""
+        samples: list[dict[str, Array]] = [{} for _ in range(self._samples)]
+        run = partial(self._reference.run, self._question.model, self._inputs)
+        for part, runs in by_halves(names, run, (errors.EngineFailure, errors.TooMuchMemory)):
+            if isinstance(runs, errors.BiopsyError):
+                self._lost += part
+            else:
+                for sample, values in zip(samples, runs, strict=True):
+                    sample.update(values)
+        return samples
 
 
 # The reference engine's values of the tensors of a model, for every input sample, in mapped files.
@@ -295,6 +285,33 @@ CANNOT_RUN = (errors.EngineFailure, errors.CannotCompare, errors.DataError, erro
 
 Runs: TypeAlias = Sequence[Mapping[str, Array]]
 """Tensors by name, per input sample."""
+
+Item = TypeVar("Item")
+Answer = TypeVar("Answer")
+
+
+def by_halves(
+    items: Sequence[Item],
+    run: Callable[[Sequence[Item]], Answer],
+    failures: tuple[type[errors.BiopsyError], ...] = CANNOT_RUN,
+) -> Iterator[tuple[Sequence[Item], Answer | errors.BiopsyError]]:
+    """What a run gives for all items; where it raises one of some ``failures``, for its halves, down to single items.
+
+    Of a single item that is the error.
+    """
+    waiting = [items]
+    while waiting:
+        part = waiting.pop()
+        answer: Answer | errors.BiopsyError
+        try:
+            answer = run(part)
+        except failures as error:
+            if len(part) > 1:
+                half = len(part) // 2
+                waiting += [part[half:], part[:half]]
+                continue
+            answer = error
+        yield part, answer
 
 
 @dataclass

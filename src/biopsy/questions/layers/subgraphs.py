@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 from biopsy import errors
 from biopsy.engines.base import ModelInput
@@ -10,7 +10,7 @@ from biopsy.engines.worker import Worker
 from biopsy.model.index import ModelIndex, Node
 from biopsy.model.nodes import RANDOM, is_constant_node
 from biopsy.model.slice import Subset, candidate_bytes
-from biopsy.questions.layers.recorded import CANNOT_RUN, RecordedModel, Runs
+from biopsy.questions.layers.recorded import RecordedModel, Runs, by_halves
 from biopsy.recording.dependence import independent_of_inputs
 from biopsy.recording.types import Borders, CutTypes
 
@@ -108,14 +108,12 @@ class Subgraph:
 def bridges(subgraphs: Subgraphs) -> Mapping[int, tuple[int, ...]]:
     """Each layer that has no recorded output -> the layers at whose ends it is measured; none where nothing follows."""
     nodes = subgraphs.layers(range(len(subgraphs.index.nodes)))
-    valued = [node for node in nodes if subgraphs.recorded_writes(node)]
-    ends_of: dict[int, list[int]] = {node: [] for node in nodes if not subgraphs.recorded_writes(node)}
-    if ends_of:
-        for end in valued:
-            for node in subgraphs.closed([end]) or ():
-                if node in ends_of:
-                    ends_of[node].append(end)
-    return {node: tuple(ends) for node, ends in ends_of.items()}
+    ends_of: dict[int, tuple[int, ...]] = {node: () for node in nodes if not subgraphs.recorded_writes(node)}
+    for end in nodes if ends_of else ():
+        if end not in ends_of:
+            for node in ends_of.keys() & (subgraphs.closed([end]) or ()):
+                ends_of[node] += (end,)
+    return ends_of
 
 
 def with_ends(layers: Iterable[Node], ends_of: Mapping[int, tuple[int, ...]], every: Iterable[Node]) -> list[Node]:
@@ -136,8 +134,7 @@ _MOST_NODES = 500
 class _Batch:
     def __init__(self) -> None:
         self.subgraphs: list[Subgraph] = []
-        self.size = 0
-        self.nodes = 0
+        self._size = self._nodes = 0
         self._reads: set[int] = set()
         self._writes: set[int] = set()
 
@@ -146,20 +143,15 @@ class _Batch:
 
         ``strictly``: nor reads what another one reads.
         """
-        is_too_large = self.size + subgraph.size > limit or self.nodes + len(subgraph.nodes) > _MOST_NODES
-        if self.subgraphs and is_too_large:
-            return False
-        is_apart = (
-            subgraph.reads.isdisjoint(self._writes)
-            and subgraph.writes.isdisjoint(self._reads)
-            and subgraph.writes.isdisjoint(self._writes)
-        )
-        return is_apart and not (strictly and not subgraph.reads.isdisjoint(self._reads))
+        is_too_large = self._size + subgraph.size > limit or self._nodes + len(subgraph.nodes) > _MOST_NODES
+        touched = self._writes | self._reads if strictly else self._writes
+        is_apart = subgraph.reads.isdisjoint(touched) and subgraph.writes.isdisjoint(self._writes | self._reads)
+        return is_apart and not (self.subgraphs and is_too_large)
 
     def add(self, subgraph: Subgraph) -> None:
         self.subgraphs.append(subgraph)
-        self.size += subgraph.size
-        self.nodes += len(subgraph.nodes)
+        self._size += subgraph.size
+        self._nodes += len(subgraph.nodes)
         self._reads |= subgraph.reads
         self._writes |= subgraph.writes
 
@@ -173,8 +165,7 @@ def batches(subgraphs: Iterable[Subgraph], limit: int) -> list[list[Subgraph]]:
     full: list[_Batch] = []
     filling: list[_Batch] = []
     for subgraph in subgraphs:
-        strict = (batch for batch in filling if batch.takes(subgraph, limit, strictly=True))
-        batch = next(strict, None)
+        batch = next((batch for batch in filling if batch.takes(subgraph, limit, strictly=True)), None)
         if batch is None and len(filling) >= _MOST_OPEN:
             batch = next((batch for batch in filling if batch.takes(subgraph, limit, strictly=False)), None)
         if batch is None:
@@ -190,29 +181,25 @@ def run_in_batches(
     subgraphs: Subgraphs,
     suspect: Worker,
     batched: Iterable[list[Subgraph]],
-    keep: Callable[[Subgraph, Runs | errors.BiopsyError, Runs | None], None],
     expected: Callable[[ModelInput], Runs | None],
-) -> None:
+) -> Iterator[tuple[Subgraph, Runs | errors.BiopsyError, Runs | None]]:
     """Run subgraphs, those of a batch in one model.
 
-    ``keep`` gets each subgraph with its outputs per sample, or with what the engine raised, and with what ``expected``
-    gives for the model that it was run in. Where the engine fails at a batch, its halves are run, down to the single
+    Yields each subgraph with its outputs per sample, or with what the engine raised, and with what ``expected`` gives
+    for the model that it was run in. Where the engine fails at a batch, its halves are run, down to the single
     subgraphs that the engine fails at.
     """
-    waiting = list(batched)[::-1]
-    while waiting:
-        batch = waiting.pop()
-        nodes = tuple(sorted({node for subgraph in batch for node in subgraph.nodes}))
+
+    def run(batch: Sequence[Subgraph]) -> tuple[ModelInput, Runs]:
+        nodes = sorted({node for subgraph in batch for node in subgraph.nodes})
         model = subgraphs.model(nodes, [tensor for subgraph in batch for tensor in subgraph.outputs])
-        try:
-            runs = suspect.run(model, subgraphs.recorded.fed.path)
-        except CANNOT_RUN as error:
-            if len(batch) == 1:
-                keep(batch[0], error, None)
-            else:
-                half = len(batch) // 2
-                waiting += [batch[half:], batch[:half]]
-            continue
-        values = expected(model)
-        for subgraph in batch:
-            keep(subgraph, runs, values)
+        return model, suspect.run(model, subgraphs.recorded.fed.path)
+
+    for batch in batched:
+        for part, answer in by_halves(batch, run):
+            if isinstance(answer, errors.BiopsyError):
+                yield part[0], answer, None
+                continue
+            model, runs = answer
+            values = expected(model)
+            yield from ((subgraph, runs, values) for subgraph in part)

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from pathlib import Path
 
 from biopsy import errors
@@ -22,7 +22,16 @@ from biopsy.model.slice import Boundary, Subset, candidate_bytes
 from biopsy.model.sources import noted_source
 from biopsy.processes.cleanup import temporary_folder
 from biopsy.questions.lint import rules, specification
-from biopsy.questions.lint.rules import ENGINE_SOURCES, INFERENCE, LOADER, LintEntry, Report, node_names, plain_message
+from biopsy.questions.lint.rules import (
+    ENGINE_SOURCES,
+    INFERENCE,
+    LOADER,
+    Level,
+    LintEntry,
+    Report,
+    node_names,
+    plain_message,
+)
 from biopsy.recording.dependence import unknown_operators, without_dependents
 from biopsy.recording.reference_run import ValuesInMemory
 from biopsy.tensors.files import write_feeds
@@ -33,16 +42,15 @@ def lint(
     path: Path,
     folder: Path,
     engine: str,
-    samples: Callable[[ModelIndex], Sequence[Feed]],
+    samples: Callable[[ModelIndex], Iterable[Sequence[Feed]]],
     timeout: float | None = None,
-    others: Callable[[ModelIndex], Iterable[Sequence[Feed]]] = lambda _: (),
     memory: int | None = None,
 ) -> Report:
     """The report on the model in a file.
 
     ``folder`` is where its external data stands, ``engine`` a spec, such as ``onnxrt``; ``samples`` gives the inputs to
-    run it with, and ``others`` gives further ones if the first were made up: what fails with one of them and runs with
-    another is a warning. ``timeout`` is in seconds, for each question; ``memory``: bytes that the engine
+    run it with, and then further ones if the first were made up: what fails with one of them and runs with another is a
+    warning. ``timeout`` is in seconds, for each question; ``memory``: bytes that the engine
     may take, None for what ``Worker`` gives it. What cannot be read as a model is an exception
     of the report. Raises UsageError if there is no such file, EngineMissing, and what ``samples`` raises.
     """
@@ -64,7 +72,15 @@ def lint(
     beside = folder.resolve() == path.parent.resolve()
     whole = beside or next(external.external_tensors(model), None) is None
     report.add(specification.entries(path, whole=whole, timeout=timeout))
-    _ask_engine(report, indexed, engine, samples, others, timeout=timeout, memory=memory)
+    name = engine.partition(":")[0]
+    source = ENGINE_SOURCES.get(name, name)
+    untyped = [indexed.names[tensor] for tensor in indexed.fed_inputs() if indexed.value_type(tensor) is None]
+    if untyped:
+        message = f"no node was run: the model does not tell the type of its inputs {listed(untyped)}"
+        report.add([LintEntry(level="warning", source=source, message=message)])
+    else:
+        with temporary_folder("biopsy-lint-") as scratch, Worker(engine, scratch, timeout, memory=memory) as worker:
+            _ask_engine(report, indexed, worker, scratch, samples, source)
     named = {node for entry in report.entries for node in entry.nodes}
     sources = {node: noted_source(indexed, node) for node in sorted(named)}
     report.sources = {node: source for node, source in sources.items() if source is not None}
@@ -74,30 +90,27 @@ def lint(
 def _ask_engine(
     report: Report,
     index: ModelIndex,
-    engine: str,
-    samples: Callable[[ModelIndex], Sequence[Feed]],
-    others: Callable[[ModelIndex], Iterable[Sequence[Feed]]],
-    timeout: float | None,
-    memory: int | None,
+    worker: Worker,
+    scratch: Path,
+    samples: Callable[[ModelIndex], Iterable[Sequence[Feed]]],
+    source: str,
 ) -> None:
-    name = engine.partition(":")[0]
-    source = ENGINE_SOURCES.get(name, name)
-    untyped = [index.names[tensor] for tensor in index.fed_inputs() if index.value_type(tensor) is None]
-    if untyped:
-        message = f"no node was run: the model does not tell the type of its inputs {listed(untyped)}"
-        report.add([LintEntry(level="warning", source=source, message=message)])
+    """Run the nodes with some inputs after the other, until none fails because of them."""
+    worker.version()
+    runs: NodeRuns | None = None
+    try:
+        for feeds in samples(index):
+            again = NodeRuns(index, feeds, worker, scratch, source)
+            again.examine()
+            if runs is not None:
+                runs.allow_for(again)
+            runs = runs or again
+            if not runs.failed_on_values:
+                break
+    except errors.ModelError as error:
+        report.add([LintEntry(level="exception", source=LOADER, message=error.message)])
         return
-    with temporary_folder("biopsy-lint-") as scratch, Worker(engine, scratch, timeout, memory=memory) as worker:
-        worker.version()
-        try:
-            runs = examine(index, samples(index), worker, scratch, source)
-            for other in others(index) if runs.failed_on_values else ():
-                runs.allow_for(examine(index, other, worker, scratch, source))
-                if not runs.failed_on_values:
-                    break
-        except errors.ModelError as error:
-            report.add([LintEntry(level="exception", source=LOADER, message=error.message)])
-            return
+    assert runs is not None
     report.ran = runs.ran
     report.add(runs.entries)
     if runs.unasked:
@@ -123,28 +136,31 @@ _MOST_BUILT = 500
 _FAILURES = (errors.EngineFailure, errors.TooMuchMemory)
 
 
-@dataclass(kw_only=True)
 class NodeRuns:
-    """What an engine made of the nodes. ``ran`` are nodes that ran, ``unasked`` those that could not be asked about.
+    """What an engine makes of the nodes, run with the inputs ``samples``; ``scratch`` is a folder for transient files.
 
-    ``failed_on_values`` are nodes that may have failed because of the values, or their shapes, that they were given.
+    ``ran`` are nodes that ran, ``unasked`` those that could not be asked about. ``failed_on_values`` are nodes that may
+    have failed because of the values, or their shapes, that they were given.
     """
 
-    source: str
-    entries: list[LintEntry] = field(default_factory=list)
-    ran: set[int] = field(default_factory=set)
-    unasked: set[int] = field(default_factory=set)
-    failed_on_values: set[int] = field(default_factory=set)
+    def __init__(self, index: ModelIndex, samples: Sequence[Feed], worker: Worker, scratch: Path, source: str) -> None:
+        self.entries: list[LintEntry] = []
+        self.ran: set[int] = set()
+        self.unasked: set[int] = set()
+        self.failed_on_values: set[int] = set()
+        self._index = index
+        self._samples: list[dict[str, Array]] = [dict(sample) for sample in samples]
+        self._worker = worker
+        self._feeds = scratch / "feeds.safetensors"
+        self._source = source
+        self._failed: set[int] = set()
 
     def allow_for(self, other: NodeRuns) -> None:
         """Take in what became of the nodes with other values: what failed on values alone is a warning then."""
         excused = self.failed_on_values & other.ran
+        fails = "it fails with some made-up inputs, and runs with others"
         self.entries = [
-            replace(
-                entry,
-                level="warning",
-                message=f"it fails with some made-up inputs, and runs with others: {entry.message}",
-            )
+            replace(entry, level="warning", message=f"{fails}: {entry.message}")
             if excused.issuperset(entry.nodes or {-1})
             else entry
             for entry in self.entries
@@ -155,58 +171,39 @@ class NodeRuns:
         self.ran |= excused | (asked & other.ran)
         self.unasked -= asked
 
+    def examine(self) -> None:
+        """Run every node that can be run.
 
-def examine(index: ModelIndex, samples: Sequence[Feed], worker: Worker, scratch: Path, source: str) -> NodeRuns:
-    """Run every node that can be run, with the inputs ``samples``; ``scratch`` is a folder for transient files.
+        Raises what ``Worker.run`` raises, but for EngineFailure, which is the answer, and for TooMuchMemory, a warning.
+        """
+        index = self._index
+        try:
+            self._run_model(bytes(index.buffer[:]), index.fed_inputs())
+        except errors.TooMuchMemory as failure:
+            self._blame((), failure, "no node was run: ")
+        except errors.EngineFailure as failure:
+            self._run_parts()
+            self._build_the_rest()
+            if not self.entries:
+                self._blame((), failure, "no node fails alone, but the model does: ")
+        else:
+            self.ran.update(node.number for node in index.nodes)
 
-    Raises what ``Worker.run`` raises, but for EngineFailure, which is the answer, and for TooMuchMemory, a warning.
-    """
-    search = _Examination(index, samples, worker, scratch, NodeRuns(source=source))
-    try:
-        search.run(bytes(index.buffer[:]), index.fed_inputs())
-    except _FAILURES as failure:
-        whole = failure
-    else:
-        search.found.ran.update(node.number for node in index.nodes)
-        return search.found
-    if isinstance(whole, errors.TooMuchMemory):
-        search.blame((), whole, "no node was run: ")
-        return search.found
-    search.run_parts()
-    search.build_the_rest()
-    if not search.found.entries:
-        search.blame((), whole, "no node fails alone, but the model does: ")
-    return search.found
-
-
-class _Examination:
-    def __init__(
-        self, index: ModelIndex, samples: Sequence[Feed], worker: Worker, scratch: Path, found: NodeRuns
-    ) -> None:
-        self._index = index
-        self._samples: list[dict[str, Array]] = [dict(sample) for sample in samples]
-        self._worker = worker
-        self._feeds = scratch / "feeds.safetensors"
-        self._failed: set[int] = set()
-        self.found = found
-
-    def run_parts(self) -> None:
+    def _run_parts(self) -> None:
         """Run the nodes in order, what fails by halves."""
         index = self._index
         unknown = unknown_operators(index)
         for number in sorted(unknown):
             node = index.nodes[number]
             message = f"{node.domain}::{node.op_type} is no operator of ONNX, and the model does not define it"
-            self.found.entries.append(
-                LintEntry(level="warning", source=self.found.source, message=message, nodes=(number,))
-            )
+            self.entries.append(LintEntry(level="warning", source=self._source, message=message, nodes=(number,)))
         self._failed = set(unknown)
         self._run(neighbourhood_order(index, without_dependents(index, unknown)))
-        self.found.unasked = {node.number for node in index.nodes} - self.found.ran - self._failed
+        self.unasked = {node.number for node in index.nodes} - self.ran - self._failed
 
-    def build_the_rest(self) -> None:
+    def _build_the_rest(self) -> None:
         """Build, one by one, what cannot be run since something before it fails."""
-        waiting = sorted(self.found.unasked)[:_MOST_BUILT]
+        waiting = sorted(self.unasked)[:_MOST_BUILT]
         parts = Parts(self._index) if waiting else None
         for number in waiting:
             assert parts is not None
@@ -214,34 +211,25 @@ class _Examination:
                 try:
                     self._worker.build(ModelInput(parts.bytes_of([number]), self._index.folder))
                 except _FAILURES as failure:
-                    self.blame((number,), failure)
-                    self.found.unasked.discard(number)
+                    self._blame((number,), failure)
+                    self.unasked.discard(number)
 
-    def blame(self, nodes: Iterable[int], failure: errors.BiopsyError, before: str = "") -> None:
+    def _blame(self, nodes: Iterable[int], failure: errors.BiopsyError, before: str = "") -> None:
         """An exception of the engine, with a few words before it; a warning if it was only ended at its limit."""
-        self.found.entries.append(
-            LintEntry(
-                level="warning" if isinstance(failure, errors.TooMuchMemory) else "exception",
-                source=self.found.source,
-                message=f"{before}{plain_message(failure.message)}",
-                nodes=tuple(nodes),
-            )
-        )
+        level: Level = "warning" if isinstance(failure, errors.TooMuchMemory) else "exception"
+        message = f"{before}{plain_message(failure.message)}"
+        self.entries.append(LintEntry(level=level, source=self._source, message=message, nodes=tuple(nodes)))
 
     def _run(self, nodes: Sequence[int]) -> None:
         """Run some nodes, in the order in which they depend on each other."""
-        able = set(without_dependents(self._index, self._failed))
-        computed = {tensor for number in nodes for tensor in self._index.node_writes[number]}
         index, values = self._index, ValuesInMemory(self._samples)
-        left = [
-            number
-            for number in nodes
-            if number in able
-            and all(
-                tensor in computed or tensor in index.weights or index.names[tensor] in values
-                for tensor in index.node_reads[number]
-            )
-        ]
+        able = set(without_dependents(index, self._failed))
+        computed = {tensor for number in nodes for tensor in index.node_writes[number]}
+
+        def is_there(tensor: int) -> bool:
+            return tensor in computed or tensor in index.weights or index.names[tensor] in values
+
+        left = [number for number in nodes if number in able and all(map(is_there, index.node_reads[number]))]
         if not left:
             return
         try:
@@ -253,8 +241,8 @@ class _Examination:
                 # Shapes that the model does not declare come from what it was run with.
                 kinds = [index.tensor_type(tensor) for tensor in index.node_reads[left[0]]]
                 if is_of_values or not all(kind is not None and kind.is_static for kind in kinds):
-                    self.found.failed_on_values.add(left[0])
-                self.blame(left, failure)
+                    self.failed_on_values.add(left[0])
+                self._blame(left, failure)
                 return
             middle = len(left) // 2
             self._run(left[:middle])
@@ -262,27 +250,23 @@ class _Examination:
         except errors.CannotCompare:  # what it reads is there, but cannot be fed
             return
         else:
-            self.found.ran.update(left)
+            self.ran.update(left)
 
     def _run_part(self, nodes: Sequence[int]) -> None:
-        index = self._index
+        index, values = self._index, ValuesInMemory(self._samples)
         subset = Subset(index, tuple(sorted(nodes)))
         ends = [  # what is read behind the part
             tensor for tensor in sorted(subset.written) if not subset.kept.issuperset(index.consumers.get(tensor, ()))
         ]
-        values = ValuesInMemory(self._samples)
-        infos = {}
-        for tensor in subset.outside:
-            kind = values.tensor_type(index.names[tensor])
-            if kind is not None:
-                infos[tensor] = value_info(index.names[tensor], kind)
+        kinds = {tensor: values.tensor_type(index.names[tensor]) for tensor in subset.outside}
+        infos = {tensor: value_info(index.names[tensor], kind) for tensor, kind in kinds.items() if kind is not None}
         data = candidate_bytes(
             subset, Boundary(infos=infos, frozen={}, inputs=subset.outside, outputs=ends or list(subset.sinks))
         )
-        for sample, outputs in zip(self._samples, self.run(data, subset.outside), strict=True):
+        for sample, outputs in zip(self._samples, self._run_model(data, subset.outside), strict=True):
             sample.update(outputs)
 
-    def run(self, data: bytes, inputs: Iterable[int]) -> list[dict[str, Array]]:
+    def _run_model(self, data: bytes, inputs: Iterable[int]) -> list[dict[str, Array]]:
         """What the engine gives for a model of which these tensors are fed, for every sample."""
         names = [self._index.names[tensor] for tensor in inputs]
         feeds = [{name: sample[name] for name in names if name in sample} for sample in self._samples]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
@@ -117,8 +117,6 @@ def plain_message(message: str) -> str:
 #
 # Rules from ONNX's IR.md: names are unique (single static assignment), nodes are sorted, opsets are imported.
 
-_STANDARD = {"", "ai.onnx"}
-
 
 def entries(model: onnx.ModelProto) -> Iterator[LintEntry]:
     """All findings in a model's form, in the order of the rules."""
@@ -130,28 +128,26 @@ def _entry(level: Level, message: str, nodes: Iterable[int] = ()) -> LintEntry:
     return LintEntry(level=level, source=RULES, message=message, nodes=tuple(nodes))
 
 
-def _duplicate_node_names(model: onnx.ModelProto) -> Iterator[LintEntry]:
+def _places(names: Iterable[tuple[int, Iterable[str]]]) -> dict[str, list[int]]:
+    """The numbers that each name stands beside, but for the empty one."""
     places: dict[str, list[int]] = {}
-    for number, node in enumerate(model.graph.node):
-        if node.name:
-            places.setdefault(node.name, []).append(number)
-    for name, numbers in places.items():
+    for number, named in names:
+        for name in filter(None, named):
+            places.setdefault(name, []).append(number)
+    return places
+
+
+def _duplicate_names(model: onnx.ModelProto) -> Iterator[LintEntry]:
+    graph = model.graph
+    for name, numbers in _places((number, [node.name]) for number, node in enumerate(graph.node)).items():
         if len(numbers) > 1:
             yield _entry("exception", f"{len(numbers)} nodes are called {name!r}: {numbers}", numbers)
-
-
-def _duplicate_tensors(model: onnx.ModelProto) -> Iterator[LintEntry]:
-    graph = model.graph
     for kind, names in _named_tensors(graph).items():
         for name, times in Counter(filter(None, names)).items():
             if times > 1:
                 yield _entry("exception", f"{times} {kind}s are called {name!r}")
     given = {value.name for value in graph.input} | set(_weight_names(graph))
-    writers: dict[str, list[int]] = {}
-    for number, node in enumerate(graph.node):
-        for name in filter(None, node.output):
-            writers.setdefault(name, []).append(number)
-    for name, numbers in writers.items():
+    for name, numbers in _places((number, node.output) for number, node in enumerate(graph.node)).items():
         if name in given:
             yield _entry("exception", f"{name!r} is computed, but is an input or initializer too", numbers)
         elif len(numbers) > 1:
@@ -225,40 +221,33 @@ def _order(model: onnx.ModelProto) -> Iterator[LintEntry]:
             yield _entry("exception", f"not sorted: it comes before what computes {listed(late)}", [number])
 
 
-def _cycles(reads: Sequence[Iterable[int]]) -> list[list[int]]:
-    """Sets of nodes that wait for each other. R. Tarjan, Depth-first search and linear graph algorithms, 1972."""
-    components: list[list[int]] = []
-    index: dict[int, int] = {}
-    low: dict[int, int] = {}
-    path: list[int] = []
-    on_path: set[int] = set()
-    for root in range(len(reads)):
-        if root in index:
-            continue
-        work = [(root, iter(reads[root]))]
-        index[root] = low[root] = len(index)
-        path.append(root)
-        on_path.add(root)
-        while work:
-            node, rest = work[-1]
-            other = next(rest, None)
-            if other is None:
-                work.pop()
-                if work:
-                    low[work[-1][0]] = min(low[work[-1][0]], low[node])
-                if low[node] == index[node]:
-                    at = path.index(node)
-                    component, path[at:] = path[at:], []
-                    on_path.difference_update(component)
-                    if len(component) > 1 or node in set(reads[node]):
-                        components.append(sorted(component))
-            elif other not in index:
-                index[other] = low[other] = len(index)
-                path.append(other)
-                on_path.add(other)
-                work.append((other, iter(reads[other])))
-            elif other in on_path:
-                low[node] = min(low[node], index[other])
+def _cycles(reads: Sequence[Collection[int]]) -> list[list[int]]:
+    """Sets of nodes that wait for each other: S. R. Kosaraju's two searches, in and against the order of reading."""
+    readers: list[list[int]] = [[] for _ in reads]
+    for node, sources in enumerate(reads):
+        for source in sources:
+            readers[source].append(node)
+    ended: list[int] = []
+    seen: set[int] = set()
+    waiting = [(root, False) for root in range(len(reads))]
+    while waiting:
+        node, is_done = waiting.pop()
+        if is_done:
+            ended.append(node)
+        elif node not in seen:
+            seen.add(node)
+            waiting += [(node, True), *((source, False) for source in reads[node])]
+    components = []
+    for root in reversed(ended):
+        component, more = [], [root]
+        while more:
+            node = more.pop()
+            if node in seen:
+                seen.remove(node)
+                component.append(node)
+                more += readers[node]
+        if len(component) > 1 or (component and root in reads[root]):
+            components.append(sorted(component))
     return sorted(components)
 
 
@@ -266,35 +255,33 @@ def _opsets(model: onnx.ModelProto) -> Iterator[LintEntry]:
     imported = Counter(_domain(opset.domain) for opset in model.opset_import)
     for domain, times in imported.items():
         if times > 1:
-            yield _entry("warning", f"the opset of domain {domain or 'ai.onnx'!r} is imported {times} times")
+            yield _entry("warning", f"the opset of domain {domain!r} is imported {times} times")
     lacking: dict[str, list[int]] = {}
     for number, node in enumerate(model.graph.node):
         inner = [other for graph in walk.graphs_within([node]) for other in graph.node]
         for domain in {_domain(one.domain) for one in (node, *inner)} - set(imported):
             lacking.setdefault(domain, []).append(number)
     for domain, numbers in sorted(lacking.items()):
-        yield _entry("exception", f"no opset is imported for the domain {domain or 'ai.onnx'!r}", numbers)
+        yield _entry("exception", f"no opset is imported for the domain {domain!r}", numbers)
     for function in model.functions:
         known = {_domain(opset.domain) for opset in function.opset_import}
         for domain in sorted({_domain(node.domain) for node in function.node} - known):
             name = f"{function.domain}::{function.name}"
-            yield _entry("exception", f"function {name!r} imports no opset for the domain {domain or 'ai.onnx'!r}")
+            yield _entry("exception", f"function {name!r} imports no opset for the domain {domain!r}")
 
 
 def _domain(domain: str) -> str:
-    return "" if domain in _STANDARD else domain
+    return domain or "ai.onnx"
 
 
 def _unused(model: onnx.ModelProto) -> Iterator[LintEntry]:
     graph = model.graph
-    used = _used(graph)
-    weights = set(_weight_names(graph))
-    for value in graph.input:
-        if value.name and value.name not in used and value.name not in weights:
-            yield _entry("warning", f"Input: {value.name!r} does not affect outputs, can be removed.")
-    for name in _weight_names(graph):
-        if name and name not in used:
-            yield _entry("warning", f"Initializer: {name!r} does not affect outputs, can be removed.")
+    used, weights = _used(graph), _weight_names(graph)
+    inputs = [value.name for value in graph.input if value.name not in weights]
+    for kind, names in (("Input", inputs), ("Initializer", weights)):
+        for name in names:
+            if name and name not in used:
+                yield _entry("warning", f"{kind}: {name!r} does not affect outputs, can be removed.")
     for number, node in enumerate(graph.node):
         if used.isdisjoint(filter(None, node.output)):
             yield _entry("warning", "Does not affect outputs, can be removed.", [number])
@@ -367,8 +354,7 @@ def _weight_names(graph: onnx.GraphProto) -> list[str]:
 
 
 _RULES: tuple[Callable[[onnx.ModelProto], Iterator[LintEntry]], ...] = (
-    _duplicate_node_names,
-    _duplicate_tensors,
+    _duplicate_names,
     _empty_names,
     _inputs,
     _missing_producers,

@@ -5,7 +5,8 @@ accepted.
 from __future__ import annotations
 
 import importlib.util
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from copy import deepcopy
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -79,10 +80,8 @@ def _whole(model: str | onnx.ModelProto, *, blames_nodes: bool) -> Iterator[tupl
     import onnx
 
     if not isinstance(model, str):
-        copy = onnx.ModelProto()
-        copy.CopyFrom(model)
-        _empty_what_is_elsewhere(copy)
-        model = copy
+        model = deepcopy(model)
+        _empty_what_is_elsewhere(model)
     try:
         onnx.checker.check_model(model)
     except Exception as error:  # the checker raises whatever it finds in native code
@@ -140,19 +139,17 @@ class _Frame:
         graph = made.graph
         graph.name = "node"
         graph.node.append(node)
-        for name in sorted(walk.reads(node)):
-            if name in self._weights:
-                graph.initializer.append(self._weights[name])
-            elif typed:
-                graph.input.append(onnx.ValueInfoProto.FromString(self._infos[name]))
-            else:
-                graph.input.append(helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, ()))
-        for name in filter(None, node.output):
-            info = self._infos.get(name) if typed else None
-            if info is not None and name in self._declared:
-                graph.output.append(onnx.ValueInfoProto.FromString(info))
-            elif not typed:
-                graph.output.append(helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, ()))
+
+        def info(name: str) -> onnx.ValueInfoProto:
+            if typed:
+                return onnx.ValueInfoProto.FromString(self._infos[name])
+            return helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, ())
+
+        reads = sorted(walk.reads(node))
+        graph.initializer.extend(self._weights[name] for name in reads if name in self._weights)
+        graph.input.extend(info(name) for name in reads if name not in self._weights)
+        known = self._declared & self._infos.keys()
+        graph.output.extend(info(name) for name in node.output if name and (not typed or name in known))
         if not typed:
             _empty_what_is_elsewhere(made)
         return made
@@ -213,28 +210,19 @@ def lost_validity(
 
 
 def _by_onnx(result: onnx.ModelProto, original: bytes, filled: Collection[str]) -> LostValidity | None:
-    judges: dict[str, Callable[[onnx.ModelProto], str | None]] = {
-        "onnx.checker": infer.checker_objection,
-        _INFERENCE: infer.inference_objection,
-    }
+    judges = {"onnx.checker": infer.checker_objection, _INFERENCE: infer.inference_objection}
     made = infer.judged_form(result, filled)
-    before: onnx.ModelProto | None = None
-    for judge, objection in judges.items():
-        reason = objection(made)
-        if reason is None:
-            continue
-        before = before or infer.judged_form(load.parse(original, None))
-        accepted = objection(before) is None
-        nodes = _new_findings(made, before)
-        if nodes:
-            node, reason = nodes[0]
-            return LostValidity(judge=judge, reason=reason, node=node)
-        if accepted:
-            return LostValidity(judge=judge, reason=reason)
-    if before is not None or not infer.has_unknown(made):
+    refusals = {judge: reason for judge, objection in judges.items() if (reason := objection(made)) is not None}
+    if not refusals and not infer.has_unknown(made):
         return None
-    nodes = _new_findings(made, infer.judged_form(load.parse(original, None)))  # inference stops at an unknown one
-    return LostValidity(judge=_INFERENCE, reason=nodes[0][1], node=nodes[0][0]) if nodes else None
+    before = infer.judged_form(load.parse(original, None))
+    nodes = _new_findings(made, before)  # inference stops at an unknown operator
+    for judge, reason in refusals.items() or [(_INFERENCE, "")]:
+        if nodes:
+            return LostValidity(judge=judge, reason=nodes[0][1], node=nodes[0][0])
+        if reason and judges[judge](before) is None:
+            return LostValidity(judge=judge, reason=reason)
+    return None
 
 
 def _new_findings(made: onnx.ModelProto, before: onnx.ModelProto) -> list[tuple[str, str]]:

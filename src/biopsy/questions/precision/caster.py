@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from copy import deepcopy
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 from biopsy.model import walk
 from biopsy.model.wire import head, string_field
@@ -24,6 +25,8 @@ from biopsy.questions.precision.plan import PlannedGraph, PlannedNode, Precision
 
 if TYPE_CHECKING:
     import onnx
+
+Message = TypeVar("Message", "onnx.ModelProto", "onnx.GraphProto")
 
 Levels = Callable[[int], Format]
 """The precision of each layer, by its number."""
@@ -171,7 +174,10 @@ class _Caster:
         for name in proto.output:
             made = self._define(scope, place, name, scope.planned.elems.get(name, 0)) if name else None
             if made is not None and node.part.role is Role.CONVERSION:
-                made.exact |= _after_cast(scope, node, source, made)
+                # If it changes no value, it holds what held what it read: the second half of a rounding is known by it.
+                read = OF_ELEM.get(scope.planned.elems.get(node.proto.input[0], 0))
+                known = source.exact if source is not None else holders(read) if read is not None else frozenset()
+                made.exact |= known if OF_ELEM[made.elem] in known else frozenset()
         if node.proto.op_type == "Constant" and node.proto.output:
             constant = scope.tensors.get(node.proto.output[0])
             value = next((a.t for a in node.proto.attribute if a.name == "value" and a.HasField("t")), None)
@@ -281,8 +287,7 @@ class _Caster:
     def _with_bodies(self, scope: _Scope, node: PlannedNode, proto: onnx.NodeProto) -> onnx.NodeProto:
         if not node.bodies:
             return proto
-        copy = type(proto)()
-        copy.CopyFrom(proto)
+        copy = deepcopy(proto)
         for at, inner, body in node.bodies:
             graph = copy.attribute[at].g if inner < 0 else copy.attribute[at].graphs[inner]
             written = self.cast(_Scope(body, scope))
@@ -293,27 +298,13 @@ class _Caster:
         return copy
 
 
-def _after_cast(scope: _Scope, node: PlannedNode, source: _Tensor | None, made: _Tensor) -> frozenset[Format]:
-    """The formats that hold what a Cast gives: those that held what it read, if it has changed no value.
-
-    The second half of a rounding is known by this.
-    """
-    if source is None:
-        read = OF_ELEM.get(scope.planned.elems.get(node.proto.input[0], 0))
-        known = holders(read) if read is not None else frozenset[Format]()
-    else:
-        known = source.exact
-    return known if OF_ELEM[made.elem] in known else frozenset()
-
-
 def _renamed(
     proto: onnx.NodeProto, inputs: Mapping[str, str], places: Iterable[int], outputs: Mapping[str, str]
 ) -> onnx.NodeProto:
     """A node that reads and writes other names; itself if none differs."""
     if all(old == new for names in (inputs, outputs) for old, new in names.items()):
         return proto
-    copy = type(proto)()
-    copy.CopyFrom(proto)
+    copy = deepcopy(proto)
     for at in places:
         copy.input[at] = inputs.get(proto.input[at], proto.input[at])
     for at, name in enumerate(proto.output):
@@ -364,23 +355,8 @@ class Assembly:
             weight.name: string_field(_INITIALIZER, places.get(weight.name) or weight.SerializeToString())
             for weight in graph.initializer
         }
-        rest = type(graph)()
-        for single in ("name", "doc_string"):
-            if graph.HasField(single):
-                setattr(rest, single, getattr(graph, single))
-        for several in ("input", "output", "sparse_initializer", "quantization_annotation", "metadata_props"):
-            if hasattr(graph, several):
-                getattr(rest, several).extend(getattr(graph, several))
-        self._rest = rest.SerializeToString()
-        around = type(model)()
-        for descriptor, value in model.ListFields():
-            if descriptor.name == "graph":
-                continue
-            if hasattr(value, "append"):
-                getattr(around, descriptor.name).extend(value)
-            else:
-                setattr(around, descriptor.name, value)
-        self._around = around.SerializeToString()
+        self._rest = _without(graph, {"node", "initializer", "value_info"}).SerializeToString()
+        self._around = _without(model, {"graph"}).SerializeToString()
 
     def parts(self, made: Mixed) -> Sequence[bytes]:
         """The bytes of a mixed model, in pieces."""
@@ -389,6 +365,19 @@ class Assembly:
         weights += [string_field(_INITIALIZER, weight.SerializeToString()) for weight in made.weights.values()]
         length = len(nodes) + len(self._rest) + sum(map(len, weights))
         return [self._around, head(_GRAPH, length), nodes, *weights, self._rest]
+
+
+def _without(message: Message, names: Collection[str]) -> Message:
+    """A copy of a model or graph without some of its fields."""
+    copy = type(message)()
+    for descriptor, value in message.ListFields():
+        if descriptor.name in names:
+            continue
+        if hasattr(value, "append"):
+            getattr(copy, descriptor.name).extend(value)
+        else:
+            setattr(copy, descriptor.name, value)
+    return copy
 
 
 def unchanged(model: onnx.ModelProto, places: Mapping[str, bytes]) -> Sequence[bytes]:

@@ -4,18 +4,20 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from enum import Enum
-from functools import lru_cache
+from functools import cache, lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
+
+import numpy as np
 
 from biopsy.model.external import Span, chunks, is_external, raw_values, span_of
 from biopsy.model.tensor_type import DTYPE_OF_ELEM
 from biopsy.model.walk import schema_of
+from biopsy.tensors.types import dtype_named
 
 if TYPE_CHECKING:
-    import numpy as np
     import onnx
 
 FLOAT, FLOAT16, DOUBLE, BFLOAT16, E4M3FN, E5M2 = 1, 10, 11, 16, 17, 19
@@ -29,60 +31,52 @@ WORKING_TYPES = frozenset({FLOAT, FLOAT16, BFLOAT16})
 class Format:
     """A format of floating-point numbers.
 
-    ``largest`` is its greatest finite number, ``smallest`` its least positive one, ``rounding`` the greatest relative
-    error of rounding a number between the least normal one, ``normal``, and the largest. ``least_opset`` is the first
-    in which Cast knows it.
+    ``digits`` are the stored bits of its significand, ``least`` is the exponent of the least normal number, ``largest``
+    the greatest finite one. ``suffix`` is what is added to the name of a tensor for its copy in this format.
+    ``least_opset`` is the first in which Cast knows it.
     """
 
     name: str
     elem: int
+    suffix: str
+    digits: int
+    least: int
     largest: float
-    smallest: float
-    normal: float
-    rounding: float
-    least_opset: int
+    least_opset: int = 6
 
     def __str__(self) -> str:
         return self.name
 
+    @property
+    def smallest(self) -> float:
+        """The least positive number."""
+        return math.ldexp(1.0, self.least - self.digits)
 
-FP64 = Format(
-    name="float64",
-    elem=DOUBLE,
-    largest=1.7976931348623157e308,
-    smallest=2.0**-1074,
-    normal=2.0**-1022,
-    rounding=2.0**-53,
-    least_opset=6,
-)
+    @property
+    def normal(self) -> float:
+        """The least normal number."""
+        return math.ldexp(1.0, self.least)
+
+    @property
+    def rounding(self) -> float:
+        """The greatest relative error of rounding a number between ``normal`` and ``largest``."""
+        return math.ldexp(1.0, -self.digits - 1)
+
+    def holds(self, other: Format) -> bool:
+        """Whether it has every value of another format."""
+        has_digits = self.digits >= other.digits and self.smallest <= other.smallest
+        return has_digits and self.largest >= other.largest
+
+
+FP64 = Format(name="float64", elem=DOUBLE, suffix="double", digits=52, least=-1022, largest=1.7976931348623157e308)
 """What nodes may be raised to; no model that has it is lowered."""
-FP32 = Format(
-    name="float32",
-    elem=FLOAT,
-    largest=3.4028234663852886e38,
-    smallest=2.0**-149,
-    normal=2.0**-126,
-    rounding=2.0**-24,
-    least_opset=6,
-)
-FP16 = Format(
-    name="fp16", elem=FLOAT16, largest=65504.0, smallest=2.0**-24, normal=2.0**-14, rounding=2.0**-11, least_opset=6
-)
+FP32 = Format(name="float32", elem=FLOAT, suffix="float", digits=23, least=-126, largest=3.4028234663852886e38)
+FP16 = Format(name="fp16", elem=FLOAT16, suffix="fp16", digits=10, least=-14, largest=65504.0)
 BF16 = Format(
-    name="bf16",
-    elem=BFLOAT16,
-    largest=3.3895313892515355e38,
-    smallest=2.0**-133,
-    normal=2.0**-126,
-    rounding=2.0**-8,
-    least_opset=13,
+    name="bf16", elem=BFLOAT16, suffix="bf16", digits=7, least=-126, largest=3.3895313892515355e38, least_opset=13
 )
-FP8_E4M3FN = Format(
-    name="fp8 e4m3fn", elem=E4M3FN, largest=448.0, smallest=2.0**-9, normal=2.0**-6, rounding=2.0**-4, least_opset=19
-)
-FP8_E5M2 = Format(
-    name="fp8 e5m2", elem=E5M2, largest=57344.0, smallest=2.0**-16, normal=2.0**-14, rounding=2.0**-3, least_opset=19
-)
+FP8_E4M3FN = Format(name="fp8 e4m3fn", elem=E4M3FN, suffix="e4m3fn", digits=3, least=-6, largest=448.0, least_opset=19)
+FP8_E5M2 = Format(name="fp8 e5m2", elem=E5M2, suffix="e5m2", digits=2, least=-14, largest=57344.0, least_opset=19)
 
 FORMATS = (FP32, FP16, BF16, FP8_E4M3FN, FP8_E5M2)
 OF_ELEM = {each.elem: each for each in (*FORMATS, FP64)}
@@ -90,24 +84,16 @@ OF_ELEM = {each.elem: each for each in (*FORMATS, FP64)}
 Form = Literal["emulate", "native"]
 """How a low precision gets into a model: by rounding around float32 arithmetic, or by nodes that compute in it."""
 
-_HELD_BY = {
-    FP64: (FP64,),
-    FP32: (FP32, FP64),
-    FP16: (FP16, FP32, FP64),
-    BF16: (BF16, FP32, FP64),
-    FP8_E4M3FN: (FP8_E4M3FN, FP16, BF16, FP32, FP64),
-    FP8_E5M2: (FP8_E5M2, FP16, BF16, FP32, FP64),
-}
 
-
+@cache
 def holders(form: Format) -> frozenset[Format]:
     """The formats that hold every value of a format, itself among them."""
-    return frozenset(_HELD_BY[form])
+    return frozenset(each for each in OF_ELEM.values() if each.holds(form))
 
 
 def suffix(elem: int) -> str:
     """What is added to the name of a tensor for its copy in another type."""
-    return {DOUBLE: "double", FLOAT: "float", FLOAT16: "fp16", BFLOAT16: "bf16", E4M3FN: "e4m3fn", E5M2: "e5m2"}[elem]
+    return OF_ELEM[elem].suffix
 
 
 # What can be said of an operator's precision: from the types that ONNX's own schemas allow, not from a list of ours.
@@ -118,10 +104,8 @@ def suffix(elem: int) -> str:
 # ArgMax, NonMaxSuppression), convert them, and operators that no schema is known of.
 
 _TYPE_TEXT = {
-    "tensor(float)": FLOAT,
-    "tensor(float16)": FLOAT16,
-    "tensor(bfloat16)": BFLOAT16,
-    "tensor(double)": DOUBLE,
+    f"tensor({name})": elem
+    for name, elem in (("float", FLOAT), ("float16", FLOAT16), ("bfloat16", BFLOAT16), ("double", DOUBLE))
 }
 
 EXACT = frozenset(
@@ -276,8 +260,6 @@ class Weights:
         key = weight.SerializeToString()
         if key not in self._exact:
             values = next(values_of(weight, self._folder))
-            import numpy as np
-
             self._exact[key] = frozenset(
                 each
                 for each in FORMATS
@@ -293,8 +275,6 @@ class Weights:
             if is_external(weight):
                 return None
             values = next(values_of(weight, self._folder))
-            import numpy as np
-
             made = type(weight)(name=new_name, data_type=elem, dims=weight.dims)
             with np.errstate(over="ignore", invalid="ignore"):
                 made.raw_data = values.astype(np.float32).astype(_dtype(elem)).tobytes()
@@ -304,8 +284,6 @@ class Weights:
 
 def values_of(weight: onnx.TensorProto, folder: Path) -> Iterator[np.ndarray[Any, Any]]:
     """The values of a weight in float32 or its own type, flat; those in other files a few megabytes at a time."""
-    import numpy as np
-
     dtype = _dtype(weight.data_type)
     if not is_external(weight):
         yield np.frombuffer(raw_values(weight), dtype)
@@ -317,8 +295,6 @@ def values_of(weight: onnx.TensorProto, folder: Path) -> Iterator[np.ndarray[Any
 
 def rounded(values: np.ndarray[Any, Any], form: Format) -> np.ndarray[Any, Any]:
     """Values as a format holds them, in float32. What is too large is infinite, or the largest number in fp8."""
-    import numpy as np
-
     with np.errstate(over="ignore", invalid="ignore"):
         wide = values.astype(np.float32)
         if form.elem in (E4M3FN, E5M2):
@@ -328,15 +304,8 @@ def rounded(values: np.ndarray[Any, Any], form: Format) -> np.ndarray[Any, Any]:
 
 
 def _dtype(elem: int) -> np.dtype[Any]:
-    import numpy as np
-
-    if elem == FLOAT:
-        return np.dtype("<f4")
-    if elem == FP16.elem:
-        return np.dtype("<f2")
-    from biopsy.tensors.types import dtype_named
-
-    return dtype_named(DTYPE_OF_ELEM[elem])
+    little_endian = {FLOAT: "<f4", FLOAT16: "<f2"}
+    return np.dtype(little_endian[elem]) if elem in little_endian else dtype_named(DTYPE_OF_ELEM[elem])
 
 
 @dataclass(frozen=True)
@@ -348,15 +317,9 @@ class RangeLoss:
     saturated: int
     vanished: int
 
-    def told(self) -> dict[str, object]:
-        """The same for JSON."""
-        return asdict(self)
-
 
 def range_loss_of(weight: onnx.TensorProto, folder: Path, form: Format) -> RangeLoss | None:
     """What a format does to a weight, None if nothing. Read piece by piece where the values stand elsewhere."""
-    import numpy as np
-
     # What is above the limit rounds beyond the largest number: half a step above it, and there too if the largest is
     # odd. The limit is no float32, so it must not be compared as one.
     step = 2.0 ** math.floor(math.log2(form.largest)) * 2 * form.rounding

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import contextlib
 import io
+import logging
+from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
+from copy import deepcopy
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, Protocol
+from typing import TYPE_CHECKING, Any, Literal
 
 from biopsy import errors
 from biopsy.model import onnx_native
@@ -75,38 +78,36 @@ def mixed_models(index: ModelIndex, place: Workspace, precisions: Precisions, fe
 # What makes the candidates of a search: a model for every choice of layers that are high.
 
 
-class MixedModels(Protocol):
-    """A model in every mixture of two precisions."""
+class MixedModels(ABC):
+    """A model in every mixture of two precisions.
 
-    @property
-    def layers(self) -> Sequence[Layer]:
-        """What can be high or low, in the order of the network."""
+    ``layers`` can be high or low, in the order of the network. ``stays`` counts other nodes that compute but keep their
+    precision, by the reason, ``passive`` those that have none of their own, by the operator. ``low_name`` and
+    ``high_name`` are what a person calls the precisions. ``form``: how the low one gets into the model; None if it is
+    neither of our own.
+    """
 
-    @property
-    def stays(self) -> Mapping[str, int]:
-        """How many other nodes compute but keep their precision, by the reason."""
+    layers: Sequence[Layer]
+    stays: Mapping[str, int]
+    passive: Mapping[str, int]
+    low_name: str
+    high_name: str
+    form: Form | None
 
-    @property
-    def passive(self) -> Mapping[str, int]:
-        """How many nodes have no precision of their own, by the operator."""
-
-    @property
-    def low_name(self) -> str: ...  # noqa: D102 -- what a person calls it
-    @property
-    def high_name(self) -> str: ...  # noqa: D102 -- what a person calls it
-    @property
-    def form(self) -> Form | None:
-        """How the low precision gets into the model; None if it is neither of our own."""
-
+    @abstractmethod
     def parts(self, high: frozenset[int]) -> Sequence[bytes]:
         """The bytes of the model with these layers high and all others low."""
 
     def range_loss(self, high: frozenset[int]) -> tuple[RangeLoss, ...]:
         """Weights and constants that the low precision cannot hold, among those that low layers read."""
+        del high
+        return ()
 
 
-class CastModels:
+class CastModels(MixedModels):
     """Mixtures by explicit casts; see ``caster``. ``folder`` is where the model finds its external weights."""
+
+    form: Form
 
     def __init__(
         self, model: onnx.ModelProto, low: Format, high: Format, form: Form, folder: Path, places: Mapping[str, bytes]
@@ -130,9 +131,7 @@ class CastModels:
                         f"convert it: onnx.version_converter.convert_version(onnx.load(MODEL), {each.least_opset})"
                     ],
                 )
-        self.layers: Sequence[Layer] = self._plan.layers
-        self.stays: Mapping[str, int] = self._plan.stays
-        self.passive: Mapping[str, int] = self._plan.passive
+        self.layers, self.stays, self.passive = self._plan.layers, self._plan.stays, self._plan.passive
         self.low_name, self.high_name = low.name, high.name
         self._folder = folder
         self._weights = Weights(folder)
@@ -181,26 +180,15 @@ _FOLLOWING = frozenset({"Reshape", "Transpose", "Squeeze", "Unsqueeze", "Flatten
 """What moves values and is quantized where what it reads is: left out, it would tear a low part in two."""
 
 
-class CalibrationInputs:
-    """Inputs as onnxruntime's calibration wants them: a CalibrationDataReader."""
-
-    def __init__(self, feeds: Sequence[Feed]) -> None:
-        self._feeds = list(feeds)
-        self._next = 0
+class CalibrationInputs(list[dict[str, Array]]):
+    """Inputs as onnxruntime's calibration wants them: a CalibrationDataReader, which has each once."""
 
     def get_next(self) -> dict[str, Array] | None:
         """The next input, None after the last. It is a dict, since older releases take nothing else."""
-        self._next += 1
-        return dict(self._feeds[self._next - 1]) if self._next <= len(self._feeds) else None
-
-    def __iter__(self) -> Iterator[dict[str, Array]]:
-        return map(dict, self._feeds)
-
-    def __len__(self) -> int:
-        return len(self._feeds)
+        return self.pop(0) if self else None
 
 
-class QuantizedModels:
+class QuantizedModels(MixedModels):
     """A model with some layers in int8. ``feeds`` are the inputs whose values are recorded; all weights are loaded."""
 
     form = None
@@ -216,19 +204,20 @@ class QuantizedModels:
         self._model = _with_names(without_functions(model))
         from onnxruntime.quantization.registry import QDQRegistry, QLinearOpsRegistry
 
-        self._quantized = frozenset({*QDQRegistry, *QLinearOpsRegistry})
+        quantized = frozenset({*QDQRegistry, *QLinearOpsRegistry})
         plan = plan_of(self._model)
         if plan.opset < _LEAST_OPSET:
             raise errors.UsageError(f"int8 needs opset {_LEAST_OPSET}, and the model has opset {plan.opset}")
-        able = [layer for layer in plan.layers if layer.op_type in self._quantized and not layer.where]
-        self.layers: Sequence[Layer] = [replace(layer, number=number) for number, layer in enumerate(able)]
-        self.passive: Mapping[str, int] = plan.passive
-        left = Counter(layer.op_type for layer in plan.layers if layer.op_type not in self._quantized)
+        able = [layer for layer in plan.layers if layer.op_type in quantized and not layer.where]
+        self.layers = [replace(layer, number=number) for number, layer in enumerate(able)]
+        self.passive = plan.passive
+        left = Counter(layer.op_type for layer in plan.layers if layer.op_type not in quantized)
         inside = sum(1 for layer in plan.layers if layer.where)
-        self.stays: Mapping[str, int] = {
+        self.stays = {
             **{f"onnxruntime does not quantize {op_type}": count for op_type, count in left.items()},
             **({"bodies are not quantized": inside} if inside else {}),
         }
+        self._kinds = sorted({layer.op_type for layer in able} | _FOLLOWING)
         self._ranges = self._recorded(feeds)
         self._inferred = _typed(self._model)
 
@@ -239,12 +228,9 @@ class QuantizedModels:
         from onnxruntime.quantization import QuantType
         from onnxruntime.quantization.qdq_quantizer import QDQQuantizer
 
-        copy = type(self._inferred)()
-        copy.CopyFrom(self._inferred)
         names = [self._inferred.graph.node[layer.place].name for layer in self.layers if layer.number in high]
-        kinds = sorted({layer.op_type for layer in self.layers} | _FOLLOWING)
         quantizer = QDQQuantizer(
-            copy,
+            deepcopy(self._inferred),
             per_channel=False,
             reduce_range=False,
             weight_qType=QuantType.QInt8,
@@ -252,18 +238,13 @@ class QuantizedModels:
             tensors_range=self._ranges,
             nodes_to_quantize=[],
             nodes_to_exclude=names,
-            op_types_to_quantize=kinds,
+            op_types_to_quantize=self._kinds,
             extra_options={},
         )
         with _quietly():
             quantizer.quantize_model()
         sort_nodes(quantizer.model.model.graph.node)  # onnxruntime's own sort does not see what bodies read
         return [quantizer.model.model.SerializeToString(deterministic=True)]
-
-    def range_loss(self, high: frozenset[int]) -> tuple[RangeLoss, ...]:
-        """None: scales are made to fit the weights."""
-        del high
-        return ()
 
     def _recorded(self, feeds: Sequence[Feed]) -> Any:
         """The ranges of all tensors over the feeds, as onnxruntime's calibration gives them."""
@@ -275,17 +256,14 @@ class QuantizedModels:
             raise errors.UsageError(
                 "there are no inputs to calibrate int8 with", next_steps=["--load-inputs FILE    typical inputs"]
             )
-        kinds = sorted({layer.op_type for layer in self.layers} | _FOLLOWING)
         with temporary_folder("biopsy-") as folder, _quietly():
             path = folder / "model.onnx"
-            copy = onnx.ModelProto()
-            copy.CopyFrom(self._model)
-            onnx.save(copy, path, save_as_external_data=True, location="weights")
+            onnx.save(deepcopy(self._model), path, save_as_external_data=True, location="weights")
             try:
                 calibrator = create_calibrator(
-                    path, kinds, str(folder / "augmented.onnx"), calibrate_method=CalibrationMethod.MinMax
+                    path, self._kinds, str(folder / "augmented.onnx"), calibrate_method=CalibrationMethod.MinMax
                 )
-                calibrator.collect_data(CalibrationInputs(feeds))
+                calibrator.collect_data(CalibrationInputs(map(dict, feeds)))
                 return calibrator.compute_data()
             except Exception as error:  # whatever onnxruntime raises: it says why
                 raise errors.EngineFailure(
@@ -299,8 +277,7 @@ class QuantizedModels:
 
 def _with_names(model: onnx.ModelProto) -> onnx.ModelProto:
     """A copy in which every node has a name of its own, since layers are left out by name."""
-    copy = type(model)()
-    copy.CopyFrom(model)
+    copy = deepcopy(model)
     seen, used = {node.name for node in copy.graph.node}, {""}
     for place, node in enumerate(copy.graph.node):
         if node.name in used:
@@ -316,8 +293,7 @@ def _with_names(model: onnx.ModelProto) -> onnx.ModelProto:
 def _typed(model: onnx.ModelProto) -> onnx.ModelProto:
     """A copy with the types that can be told; the quantizer leaves what has none in float32."""
     inferred = onnx_native.inferred(without_weights(model)).model.graph
-    copy = type(model)()
-    copy.CopyFrom(model)
+    copy = deepcopy(model)
     for listed, infos in ((copy.graph.value_info, inferred.value_info), (copy.graph.output, inferred.output)):
         del listed[:]
         listed.extend(infos)
@@ -327,8 +303,6 @@ def _typed(model: onnx.ModelProto) -> onnx.ModelProto:
 @contextlib.contextmanager
 def _quietly() -> Iterator[None]:
     """Without what onnxruntime's quantizer prints and logs for each tensor that it leaves alone."""
-    import logging
-
     before = logging.root.manager.disable
     logging.disable(logging.WARNING)
     try:

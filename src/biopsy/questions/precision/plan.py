@@ -6,9 +6,10 @@ from __future__ import annotations
 
 import math
 from collections import ChainMap, Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Literal, TypeAlias, cast
 
 from biopsy import errors
@@ -233,11 +234,6 @@ def _cast_only(graph: onnx.GraphProto) -> dict[str, int]:
     }
 
 
-def named(layers: Iterable[Layer]) -> list[str]:
-    """The names of layers for other tools; what has no name is left out."""
-    return [layer.name for layer in layers if layer.name]
-
-
 # What a layer costs: roughly the operations that it computes, from shapes alone.
 
 Cost = Literal["flops", "bytes", "count"]
@@ -275,18 +271,16 @@ def without_functions(model: onnx.ModelProto) -> onnx.ModelProto:
     called = walk.called(model)
     if not called:
         return model
-    for (_, name, _), why in ((key, why) for key, why in unbounded(model.functions).items() if key in called):
-        raise errors.ModelError(
-            f"the local functions of the model cannot be put in place of their calls: {name}: {why}"
-        )
     from onnx import inliner
 
-    try:
-        return inliner.inline_local_functions(model, convert_version=True)
-    except Exception as error:  # whatever the C++ side raises
-        raise errors.ModelError(
-            f"the local functions of the model cannot be put in place of their calls: {error}"
-        ) from error
+    cause: Exception | None = None
+    why = next((f"{key[1]}: {why}" for key, why in unbounded(model.functions).items() if key in called), None)
+    if why is None:
+        try:
+            return inliner.inline_local_functions(model, convert_version=True)
+        except Exception as error:  # whatever the C++ side raises
+            cause, why = error, str(error)
+    raise errors.ModelError(f"the local functions of the model cannot be put in place of their calls: {why}") from cause
 
 
 # The stored float32 values that layers read: weights and constants, themselves or as carriers hand them on.
@@ -298,40 +292,36 @@ _BOUNDED = frozenset({"Max", "Min"})
 """Carriers whose results are seldom the limit that they compare with."""
 
 
-def stored_values(graph: PlannedGraph, chosen: Callable[[int], bool]) -> dict[str, onnx.TensorProto]:
-    """Values of the model by the names of their tensors, of which ``chosen`` layers (by number) read."""
+def stored_values(
+    graph: PlannedGraph, chosen: Callable[[int], bool], outer: Sources = MappingProxyType({})
+) -> dict[str, onnx.TensorProto]:
+    """Values of the model by the names of their tensors, of which ``chosen`` layers (by number) read.
+
+    ``outer`` is what a body sees of the graphs around it.
+    """
     values: dict[str, onnx.TensorProto] = {}
-    _collect(graph, {}, chosen, values)
-    return values
-
-
-def _collect(
-    graph: PlannedGraph, outer: Sources, chosen: Callable[[int], bool], values: dict[str, onnx.TensorProto]
-) -> None:
     fed = {info.name for info in graph.proto.input}
     sources: dict[str, onnx.TensorProto | PlannedNode] = {name: one for name, one in outer.items() if name not in fed}
     sources.update((weight.name, weight) for weight in graph.proto.initializer)
     sources.update((name, node) for node in graph.nodes for name in node.proto.output if name)
     seen: set[str] = set()
     for node in graph.nodes:
-        if node.part.role is Role.LAYER and chosen(node.number):
-            waiting = list(_changing(node))
-            while waiting:
-                name = waiting.pop()
-                if name in seen:
-                    continue
-                seen.add(name)
-                source = sources.get(name)
-                if isinstance(source, PlannedNode):
-                    value = _constant(source.proto)
-                    if source.part.role is Role.CARRIER and source.proto.op_type not in _BOUNDED:
-                        waiting += _changing(source)
-                else:
-                    value = source
-                if value is not None and value.data_type == FLOAT:
-                    values[name] = value
+        waiting = [*_changing(node)] if node.part.role is Role.LAYER and chosen(node.number) else []
+        while waiting:
+            name = waiting.pop()
+            if name in seen:
+                continue
+            seen.add(name)
+            value = sources.get(name)
+            if isinstance(value, PlannedNode):
+                if value.part.role is Role.CARRIER and value.proto.op_type not in _BOUNDED:
+                    waiting += _changing(value)
+                value = _constant(value.proto)
+            if value is not None and value.data_type == FLOAT:
+                values[name] = value
         for _, _, body in node.bodies:
-            _collect(body, sources, chosen, values)
+            values |= stored_values(body, chosen, sources)
+    return values
 
 
 def _changing(node: PlannedNode) -> Iterator[str]:

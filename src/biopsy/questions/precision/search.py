@@ -10,6 +10,7 @@ from typing import Literal, TypeAlias
 from biopsy.processes.writing import write_whole
 from biopsy.questions.precision.formats import Form, RangeLoss
 from biopsy.questions.precision.plan import Cost, Layer
+from biopsy.records import plain
 from biopsy.search.drive import Search
 from biopsy.search.subset import in_turn, least, minimize_subset_singly
 from biopsy.session.checked_search import SearchOptions
@@ -92,10 +93,11 @@ def usual_checks(count: int, mode: Mode) -> int:
 
 
 @dataclass(frozen=True, kw_only=True)
-class PrecisionTarget:
-    """Where results go: the mixed model, its weights beside it, the report, the names as text.
+class PrecisionJob:
+    """What to search and how; see the options of ``biopsy debug precision``.
 
-    ``write_report`` writes what is known into ``report``; it may be called several times.
+    ``output`` is the file of the mixed model, ``external`` the name of that for its weights beside it, ``names`` that
+    of the names as text. ``write_report`` writes what is known into ``report``; it may be called several times.
     """
 
     output: Path | None = None
@@ -103,11 +105,22 @@ class PrecisionTarget:
     report: Path | None = None
     names: Path | None = None
     write_report: Callable[[PrecisionResult], None] = lambda result: None
+    mode: Mode = "minimal"
+    direction: Direction = "forward"
+    cost: Cost = "count"
+    search: SearchOptions = field(default_factory=SearchOptions)
 
     @property
     def files(self) -> tuple[Path, ...]:
         """The files of the mixed model, none if it is not written."""
         return () if self.output is None else files_of(self.output, self.external)
+
+    def write_facts(self, result: PrecisionResult) -> None:
+        """Write the report and the names, where they are wanted. Raises UsageError if one cannot be written."""
+        if self.report is not None:
+            self.write_report(result)
+        if self.names is not None:
+            write_names(result, self.names)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -166,14 +179,6 @@ class PrecisionResult:
         return f"{len(self.high)} of {count(self.layers, 'layer')} must be {self.precision}, the others {self.low}"
 
 
-def write_files(result: PrecisionResult, target: PrecisionTarget) -> None:
-    """Write the report and the names, where they are wanted. Raises UsageError if one cannot be written."""
-    if target.report is not None:
-        target.write_report(result)
-    if target.names is not None:
-        write_names(result, target.names)
-
-
 def precision_tree(result: PrecisionResult) -> dict[str, object]:
     """All that was found, as plain values."""
     return {
@@ -201,9 +206,9 @@ def precision_tree(result: PrecisionResult) -> dict[str, object]:
         ],
         "nodes_to_exclude": result.names,
         "one_minimal": result.one_minimal,
-        "fixed": dict(result.stays),
-        "passive": dict(result.passive),
-        "damaged_weights": [range_loss.told() for range_loss in result.range_loss],
+        "fixed": plain(result.stays),
+        "passive": plain(result.passive),
+        "damaged_weights": plain(result.range_loss),
         "outcomes": dict(result.outcomes),
         "verified": result.verified,
         "stopped": result.stopped,
@@ -223,14 +228,3 @@ def write_names(result: PrecisionResult, path: Path) -> None:
         else:
             lines.append(f"{layer.name}\n")
     write_whole(path, ["".join(lines).encode("utf-8", "surrogateescape")])
-
-
-@dataclass(frozen=True, kw_only=True)
-class PrecisionJob:
-    """What to search and how; see the options of ``biopsy debug precision``."""
-
-    target: PrecisionTarget = field(default_factory=PrecisionTarget)
-    mode: Mode = "minimal"
-    direction: Direction = "forward"
-    cost: Cost = "count"
-    search: SearchOptions = field(default_factory=SearchOptions)

@@ -4,6 +4,7 @@ passes and is valid.
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -13,9 +14,9 @@ from pathlib import Path
 from biopsy import errors, events
 from biopsy.checks.outcome import Check, Judged, Outcome, require_distinct
 from biopsy.checks.task import EngineFileCheck
-from biopsy.model import onnx_native, walk
-from biopsy.model.external import clear_values
 from biopsy.model.index import ModelIndex
+from biopsy.model.infer import checker_objection, judged_form
+from biopsy.model.load import parse
 from biopsy.processes.writing import require_writable
 from biopsy.questions.precision.mixed_models import MixedModels
 from biopsy.questions.precision.search import (
@@ -25,7 +26,6 @@ from biopsy.questions.precision.search import (
     PrecisionResult,
     search_of,
     usual_checks,
-    write_files,
 )
 from biopsy.search.drive import drive, first_that, foresee_any
 from biopsy.session.checked_search import (
@@ -56,7 +56,7 @@ def run_job(
     Raises HighPrecisionFails if the check fails with every layer high, CheckError if it cannot be run or the result
     does not pass when it is checked again, Interrupted if it is stopped; the best model by then is written.
     """
-    for path in (job.target.output, job.target.report, job.target.names, job.search.resume.save):
+    for path in (job.output, job.report, job.names, job.search.resume.save):
         if path is not None:
             require_writable(path)
             require_distinct(job.search.files.artifacts.files, path)
@@ -69,8 +69,7 @@ def run_job(
             )
         oracle = oracle_of(index, check, job.search, place, listener, advances=None)
         flakiness = Flakiness(oracle, job.search.repeating)
-        candidates = MixedCandidates(models, oracle.jobs)
-        task = PrecisionTask(index, candidates, oracle, flakiness, place, job)
+        task = PrecisionTask(index, models, oracle, flakiness, place, job)
         search = CheckedSearch(task, oracle, task.result_file)
         identity = JournalIdentity(
             index=index,
@@ -84,11 +83,11 @@ def run_job(
                 "--dir": job.direction,
                 "--cost": job.cost,
             },
-            written=[*job.target.files, *([check.built] if isinstance(check, EngineFileCheck) else [])],
+            written=[*job.files, *([check.built] if isinstance(check, EngineFileCheck) else [])],
         )
         stopped = run_resumable(search, identity)
         result = task.result(search.seconds, stopped)
-    write_files(result, job.target)
+    job.write_facts(result)
     return result
 
 
@@ -97,6 +96,9 @@ _FINAL_RUNS = 3
 
 _MOST_ROUNDS = 4
 """Searches that are run, each knowing more, while the result turns out to be flaky."""
+
+_MOST_KEPT = 4
+"""Models that are kept besides those that may be checked next."""
 
 
 class PrecisionTask:
@@ -108,14 +110,15 @@ class PrecisionTask:
     def __init__(
         self,
         index: ModelIndex,
-        candidates: MixedCandidates,
+        models: MixedModels,
         oracle: Oracle,
         flakiness: Flakiness,
         place: Workspace,
         job: PrecisionJob,
     ) -> None:
         self._index = index
-        self._candidates = candidates
+        self._models = models
+        self._trials: dict[frozenset[int], Trial] = {}
         self._oracle = oracle
         self._flakiness = flakiness
         self._place = place
@@ -123,9 +126,8 @@ class PrecisionTask:
         self._is_minimal = False
         self._verified = 0
         self._rounds = 0
-        self._started = time.monotonic()
         self.best: tuple[int, ...] | None = None
-        self.result_file = ResultFile(job.target.files, self.write, oracle.listener)
+        self.result_file = ResultFile(job.files, self.write, oracle.listener)
         self._set_best(None)
 
     @property
@@ -133,10 +135,7 @@ class PrecisionTask:
         """Whether the model is known to pass with every layer high."""
         return self.best is not None
 
-    @property
-    def is_worth_resuming(self) -> bool:
-        """Whether there are answers beyond that one."""
-        return self.best is not None
+    is_worth_resuming = has_result
 
     @property
     def progress(self) -> str:
@@ -147,7 +146,7 @@ class PrecisionTask:
 
     @property
     def _all(self) -> tuple[int, ...]:
-        return self._candidates.all_high
+        return tuple(layer.number for layer in self._models.layers)
 
     def _set_best(self, best: tuple[int, ...] | None, *, is_minimal: bool = False) -> None:
         self.best, self._is_minimal = best, is_minimal
@@ -159,8 +158,8 @@ class PrecisionTask:
         """Every layer high must pass, every layer low should fail."""
         oracle = self._oracle
         with oracle.budget.enforced():
-            high = self._candidates.trial(self._all, HIGH, "every layer high")
-            low = self._candidates.trial((), LOW, "every layer low")
+            high = self._trial(self._all, HIGH, "every layer high")
+            low = self._trial((), LOW, "every layer low")
             oracle.ahead(iter([high, low]))
             judged = self._end(high)
             if judged.outcome is not Outcome.PASSES:
@@ -171,7 +170,7 @@ class PrecisionTask:
                         next_steps=[line],
                     )
                 raise errors.HighPrecisionFails(
-                    f"the check fails even with every layer in {self._candidates.models.high_name} ({judged.reason}), "
+                    f"the check fails even with every layer in {self._models.high_name} ({judged.reason}), "
                     "so no choice of layers can pass",
                     details=[f"  tried   {line}"],
                     next_steps=[
@@ -251,7 +250,7 @@ class PrecisionTask:
 
     def _begin(self) -> LayerSearch:
         job = self._job
-        return search_of(self._candidates.models.layers, job.mode, job.direction, job.cost)
+        return search_of(self._models.layers, job.mode, job.direction, job.cost)
 
     def _look_ahead(self, asked: Trial, answers: Sequence[PrecisionProposal | None]) -> None:
         """Begin what may be asked about after some answers, unless the answer to what is ``asked`` is there."""
@@ -262,16 +261,28 @@ class PrecisionTask:
 
     def _chance(self, proposal: PrecisionProposal) -> float:
         """How likely a choice of layers passes: by halves, unless the answer is there though nobody has asked yet."""
-        made = self._candidates.made(proposal.high)
-        judged = None if made is None else self._oracle.foretold(made)
+        trial = self._trials.get(frozenset(proposal.high))
+        judged = None if trial is None else self._oracle.foretold(trial)
         return 0.5 if judged is None else float(judged.outcome is Outcome.PASSES)
 
+    def _trial(self, high: Sequence[int], stage: Stage, description: str) -> Trial:
+        """The model with these layers high and all others low, to be checked; the last few are kept."""
+        layers = frozenset(high)
+        trial = self._trials.pop(layers, None)
+        if trial is None or (trial.stage, trial.description) != (stage, description):
+            parts = trial.parts if trial is not None else self._models.parts(layers)
+            trial = Trial(parts=parts, size=len(layers), stage=stage, description=description)
+        self._trials[layers] = trial
+        while len(self._trials) > _MOST_KEPT + 2 * self._oracle.jobs:
+            del self._trials[next(iter(self._trials))]
+        return trial
+
     def _proposed(self, proposal: PrecisionProposal) -> Trial:
-        return self._candidates.trial(proposal.high, Stage(self._job.mode), proposal.description)
+        return self._trial(proposal.high, Stage(self._job.mode), proposal.description)
 
     def _best_trial(self, stage: Stage, description: str) -> Trial:
         assert self.best is not None
-        return self._candidates.trial(self.best, stage, description)
+        return self._trial(self.best, stage, description)
 
     def _is_flaky(self) -> bool:
         """Check the result again; True if it fails now, which nobody knew: what passed before may have been luck."""
@@ -291,29 +302,30 @@ class PrecisionTask:
     def write(self) -> None:
         """Write the best model, if a file is wanted."""
         assert self.best is not None
-        target = self._job.target
-        if target.output is not None:
-            folder = self._place.candidate.parent
-            parts = self._candidates.models.parts(frozenset(self.best))
-            write_result(parts, target.output, folder, target.external, self._index.has_external_data)
+        job = self._job
+        if job.output is not None:
+            folder, parts = self._place.candidate.parent, self._models.parts(frozenset(self.best))
+            write_result(parts, job.output, folder, job.external, self._index.has_external_data)
 
     def rescue(self) -> str | None:
         """Write the best model so far and what is known of it, unless every layer is high; what to tell of it."""
         if self.best is None or self.best == self._all:
             return None
-        target = self._job.target
-        kept = [f"{target.output}, which passes"] if target.output is not None and _succeeds(self.write) else []
-        facts = [path for path in (target.names, target.report) if path is not None]
-        seconds = time.monotonic() - self._started
-        if facts and _succeeds(lambda: write_files(self.result(seconds, "an interruption or error"), target)):
-            kept += [f"{path}, with what is known so far" for path in facts]
+        job, kept = self._job, list[str]()
+        seconds = self._oracle.budget.seconds_spent
+        with contextlib.suppress(errors.BiopsyError, OSError):  # another error is told already
+            self.write()
+            kept += [f"{job.output}, which passes"] if job.output is not None else []
+        with contextlib.suppress(errors.BiopsyError, OSError):
+            job.write_facts(self.result(seconds, "an interruption or error"))
+            kept += [f"{path}, with what is known so far" for path in filter(None, (job.names, job.report))]
         return "; ".join(kept) or None
 
     def verify(self) -> bool:
         """The last word: the model is valid, and the file as it was written must pass, in processes of their own."""
         assert self.best is not None
-        oracle, output = self._oracle, self._job.target.output
-        require_valid(self._candidates.models.parts(frozenset(self.best)), [bytes(self._index.buffer)], output)
+        oracle, output = self._oracle, self._job.output
+        require_valid(self._models.parts(frozenset(self.best)), [bytes(self._index.buffer)], output)
         if not oracle.check.automatic:
             return False
         oracle.pool.use(oracle.check.cold())
@@ -339,7 +351,7 @@ class PrecisionTask:
     def result(self, seconds: float, stopped: str | None) -> PrecisionResult:
         """What was found, once the search has ended."""
         assert self.best is not None
-        job, models, high = self._job, self._candidates.models, frozenset(self.best)
+        job, models, high = self._job, self._models, frozenset(self.best)
         return PrecisionResult(
             model=str(self._index.path or "model"),
             low=models.low_name,
@@ -354,7 +366,7 @@ class PrecisionTask:
             outcomes={_word(outcome): count for outcome, count in self._oracle.tally.outcomes.items() if count},
             seconds=seconds,
             verified=self._verified,
-            output=job.target.output,
+            output=job.output,
             stopped=stopped,
             range_loss=models.range_loss(high),
             stays=models.stays,
@@ -363,53 +375,9 @@ class PrecisionTask:
         )
 
 
-def _succeeds(write: Callable[[], None]) -> bool:
-    """Whether something could be written, where another error is told already."""
-    try:
-        write()
-    except (errors.BiopsyError, OSError):
-        return False
-    return True
-
-
 def _word(outcome: Outcome) -> str:
     """The word for an outcome where no first failure is there to be reproduced: any failure is one."""
     return "failed" if outcome is Outcome.REPRODUCES else outcome.value
-
-
-# The candidates of a search over precisions: mixed models as trials.
-
-_MOST_KEPT = 4
-"""Models that are kept besides those that may be checked next."""
-
-
-class MixedCandidates:
-    """Makes a trial of every choice of layers that are high; the last few are kept, being asked for again and again.
-
-    ``jobs`` is how many may be checked at once.
-    """
-
-    def __init__(self, models: MixedModels, jobs: int) -> None:
-        self.models = models
-        self.all_high = tuple(layer.number for layer in models.layers)
-        self._most = _MOST_KEPT + 2 * jobs
-        self._trials: dict[frozenset[int], Trial] = {}
-
-    def trial(self, high: Sequence[int], stage: Stage, description: str) -> Trial:
-        """The model with these layers high and all others low, to be checked."""
-        layers = frozenset(high)
-        trial = self._trials.pop(layers, None)
-        if trial is None or (trial.stage, trial.description) != (stage, description):
-            parts = trial.parts if trial is not None else self.models.parts(layers)
-            trial = Trial(parts=parts, size=len(layers), stage=stage, description=description)
-        self._trials[layers] = trial
-        while len(self._trials) > self._most:
-            del self._trials[next(iter(self._trials))]
-        return trial
-
-    def made(self, high: Sequence[int]) -> Trial | None:
-        """The trial with these layers high, if it is one of those that are kept."""
-        return self._trials.get(frozenset(high))
 
 
 # Whether onnx's own checker accepts a model: what is written must be valid wherever the original was.
@@ -421,29 +389,17 @@ _MOST_BYTES = 2**31 - 1
 def require_valid(result: Sequence[bytes], original: Sequence[bytes], written: Path | None) -> None:
     """Raise CheckError if onnx.checker refuses a result, and accepts the original; both are models in pieces."""
     refused = objection(result)
-    if refused is None or objection(original) is not None:
-        return
-    raise errors.CheckError(
-        f"the result passes the check, but onnx.checker refuses it, and accepts the original: {refused}",
-        kept=f"{written}, which is not verified" if written is not None else None,
-        next_steps=["report this with the model: what is written must be as valid as what it is made from"],
-    )
+    if refused is not None and objection(original) is None:
+        raise errors.CheckError(
+            f"the result passes the check, but onnx.checker refuses it, and accepts the original: {refused}",
+            kept=f"{written}, which is not verified" if written is not None else None,
+            next_steps=["report this with the model: what is written must be as valid as what it is made from"],
+        )
 
 
 def objection(parts: Sequence[bytes]) -> str | None:
-    """Why onnx.checker refuses a model, in one line; None if it accepts it.
+    """Why onnx.checker refuses a model, in one line; None if it accepts it, or if it is too large to be asked about.
 
-    Weights in other files are left out: they are where the model says, or loading it fails. A model too large for the
-    checker is not refused.
+    Weights in other files are left out: they are where the model says, or loading it fails.
     """
-    import onnx
-
-    if sum(map(len, parts)) > _MOST_BYTES:
-        return None
-    model = onnx.ModelProto.FromString(b"".join(parts))
-    for tensor in walk.tensors(model):
-        if tensor.data_location == onnx.TensorProto.EXTERNAL:
-            clear_values(tensor)
-            tensor.dims[:] = [0]
-    refused = onnx_native.checker_objection(model)
-    return None if refused is None else " ".join(refused.split())[:500]
+    return None if sum(map(len, parts)) > _MOST_BYTES else checker_objection(judged_form(parse(b"".join(parts), None)))

@@ -1,7 +1,10 @@
-"""What the process of one build does: it builds, and writes into a file what came of it."""
+"""What the processes of builds do: one build, whose result stands in a file; or, having read the model and loaded the
+engine, forks of which each is a build.
+"""
 
 from __future__ import annotations
 
+import contextlib
 import json
 import sys
 import time
@@ -14,15 +17,26 @@ from biopsy import errors
 from biopsy.engines.base import ModelInput
 from biopsy.engines.registry import create
 from biopsy.model.load import read_bytes
-from biopsy.processes.server import as_json
+from biopsy.processes.server import as_json, serve_forks
 
 _RUNS_OF_A_PROFILE = 3
 
 
-def main() -> int:
-    """Build what the first argument asks for; what it says is written by ``Builder``."""
-    request = json.loads(sys.argv[1])
-    return build(request, Path(request["model"]), Path(request["folder"]))
+def main() -> None:
+    """Build what the only argument asks for, as ``Builder`` writes it; or serve forks that build.
+
+    These have the path of a model, the folder of its weights, and an engine as arguments. A model that cannot be read
+    ends them: a process of its own will tell what is wrong.
+    """
+    if len(sys.argv) == 2:
+        request = json.loads(sys.argv[1])
+        build(request, Path(request["model"]), Path(request["folder"]))
+        return
+    path, folder, engine = sys.argv[1:]
+    data = read_bytes(Path(path))
+    with contextlib.suppress(Exception):  # what is wrong with it is told when something is built
+        create(engine).warm_up()
+    serve_forks(lambda request: build(request, Path(path), Path(folder), data))
 
 
 def build(request: Mapping[str, Any], path: Path, folder: Path, data: bytes | None = None) -> int:

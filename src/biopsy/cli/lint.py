@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import itertools
 import json
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -10,7 +11,9 @@ from dataclasses import replace
 
 from biopsy.checks import verdict
 from biopsy.cli.arguments import absent_options, engines, groups, types
+from biopsy.cli.arguments.declared import Options, option
 from biopsy.cli.arguments.engines import TensorrtOptions
+from biopsy.cli.arguments.groups import CommandLimits
 from biopsy.cli.console import Console
 from biopsy.cli.run.execution import Feeder
 from biopsy.engines.registry import EngineSpec, create
@@ -36,20 +39,41 @@ _MOST_NAMED = 5
 _WORDS = {"exception": "error", "warning": "warning", "info": "info"}
 
 
-def configure(parser: argparse.ArgumentParser) -> None:
-    """Add the options of ``check lint``."""
-    parser.epilog = EXAMPLES
-    groups.ModelOption.add(parser)
-    parser.add_argument(
-        "-o", "--output", type=types.WRITTEN, metavar="FILE", help="also write the report to this file, as JSON"
-    )
-    parser.add_argument(
+class NodeTimeOption(Options):
+    """How long a node may take."""
+
+    node_timeout: float = option(
         "--node-timeout",
         type=types.duration,
         default="10m",
         metavar="TIME",
-        help="a node that takes longer fails: 90s, 10m, 1h (default: 10m)",
+        meaning="a node that takes longer fails: 90s, 10m, 1h (default: 10m)",
     )
+
+
+class LintOptions(
+    groups.ModelOption,
+    groups.OutputOption,
+    NodeTimeOption,
+    groups.WeightsFolderOption,
+    groups.SavedInputOptions,
+    engines.EngineOptions,
+    CommandLimits,
+):
+    """All options of ``check lint``."""
+
+    @property
+    def feeds_random_inputs(self) -> bool:
+        """Whether the inputs are made up."""
+        return not (self.load_inputs or self.data_loader_script)
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    """Add the options of ``check lint``."""
+    parser.epilog = EXAMPLES
+    groups.ModelOption.add(parser)
+    groups.OutputOption.add(parser, output="also write the report to this file, as JSON")
+    NodeTimeOption.add(parser)
     groups.WeightsFolderOption.add(parser)
     groups.SavedInputOptions.add_group(parser)
     engines.EngineOptions.add_groups(parser, "the engine that runs the nodes (default: --onnxrt)")
@@ -61,36 +85,30 @@ def execute(args: argparse.Namespace, console: Console) -> int:
     """Ask, show, write."""
     from biopsy.questions.lint.lint import lint
 
-    spec = engines.EngineOptions.of(args).only_spec() or EngineSpec("onnxrt")
+    options = LintOptions.of(args)
+    spec = options.only_spec() or EngineSpec("onnxrt")
     create(spec)
-    if args.output is not None:
-        writing.require_writable(args.output)
+    if options.output is not None:
+        writing.require_writable(options.output)
     verdict.report_looking()
-    folder = args.external_data_dir or args.model.parent
+    feeder = Feeder(options.inputs(), options.save_inputs, console, lambda _: None)
     report = lint(
-        args.model,
-        folder,
+        options.model,
+        options.external_data_dir or options.model.parent,
         spec.text,
-        lambda index: _samples(index, args, console),
-        timeout=args.node_timeout,
-        others=lambda index: _other_samples(index, args),
-        memory=args.memory_limit and int(_FOR_NODES * args.memory_limit),
+        lambda index: itertools.chain([feeder.feeds(index.fed_types())], _other_samples(index, options)),
+        timeout=options.node_timeout,
+        memory=options.memory_limit and int(_FOR_NODES * options.memory_limit),
     )
     _show(report, console)
-    if args.output is not None:
-        writing.write_whole(args.output, [json.dumps(report.as_json(), indent=4).encode("ascii"), b"\n"])
-        console.note(f"report written to {args.output}")
-    if report.failing and not (args.load_inputs or args.data_loader_script):
+    if options.output is not None:
+        writing.write_whole(options.output, [json.dumps(report.as_json(), indent=4).encode("ascii"), b"\n"])
+        console.note(f"report written to {options.output}")
+    if report.failing and options.feeds_random_inputs:
         console.note(
             "the inputs were random, and what fails was tried with others too: --load-inputs runs it with yours"
         )
     return 0 if report.is_valid else 1
-
-
-def _samples(index: ModelIndex, args: argparse.Namespace, console: Console) -> Sequence[Feed]:
-    """The inputs to run the model with, as they were given or made up."""
-    wanted = index.fed_types()
-    return Feeder(groups.InputOptions.of(args).inputs(), args.save_inputs, console, lambda _: None).feeds(wanted)
 
 
 _FOR_NODES = 0.75
@@ -100,13 +118,13 @@ _OTHER_RANGE = (1.0, 2.0)
 _OTHER_SIZES = (None, 2, 8)
 
 
-def _other_samples(index: ModelIndex, args: argparse.Namespace) -> Iterator[Sequence[Feed]]:
+def _other_samples(index: ModelIndex, options: LintOptions) -> Iterator[Sequence[Feed]]:
     """Further made-up inputs, without zeros, and with other sizes where nobody has said any; none if any were given."""
     from biopsy.engines.runner import feeds_for
 
-    if args.load_inputs or args.data_loader_script:
+    if not options.feeds_random_inputs:
         return
-    inputs = groups.InputOptions.of(args).inputs()
+    inputs = options.inputs()
     wanted = index.fed_types()
     is_open = False
     for size in _OTHER_SIZES:

@@ -1,1 +1,0 @@
-"""``biopsy check``: what is wrong with a model."""

@@ -1,0 +1,432 @@
+"""What a suspect errs by: in the whole model as it is, in tensors of it that are marked as outputs, and in layers that
+are run by themselves; and whether such an error is rounding or a fault.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from pathlib import Path
+from typing import Literal
+
+from biopsy import errors, events
+from biopsy.comparison.noise import NoiseComparison, judge_noise
+from biopsy.engines.base import ModelInput
+from biopsy.engines.registry import EXACT, PLAIN
+from biopsy.engines.worker import Worker
+from biopsy.model.index import Node
+from biopsy.questions.layers.findings import Failure, LayerPiece, MarkingEffect, Rate, TensorError, failure_of
+from biopsy.questions.layers.question import Question, origins_of, worst
+from biopsy.questions.layers.recorded import (
+    CANNOT_RUN,
+    NonFinite,
+    RecordedModel,
+    ReferenceValues,
+    Runs,
+    by_halves,
+    non_finite,
+)
+from biopsy.questions.layers.subgraphs import Subgraph, Subgraphs, batches, run_in_batches
+from biopsy.search.subset import minimized
+from biopsy.tensors.recording import Request, plan
+from biopsy.tensors.results import Array, release, same_values
+
+RUNS_TO_BE_SURE = 3
+"""Runs after which something is believed to be wrong always, if it was wrong each time."""
+
+RUNS_IF_FLAKY = 10
+"""Runs of everything in a flaky suspect: what is wrong in 4 of 10 runs is missed in less than 1 of 100 cases."""
+
+_MOST_WEIGHED = 20
+"""Layers whose errors are held against rounding, the worst first: more than a person looks at."""
+
+_MOST_TRIES = 200
+"""Runs that the search for the tensors that hide a failure may take."""
+
+
+@dataclass(kw_only=True)
+class WholeModel:
+    """Runs the whole model in the suspect, as it is and with tensors marked as outputs.
+
+    ``outputs`` are the errors of the model's outputs, ``failure`` why there are none. ``is_flaky``: the suspect gives
+    other values from run to run. ``flaky``: it is wrong, or fails, in some runs only; ``outputs`` and ``failure`` are
+    then those of the worst run.
+
+    Of tensors that are marked, each in one batch, ``propagated`` are the errors and ``non_finite`` the NaN and
+    infinities in them. ``effects``: what marking has changed, at first with all tensors of the batch (see ``narrow``).
+    ``unmarkable``: tensors that the suspect cannot give.
+    """
+
+    question: Question
+    recorded: RecordedModel
+    suspect: Worker
+    listener: events.Listener
+    outputs: dict[str, TensorError] = field(default_factory=dict)
+    failure: Failure | None = None
+    is_flaky: bool = False
+    flaky: Rate | None = None
+    propagated: dict[str, TensorError] = field(default_factory=dict)
+    non_finite: dict[str, NonFinite] = field(default_factory=dict)
+    effects: list[MarkingEffect] = field(default_factory=list)
+    unmarkable: list[str] = field(default_factory=list)
+    _first_run: Runs = ()
+
+    @property
+    def is_wrong(self) -> bool:
+        """Whether the suspect fails, or an output is out of tolerance."""
+        return self.failure is not None or not all(error.passed for error in self.outputs.values())
+
+    def error_of(self, node: Node) -> TensorError | None:
+        """The error of a layer's worst output where it was marked; None if none was measured."""
+        names = (self.question.index.names[tensor] for tensor in node.writes)
+        known = [self.propagated[name] for name in names if name in self.propagated]
+        return worst(known) if known else None
+
+    def run(self) -> None:
+        """Run the model as it is, often enough to see whether the suspect always says the same.
+
+        Raises nothing that says that the suspect cannot run it: that is ``failure``. What took too long is not run
+        again.
+        """
+        wrong = 0
+        for number in range(RUNS_TO_BE_SURE):
+            is_late = self.failure is not None and self.failure.kind == "Timeout"
+            wrong += is_late or self._is_wrong_once_more(number)
+        if 0 < wrong < RUNS_TO_BE_SURE:
+            self.is_flaky, self.flaky = True, Rate(wrong, RUNS_TO_BE_SURE)
+
+    def _is_wrong_once_more(self, number: int) -> bool:
+        """Run the model; whether it is wrong, or fails."""
+        try:
+            runs = self._run()
+        except errors.EngineFailure as failure:
+            self.failure = failure_of(failure)
+            return True
+        self._first_run = self._first_run or runs
+        is_right = True
+        for name in runs[0] if runs else ():
+            expected = self.recorded.outputs.values(name)
+            if expected is not None:
+                error = self._error(name, runs, expected)
+                self.outputs[name] = worst([self.outputs.get(name, error), error])
+                is_right = is_right and error.passed
+        self.is_flaky = self.is_flaky or (number > 0 and self._differs(runs))
+        return not is_right
+
+    def _run(self, marked: Iterable[str] | None = None) -> list[dict[str, Array]]:
+        """The suspect's values, some tensors marked as outputs. Raises what ``Worker.run`` raises."""
+        names = None if marked is None else list(dict.fromkeys(marked))
+        return self.suspect.run(self.question.model, self.recorded.inputs, names)
+
+    def _error(self, name: str, runs: Runs, expected: Sequence[Array] | None = None) -> TensorError:
+        """The error of a tensor by what is expected, or else recorded."""
+        expected = self.recorded.expected(name) if expected is None else expected
+        return self.question.judge.error(name, [run[name] for run in runs], expected)
+
+    def _differs(self, runs: Runs) -> bool:
+        """Whether an output is, by the tolerances, another one than in the first run."""
+        first = self._first_run
+        return not all(self._error(name, runs, [run[name] for run in first]).passed for name in self.outputs)
+
+    @cached_property
+    def _is_steady(self) -> bool:
+        """Whether the suspect gives the same outputs, within the tolerances, when it runs the model again."""
+        return not any(self._differs(self._run()) for _ in range(RUNS_TO_BE_SURE))
+
+    def measure(self, names: Sequence[str]) -> None:
+        """Measure tensors that are marked, with at most the question's ``limit`` of bytes at a time."""
+        computed = self.recorded.computed
+        samples = max(computed.count, 1)
+        sizes = {name: computed.size(name) // samples for name in names}
+        own = [name for name in self.outputs if name in sizes]
+        limit = max(self.question.limit // samples, 1)
+        request = Request(runner=0, names=names, sizes=sizes, own=own, iterations=samples, limit=limit)
+        batched, shared = plan(request)
+        shown = [name for name in shared if name in self.outputs]
+        for number, batch in enumerate(batched, 1):
+            self._measure_batch(batch, shown)
+            self.listener(events.Measured("whole", number, len(batched)))
+
+    def _measure_batch(self, names: Sequence[str], shown: Sequence[str]) -> None:
+        """Measure one batch; where the suspect fails with it marked, its halves."""
+        for part, runs in by_halves(names, lambda some: self._run([*some, *shown])):
+            if isinstance(runs, errors.BiopsyError):
+                self.unmarkable += part
+                continue
+            for name in part:
+                if all(name in run for run in runs):
+                    lost = non_finite([run[name] for run in runs])
+                    if lost is not None:
+                        self.non_finite[name] = lost
+                    self.propagated[name] = self._error(name, runs)
+            known = {effect.output for effect in self.effects}
+            for name in shown:
+                if name not in known and all(name in run for run in runs):
+                    self._observe(name, runs, part)
+
+    def _observe(self, output: str, runs: Runs, names: Sequence[str]) -> None:
+        """Compare an output with what it is when nothing is marked."""
+        marked, unmarked = [run[output] for run in runs], [run[output] for run in self._first_run]
+        if all(map(same_values, marked, unmarked)) or self._error(output, runs, unmarked).passed:
+            release(*marked, *unmarked)
+            return
+        self.is_flaky = self.is_flaky or not self._is_steady
+        if self.is_flaky:
+            return
+        before, after = self.outputs[output].passed, self._error(output, runs).passed
+        changed: Literal["gone", "appears"] = "gone" if after else "appears"
+        self.effects.append(MarkingEffect("differs" if before == after else changed, output, tuple(names)))
+
+    def narrow(self, first: Sequence[str]) -> None:
+        """Find few tensors that make a wrong output right when they are marked, where many were; best of ``first``."""
+        for place, effect in enumerate(self.effects):
+            if effect.change == "gone":
+                self.effects[place] = replace(effect, tensors=self._hiding(effect, first))
+
+    def _hiding(self, effect: MarkingEffect, first: Sequence[str]) -> tuple[str, ...]:
+        tries, output = itertools.count(1), effect.output
+
+        def hide(some: Sequence[str]) -> bool:
+            number = next(tries)
+            self.listener(events.Measured("marks", number, _MOST_TRIES))
+            if number > _MOST_TRIES:
+                return False
+            try:
+                return self._error(output, self._run([*some, output])).passed
+            except CANNOT_RUN:
+                return False
+
+        single = next((name for name in first if name in effect.tensors and hide([name])), None)
+        if single is not None:
+            return (single,)
+        return tuple(minimized([name for name in effect.tensors if name != output], hide))
+
+
+# Isolated layers: the errors that each introduces when it is run by itself.
+
+
+@dataclass(frozen=True, kw_only=True)
+class IsolatedResult:
+    """What came of one layer: the error of its worst output, or how the engine failed at it.
+
+    ``non_finite`` counts NaN and infinities in its outputs, by their names. Of several runs the worst counts; ``flaky``
+    says in how many it was wrong, if not in all or none. ``differs``: it is wrong by what the reference recorded in the
+    whole model; only runs judged alike tell whether an engine is flaky. ``rounding_ratio``: its error by that of plain
+    float32 on the same values, where that was asked (``weigh``), and ``is_of_model`` as there.
+    """
+
+    error: TensorError | None = None
+    failure: Failure | None = None
+    non_finite: tuple[tuple[str, NonFinite], ...] = ()
+    flaky: Rate | None = None
+    differs: bool = True
+    rounding_ratio: float | None = None
+    is_of_model: bool = False
+
+    @property
+    def is_wrong(self) -> bool:
+        """Whether the engine errs or fails there."""
+        return self.failure is not None or (self.error is not None and not self.error.passed)
+
+    @property
+    def rank(self) -> tuple[bool, tuple[bool, float, float]]:
+        """Greater for what is worse."""
+        return self.failure is not None, self.error.rank if self.error is not None else (False, 0.0, 0.0)
+
+
+@dataclass(kw_only=True)
+class IsolatedLayers:
+    """Runs isolated layers in the suspect. ``results`` grow batch by batch: node -> what came of it.
+
+    A layer that was wrong only once is run again before it is believed to be. ``limit``: bytes of tensors in memory at
+    a time. ``impossible``: nodes that cannot be run in isolation whatever the engine, and why. ``pieces``: what is run
+    as one with a node, where tensors between have no recorded value. ``is_flaky``: the suspect does not always say the
+    same.
+    """
+
+    subgraphs: Subgraphs
+    suspect: Worker
+    reference: ReferenceValues
+    limit: int
+    listener: events.Listener
+    results: dict[int, IsolatedResult] = field(default_factory=dict)
+    impossible: dict[int, str] = field(default_factory=dict)
+    pieces: dict[int, LayerPiece] = field(default_factory=dict)
+    is_flaky: bool = False
+
+    def run(self, nodes: Sequence[int], *, flaky: bool = False) -> None:
+        """Run layers. What is wrong is run again; ``flaky``, or if the runs do not agree: everything is."""
+        layers = {layer.layers[0]: layer for layer in self._layers(nodes)}
+        runs = {node: [result] for node, result in self._round(layers.values())}
+
+        def repeat(some: Iterable[int]) -> None:
+            for node, result in self._round([layers[node] for node in some], repeated=True):
+                runs[node].append(result)
+
+        if not flaky:
+            repeat([node for node, results in runs.items() if results[0].is_wrong])
+            # Layers that the engine fails at each time are run only twice.
+            for done in range(2, RUNS_TO_BE_SURE):
+                fail = {node for node, results in runs.items() if all(result.failure for result in results)}
+                repeat([node for node in runs if len(runs[node]) == done and node not in fail])
+            self.is_flaky = any(len({result.differs for result in results}) > 1 for results in runs.values())
+        if flaky or self.is_flaky:
+            for done in range(1, RUNS_IF_FLAKY):
+                repeat([node for node in runs if len(runs[node]) == done])
+        self.results = {node: _summed(results) for node, results in runs.items()}
+
+    def weigh(self, rounding: RoundingJudge) -> None:
+        """Hold the errors of the worst layers against what plain float32 errs by on the same values."""
+        wrong = [(result.rank, node) for node, result in self.results.items() if result.is_wrong and not result.failure]
+        for layer in self._layers([node for _, node in sorted(wrong, reverse=True)[:_MOST_WEIGHED]]):
+            model = self.subgraphs.model(layer.nodes, layer.outputs)
+            with contextlib.suppress(*CANNOT_RUN):
+                runs = self.suspect.run(model, self.subgraphs.recorded.fed.path)
+                judged = rounding.judge(model, self.subgraphs.names(layer.outputs), runs)
+                if judged is not None:
+                    node = layer.layers[0]
+                    self.results[node] = replace(
+                        self.results[node], rounding_ratio=judged.noise.ratio, is_of_model=judged.is_of_model
+                    )
+
+    def _round(self, layers: Collection[Subgraph], *, repeated: bool = False) -> list[tuple[int, IsolatedResult]]:
+        """Run layers once. ``repeated``: judge them by the reference on the same values, whatever it computes in."""
+        results: list[tuple[int, IsolatedResult]] = []
+
+        def expected(model: ModelInput) -> Runs | None:
+            return self.reference.of(model, always=repeated)
+
+        batched = batches(layers, self.limit)
+        for layer, runs, values in run_in_batches(self.subgraphs, self.suspect, batched, expected):
+            (node,) = layer.layers
+            if isinstance(runs, errors.TooMuchMemory):
+                self.impossible.setdefault(node, runs.message)
+                continue
+            if isinstance(runs, errors.BiopsyError):
+                result = IsolatedResult(failure=failure_of(runs))
+            else:
+                result = self._judged(layer, runs, values)
+            results.append((node, result))
+            if not repeated:
+                self.results[node] = result
+            self.listener(events.Measured("repeated" if repeated else "isolated", len(results), len(layers)))
+        return results
+
+    def _layers(self, nodes: Sequence[int]) -> Iterable[Subgraph]:
+        for node in nodes:
+            closed, outputs = self.subgraphs.closed([node]), self.subgraphs.recorded_writes(node)
+            if closed is None:
+                self.impossible[node] = "it needs an input that has no value"
+            elif not outputs:
+                self.impossible[node] = "its outputs were not recorded"
+            else:
+                nodes, index = self.subgraphs.layers(closed), self.subgraphs.index
+                if nodes != (node,) and node not in self.pieces:
+                    self.pieces[node] = LayerPiece(
+                        nodes=nodes,
+                        labels=tuple(index.nodes[number].label for number in nodes),
+                        inputs=tuple(self.subgraphs.names(self.subgraphs.inputs(closed))),
+                        origins=origins_of(index, nodes),
+                    )
+                yield Subgraph(self.subgraphs, (node,), closed, outputs)
+
+    def _judged(self, layer: Subgraph, runs: Runs, expected: Runs | None) -> IsolatedResult:
+        names = self.subgraphs.names(layer.outputs)
+        measured = self.reference.errors(names, runs, expected)
+        if not measured:
+            return IsolatedResult(failure=Failure("run", "NoOutput", "it gives no tensor"))
+        present = {name: [run[name] for run in runs] for name in names if all(name in run for run in runs)}
+        lost = tuple((name, count) for name, values in present.items() if (count := non_finite(values)) is not None)
+        error = worst(measured)
+        recorded = error if expected is None else worst(self.reference.errors(names, runs, None))
+        differs = not (error if self.subgraphs.recorded.is_rounded else recorded).passed
+        return IsolatedResult(error=error, non_finite=lost, differs=differs)
+
+
+def _summed(runs: Sequence[IsolatedResult]) -> IsolatedResult:
+    """What several runs of one layer say; of a steady engine, those count that the reference was asked about."""
+    is_steady = len({result.differs for result in runs}) == 1
+    judged = (runs[1:] if is_steady else ()) or runs
+    wrong = sum(result.is_wrong for result in judged)
+    flaky = Rate(wrong, len(judged)) if 0 < wrong < len(judged) else None
+    return replace(max(judged, key=lambda result: result.rank), flaky=flaky)
+
+
+# Rounding or a fault: a subgraph that is out of tolerance, held against the error of plain float32 on its values.
+#
+# The measure is that of ``biopsy run --compare-with noise`` (``comparison.noise``). Layers that cancel or amplify
+# make much of the little by which two engines may round differently, and neither a layer nor a fusion is to blame for
+# that.
+
+
+@dataclass(frozen=True)
+class RoundingVerdict:
+    """An error held against rounding: ``noise`` is that of the suspect, or of the golden values if they are further
+    from the exact ones.
+
+    ``is_of_model``: the suspect gives what the model says, and it is the golden values that are of something else.
+    """
+
+    noise: NoiseComparison
+    is_of_model: bool = False
+
+
+class RoundingJudge:
+    """Runs subgraphs exactly and plainly. Use it in a ``with``: its workers end there.
+
+    ``recorded`` has the values that subgraphs are fed with; ``scratch`` is a folder for transient files.
+    ``timeout`` is in seconds per run, ``memory`` in bytes of an engine.
+    """
+
+    def __init__(self, recorded: RecordedModel, scratch: Path, timeout: float | None, memory: int | None) -> None:
+        self._recorded = recorded
+        self._exact = Worker(EXACT, scratch, timeout, memory=memory)
+        self._plain = [Worker(engine, scratch, timeout, memory=memory) for engine in PLAIN]
+
+    def __enter__(self) -> RoundingJudge:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        for worker in (self._exact, *self._plain):
+            worker.close()
+
+    def judge(self, model: ModelInput, names: Iterable[str], runs: Runs) -> RoundingVerdict | None:
+        """The verdict on the worst of some outputs of a subgraph, of which the suspect gave ``runs``.
+
+        Golden values are judged too: they may be of another model. None if nobody can say: the exact evaluator cannot
+        run the subgraph, or gives other tensors.
+        """
+        exact, plain = self._run(self._exact, model), None
+        if exact is not None:
+            plain = next((given for worker in self._plain if (given := self._run(worker, model)) is not None), None)
+        if exact is None or plain is None:
+            return None
+        wanted = tuple(names)
+        noise = _worst(wanted, [[run.get(name) for run in runs] for name in wanted], plain, exact)
+        if noise is None or not self._recorded.is_golden:
+            return None if noise is None else RoundingVerdict(noise)
+        golden = _worst(wanted, [self._recorded.expected(name) for name in wanted], plain, exact)
+        if golden is None or (golden.passed, -golden.ratio) >= (noise.passed, -noise.ratio):
+            return RoundingVerdict(noise)
+        return RoundingVerdict(golden, is_of_model=noise.passed and golden.verdict == "bug")
+
+    def _run(self, worker: Worker, model: ModelInput) -> Runs | None:
+        with contextlib.suppress(*CANNOT_RUN):
+            return worker.run(model, self._recorded.fed.path)
+        return None
+
+
+def _worst(
+    names: Sequence[str], values: Sequence[Sequence[Array | None]], plain: Runs, exact: Runs
+) -> NoiseComparison | None:
+    """The worst verdict on some tensors, of which ``values`` are given per sample; None if one is not there."""
+    judged = []
+    for name, given in zip(names, values, strict=True):
+        for number, (ours, theirs, right) in enumerate(zip(given, plain, exact, strict=False)):
+            if ours is None or name not in theirs or name not in right:
+                return None
+            judged.append(judge_noise(name, number, ours, theirs[name], right[name]))
+    return max(judged, key=lambda noise: (not noise.passed, noise.ratio), default=None)
