@@ -9,12 +9,12 @@ from hypothesis import strategies as st
 from biopsy.questions.builds.difference import Table, fisher, holm, more_for_all
 
 
-@st.composite
 def more_builds(table: Table, tests: int, level: float) -> int | None:
     """How many more builds decide if they go on as those in the table, of so many choices that are compared."""
     return more_for_all([table], table.all_bad + table.all_good, level / tests)
 
 
+@st.composite
 def tables(draw: st.DrawFn) -> Table:
     all_bad, all_good = draw(st.integers(0, 6)), draw(st.integers(0, 6))
     return Table(draw(st.integers(0, all_bad)), all_bad, draw(st.integers(0, all_good)), all_good)

@@ -22,6 +22,7 @@ from biopsy.model import index, infer, weights_file
 from biopsy.model.load import parse
 from biopsy.processes import writing
 from biopsy.processes.writing import written_together
+from biopsy.questions.precision.mixed_models import in_fp16
 from biopsy.text import count
 
 EXAMPLES = """\
@@ -158,8 +159,6 @@ def execute(options: ConvertOptions, console: Console) -> int:
 
 def _in_fp16(model: ModelInput, console: Console) -> bytes:
     """The model in fp16, as far as layers can be; says how many are, and which values that loses."""
-    from biopsy.questions.precision.mixed_models import in_fp16
-
     data, layers, losses = in_fp16(parse(model.data, model.path), model.folder)
     if not layers:
         console.warn("no node of the model can compute in fp16: --fp-to-fp16 has no effect")
