@@ -10,13 +10,13 @@ from architecture.figures import figures
 from architecture.journeys import Journey, reduction, run_with_golden_values
 
 LIMITS = {
-    "code": 61_750,
-    "modules": 425,
-    "functions": 6_000,
-    "used_once": 690,
-    "inner_imports": 780,
-    "namespaces": 190,
-    "options": 145,
+    "code": 56_950,
+    "modules": 354,
+    "functions": 5_300,
+    "used_once": 455,
+    "inner_imports": 585,
+    "namespaces": 47,
+    "options": 37,
     "percentile_90": 40,
     "positional_calls": 0,
     "positional_records": 7,
