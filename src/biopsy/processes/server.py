@@ -96,7 +96,7 @@ class _Child:
             os.set_blocking(stream.fileno(), False)
         self._printed = KeptOutput(_KEPT)
         self._line = bytearray()
-        self._has_closed = False
+        self._has_closed = self._is_spoiled = False
         self._reply: dict[str, Any] | None = None
         self._note: str | None = None
 
@@ -121,14 +121,13 @@ class _Child:
 
     def _is_over(self) -> bool:
         """Whether nothing more is to be waited for: the reply has come, or something that is no answer, or an end."""
-        while self._reply is None and b"\n" in self._line:
+        while not self._is_spoiled and self._reply is None and b"\n" in self._line:
             line, _, self._line = self._line.partition(b"\n")
             self._reply = _understood(bytes(line))
-            if self._reply is None:
-                return True
-            if "note" in self._reply:
+            self._is_spoiled = self._reply is None
+            if self._reply is not None and "note" in self._reply:
                 self._note, self._reply = self._reply["note"], None
-        return self._reply is not None or self._has_closed or len(self._line) > LONGEST_ANSWER
+        return self._is_spoiled or self._reply is not None or self._has_closed or len(self._line) > LONGEST_ANSWER
 
     def end(self, cause: Cause) -> ServerEndedError:
         """End it, whatever it does, and tell how it ended. One that has closed its answers is about to end itself."""
