@@ -120,7 +120,7 @@ def copies(output: Path) -> Iterator[Callable[[], Path]]:
 
 
 class Inline(Executor):
-    """Runs what it is given at once, in the thread of who asks: for a person, and for functions of a caller."""
+    """Runs each function at once, in the thread that submits it: for checks by a person or by a caller's function."""
 
     def submit(self, function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
         """Run ``function``; what it returns or raises is in the future. Ctrl-C is not: it ends whoever asks."""

@@ -1,1 +1,1 @@
-"""The command line. One file per command, at the path of its words; only this package knows the terminal."""
+"""The command line. ``commands`` names the module of each command; only this package knows the terminal."""

@@ -1,1 +1,3 @@
-"""Engines: what builds or runs a model. One file per engine; only the registry loads them, by name."""
+"""Engines: what builds or runs a model. Each is one file, and further ones that begin with its name; only the registry
+loads them, by name.
+"""

@@ -111,7 +111,7 @@ class Worker:
                 path.unlink(missing_ok=True)
 
     def limit(self, seconds: float | None) -> None:
-        """Let every run from now on take so long; None for as long as it takes."""
+        """Allow every run from now on so many seconds at most; None for no limit."""
         self._timeout = seconds
 
     @property

@@ -269,7 +269,10 @@ class _Propagation:
         return f"shape inference does not follow the values of {count(len(self.unseen), 'node')}: {why}"
 
     def _look(self, graph: onnx.GraphProto, around: ChainMap[str, tuple[int, int | None]]) -> None:
-        """Judge the nodes of a graph, ``around`` which these tensors are known: element types and lengths."""
+        """Note what inference would follow in a graph and in the bodies of its nodes.
+
+        ``around`` has the element types and lengths of tensors that are known outside of the graph.
+        """
         known = around.new_child(dict(_lengths(graph)))
         for node in graph.node:
             for body in walk.bodies(node):

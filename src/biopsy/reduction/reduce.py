@@ -72,8 +72,8 @@ class ReductionJob:
 
     ``input_shapes`` freeze dynamic inputs. ``passes`` says which passes run, ``ranking`` which nodes are suspected,
     the worst first. ``feeds_recorded``: the check is our own ``run``, and is to load recorded values of what a
-    candidate is fed. ``command`` are the check's words, as far as it has any, which may tell of it what
-    ``values.may_change_values`` and ``recorded_values.compares_with_golden`` ask.
+    candidate is fed. ``command`` are the check's words, as far as it has any, which may tell whether
+    it compares with recorded or golden values (``values.may_change_values``, ``recorded_values.Vouching``).
     ``allow_vacuous_check`` goes on if the check fails on anything.
     """
 

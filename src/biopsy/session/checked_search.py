@@ -135,7 +135,10 @@ class Flakiness:
         return self._shows_again(trial, _MORE_OF_THE_RESULT)
 
     def noticed_late(self, trial: Trial, tries: int) -> bool:
-        """Whether the last check has shown what nobody knew; the search must then be run again."""
+        """Whether a trial failed only after several ``tries``, and nobody knew that the failure is flaky.
+
+        The search must then be run again.
+        """
         if tries == 1 or self.is_flaky or self._repeating.repeat is not None:
             return False
         self._measure(trial, 1, tries)

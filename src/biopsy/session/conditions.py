@@ -37,9 +37,9 @@ _MOST_PACKAGES = 200
 
 
 def states(path: Path) -> Iterator[tuple[str, str]]:
-    """A name and what tells of a change, for a file, or for every file in a folder. Never raises OSError.
+    """The path of a file with its state, which changes when the file does; for a folder, those of the files in it.
 
-    A pipe or a device, which cannot be read twice, has none.
+    Nothing for a pipe or a device, which cannot be read twice. Never raises OSError.
     """
     try:
         mode = path.stat().st_mode

@@ -1,6 +1,6 @@
 """Checks on the machines of a Ray cluster: the only file that knows Ray.
 
-Each place for a check (``HostPlace``) is an actor of Ray, on whichever machine Ray puts it. What it needs of our files
+Each place for a check (``_HostActor``) is an actor of Ray, on whichever machine Ray puts it. What it needs of our files
 comes through the object store of Ray, once to each machine. The actor itself stops a check, with all that it has
 started; an actor that does not answer then is killed.
 """

@@ -83,7 +83,10 @@ def workspace(index: ModelIndex, wanted: Path, *, may_move: bool) -> Workspace:
 def _with_weights(
     index: ModelIndex, wanted: Path, *, may_move: bool
 ) -> tuple[Path, dict[int, bytes], TransientFolder | None]:
-    """Where candidates stand, their weights as referred to from there, and the folder that these were copied to."""
+    """Where candidates stand, how they refer to external weights from there, and the folder of copies of these, if any.
+
+    Raises ModelError if a weight is not in its file.
+    """
     external = {tensor: weight.external for tensor, weight in index.weights.items() if weight.external}
     for tensor, place in external.items():
         path = resolve(index.folder, place.location, index.names[tensor])
@@ -289,7 +292,7 @@ def locked(paths: Iterable[Path]) -> Iterator[None]:
 
 
 def cannot_claim(path: Path, error: OSError) -> errors.UsageError:
-    """The error that tells why ``path`` cannot be had, and what to do about what stands where its lock would."""
+    """The error for a ``path`` that cannot be claimed, and what to do if something stands where its lock belongs."""
     problem = cannot_write(path, error)
     lock_path = str(error.filename or "")
     if not lock_path.endswith(".lock") or not os.path.lexists(lock_path):

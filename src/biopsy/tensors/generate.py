@@ -269,7 +269,7 @@ def roundings_off(feeds: Sequence[Feed], roundings: int = 1, seed: int = 0) -> l
 
 
 def differ(feeds: Sequence[Feed], others: Sequence[Feed]) -> bool:
-    """Whether any value of two lists of feeds with the same names and shapes is another one."""
+    """Whether two lists of feeds, which have the same names and shapes, differ in any value."""
     return any(
         not np.array_equal(widened(value), widened(other[name]))
         for feed, other in zip(feeds, others, strict=True)

@@ -50,7 +50,7 @@ def words_to_hide(args: argparse.Namespace) -> dict[str, str] | None:
 
 
 def reports_of(report: bytes, console: Console) -> dict[str, bytes]:
-    """The members that a report becomes: its JSON, and the page of it; where none can be made, that is said."""
+    """The files of a report in a bundle: its JSON, and its page. Warns if no page can be made of it."""
     try:
         page = page_in(report)
     except errors.BiopsyError as error:

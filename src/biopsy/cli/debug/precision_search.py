@@ -161,7 +161,7 @@ class PrecisionReport(SearchProgress):
         return f"{count(left, 'layer')} high", self._stage.nodes
 
     def is_wanted(self, event: events.CheckedCandidate) -> bool:
-        """Whether this is an end that fails, and its output is to be shown."""
+        """Whether the output is shown: of a failing check of all layers high, or of all low, if it was asked for."""
         return self._shown == "ends" and event.stage in _END and event.outcome != "passed"
 
     @shows(events.EndChecked)

@@ -1,1 +1,1 @@
-"""The questions of a diagnosis, one file each."""
+"""The questions of a diagnosis, a file for each kind; ``evidence.PLAN`` has their order."""

@@ -152,8 +152,8 @@ class _Look:
     def _refused(self, engines: Sequence[str], run: Judged) -> ModelFailure | None:
         """Which engine cannot load, build or run the model: each is asked alone.
 
-        If each of them does, the failure is flaky, or they do not go together: it is that of the engine that the run
-        names, and nothing if that is one that was only to be compared with.
+        If none fails alone, the failure is flaky, or the engines do not go together: the engine that the run names is
+        then taken to fail. None if the engine that fails was only to be compared with.
         """
         question, named = self.context.question, run.evidence.verdict.engine
         alone = {engine: self._run([engine], description=f"{engine} alone") for engine in dict.fromkeys(engines)}

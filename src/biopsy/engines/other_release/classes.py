@@ -501,7 +501,7 @@ class RemoteObject:
         self._interpreter.ask({"do": "set", "name": name}, on=self, value=value)
 
     def __call__(self, *args: Any, **named: Any) -> Any:
-        """What a call gives there."""
+        """Call the object in the other interpreter; returns what the call returns there."""
         return self._interpreter.ask({"do": "call"}, on=self, args=args, named=named)
 
     def __getitem__(self, key: Any) -> Any:

@@ -185,7 +185,7 @@ class Incoming:
 
 
 def _name_of(dtype: np.dtype[Any]) -> str:
-    """What a type is called on the way. Raises WireError for one that cannot be sent."""
+    """The name of a type in a message. Raises WireError for a type that cannot be sent."""
     fields = list(dtype.fields or ())
     if len(fields) == 1 and fields[0] in _OF_OLD_ONNX:
         return _OF_OLD_ONNX[fields[0]]

@@ -460,9 +460,9 @@ def _of_pip_files(python: str, settings: str | None) -> tuple[tuple[str, str], .
 
 
 def _of_uv() -> tuple[str | None, list[str], list[str]]:
-    """The index that the settings of the user and of the machine name, further ones, and links.
+    """The index, further indexes and links to find packages by, from uv's settings of the user, else of the machine.
 
-    uv reads more, in the folder of a project.
+    What uv would also read in the folder of a project is left out.
     """
     home = Path(os.environ.get("XDG_CONFIG_HOME") or Path("~/.config").expanduser())
     given = os.environ.get("UV_CONFIG_FILE")

@@ -76,10 +76,10 @@ class ChoiceGroup:
 
 @dataclass(frozen=True, kw_only=True)
 class Difference:
-    """What differs between good and bad builds: ``groups``, those that explain the outcomes best first.
+    """What differs between good and bad builds: ``groups`` of choices, first those that explain the outcomes best.
 
-    ``tests`` is how many groups were compared; ``more`` is how many more builds would decide for the first of them if
-    it goes on as it did, None if none would.
+    ``more`` is how many further builds would decide whether the first group is to blame, if they come out in the same
+    shares as those so far; None if no number would.
     """
 
     good: int

@@ -100,7 +100,7 @@ class BuildsElsewhere:
         return [path for path in self._plan.artifacts.files if path != self._plan.record_to]
 
     def _check(self, drawn: Drawn) -> CommandCheck:
-        """The check with what a change says of its environment."""
+        """The check of a drawn change, with the environment variables that the change sets."""
         check = self._check_for(drawn.change)
         assert isinstance(check, CommandCheck)
         assert self._plan.model.path is not None

@@ -147,7 +147,8 @@ class ReleaseFindings:
     def pins(self) -> tuple[str, ...]:
         """Specifiers that keep to releases without the failure, the newest first: ``>=1.31.1``, ``<1.21.0``.
 
-        A range reaches to the end of what was seen: where it changes again, the single release is named.
+        A range is open at one end. Single releases are the last before each break and the first after a mend that did
+        not last.
         """
         found = []
         for place, border in reversed(list(enumerate(self.borders))):

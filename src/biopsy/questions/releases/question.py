@@ -65,7 +65,7 @@ class ReleaseCheck:
 
     @property
     def names_python(self) -> bool:
-        """Whether the words say where the interpreter belongs."""
+        """Whether the words of the check have a place for the path of the interpreter."""
         return any(PYTHON_PLACE in word for word in self.words)
 
     def requirements(self, version: str) -> list[str]:

@@ -250,7 +250,10 @@ class ReleasePreparation:
 
     @contextmanager
     def prepared(self, site: TaskSite, stop: Stop) -> Iterator[Prepared]:
-        """Make it, or find it in the cache of this machine. Raises UsageError for another Python."""
+        """Make the environment, or find it in the cache of this machine.
+
+        Raises UsageError if this machine has another series of Python than the releases are for.
+        """
         interpreter = interpreter_of(self.python)
         if interpreter.series != self.series:
             raise errors.UsageError(

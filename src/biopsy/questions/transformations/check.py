@@ -423,7 +423,7 @@ STAGE = "transform"
 
 
 def judged_by(check: TransformationCheck, runs: CheckRuns, model: Path, description: str) -> Judged:
-    """How a model fails a check, one of the ``runs`` of a search. Raises CheckError if the tool cannot be run."""
+    """What a check says of a model, counted among the ``runs`` of a search. Raises CheckError if it cannot be run."""
     judged = runs.once(lambda: check.run(model), line=check.line(model), description=description)
     if judged.outcome is Outcome.INFRASTRUCTURE:
         raise errors.CheckError(f"the check could not be run: {judged.reason}")

@@ -31,7 +31,7 @@ _MOST_RUNS = 50
 
 @dataclass(frozen=True, kw_only=True)
 class Latency:
-    """Milliseconds of one run ``before`` and ``after`` a change, medians; and how many times as long it then takes.
+    """The median milliseconds of one run ``before`` and ``after`` a change, and the ``ratio`` of after to before.
 
     ``ratio`` is the median of the rounds' ratios, ``low`` and ``high`` their quartiles. ``before`` and what is derived
     from it are None where the engine does not run the original at all.

@@ -1,1 +1,1 @@
-"""Passes, one file each: every one is a way to propose smaller candidates."""
+"""Passes, a file for each family: every pass is a way to propose smaller candidates."""
