@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import reprlib
 import types
 from collections.abc import Mapping
 from dataclasses import fields, is_dataclass
@@ -63,4 +64,4 @@ def _value(hint: Any, value: Any) -> Any:
         return float(value)
     if (value in arguments) if origin is Literal else (type(value) is hint):
         return value
-    raise ValueError(f"an unexpected value: {value!r}")
+    raise ValueError(f"an unexpected value: {reprlib.repr(value)}")
