@@ -144,3 +144,13 @@ def test_a_node_that_is_to_blame_is_told_with_its_line_of_code(
     path, _ = copied("custom", tmp_path)
     assert main(["check", "lint", str(path)]) == 0
     assert "\n         modules.py:44 in Custom.forward: x = torch.ops.mine.swish(x)\n" in capsys.readouterr().out
+
+
+def test_inputs_are_not_looked_at_for_what_is_no_model(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("m.onnx").write_text("no model")
+    Path("inputs.json").write_text("{")
+    assert main(["check", "lint", "m.onnx", "--load-inputs", "inputs.json"]) == 1
+    assert "m.onnx is no ONNX model" in capsys.readouterr().out

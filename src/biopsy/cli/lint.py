@@ -91,12 +91,17 @@ def execute(args: argparse.Namespace, console: Console) -> int:
     if options.output is not None:
         writing.require_writable(options.output)
     verdict.report_looking()
-    feeder = Feeder(options.inputs(), options.save_inputs, console, lambda _: None)
+
+    def samples(index: ModelIndex) -> Iterator[Sequence[Feed]]:
+        """The inputs that the options say, which are read once the model is known to be one, then others."""
+        feeder = Feeder(options.inputs(), options.save_inputs, console, lambda _: None)
+        return itertools.chain([feeder.feeds(index.fed_types())], _other_samples(index, options))
+
     report = lint(
         options.model,
         options.external_data_dir or options.model.parent,
         spec.text,
-        lambda index: itertools.chain([feeder.feeds(index.fed_types())], _other_samples(index, options)),
+        samples,
         timeout=options.node_timeout,
         memory=options.memory_limit and int(_FOR_NODES * options.memory_limit),
     )
