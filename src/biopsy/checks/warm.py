@@ -245,10 +245,10 @@ class ScriptCheck(ServedCheck):
         self.start()
         server = self._server
         if server is None or _surroundings() != self._surroundings:
-            return self._as_process(candidate, stop)
+            return super().run(candidate, stop)
         if self._states() != self._seen:
             remark = self._refuse(server, f"{self._script.file_name} {_CHANGED}")
-            return replace(self._as_process(candidate, stop), remark=remark)
+            return replace(super().run(candidate, stop), remark=remark)
         if self._believed_generation is None and self._comparing.acquire(timeout=_SECONDS_TO_COMPARE):
             try:
                 if self._believed_generation is None:
@@ -256,7 +256,7 @@ class ScriptCheck(ServedCheck):
             finally:
                 self._comparing.release()
         warm = self._believed(server, candidate, stop) if self._believed_generation is not None else None
-        return warm or self._as_process(candidate, stop)
+        return warm or super().run(candidate, stop)
 
     def _compared(self, server: ForkServer, candidate: Path, stop: Stop | None) -> Evidence:
         """What the script says, and see whether a fork says the same as a process."""
@@ -264,8 +264,8 @@ class ScriptCheck(ServedCheck):
         known = self._known
         if known is not None and known.model == model:
             warm, remark = self._agreeing(server, known, candidate, stop)
-            return warm or replace(self._as_process(candidate, stop), remark=remark)
-        evidence = self._as_process(candidate, stop)
+            return warm or replace(super().run(candidate, stop), remark=remark)
+        evidence = super().run(candidate, stop)
         if evidence.timed_out or evidence.out_of_memory or (stop is not None and stop.is_set) or model is None:
             return evidence
         self._known = Known(model, evidence)
@@ -298,7 +298,7 @@ class ScriptCheck(ServedCheck):
         if generation == self._believed_generation:
             return warm
         # The first fork that found more loaded: a process is to say the same of its candidate.
-        evidence = self._as_process(Path(warm.candidate), stop)
+        evidence = super().run(Path(warm.candidate), stop)
         if evidence.timed_out or evidence.out_of_memory or (stop is not None and stop.is_set):
             return evidence
         differs = difference(evidence, warm, self._script.file_name)
@@ -326,9 +326,6 @@ class ScriptCheck(ServedCheck):
             self._lose(server)
             return None, 0
         return evidence, generations[-1]
-
-    def _as_process(self, candidate: Path, stop: Stop | None) -> Evidence:
-        return self._evidence(candidate, stop, self._run)
 
     def _refuse(self, server: ForkServer, why: str) -> str:
         """Run no more forks; what is to be remarked of that, once."""

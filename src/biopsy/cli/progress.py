@@ -8,6 +8,7 @@ import contextlib
 import io
 import json
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
@@ -277,7 +278,7 @@ class ModelProgress(Progress):
         self.line("recorded", f"{event.engine} · {what}, {size_text(event.bytes)} · {event.seconds:.2f} s")
 
 
-class SearchProgress(ModelProgress):
+class SearchProgress(ModelProgress, ABC):
     """Shows a search with a check: its candidates on the live line, and what a person must know of its answers.
 
     ``shown`` says whose output is shown, in words of the subclass, of which "all" are those of every check.
@@ -295,9 +296,9 @@ class SearchProgress(ModelProgress):
         self._done = self._done_before_stage = 0
         self._stage = events.StageStarted("", 0, 0)
 
+    @abstractmethod
     def left_text(self, left: int) -> tuple[str, int]:
         """What is left of the search in words, and how much there was."""
-        raise NotImplementedError
 
     @shows(events.StageStarted)
     def _show_stage_started(self, event: events.StageStarted) -> None:
@@ -326,9 +327,9 @@ class SearchProgress(ModelProgress):
             say_output(self._console, event.output, whole=self._shown == "all")
             self._shown = "all" if self._shown == "all" else "none"
 
+    @abstractmethod
     def is_wanted(self, event: events.CheckedCandidate) -> bool:
         """Whether this is the one check whose output is shown, where not that of every check is."""
-        raise NotImplementedError
 
     @shows(events.Resumed)
     def _show_resumed(self, event: events.Resumed) -> None:

@@ -16,7 +16,7 @@ from biopsy.checks.words import NAME, as_word
 from biopsy.engines.registry import PLAIN
 from biopsy.engines.runner import Inputs, feeds_for
 from biopsy.model.index import ModelIndex
-from biopsy.model.tensor_type import TensorType, ValueType
+from biopsy.model.tensor_type import TensorType
 from biopsy.questions.builds.settings import ENGINE_PLACE, SETTINGS_PLACE
 from biopsy.questions.layers.question import Judge
 from biopsy.tensors.files import read_feeds, write_feeds
@@ -189,18 +189,13 @@ _USUAL = (64, 224)
 _EXAMPLE = 64
 
 
-def wanted_by(index: ModelIndex) -> dict[str, ValueType | None]:
-    """What a model is fed: the type of each input, None where nobody knows."""
-    return {index.names[tensor]: index.value_type(tensor) for tensor in index.fed_inputs()}
-
-
 def settled(index: ModelIndex, inputs: Inputs, folder: Path, files: Sequence[Path] = ()) -> Samples:
     """The samples for a model; what is made up is written to ``folder``. ``files`` are those that hold what is given.
 
     Raises UsageError if nobody has said how large an input is whose size the model leaves open, and what ``feeds_for``
     and ``write_feeds`` raise.
     """
-    wanted = wanted_by(index)
+    wanted = index.fed_types()
     require_sizes(index, inputs)
     drawn = feeds_for(wanted, inputs) if wanted else None
     if drawn is None or (files and not drawn.made_up):
@@ -210,12 +205,12 @@ def settled(index: ModelIndex, inputs: Inputs, folder: Path, files: Sequence[Pat
 
 def feeds_of(index: ModelIndex, samples: Samples) -> Sequence[Feed]:
     """The samples themselves: those of the files, else random ones. Raises DataError."""
-    return feeds_in(samples.files) or feeds_for(wanted_by(index), samples.inputs).feeds
+    return feeds_in(samples.files) or feeds_for(index.fed_types(), samples.inputs).feeds
 
 
 def require_sizes(index: ModelIndex, inputs: Inputs) -> None:
     """Raise UsageError for inputs to be made up whose sizes are open and were not said, with all of them by name."""
-    wanted = wanted_by(index)
+    wanted = index.fed_types()
     open_ones = {name: kind for name, kind in wanted.items() if isinstance(kind, TensorType) and not kind.is_static}
     guessed = [name for name in feeds_for(wanted, inputs).guessed if name in open_ones]
     if not guessed:
@@ -251,13 +246,13 @@ def with_other_seed(index: ModelIndex, samples: Samples, seed: int, folder: Path
     """A file of other random inputs of the same shapes; None where inputs were given, or there are none."""
     if not samples.made_up or not samples.files:
         return None
-    drawn = feeds_for(wanted_by(index), replace(samples.inputs, seed=samples.inputs.seed + seed))
+    drawn = feeds_for(index.fed_types(), replace(samples.inputs, seed=samples.inputs.seed + seed))
     return written(folder / f"inputs_seed_{samples.inputs.seed + seed}", drawn.feeds)
 
 
 def shapes_of(index: ModelIndex, samples: Samples) -> dict[str, tuple[int, ...]]:
     """The shapes of the first sample, of those inputs that the model takes."""
-    wanted = wanted_by(index)
+    wanted = index.fed_types()
     feeds = [read_feeds(path)[0] for path in samples.files]
     return {name: form_of(feed, name).shape for feed in feeds for name in feed if name in wanted}
 
@@ -288,7 +283,7 @@ def larger(index: ModelIndex, samples: Samples, folder: Path) -> Iterator[tuple[
         if larger_shapes == shapes:
             return
         try:
-            drawn = feeds_for(wanted_by(index), replace(samples.inputs, given=None, shapes=larger_shapes, symbols={}))
+            drawn = feeds_for(index.fed_types(), replace(samples.inputs, given=None, shapes=larger_shapes, symbols={}))
             path = written(folder / f"inputs_of_size_{size}", drawn.feeds)
         except errors.BiopsyError:
             continue  # sizes that contradict each other, or too much memory: nothing is learnt from them
@@ -302,13 +297,13 @@ def of_same_size(index: ModelIndex, samples: Samples, folder: Path) -> Path:
     """
     shapes = shapes_of(index, samples)
     other = replace(samples.inputs, given=None, shapes=shapes, symbols={}, seed=samples.inputs.seed + 1)
-    return written(folder / "inputs_of_same_size", feeds_for(wanted_by(index), other).feeds)
+    return written(folder / "inputs_of_same_size", feeds_for(index.fed_types(), other).feeds)
 
 
 def fixed_and_tiny(index: ModelIndex) -> tuple[str, ...]:
     """Inputs that the model itself declares as pictures of one pixel, with their types: nothing larger can be fed."""
     return tuple(
         f"{name!r} is {kind}"
-        for name, kind in wanted_by(index).items()
+        for name, kind in index.fed_types().items()
         if isinstance(kind, TensorType) and len(kind.shape or ()) > 2 and set((kind.shape or ())[2:]) == {1}
     )
