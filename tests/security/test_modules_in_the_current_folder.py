@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from environments.conftest import index as index
+from processes.environments.conftest import index as index
 from support.models import chain, save
 from support.package_index import PackageIndex
 

@@ -12,7 +12,7 @@ import pytest
 
 from biopsy.cli.app import main
 from biopsy.findings.page.document import page_of
-from environments.conftest import index as index
+from processes.environments.conftest import index as index
 from support.models import chain, save
 from support.package_index import PackageIndex
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from biopsy.cli.app import main
-from environments.conftest import index as index
+from processes.environments.conftest import index as index
 from support.models import chain, save
 from support.package_index import PackageIndex
 from support.ray_nodes import MARKS, RayNodes

@@ -104,9 +104,9 @@ BARRIERS = _TABLE[_BARRIERS]
 """Nodes that change no value and that optimizers do not see through, cheap ones first: they cannot fuse what is around.
 
 A plain Identity is no such node: ONNX Runtime and OpenVINO remove it before they look for fusions. Which of these
-survive is measured on the engines themselves, see tests/workarounds/test_barriers.py: ONNX Runtime 1.32 keeps all of
-them, and takes the pair of casts away after its fusions; OpenVINO 2026.4 keeps the Max and the Where on its CPU. If
-TensorRT keeps them can only be seen on a GPU.
+survive is measured on the engines themselves (tests/questions/workarounds/test_barriers.py): ONNX Runtime 1.32 keeps
+all of them, and takes the pair of casts away after its fusions; OpenVINO 2026.4 keeps the Max and the Where on its CPU.
+Whether TensorRT keeps them can only be seen on a GPU.
 """
 
 FAMILIES = {title: family for title, family in _TABLE.items() if title != _BARRIERS}

@@ -9,9 +9,9 @@ from onnx import TensorProto, helper
 
 from biopsy.questions.workarounds.question import Patch
 from biopsy.questions.workarounds.spellings.table import SPELLINGS, barriers, spellings
+from questions.workarounds.spellings.proving import declined, run
 from support.control_flow import body, branching, looping
 from support.models import info, model, weight
-from workarounds.spellings.proving import declined, run
 
 
 def _found(made: onnx.ModelProto, name: str, place: int = 0) -> Patch:

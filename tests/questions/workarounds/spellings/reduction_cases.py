@@ -6,8 +6,8 @@ import numpy as np
 from hypothesis import strategies as st
 from onnx import TensorProto
 
-from workarounds.spellings.cases import axis_of, holds, opset, shape, some_axes, spread
-from workarounds.spellings.proving import Case, Draw
+from questions.workarounds.spellings.cases import axis_of, holds, opset, shape, some_axes, spread
+from questions.workarounds.spellings.proving import Case, Draw
 
 _WITH_AXES = ["ReduceMean", "ReduceSum", "ReduceMax", "ReduceMin", "ReduceL1", "ReduceL2", "ReduceSumSquare"]
 

@@ -17,7 +17,7 @@ from biopsy.questions.releases.find import ReleaseSearch, ReleaseSearchOptions
 from biopsy.questions.releases.findings import ReleaseFindings
 from biopsy.questions.releases.question import NamedReleases, ReleaseCheck, ReleaseQuestion, span_of
 from biopsy.questions.releases.runs import ReleasePreparation, ReleaseRun, ReleaseRuns, RunsElsewhere, task_of
-from environments.conftest import index as index
+from processes.environments.conftest import index as index
 from support.models import chain, save
 from support.node_processes import NodeProcesses
 from support.package_index import PackageIndex

@@ -8,8 +8,8 @@ import numpy as np
 from hypothesis import strategies as st
 from onnx import TensorProto
 
-from workarounds.spellings.cases import axis_of, holds, opset, shape, spread
-from workarounds.spellings.proving import Case, Draw
+from questions.workarounds.spellings.cases import axis_of, holds, opset, shape, spread
+from questions.workarounds.spellings.proving import Case, Draw
 
 
 def _pair(

@@ -7,8 +7,8 @@ import onnx
 import pytest
 
 from biopsy.questions.workarounds.spellings.table import barriers, spellings
+from questions.workarounds.spellings.proving import run
 from support.node_tests import NodeTest, node_tests
-from workarounds.spellings.proving import run
 
 pytestmark = pytest.mark.slow
 

@@ -8,7 +8,7 @@ import numpy as np
 from hypothesis import strategies as st
 from onnx import TensorProto
 
-from workarounds.spellings.proving import Case, Draw
+from questions.workarounds.spellings.proving import Case, Draw
 
 OF_SPELLING: dict[str, Callable[[Draw], Case]] = {}
 """The name of a spelling -> what draws a model in which it holds."""

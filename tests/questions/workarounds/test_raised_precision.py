@@ -8,8 +8,8 @@ from onnx import TensorProto, helper
 
 from biopsy.questions.workarounds.changes import raised_precisions
 from biopsy.questions.workarounds.question import Patch
+from questions.workarounds.spellings.proving import run
 from support.models import info, model, weight
-from workarounds.spellings.proving import run
 
 
 def _sums(elem: int = TensorProto.FLOAT) -> onnx.ModelProto:

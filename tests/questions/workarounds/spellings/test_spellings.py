@@ -7,9 +7,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from biopsy.questions.workarounds.spellings.table import SPELLINGS
-from workarounds.spellings import layer_cases, operator_cases, reduction_cases
-from workarounds.spellings.cases import OF_SPELLING
-from workarounds.spellings.proving import prove
+from questions.workarounds.spellings import layer_cases, operator_cases, reduction_cases
+from questions.workarounds.spellings.cases import OF_SPELLING
+from questions.workarounds.spellings.proving import prove
 
 assert layer_cases and operator_cases and reduction_cases  # each fills the table when it is imported
 _HEALTH = [HealthCheck.too_slow, HealthCheck.data_too_large]

@@ -1,0 +1,3 @@
+"""The package index of the tests of environments."""
+
+from processes.environments.conftest import index as index
