@@ -32,7 +32,7 @@ def test_the_piece_is_looked_up_with_engine_release_and_way_of_failing(tmp_path:
     assert found.line.startswith("looks like microsoft/onnxruntime#23116: ")
     assert found.facts.known is not None
     assert found.facts.known.evidence == (
-        "pattern the same fingerprint; engine onnxrt, as known; fails build · Fail, as known; "
+        "pattern all nodes, and all conditions hold; engine onnxrt, as known; fails build · Fail, as known; "
         "release 1.32.0 is known to fail (>=1.17.3,<=1.32.0)"
     )
     assert found.facts.known.issue == "https://github.com/microsoft/onnxruntime/issues/23116"

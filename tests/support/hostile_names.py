@@ -281,11 +281,10 @@ def wrong():
 
 def _write_known_failures(folder: Path) -> None:
     """A list that knows the ordinary model, and has a file that nobody can use."""
-    from biopsy.questions.known_failures.fingerprint import fingerprint_of
-    from biopsy.questions.known_failures.lookup import SeenFailure, entry_text, write_entry
-    from biopsy.questions.known_failures.reading import pattern_of
+    from biopsy.questions.known_failures.lookup import SeenFailure, entry_text, look_up, write_entry
 
-    found = fingerprint_of(pattern_of(ordinary_model()))
-    seen = SeenFailure(engine="fake", kind=hostile("kind"))
-    write_entry(folder / f"{hostile('bug')}.yaml", entry_text(found, seen, title=hostile("title")))
+    piece = save(ordinary_model(), folder.parent / "ordinary_piece.onnx")
+    lookup = look_up(piece, SeenFailure(engine="fake", kind=hostile("kind")))
+    write_entry(folder / f"{hostile('bug')}.yaml", entry_text(lookup, title=hostile("title")))
+    piece.unlink()
     (folder / f"{hostile('odd')}.yaml").write_text(f"{json.dumps(hostile('key'))}: 1\n")

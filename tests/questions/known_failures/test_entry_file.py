@@ -13,26 +13,26 @@ from hypothesis import strategies as st
 
 from biopsy import errors
 from biopsy.questions.known_failures.catalogue import catalogue_of, read_entry, users_folder, value_in
-from biopsy.questions.known_failures.fingerprint import fingerprint_of
-from biopsy.questions.known_failures.lookup import SeenFailure, entry_text, new_file, write_entry
-from biopsy.questions.known_failures.reading import pattern_of
+from biopsy.questions.known_failures.lookup import SeenFailure, entry_text, look_up, new_file, write_entry
+from biopsy.questions.known_failures.pattern import FailurePattern
 from support.known_pieces import there_and_back
+from support.models import save
 
-FINGERPRINT = fingerprint_of(pattern_of(there_and_back()))
+NODES = "Cast(Cast(x, to=float16), to=float32)"
 SEEN = SeenFailure(engine="openvino", release="2026.4.1-22982-e213a", stage="compare", kind="mismatch")
 
 
 def tree(**changed: Any) -> dict[str, Any]:
     """An entry; what is None is left out."""
     told = {
-        "biopsy_known": "1",
+        "biopsy_known": "2",
         "title": "a title",
         "issue": "https://github.com/owner/name/issues/7",
         "engine": "openvino",
         "package": "openvino",
         "fails": ">=2025.0",
         "signatures": [{"stage": "compare", "kinds": ["mismatch"]}],
-        "patterns": [{"fingerprint": FINGERPRINT.digest, "graph": FINGERPRINT.text}],
+        "patterns": [{"nodes": NODES, "where": ["x.type == float32"]}],
     }
     return {key: value for key, value in {**told, **changed}.items() if value is not None}
 
@@ -54,25 +54,22 @@ def refusal(text: str | bytes, folder: Path) -> str:
 
 def test_an_entry_is_read(tmp_path: Path) -> None:
     entry = read_entry(written(yaml.safe_dump(tree()), tmp_path))
-    assert (entry.name, entry.reference, entry.patterns[0].text) == ("entry", "owner/name#7", FINGERPRINT.text)
+    assert (entry.name, entry.reference) == ("entry", "owner/name#7")
+    [pattern] = entry.patterns
+    assert isinstance(pattern, FailurePattern)
+    assert (pattern.text, pattern.conditions) == (NODES, ("x.type == float32",))
     assert entry.release_kind("2026.1.0") == "fails"
     assert entry.release_kind("2024.1.0") == "unknown"
 
 
-def test_a_new_entry_can_be_read_as_it_is_written(tmp_path: Path) -> None:
-    write_entry(tmp_path / "new.yaml", entry_text(FINGERPRINT, SEEN, title='it: "has" #signs'))
+def test_a_new_entry_can_be_read_as_it_is_written_and_recognises_its_piece(tmp_path: Path) -> None:
+    piece = save(there_and_back(), tmp_path / "piece.onnx")
+    write_entry(tmp_path / "new.yaml", entry_text(look_up(piece, SEEN), title='it: "has" #signs'))
     entry = read_entry(tmp_path / "new.yaml")
     assert entry.title == 'it: "has" #signs'
     assert (entry.fails, entry.mended, entry.package) == ("==2026.4.1", "", "openvino")
     assert [str(one) for one in entry.signatures] == ["compare · mismatch"]
-    assert entry.patterns[0].text == FINGERPRINT.text
-
-
-def test_the_lines_of_a_graph_may_stand_in_any_order_and_have_any_names(tmp_path: Path) -> None:
-    graph = "n8 = Cast(n9) to=float32 -> output\nn9 = Cast(x3) to=float16\nx3 = input float32\n"
-    changed = tree(patterns=[{"fingerprint": FINGERPRINT.digest, "graph": graph}])
-    found = read_entry(written(yaml.safe_dump(changed), tmp_path))
-    assert found.patterns[0].text == FINGERPRINT.text
+    assert [match.grade for match in look_up(piece, SEEN, [tmp_path]).matches] == ["matches", "matches"]
 
 
 @pytest.mark.parametrize(
@@ -83,7 +80,7 @@ def test_the_lines_of_a_graph_may_stand_in_any_order_and_have_any_names(tmp_path
         ({"patterns": []}, "patterns: there is none"),
         ({"patterns": "x"}, "patterns: a list is wanted"),
         ({"titel": "x"}, "the key 'titel' is not known (did you mean 'title'?)"),
-        ({"biopsy_known": "2"}, "biopsy_known is '2', not '1'"),
+        ({"biopsy_known": "1"}, "biopsy_known is '1', not '2'"),
         ({"title": ["x"]}, "title: a text is wanted"),
         ({"title": "x" * 3000}, "title: it has more than 2,000 characters"),
         ({"engine": "on nx"}, "engine: 'on nx' is no name"),
@@ -93,11 +90,19 @@ def test_the_lines_of_a_graph_may_stand_in_any_order_and_have_any_names(tmp_path
         ({"signatures": [{"stages": "run"}]}, "signatures: the key 'stages' is not known"),
         ({"workarounds": [{"engine": "onnxrt"}]}, "workarounds: there is no key 'text'"),
         ({"conditions": ["x"] * 51}, "conditions: there are more than 50"),
-        ({"patterns": [{"fingerprint": "k1-0", "graph": FINGERPRINT.text}]}, "is not that of its graph, which is k1-"),
-        ({"patterns": [{"fingerprint": "k0-0", "graph": FINGERPRINT.text}]}, "is of another form than k1"),
-        ({"patterns": [{"fingerprint": "k1-0", "graph": "Relu"}]}, "graph: not understood: Relu"),
-        ({"patterns": [{"fingerprint": "k1-0", "graph": ""}]}, "graph: 0 lines"),
-        ({"patterns": [{"graph": "x1 = input float32"}]}, "each has the keys 'fingerprint' and 'graph'"),
+        ({"patterns": [{"fingerprint": "k1-0"}]}, "the fingerprint 'k1-0' is of another form than k2"),
+        ({"patterns": [{"fingerprint": "k2-0", "nodes": NODES}]}, "each has the key 'nodes', or the key 'fingerprint'"),
+        ({"patterns": [{"where": ["x.rank == 1"]}]}, "each has the key 'nodes', or the key 'fingerprint'"),
+        ({"patterns": [{"fingerprint": "k2-0", "where": ["x.rank == 1"]}]}, "a fingerprint stands alone"),
+        ({"patterns": [{"nodes": "Relu"}]}, "no operator is looked for: Relu"),
+        ({"patterns": [{"nodes": "Relu(x"}]}, "not understood: Relu(x"),
+        (
+            {"patterns": [{"nodes": "Relu(x)", "where": ["y.rank == 1"]}]},
+            "the condition 'y.rank == 1' is not understood",
+        ),
+        ({"patterns": [{"nodes": "Relu(x)", "where": ["x.colour == 1"]}]}, "is not understood"),
+        ({"patterns": [{"nodes": "Relu(x)", "where": ["__import__('os')"]}]}, "is not understood"),
+        ({"patterns": [{"nodes": "Relu(x)", "where": ["x.rank == f()"]}]}, "is not understood"),
     ],
 )
 def test_what_is_wrong_is_said(changed: dict[str, Any], told: str, tmp_path: Path) -> None:
@@ -181,6 +186,6 @@ def test_a_file_that_is_there_stays(tmp_path: Path) -> None:
     assert path.read_text() == "mine"
 
 
-def test_an_entry_needs_an_engine() -> None:
+def test_an_entry_needs_an_engine(tmp_path: Path) -> None:
     with pytest.raises(errors.UsageError, match="which engine fails is not known"):
-        entry_text(FINGERPRINT, SeenFailure())
+        entry_text(look_up(save(there_and_back(), tmp_path / "piece.onnx"), SeenFailure()))

@@ -14,7 +14,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 from biopsy import errors
 from biopsy.model.demonstration import demonstration_model
-from biopsy.questions.known_failures.fingerprint import Fingerprint, fingerprint_of, pattern_in, text_of
+from biopsy.questions.known_failures.fingerprint import Fingerprint, fingerprint_of
 from biopsy.questions.known_failures.reading import pattern_of
 from support.known_pieces import PIECES
 from support.models import info, model, weight
@@ -61,20 +61,20 @@ REWRITINGS: Sequence[Callable[[onnx.ModelProto], onnx.ModelProto]] = (
 def test_names_order_sizes_and_weights_have_no_part_in_it(made: onnx.ModelProto, seed: int) -> None:
     expected = fingerprint(made)
     for rewriting in REWRITINGS:
-        assert fingerprint(permuted(renamed(rewriting(made), seed), seed)).same_as(expected)
+        assert fingerprint(permuted(renamed(rewriting(made), seed), seed)).digest == expected.digest
 
 
 @pytest.mark.parametrize("name", PIECES)
 def test_nor_have_they_in_that_of_a_real_piece(name: str) -> None:
-    for make in PIECES[name]:
-        for rewriting in REWRITINGS:
-            assert fingerprint(rewriting(make())) == fingerprint(make())
+    piece = next(iter(PIECES[name].members.values()))
+    for rewriting in REWRITINGS:
+        assert fingerprint(rewriting(piece)).digest == fingerprint(piece).digest
 
 
 @settings(max_examples=100, deadline=None)
 @given(random_models(), random_models())
 def test_it_is_the_same_if_and_only_if_the_graphs_are_isomorphic(one: onnx.ModelProto, other: onnx.ModelProto) -> None:
-    assert (fingerprint(one).text == fingerprint(other).text) == isomorphic(one, other)
+    assert (fingerprint(one).digest == fingerprint(other).digest) == isomorphic(one, other)
 
 
 def isomorphic(one: onnx.ModelProto, other: onnx.ModelProto) -> bool:
@@ -106,22 +106,12 @@ def _pairs(
     return False
 
 
-@settings(max_examples=60, deadline=None)
-@given(random_models())
-def test_its_text_can_be_read_again(made: onnx.ModelProto) -> None:
-    found = fingerprint(made)
-    assert fingerprint_of(pattern_in(found.text)) == found
-    assert text_of(pattern_in(found.text)) == found.text
-
-
-def test_that_of_a_model_of_458_nodes_takes_less_than_a_second_and_can_be_read_again() -> None:
+def test_that_of_a_model_of_458_nodes_takes_less_than_a_second() -> None:
     made = demonstration_model()
     began = time.process_time()
     found = fingerprint(made)
     assert time.process_time() - began < 1
-    assert found.exact
-    assert found.same_as(fingerprint(permuted(renamed(made, 1), 1)))
-    assert fingerprint_of(pattern_in(found.text)) == found
+    assert found.digest == fingerprint(permuted(renamed(made, 1), 1)).digest
 
 
 # What matters
@@ -131,7 +121,7 @@ def one_node(op: str, *inputs: str, elem: int = TensorProto.FLOAT, opset: int = 
     node = helper.make_node(op, list(inputs) or ["x"], ["y"], **attributes)
     held = [weight("w", 1, 2, 3, 4, shape=(2, 2)), weight("axes", -1, shape=(1,), dtype="int64")]
     inputs = [info("x", (2, 3, 4), elem), info("z", (2, 3, 4), elem)]
-    return fingerprint(model([node], inputs, [info("y", None, elem)], held, opset=opset)).text
+    return fingerprint(model([node], inputs, [info("y", None, elem)], held, opset=opset)).digest
 
 
 UNLIKE = [
@@ -197,7 +187,7 @@ def test_graphs_that_differ_in_sizes_or_in_how_they_are_written_have_the_same(on
 def test_a_tensor_that_is_an_output_too_is_told() -> None:
     nodes = [helper.make_node("Relu", ["x"], ["t"]), helper.make_node("Neg", ["t"], ["y"])]
     plain, marked = model(nodes, [info("x")], [info("y")]), model(nodes, [info("x")], [info("y"), info("t")])
-    assert fingerprint(plain).text != fingerprint(marked).text
+    assert fingerprint(plain).digest != fingerprint(marked).digest
 
 
 def test_a_weight_that_may_be_fed_is_an_input_unless_the_model_is_of_the_old_form() -> None:
@@ -227,11 +217,10 @@ def conditional(first: str, second: str, names: str = "ab") -> onnx.ModelProto:
 
 def test_what_stands_in_bodies_and_in_which_belongs_to_it() -> None:
     found = fingerprint(conditional("Relu", "Neg"))
-    assert found.same_as(fingerprint(renamed(conditional("Relu", "Neg"), 1)))
-    assert found.same_as(fingerprint(conditional("Relu", "Neg", "pq")))
-    assert not found.same_as(fingerprint(conditional("Neg", "Relu")))
-    assert not found.same_as(fingerprint(conditional("Relu", "Relu")))
-    assert fingerprint_of(pattern_in(found.text)) == found
+    assert found.digest == fingerprint(renamed(conditional("Relu", "Neg"), 1)).digest
+    assert found.digest == fingerprint(conditional("Relu", "Neg", "pq")).digest
+    assert found.digest != fingerprint(conditional("Neg", "Relu")).digest
+    assert found.digest != fingerprint(conditional("Relu", "Relu")).digest
 
 
 def with_function(name: str, op: str) -> onnx.ModelProto:
@@ -244,10 +233,9 @@ def with_function(name: str, op: str) -> onnx.ModelProto:
 
 def test_a_function_of_the_model_is_what_it_computes_and_not_its_name() -> None:
     found = fingerprint(with_function("Mine", "Relu"))
-    assert found.same_as(fingerprint(with_function("Yours", "Relu")))
-    assert not found.same_as(fingerprint(with_function("Mine", "Neg")))
+    assert found.digest == fingerprint(with_function("Yours", "Relu")).digest
+    assert found.digest != fingerprint(with_function("Mine", "Neg")).digest
     assert "Mine" not in found.text
-    assert fingerprint_of(pattern_in(found.text)) == found
 
 
 def test_functions_that_call_each_other_too_deep_are_refused() -> None:
@@ -264,7 +252,7 @@ def test_functions_that_call_each_other_too_deep_are_refused() -> None:
 def test_a_function_that_calls_itself_has_an_end() -> None:
     made = with_function("Mine", "Relu")
     made.functions[0].node[0].op_type, made.functions[0].node[0].domain = "Mine", "own"
-    assert fingerprint(made).exact
+    assert fingerprint(made).text
 
 
 # Symmetry, size, damage
@@ -291,19 +279,16 @@ def differences(count: int) -> onnx.ModelProto:
 def test_many_equal_branches_cost_no_more_than_other_nodes(count: int, length: int) -> None:
     began = time.process_time()
     found = fingerprint(branches(count, length))
-    assert found.exact
-    assert found.same_as(fingerprint(permuted(renamed(branches(count, length), 1), 1)))
+    assert found.digest == fingerprint(permuted(renamed(branches(count, length), 1), 1)).digest
     assert time.process_time() - began < 2
 
 
-def test_what_is_too_symmetrical_is_said_to_be_not_exact_and_is_never_the_same_as_another() -> None:
-    assert fingerprint(differences(4)).exact
+def test_what_is_very_symmetrical_takes_no_longer() -> None:
     began = time.process_time()
-    found = fingerprint(differences(14))
+    expected = fingerprint(differences(14)).digest
+    assert fingerprint(permuted(renamed(differences(14), 1), 1)).digest == expected
+    assert fingerprint(differences(13)).digest != expected
     assert time.process_time() - began < 5
-    assert not found.exact
-    assert not found.same_as(found)
-    assert found.digest == fingerprint(permuted(renamed(differences(14), 1), 1)).digest
 
 
 def test_a_model_that_is_no_piece_is_refused() -> None:
@@ -318,7 +303,7 @@ def test_a_tensor_that_nothing_makes_is_named() -> None:
 
 def test_nodes_that_read_each_other_in_a_circle_have_an_end() -> None:
     nodes = [helper.make_node("Add", ["x", "b"], ["a"]), helper.make_node("Relu", ["a"], ["b"])]
-    assert fingerprint(model(nodes, [info("x")], [info("b")])).exact
+    assert fingerprint(model(nodes, [info("x")], [info("b")])).text
 
 
 ODD_NAMES = ["Op (x", "a, b", "x = Relu(y)", "-> output", "[body]", "const float32", "\n", "é\x1b["]
@@ -330,7 +315,6 @@ def test_no_name_of_an_operator_or_attribute_can_be_taken_for_anything_else(name
     found = fingerprint(model([node], [info("x")], [info("y")], domains=["own"]))
     assert found.text.isascii() and found.text.isprintable() is False and "\x1b" not in found.text
     assert len(found.text.splitlines()) == 2
-    assert fingerprint_of(pattern_in(found.text)) == found
 
 
 def test_weights_that_say_a_wrong_size_are_never_read() -> None:

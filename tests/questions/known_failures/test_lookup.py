@@ -7,13 +7,26 @@ from pathlib import Path
 
 import onnx
 import pytest
-from onnx import helper, numpy_helper
+from onnx import helper
 
 from biopsy import errors, events
-from biopsy.questions.known_failures.lookup import KnownLookup, KnownMatch, SeenFailure, look_up
-from support.known_pieces import convolution_with_a_sum, normalization_of_columns_in_full, there_and_back
-from support.models import chain, info, model, save, weight
-from support.real_failures import normalization_of_columns, relu_clip_of_integers
+from biopsy.questions.known_failures.lookup import (
+    KnownLookup,
+    KnownMatch,
+    SeenFailure,
+    entry_text,
+    look_up,
+    new_file,
+    write_entry,
+)
+from support.known_pieces import (
+    convolution_with_a_sum,
+    normalization_of_columns_in_full,
+    slope_along_columns,
+    there_and_back,
+)
+from support.models import chain, info, model, save
+from support.real_failures import normalization_of_columns
 from support.rewritten import permuted, renamed, resized, with_constant_nodes, with_identities
 
 HERE = SeenFailure(engine="onnxrt", release="1.32.0", stage="compare", kind="mismatch")
@@ -36,7 +49,7 @@ def told(found: KnownLookup) -> str:
 def test_a_piece_looks_like_a_known_bug_whatever_its_names_sizes_and_weights(tmp_path: Path) -> None:
     other = resized(with_identities(with_constant_nodes(renamed(permuted(normalization_of_columns(), 1), 2))), 3)
     match = best(looked_up(other, tmp_path))
-    assert (match.grade, match.failure.reference, match.is_sure) == ("same", ISSUE, True)
+    assert (match.grade, match.failure.reference, match.is_sure) == ("matches", ISSUE, True)
     assert match.sentence.startswith(f"looks like {ISSUE}: ")
 
 
@@ -51,60 +64,41 @@ def test_what_is_known_is_found_in_a_larger_piece_with_what_is_there_besides(tmp
     assert found.sentence.startswith(f"contains the pattern of {ISSUE}: ")
 
 
-def test_a_constant_that_is_fed_and_inputs_that_are_exchanged_are_told(tmp_path: Path) -> None:
+def test_the_order_of_the_inputs_of_an_addition_does_not_matter(tmp_path: Path) -> None:
     made = normalization_of_columns()
     made.graph.node[-1].input[:] = ["gain", "d"]
-    made.graph.node[2].input[:] = ["fed", "m"]
-    made.graph.input.append(info("fed", ()))
-    match = best(looked_up(made, tmp_path))
-    assert match.grade == "alike"
-    assert set(match.differences) == {
-        "the inputs of Mul are exchanged",
-        "the inputs of Add are exchanged",
-        "an input of Add is computed or fed here, a constant there",
-    }
+    made.graph.node[2].input[:] = ["eps", "m"]
+    assert best(looked_up(made, tmp_path)).is_sure
 
 
-def test_a_tensor_inside_that_others_read_is_told(tmp_path: Path) -> None:
-    made = normalization_of_columns()
-    made.graph.output.append(info("s", None))
-    match = best(looked_up(made, tmp_path))
-    assert match.differences == ("what Sqrt makes is read by others too, or an output, here",)
+def test_a_condition_that_the_piece_leaves_open_is_told_and_nothing_is_sure(tmp_path: Path) -> None:
+    made = slope_along_columns()
+    made.graph.input[0].type.tensor_type.ClearField("shape")
+    made.graph.output[0].type.tensor_type.ClearField("shape")
+    match = best(looked_up(made, tmp_path, SeenFailure(engine="openvino", stage="compare", kind="mismatch")))
+    assert (match.grade, match.is_sure) == ("possible", False)
+    assert match.differences == ("is x.rank >= 3?", "is slope.size == x.shape[1]?")
+    assert match.sentence.startswith("may be openvinotoolkit/openvino#33371: ")
 
 
-def test_an_attribute_or_a_type_that_differs_is_only_similar(tmp_path: Path) -> None:
+def test_what_cannot_be_the_bug_is_not_named_at_all(tmp_path: Path) -> None:
     kept = normalization_of_columns()
     kept.graph.node[1].attribute[0].i = 1
-    found = looked_up(kept, tmp_path)
-    assert found.best is None
-    assert [match.grade for match in found.matches] == ["similar"]
-    assert "ReduceMean has the default here, keepdims=0 there" in told(found)
-    assert found.sentence == "not in our list"
-    relu6 = relu_clip_of_integers()
-    for value in (*relu6.graph.input, *relu6.graph.output):
-        value.type.tensor_type.elem_type = 1
-    for limit in relu6.graph.initializer:
-        limit.CopyFrom(numpy_helper.from_array(numpy_helper.to_array(limit).astype("float32"), limit.name))
-    found = looked_up(relu6, tmp_path)
-    assert found.best is None and "a constant of float32 of Clip here, a constant of int32 there" in told(found)
+    assert looked_up(kept, tmp_path).matches == ()
+    fed = normalization_of_columns()
+    fed.graph.node[2].input[:] = ["m", "fed"]
+    fed.graph.input.append(info("fed", ()))
+    assert looked_up(fed, tmp_path).matches == ()
 
 
-def test_what_is_read_inside_of_a_larger_piece_must_have_the_type_too(tmp_path: Path) -> None:
-    for elem, known in ((1, True), (11, False)):  # float32, float64
+def test_types_are_compared_inside_of_a_larger_piece_too(tmp_path: Path) -> None:
+    for elem, known in ((1, True), (16, False)):  # float32, bfloat16
         made = there_and_back()
         made.graph.node[0].input[0] = "before"
         made.graph.node.insert(0, helper.make_node("Softplus", ["x"], ["before"]))
         made.graph.input[0].type.tensor_type.elem_type = elem
         found = looked_up(made, tmp_path, SeenFailure(engine="openvino", stage="compare", kind="mismatch"))
         assert (found.best is not None) == known
-
-
-def test_an_ordinary_normalization_in_a_larger_piece_is_not_known_at_all(tmp_path: Path) -> None:
-    made = normalization_of_columns()
-    made.graph.node[1].attribute[0].i = 1
-    made.graph.node.append(helper.make_node("Softplus", ["y"], ["z"]))
-    made.graph.output[0].name = "z"
-    assert looked_up(made, tmp_path).matches == ()
 
 
 def test_a_single_node_is_known_alone_and_not_among_others(tmp_path: Path) -> None:
@@ -161,12 +155,21 @@ def test_what_is_not_known_is_said(tmp_path: Path) -> None:
 
 
 def test_too_many_ways_to_compare_are_said_and_not_counted_as_no_match(tmp_path: Path) -> None:
-    nodes = [helper.make_node("Relu", ["x"], [f"r{number}"]) for number in range(200)]
-    nodes += [helper.make_node("Clip", ["f", "low", "high"], [f"c{number}"]) for number in range(200)]
-    held = [weight("low", 0, shape=(), dtype="int32"), weight("high", 6, shape=(), dtype="int32")]
-    made = model(nodes, [info("x", elem=6), info("f", elem=6)], [info(node.output[0], elem=6) for node in nodes], held)
-    found = looked_up(made, tmp_path)
-    assert found.undecided == ("microsoft/onnxruntime#23116",)
+    nodes, sums = [], ["x"]
+    for number in range(300):
+        nodes.append(helper.make_node("Add", [sums[-1], sums[-1]], [f"s{number}"]))
+        sums.append(f"s{number}")
+    made = model(nodes, [info("x")], [info(sums[-1])])
+    folder = tmp_path / "list"
+    folder.mkdir()
+    deep = "a0"
+    for number in range(12):
+        deep = f"({deep} + a{number + 1})"
+    entry = entry_text(looked_up(chain(1), tmp_path)).partition("# This piece")[0]
+    text = f"{entry}patterns:\n  - nodes: {deep} + Neg(z)\n"
+    (folder / "sums.yaml").write_text(text)
+    found = look_up(save(made, tmp_path / "piece.onnx"), HERE, [folder])
+    assert (found.undecided, found.broken) == (("sums",), ())
     assert found.sentence == "not in our list; 1 could not be compared in time"
 
 
@@ -182,12 +185,10 @@ def test_a_look_up_takes_less_than_50_milliseconds(tmp_path: Path) -> None:
 
 
 def test_entries_of_the_user_and_of_other_folders_are_looked_up_too(tmp_path: Path, no_list_of_the_user: Path) -> None:
-    from biopsy.questions.known_failures.lookup import entry_text, new_file, write_entry
-
     piece = save(chain(2, ("Neg", "Exp")), tmp_path / "piece.onnx")
     unknown = look_up(piece, HERE)
-    write_entry(new_file("mine"), entry_text(unknown.fingerprint, unknown.seen, title="it is mine"))
-    write_entry(tmp_path / "more" / "other.yaml", entry_text(unknown.fingerprint, unknown.seen))
+    write_entry(new_file("mine"), entry_text(unknown, title="it is mine"))
+    write_entry(tmp_path / "more" / "other.yaml", entry_text(unknown))
     found = look_up(piece, HERE, [tmp_path / "more"])
     assert [match.failure.name for match in found.matches] == ["mine", "other"]
     assert found.matches[0].sentence == "looks like mine: it is mine"
@@ -198,7 +199,7 @@ def test_entries_of_the_user_and_of_other_folders_are_looked_up_too(tmp_path: Pa
 
 def test_a_broken_file_is_told_in_one_line_and_the_others_count(tmp_path: Path, no_list_of_the_user: Path) -> None:
     no_list_of_the_user.mkdir(parents=True)
-    (no_list_of_the_user / "a.yaml").write_text("biopsy_known: 2\n")
+    (no_list_of_the_user / "a.yaml").write_text("biopsy_known: 1\n")
     remarks: list[events.Event] = []
     found = look_up(save(normalization_of_columns(), tmp_path / "piece.onnx"), HERE, listener=remarks.append)
     assert best(found).is_sure

@@ -129,7 +129,7 @@ def execute(args: argparse.Namespace, console: Console) -> int:
         report.write(0, sections)
         _say(console, options, found)
     if target is not None:
-        write_entry(target, entry_text(found.fingerprint, found.seen))
+        write_entry(target, entry_text(found))
         console.say("", f"written to {target}: fill in its title, its issue and what avoids it")
     return 0
 
@@ -152,11 +152,10 @@ def _seen(options: KnownOptions) -> SeenFailure:
 
 
 def _say(console: Console, options: KnownOptions, found: KnownLookup) -> None:
-    doubt = "" if found.fingerprint.exact else " (too symmetrical to be exact: others may have it too)"
     seen = found.seen
     said = " · ".join(filter(None, (seen.engine, seen.release, seen.stage, seen.kind)))
     console.note(
-        f"{'piece':<{COLUMN}} {options.model} · {found.fingerprint.digest}{doubt}",
+        f"{'piece':<{COLUMN}} {options.model} · {found.fingerprint.digest}",
         *(f"{'':<{COLUMN}} {line}" for line in found.fingerprint.text.splitlines()),
         f"{'fails':<{COLUMN}} {said or 'how is not known: --engine, or --check, says it'}",
         "",
@@ -173,7 +172,7 @@ def _say(console: Console, options: KnownOptions, found: KnownLookup) -> None:
 
 
 def _advice(options: KnownOptions, found: KnownLookup) -> list[Advice]:
-    if found.best is not None or options.new_name or options.save or not found.fingerprint.exact:
+    if found.best is not None or options.new_name or options.save:
         return []
     words = ["--engine", found.seen.engine] if found.seen.engine else []
     line = line_of(["biopsy", "debug", "known", as_word(options.model), *words, "--add", "my-bug"])

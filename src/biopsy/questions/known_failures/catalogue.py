@@ -18,7 +18,8 @@ from packaging.version import InvalidVersion, Version
 from biopsy import errors
 from biopsy.processes.own_files import folder_of_user
 from biopsy.processes.reading import read_plain
-from biopsy.questions.known_failures.fingerprint import FORM, Fingerprint, fingerprint_of, pattern_in
+from biopsy.questions.known_failures.fingerprint import FORM
+from biopsy.questions.known_failures.pattern import FailurePattern
 from biopsy.text import did_you_mean, first_line
 
 OWN_FOLDER = Path(__file__).parent / "catalogue"
@@ -114,6 +115,10 @@ class KnownWorkaround:
         return f"{self.text} ({self.engine})" if self.engine else self.text
 
 
+KnownPattern: TypeAlias = "FailurePattern | str"
+"""Nodes with conditions; or the fingerprint of a piece, where nodes and conditions cannot say what it is."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class KnownFailure:
     """A bug. ``name`` is that of its file, ``origin`` where that is: "biopsy", or a path.
@@ -127,7 +132,7 @@ class KnownFailure:
     title: str
     engine: str
     package: str
-    patterns: tuple[Fingerprint, ...]
+    patterns: tuple[KnownPattern, ...]
     issue: str = ""
     fails: str = ""
     mended: str = ""
@@ -178,11 +183,10 @@ class KnownFailure:
 
 # The form of a file of the catalogue (docs/reference/file-formats.md): read strictly, and written.
 
-VERSION = "1"
+VERSION = "2"
 STAGES = ("load", "build", "run", "compare")
 
 _LONGEST = 2000
-_LONGEST_PATTERN = 200_000
 _MOST_ITEMS = 50
 
 
@@ -267,33 +271,25 @@ def _releases(value: Any, what: str) -> str:
     return text
 
 
-def _pattern(value: Any, what: str) -> Fingerprint:
-    """A pattern, if its lines describe one and its digest is theirs."""
-
-    def plain_text(value: Any, key: str) -> str:
-        if not isinstance(value, str) or len(value) > _LONGEST_PATTERN:
-            raise ValueError("patterns: 'fingerprint' and 'graph' are texts")
-        return value
-
-    given = _fields(value, what, {"fingerprint": plain_text, "graph": plain_text})
-    if len(given) < 2:
-        raise ValueError("patterns: each has the keys 'fingerprint' and 'graph'")
-    digest = given["fingerprint"]
-    try:
-        fingerprint = fingerprint_of(pattern_in(given["graph"]))
-    except ValueError as error:
-        raise ValueError(f"graph: {error}") from error
-    if not digest.startswith(FORM):
-        raise ValueError(f"the fingerprint {digest!r:.40} is of another form than {FORM}: make it anew with --save")
-    if fingerprint.digest != digest:
-        raise ValueError(f"the fingerprint {digest!r:.40} is not that of its graph, which is {fingerprint.digest}")
-    return fingerprint
+def _pattern(value: Any, what: str) -> KnownPattern:
+    """Nodes with conditions, or the fingerprint of a piece."""
+    given = _fields(value, what, _PATTERN)
+    if ("nodes" in given) == ("fingerprint" in given):
+        raise ValueError("patterns: each has the key 'nodes', or the key 'fingerprint'")
+    if "fingerprint" not in given:
+        return FailurePattern(given["nodes"], given.get("where", ()), given.get("domain", ""))
+    if len(given) > 1:
+        raise ValueError("patterns: a fingerprint stands alone")
+    if not given["fingerprint"].startswith(f"{FORM}-"):
+        raise ValueError(f"the fingerprint {given['fingerprint']!r:.40} is of another form than {FORM}")
+    return str(given["fingerprint"])
 
 
 _NAME = _matching("[A-Za-z0-9._-]+", "is no name")
 _STAGE = _matching("|".join(["", *STAGES]), f"is none of {', '.join(STAGES)}")
 _SIGNATURE: Mapping[str, _Reader] = {"stage": _STAGE, "kinds": _list_of(_text)}
 _WORKAROUND: Mapping[str, _Reader] = {"text": _text, "engine": partial(_text, empty=True)}
+_PATTERN: Mapping[str, _Reader] = {"nodes": _text, "where": _list_of(_text), "domain": _NAME, "fingerprint": _text}
 _ENTRY: Mapping[str, _Reader] = {
     "biopsy_known": _form,
     "title": _text,

@@ -13,6 +13,7 @@ from biopsy import errors, events
 from biopsy.checks.judge import Rules, signature_of
 from biopsy.checks.outcome import Check, Outcome
 from biopsy.engines.registry import find_class, parse_spec, release_now
+from biopsy.model.load import parse, read_bytes
 from biopsy.processes.writing import write_whole
 from biopsy.questions.known_failures.catalogue import (
     ORIGIN,
@@ -24,12 +25,19 @@ from biopsy.questions.known_failures.catalogue import (
     release_of,
     users_folder,
 )
-from biopsy.questions.known_failures.fingerprint import Fingerprint, Pattern, fingerprint_of
-from biopsy.questions.known_failures.occurrence import Occurrence, SearchLimitError, occurrence_in
-from biopsy.questions.known_failures.reading import pattern_of_file
+from biopsy.questions.known_failures.fingerprint import Fingerprint, fingerprint_of
+from biopsy.questions.known_failures.pattern import (
+    Occurrence,
+    PatternText,
+    SearchLimitError,
+    pattern_text,
+    scope_of_piece,
+)
+from biopsy.questions.known_failures.reading import pattern_of
+from biopsy.questions.workarounds.spellings.site import Scope
 from biopsy.records import plain
 from biopsy.session.trial import FailureJudge
-from biopsy.text import first_of, html_table, printable
+from biopsy.text import count, first_of, html_table, printable
 
 
 def seen_in(
@@ -93,15 +101,13 @@ def _installed(engine: str) -> str:
 # A match is no proof: two bugs may have the same pattern. So a match says what is the same, and of the engine, the
 # way in which it fails and the release, whether they are.
 
-Grade = Literal["same", "alike", "contains", "similar"]
-"""The same fingerprint; the same nodes, and what is constant, exchanged or read by others differs; the known pattern
-and more nodes; the same operators, and attributes or types differ."""
+Grade = Literal["matches", "possible", "contains"]
+"""The piece is the known pattern and all its conditions hold; so far as is known; it has the pattern and more nodes."""
 
 _GRADES: Mapping[Grade, tuple[str, str]] = {
-    "same": ("looks like", "the same fingerprint"),
-    "alike": ("looks like", "the same nodes, which read the same of each other; what differs:"),
+    "matches": ("looks like", "all nodes, and all conditions hold"),
+    "possible": ("may be", "all nodes; not known from the piece:"),
     "contains": ("contains the pattern of", "all nodes of the known pattern, among others:"),
-    "similar": ("is similar to", "the same operators, but what differs may be what matters:"),
 }
 """What is said of a piece, and of its pattern; the best grade first."""
 
@@ -120,9 +126,9 @@ class SeenFailure:
 class KnownMatch:
     """A known bug that has something of the piece.
 
-    ``differences`` are sentences about the pattern, ``more`` is how many nodes there are besides. Of the engine, and of
-    how it fails, None says that one of the two does not tell; ``release`` is what is known of the release, None where
-    that is not told.
+    ``differences`` are what the piece has besides the pattern, ``more`` nodes, and the conditions that it leaves open.
+    Of the engine, and of how it fails, None says that one of the two does not tell; ``release`` is what is known of the
+    release, None where that is not told.
     """
 
     failure: KnownFailure
@@ -136,13 +142,13 @@ class KnownMatch:
     @property
     def looks_like_it(self) -> bool:
         """Whether the pattern is that of the bug, and nothing that is known speaks against it."""
-        return self.grade != "similar" and self.engine_agrees is not False and self.signature_agrees is not False
+        return self.engine_agrees is not False and self.signature_agrees is not False
 
     @property
     def is_sure(self) -> bool:
         """Whether all that there is to compare agrees."""
         agreements = (self.engine_agrees, self.signature_agrees)
-        return self.grade == "same" and all(agreements) and self.release == "fails"
+        return self.grade == "matches" and all(agreements) and self.release == "fails"
 
     @property
     def sentence(self) -> str:
@@ -212,11 +218,15 @@ class KnownMatch:
 class KnownLookup:
     """What was found of a piece: its fingerprint, and the known bugs that have something of it, the best first.
 
+    ``pattern`` is the piece as an entry would have it, None if a pattern cannot say what it is; ``operators`` are those
+    of its nodes.
     ``entries`` is how many bugs were compared. ``broken`` are lines about files that could not be read, ``undecided``
     the bugs for which the limit of the comparison was reached.
     """
 
     fingerprint: Fingerprint
+    pattern: PatternText | None
+    operators: tuple[str, ...]
     seen: SeenFailure
     matches: tuple[KnownMatch, ...] = ()
     entries: int = 0
@@ -241,7 +251,6 @@ class KnownLookup:
         return {
             "sentence": self.sentence,
             "fingerprint": self.fingerprint.digest,
-            "exact": self.fingerprint.exact,
             "graph": self.fingerprint.text,
             "seen": plain(self.seen),
             "matches": [match.as_json(self.seen) for match in self.matches],
@@ -267,8 +276,10 @@ def look_up(
     Files that cannot be read are told to ``listener``. Raises UsageError if there is no such model or folder,
     ModelError if it cannot be read or is no piece.
     """
-    pattern = pattern_of_file(piece)
+    model = parse(read_bytes(piece), piece)
+    pattern = pattern_of(model, str(piece))
     fingerprint = fingerprint_of(pattern)
+    scope = scope_of_piece(model)
     catalogue = catalogue_of(folders)
     for line in catalogue.broken:
         listener(events.Remark(f"{line}: left out", warning=True))
@@ -277,11 +288,13 @@ def look_up(
     undecided: list[str] = []
     for failure in catalogue.failures:
         try:
-            matches += sorted(_matches(failure, pattern, fingerprint, known), key=_order)[:1]
+            matches += sorted(_matches(failure, scope, fingerprint, known), key=_order)[:1]
         except SearchLimitError:
             undecided.append(failure.reference)
     return KnownLookup(
         fingerprint=fingerprint,
+        pattern=pattern_text(scope),
+        operators=tuple(pattern.vertices[place].label for place in pattern.nodes),
         seen=known,
         matches=tuple(sorted(matches, key=_order)),
         entries=len(catalogue.failures),
@@ -290,27 +303,26 @@ def look_up(
     )
 
 
-def _matches(
-    failure: KnownFailure, pattern: Pattern, fingerprint: Fingerprint, seen: SeenFailure
-) -> Iterator[KnownMatch]:
-    """The matches of the patterns of a bug, up to one that is the same."""
+def _matches(failure: KnownFailure, scope: Scope, fingerprint: Fingerprint, seen: SeenFailure) -> Iterator[KnownMatch]:
+    """The matches of the patterns of a bug."""
     engine_agrees = failure.engine == seen.engine if seen.engine else None
-    for one in failure.patterns:
-        is_same = one.same_as(fingerprint)
-        there = Occurrence() if is_same else occurrence_in(one.pattern, pattern)
-        if there is None:
+    for pattern in failure.patterns:
+        if isinstance(pattern, str):
+            occurrence = Occurrence() if pattern == fingerprint.digest else None
+        else:
+            occurrence = pattern.occurrence_in(scope)
+        if occurrence is None:
             continue
+        more = f"{count(len(occurrence.more), 'node')} more here: {first_of(occurrence.more, _MOST_NAMED)}"
         yield KnownMatch(
             failure=failure,
-            grade="same" if is_same else "similar" if there.essential else "contains" if there.more else "alike",
-            differences=there.differences,
-            more=len(there.more),
+            grade="contains" if occurrence.more else "possible" if occurrence.unknown else "matches",
+            differences=(*([more] if occurrence.more else []), *(f"is {text}?" for text in occurrence.unknown)),
+            more=len(occurrence.more),
             engine_agrees=engine_agrees,
             signature_agrees=failure.shows_as(seen.stage, seen.kind),
             release=failure.release_kind(seen.release) if seen.release and engine_agrees is not False else None,
         )
-        if is_same:
-            return
 
 
 def _order(match: KnownMatch) -> tuple[object, ...]:
@@ -333,24 +345,23 @@ def _order(match: KnownMatch) -> tuple[object, ...]:
 _MOST_NAMED = 6
 
 
-def entry_text(fingerprint: Fingerprint, seen: SeenFailure, title: str = "", issue: str = "") -> str:
+def entry_text(lookup: KnownLookup, title: str = "", issue: str = "") -> str:
     """The text of a file that can be read as it is; comments say what else a person may know.
 
-    Raises UsageError if nobody has said which engine fails, or if the fingerprint is not exact.
+    Raises UsageError if nobody has said which engine fails.
     """
     import yaml
 
+    seen = lookup.seen
     if not seen.engine:
         raise errors.UsageError(
             "which engine fails is not known, and a known failure is one of an engine",
             next_steps=["--engine NAME", "--check COMMAND ...    runs it once, to see how it fails"],
         )
-    if not fingerprint.exact:
-        raise errors.UsageError("this piece is too symmetrical for a fingerprint that only it has: reduce it further")
-
     if not title:
-        pattern = fingerprint.pattern
-        operators = [pattern.vertices[place].label for place in pattern.nodes]
+        operators = [
+            line.split(" = ")[1].partition("(")[0] for line in lookup.fingerprint.text.splitlines() if line[0] == "n"
+        ]
         title = f"{seen.engine} fails on {first_of(operators, _MOST_NAMED)}"
     try:
         package = next(iter(find_class(seen.engine).distributions), seen.engine)
@@ -384,9 +395,12 @@ def entry_text(fingerprint: Fingerprint, seen: SeenFailure, title: str = "", iss
     for comment, values in parts:
         lines += [f"# {comment}\n"] if comment else []
         lines += [yaml.safe_dump(values, sort_keys=False, allow_unicode=True, width=100)]
-    lines += ["# What this piece looks like, made by biopsy: more pieces of the same bug may follow.\n"]
-    lines += [f"patterns:\n  - fingerprint: {fingerprint.digest}\n    graph: |\n"]
-    return "".join([*lines, *(f"      {each}\n" for each in fingerprint.text.splitlines())])
+    pattern: dict[str, object] = {"fingerprint": lookup.fingerprint.digest}
+    if lookup.pattern is not None:
+        pattern = {key: value for key, value in plain(lookup.pattern).items() if value}
+    lines += ["# This piece. Leave out or widen what does not matter, as in: c2.type in {float16, float32}.\n"]
+    lines += [yaml.safe_dump({"patterns": [pattern]}, sort_keys=False, allow_unicode=True, width=100)]
+    return "".join(lines)
 
 
 def new_file(name: str) -> Path:

@@ -10,14 +10,12 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from hashlib import sha256
-from pathlib import Path
 from typing import TYPE_CHECKING, TypeAlias
 from urllib.parse import quote
 
 from biopsy import errors
 from biopsy.model import walk
 from biopsy.model.infer import infer_types
-from biopsy.model.load import parse, read_bytes
 from biopsy.model.parts import FunctionKey
 from biopsy.model.tensor_type import DTYPE_OF_ELEM, TensorType
 from biopsy.model.walk import schema_of
@@ -33,11 +31,6 @@ _MOST_AXES = 64
 _LAST_IR_WITH_INPUTS_FOR_WEIGHTS = 3
 
 _Scope: TypeAlias = dict[str, Operand]
-
-
-def pattern_of_file(path: Path) -> Pattern:
-    """The pattern of a model's file. Raises UsageError if there is none, ModelError as ``pattern_of`` does."""
-    return pattern_of(parse(read_bytes(path), path), str(path))
 
 
 def pattern_of(model: onnx.ModelProto, name: str = "the model") -> Pattern:
@@ -76,7 +69,6 @@ class _Draft:
     bodies: list[tuple[str, int]] = field(default_factory=list)
     home: int | None = None
     results: set[int] = field(default_factory=set)
-    types: list[str] = field(default_factory=list)
 
     def done(self) -> Vertex:
         while self.operands and self.operands[-1] == ABSENT and self.label != BODY:
@@ -88,7 +80,6 @@ class _Draft:
             bodies=tuple(sorted(self.bodies)),
             home=self.home,
             results=tuple(sorted(self.results)),
-            types=tuple(self.types),
         )
 
 
@@ -143,8 +134,7 @@ class _PatternReader:
         added = []
         for node in graph.node:  # in any order: what is read may stand behind
             if not self._skips(node):
-                types = [] if home is not None else [self._tensors.element_type(name) for name in node.output]
-                place = self._add(_Draft(label=self._label(node), home=home, types=types))
+                place = self._add(_Draft(label=self._label(node), home=home))
                 scope.update({name: Tensor(place, slot) for slot, name in enumerate(node.output) if name})
                 added.append((node, place))
         copies = {
@@ -252,11 +242,6 @@ class _TensorFacts:
         if axes is None:
             axes = next((len(one.ints) for one in node.attribute if one.name == "axes"), 0)
         return rank + axes
-
-    def element_type(self, name: str) -> str:
-        """The element type of a tensor; "" where nobody knows."""
-        kind = self._types.get(name)
-        return "" if kind is None else kind.dtype
 
 
 def _read_axes(draft: _Draft, node: onnx.NodeProto, schema: onnx.defs.OpSchema | None, facts: _TensorFacts) -> None:

@@ -139,9 +139,14 @@ class NodePattern:
             for operand, read in zip(operands, order, strict=True):
                 ways = [way for known in ways for way in self._found(scope, operand, read, known)]
             for known in ways:
-                given = {name: site.told(name, ast.literal_eval(default)) for name, default in attributes.items()}
-                if all(known.get(name, value) == value for name, value in given.items()):
+                given = self.attributes_at(site, attributes, known)
+                if given is not None:
                     yield {**known, **given, _PLACES: {*known.get(_PLACES, ()), site.place}}
+
+    def attributes_at(self, site: Site, attributes: dict[str, ast.expr], known: Names) -> Names | None:
+        """The values of attributes at a node, by name; None where a name stands for another value already."""
+        given = {name: site.told(name, ast.literal_eval(default)) for name, default in attributes.items()}
+        return given if all(known.get(name, value) == value for name, value in given.items()) else None
 
 
 class Site:

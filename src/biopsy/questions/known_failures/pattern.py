@@ -1,0 +1,398 @@
+"""The pattern of a known bug: the nodes on which an engine fails, and what else must hold of their tensors. It is text
+that people read, and it is looked for in a piece.
+"""
+
+from __future__ import annotations
+
+import ast
+import operator
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+from biopsy.model import walk
+from biopsy.model.tensor_type import DTYPE_OF_ELEM
+from biopsy.questions.known_failures.reading import SIZES, VALUES
+from biopsy.questions.workarounds.spellings.site import (
+    Names,
+    NodePattern,
+    Scope,
+    Site,
+    Unmatched,
+    scope_of,
+    unmatched,
+)
+from biopsy.reduction.passes.common import copied, keep_only
+
+if TYPE_CHECKING:
+    import onnx
+
+MOST_STEPS = 20_000
+"""Nodes that are compared before a look-up gives up: some tenths of a second."""
+
+_LONGEST = 4_000
+_ABSENT = "none"
+"""The operand that stands for an input that is left out."""
+
+_IR_WITH_FED_INITIALIZERS = 4
+_AXES = frozenset({"axis", "axes"})
+_ELEMENT_TYPES = frozenset({"to", "dtype", "output_dtype"})
+
+_COMPARISONS: Mapping[type[ast.cmpop], Callable[[Any, Any], bool]] = {
+    ast.Eq: operator.eq, ast.NotEq: operator.ne, ast.Lt: operator.lt, ast.LtE: operator.le, ast.Gt: operator.gt,
+    ast.GtE: operator.ge, ast.In: lambda left, right: left in right, ast.NotIn: lambda left, right: left not in right,
+}  # fmt: skip
+
+
+class SearchLimitError(Exception):
+    """There are too many ways in which the pattern might stand there."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Occurrence:
+    """A place of a pattern in a piece. ``more`` are the operators of the nodes that the piece has besides.
+
+    ``unknown`` are the conditions of which the piece does not tell whether they hold, such as one on a size.
+    """
+
+    more: tuple[str, ...] = ()
+    unknown: tuple[str, ...] = ()
+
+
+class FailurePattern(NodePattern):
+    """Nodes as a ``NodePattern`` has them, such as "Clip(Relu(x), low, high)", and conditions on their tensors.
+
+    An attribute has the value that is told, or one of a set, its default where the node does not say it:
+    ``ReduceMean(x, keepdims=0)``, ``ConvTranspose(x, w, auto_pad={SAME_UPPER, SAME_LOWER})``; None is an attribute
+    that the node does not have. Axes are counted from either end.
+
+    Conditions compare what is known of tensors: ``x.type in {int8, int32}``, ``low.is_constant``, ``slope.rank == 1``,
+    ``x.shape[-1] != slope.size``, ``k.value > 0``; joined by ``and``, ``or`` and ``not``. ``r.readers`` counts nodes
+    that read a tensor, and 1 more for an output; ``b.is_given`` is false for an input that is left out.
+    """
+
+    def __init__(self, nodes: str, conditions: Sequence[str] = (), domain: str = "") -> None:
+        """Raises ValueError, in one line, for text that is no pattern or no condition."""
+        self.text, self.conditions = " ".join(nodes.split()), tuple(conditions)
+        for text in (self.text, *self.conditions):
+            if len(text) > _LONGEST:
+                raise ValueError(f"it has more than {_LONGEST:,} characters: {text:.60}")
+        try:
+            super().__init__(nodes, domain)
+            names = {part.id for part in ast.walk(ast.parse(self.text)) if isinstance(part, ast.Name)}
+            self._parsed = {text: ast.parse(text, mode="eval").body for text in self.conditions}
+        except (SyntaxError, AssertionError, RecursionError, MemoryError) as error:
+            raise ValueError(f"not understood: {self.text:.80}") from error
+        if not self.operators:
+            raise ValueError(f"no operator is looked for: {self.text:.80}")
+        for text, condition in self._parsed.items():
+            _require_understood(condition, names, text)
+        self._steps_left = MOST_STEPS
+
+    def occurrence_in(self, scope: Scope) -> Occurrence | None:
+        """The place in a piece with the fewest conditions that are not known; None if it is not there.
+
+        A single node is not looked for among others: it says too little. Raises SearchLimitError after 20,000 steps.
+        """
+        self._steps_left = MOST_STEPS
+        nodes = {place for place, node in enumerate(scope.graph.node) if not _is_constant_node(node)}
+        best: Occurrence | None = None
+        for place in sorted(nodes):
+            node = scope.graph.node[place]
+            if node.op_type not in self.operators or not node.output:
+                continue
+            for names, places in self.matches(Site(scope, place)):
+                more = tuple(scope.graph.node[other].op_type for other in sorted(nodes - places))
+                answers = {text: _answer(condition, scope, names) for text, condition in self._parsed.items()}
+                if False in answers.values() or (more and len(places) == 1):
+                    continue
+                unknown = tuple(text for text, answer in answers.items() if answer is None)
+                if best is None or len(unknown) < len(best.unknown):
+                    best = Occurrence(more=more, unknown=unknown)
+        return best
+
+    def _found(self, scope: Scope, part: ast.expr, tensor: str, names: Names) -> Iterator[Names]:
+        if isinstance(part, ast.Name) and part.id == _ABSENT:
+            yield from [] if tensor else [names]
+        else:
+            yield from super()._found(scope, part, tensor, names)
+
+    def _at_node(self, scope: Scope, part: ast.expr, tensor: str, names: Names) -> Iterator[Names]:
+        self._steps_left -= 1
+        if self._steps_left < 0:
+            raise SearchLimitError
+        yield from super()._at_node(scope, part, tensor, names)
+
+    def attributes_at(self, site: Site, attributes: dict[str, ast.expr], known: Names) -> Names | None:
+        """Nothing where the node's attributes are as they are told; None where they are not."""
+        del known
+        for name, wanted in attributes.items():
+            allowed = _constant(wanted)
+            allowed = allowed if isinstance(allowed, frozenset) else {allowed}
+            if _attribute(site, name, allowed) not in allowed:
+                return None
+        return {}
+
+
+def _attribute(site: Site, name: str, allowed: set[Any] | frozenset[Any]) -> Any:
+    """The value of an attribute in the form in which patterns tell it: an axis from the end that they count from."""
+    schema = walk.schema_of(site.node.op_type, site.opset, site.node.domain)
+    given = {attribute.name for attribute in site.node.attribute}
+    if name in _AXES:
+        rank = site.rank(site.node.input[0])
+        axes = site.axes(rank) if name == "axes" else [_given_or_default(site, name, schema) % rank]
+        if axes is None:
+            return None
+        wanted = {axis for each in allowed for axis in (each if isinstance(each, tuple) else [each])}
+        counted = tuple(axis - rank if axis - rank in wanted else axis for axis in axes)
+        return counted if name == "axes" and len(counted) > 1 else counted[0]
+    value = _given_or_default(site, name, schema) if name in given or None not in allowed else None
+    if name in _ELEMENT_TYPES:
+        return DTYPE_OF_ELEM.get(int(value or 0))
+    return tuple(value) if isinstance(value, list) else value
+
+
+def _given_or_default(site: Site, name: str, schema: onnx.defs.OpSchema | None) -> Any:
+    from onnx import helper
+
+    default = None
+    if schema is not None and name in schema.attributes and schema.attributes[name].default_value.name:
+        default = helper.get_attribute_value(schema.attributes[name].default_value)
+    value = site.attribute(name, default)
+    return value.decode("utf-8", "replace") if isinstance(value, bytes) else value
+
+
+def _constant(part: ast.expr) -> Any:
+    """The value that a part of a pattern tells; a bare word is a text. Raises Unmatched for what is none."""
+    match part:
+        case ast.Name(word):
+            return word
+        case ast.Set(elements):
+            return frozenset(map(_constant, elements))
+        case ast.Tuple(elements) | ast.List(elements):
+            return tuple(map(_constant, elements))
+        case ast.Constant(value):
+            return value
+        case ast.UnaryOp(ast.USub(), ast.Constant(int() | float() as value)):
+            return -value
+    return unmatched()
+
+
+# Conditions
+
+_Answer: TypeAlias = "bool | None"
+"""Whether a condition holds; None where the piece does not tell."""
+
+
+def _is_constant(scope: Scope, tensor: str) -> bool:
+    """Whether a tensor has one value for all inputs: an initializer that nobody can feed, or a Constant."""
+    fed = {info.name for info in scope.graph.input} if scope.model.ir_version >= _IR_WITH_FED_INITIALIZERS else set()
+    held = {weight.name for weight in scope.graph.initializer} - fed
+    place = scope.producers.get(tensor)
+    return tensor in held or (place is not None and _is_constant_node(scope.graph.node[place]))
+
+
+def _is_constant_node(node: onnx.NodeProto) -> bool:
+    return node.op_type == "Constant" and node.domain in ("", "ai.onnx")
+
+
+def _kind(scope: Scope, tensor: str) -> Any:
+    return scope.type_of(tensor) or unmatched()
+
+
+def _shape(scope: Scope, tensor: str) -> tuple[Any, ...]:
+    shape = _kind(scope, tensor).shape
+    return unmatched() if shape is None else tuple(shape)
+
+
+def _product(shape: Sequence[Any]) -> int:
+    product = 1
+    for size in shape:
+        product *= size if isinstance(size, int) else unmatched()
+    return product
+
+
+def _single(scope: Scope, tensor: str) -> Any:
+    value = scope.value_of(tensor)
+    return value.item() if value is not None and value.size == 1 else unmatched()
+
+
+_FACTS: Mapping[str, Callable[[Scope, str], Any]] = {
+    "type": lambda scope, tensor: DTYPE_OF_ELEM.get(_kind(scope, tensor).elem),
+    "rank": lambda scope, tensor: len(_shape(scope, tensor)),
+    "size": lambda scope, tensor: _product(_shape(scope, tensor)),
+    "shape": _shape,
+    "value": _single,
+    "is_constant": _is_constant,
+    "is_given": lambda _, tensor: bool(tensor),
+    "readers": lambda scope, tensor: len(scope.readers.get(tensor, ())),
+}
+
+
+def _answer(condition: ast.expr, scope: Scope, names: Names) -> _Answer:
+    match condition:
+        case ast.BoolOp(kind, parts):
+            answers = [_answer(part, scope, names) for part in parts]
+            decisive = isinstance(kind, ast.Or)
+            return decisive if decisive in answers else None if None in answers else not decisive
+        case ast.UnaryOp(ast.Not(), part):
+            answer = _answer(part, scope, names)
+            return None if answer is None else not answer
+    try:
+        if isinstance(condition, ast.Compare):
+            left, right = (_value(part, scope, names) for part in (condition.left, condition.comparators[0]))
+            return _COMPARISONS[type(condition.ops[0])](left, right)
+        return bool(_value(condition, scope, names))
+    except (Unmatched, IndexError, TypeError):
+        return None
+
+
+def _value(part: ast.expr, scope: Scope, names: Names) -> Any:
+    """What a side of a comparison stands for. Raises Unmatched where the piece does not tell."""
+    match part:
+        case ast.Attribute(ast.Name(name), fact):
+            return _FACTS[fact](scope, names.get(name, ""))
+        case ast.Subscript(inner, index):
+            value = _value(inner, scope, names)[_constant(index)]
+            return value if isinstance(value, int) else unmatched()
+    return _constant(part)
+
+
+def _require_understood(condition: ast.expr, names: set[str], text: str) -> None:
+    """Raise ValueError unless a condition is one that can be answered of tensors with these names."""
+
+    def understood(part: ast.expr, *, is_side: bool = False) -> bool:
+        match part:
+            case ast.BoolOp(_, parts):
+                return not is_side and all(map(understood, parts))
+            case ast.UnaryOp(ast.Not(), inner):
+                return not is_side and understood(inner)
+            case ast.Compare(left, [kind], [right]):
+                sides = (left, right)
+                return type(kind) in _COMPARISONS and not is_side and all(understood(s, is_side=True) for s in sides)
+            case ast.Attribute(ast.Name(name), fact):
+                return name in names and fact in _FACTS
+            case ast.Subscript(ast.Attribute(ast.Name(), "shape") as inner, index):
+                return understood(inner) and isinstance(_constant(index), int)
+        _constant(part)
+        return is_side
+
+    try:
+        is_understood = understood(condition)
+    except Unmatched:
+        is_understood = False
+    if not is_understood:
+        raise ValueError(f"the condition {text!r:.80} is not understood")
+
+
+# A piece as patterns see it, and as a pattern of its own.
+
+
+def scope_of_piece(model: onnx.ModelProto) -> Scope:
+    """The main graph of a piece, without Identity nodes, as patterns are looked for in it."""
+    return scope_of(_without_copies(model))
+
+
+def _without_copies(model: onnx.ModelProto) -> onnx.ModelProto:
+    """A copy of a model in which each reads what an Identity copies; a model of Identity nodes alone stays as it is."""
+    graph = model.graph
+    copies = {
+        node.output[0]: node.input[0]
+        for node in graph.node
+        if node.op_type == "Identity" and not node.domain and node.input and node.output
+    }
+    if not copies or all(node.op_type in ("Identity", "Constant") for node in graph.node):
+        return model
+    bare = copied(model)
+    computed = {name for node in bare.graph.node for name in node.output}
+
+    def source_of(name: str) -> str:
+        passed = {name}
+        while name in copies and copies[name] not in passed:
+            name = copies[name]
+            passed.add(name)
+        return name
+
+    for info in bare.graph.output:
+        if source_of(info.name) in computed:
+            info.name = source_of(info.name)
+    outputs = {info.name for info in bare.graph.output}
+    for node in bare.graph.node:
+        node.input[:] = map(source_of, node.input)
+    keep_only(bare.graph.node, lambda node: not (node.output and node.output[0] in copies.keys() - outputs))
+    return bare
+
+
+@dataclass(frozen=True, kw_only=True)
+class PatternText:
+    """A pattern as an entry of a catalogue has it: see ``FailurePattern``."""
+
+    nodes: str
+    where: tuple[str, ...] = ()
+    domain: str = ""
+
+
+def pattern_text(scope: Scope) -> PatternText | None:
+    """A piece as a pattern; None for one that a pattern cannot say.
+
+    That is one with bodies, functions, operators of two further domains, or more than one result.
+    """
+    from onnx import helper
+
+    bare = scope.model
+    nodes = [node for node in bare.graph.node if not _is_constant_node(node)]
+    domains = {node.domain for node in nodes} - {"", "ai.onnx"}
+    results = [node for node in nodes if not any(name in other.input for name in node.output for other in nodes)]
+    is_plain = all(
+        node.op_type.isidentifier()
+        and not any(node.output[1:])
+        and not any(each.HasField("g") or each.graphs or each.ref_attr_name for each in node.attribute)
+        for node in nodes
+    )
+    if not is_plain or len(results) != 1 or len(domains) > 1 or bare.functions:
+        return None
+    names: dict[str, str] = {"": _ABSENT}
+    steps, conditions = list[str](), list[str]()
+    order = walk.sorted_places(bare.graph.node)
+    for place in order:
+        node = bare.graph.node[place]
+        if _is_constant_node(node):
+            continue
+        axes = _axes_input(Site(scope, place))
+        attributes = {each.name: helper.get_attribute_value(each) for each in node.attribute}
+        attributes |= {} if axes is None else {"axes": axes}
+        operands = []
+        for name in node.input if axes is None else node.input[:1]:
+            if name not in names:
+                is_constant = _is_constant(scope, name)
+                names[name] = f"{'c' if is_constant else 'x'}{len(names)}"
+                kind = scope.type_of(name)
+                conditions += [] if kind is None else [f"{names[name]}.type == {DTYPE_OF_ELEM[kind.elem]}"]
+                conditions += [f"{names[name]}.is_constant"] if is_constant else []
+            operands.append(names[name])
+        said = {name: _written(name, value) for name, value in attributes.items() if name not in SIZES | VALUES}
+        call = f"{node.op_type}({', '.join([*operands, *(f'{name}={text}' for name, text in said.items() if text)])})"
+        names[node.output[0]] = f"n{len(names)}"
+        steps.append(call if node == results[0] else f"{names[node.output[0]]} = {call}")
+    return PatternText(nodes="; ".join(steps), where=tuple(conditions), domain=next(iter(domains), ""))
+
+
+def _axes_input(site: Site) -> list[int] | None:
+    """The axes of a node whose operator reads them as its second input, if that is a constant."""
+    schema = walk.schema_of(site.node.op_type, site.opset, site.node.domain)
+    if schema is None or len(schema.inputs) < 2 or schema.inputs[1].name != "axes":
+        return None
+    value = site.scope.value_of(site.inputs(2)[1])
+    return None if value is None else [int(axis) for axis in value.reshape(-1)]
+
+
+def _written(name: str, value: Any) -> str:
+    """The value of an attribute as a pattern tells it; "" for one that it cannot tell."""
+    if name in _ELEMENT_TYPES:
+        return DTYPE_OF_ELEM.get(value, "")
+    if isinstance(value, bytes):
+        text = value.decode("utf-8", "replace")
+        return text if text.isidentifier() else repr(text)
+    if isinstance(value, list) and all(isinstance(each, int | float) for each in value):
+        return f"({', '.join(map(repr, value))},)" if len(value) != 1 or name != "axes" else repr(value[0])
+    return repr(value) if isinstance(value, int | float) else ""
