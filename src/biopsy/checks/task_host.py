@@ -1,6 +1,4 @@
-"""What does tasks on another machine: a folder of its own, warm checks, and the files that a check leaves there and
-that are to come back.
-"""
+"""Runs tasks on another machine, in a folder of its own, with warm checks; brings back files that a check leaves."""
 
 from __future__ import annotations
 
@@ -28,18 +26,18 @@ from biopsy.processes.watch import Stop
 from biopsy.text import size_text
 
 _MOST_CHECKS = 4
-"""Checks that are kept warm: as a rule there are one or two, and the cold one of the end."""
+"""Checks kept warm: usually one or two, and the cold one at the end."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Answer:
-    """What a task has come to: its evidence, or the error that it raised, as JSON has it. Paths are below ``root``.
+    """The answer to a task: its evidence, or the error that it raised, in JSON form. Paths are below ``root``.
 
-    Of a task with a preparation: what that ``told``, and the ``files`` that come back, by their paths here; there is no
-    evidence if the check was not asked.
+    For a task with a preparation: what that ``told``, and the ``files`` to bring back, by their paths on the asking
+    machine; ``evidence`` is None if the check was not run.
 
-    ``received`` counts the bytes of files that were sent for it, since nobody had them on that machine. What a task
-    ``is_stopped`` in leaves says nothing.
+    ``received`` counts the bytes of files sent for it because this machine did not have them. If ``is_stopped``, the
+    rest of the answer means nothing.
     """
 
     root: str
@@ -52,12 +50,12 @@ class Answer:
 
 
 class TaskHost:
-    """Does portable tasks, one after the other. What is to stand at their places is written below ``folder``."""
+    """Runs portable tasks, one after the other. Their files are written below ``folder``."""
 
     def __init__(self, folder: Path, store: ContentStore) -> None:
         self._folder = folder
         self._store = store
-        self._placed: dict[str, tuple[str, FileState | None]] = {}  # digests and what was written, by place
+        self._placed: dict[str, tuple[str, FileState | None]] = {}  # place -> digest, state
         self._checks: dict[PortableCheck, CommandCheck] = {}
         self._kept: dict[Hashable, Any] = {}
         self._lock = threading.Lock()
@@ -65,15 +63,15 @@ class TaskHost:
         self._running: tuple[int, Stop] | None = None
 
     def run(self, number: int, task: PortableTask, received: Callable[[str], Iterable[bytes]]) -> Answer:
-        """Do a task, unless it is stopped by its ``number``; each has a larger one than those before it.
+        """Run a task, unless it is stopped by its ``number``; numbers rise from task to task.
 
-        ``received`` gives the bytes of a file by its digest, in parts; it is asked for new ones only.
+        ``received`` gives the bytes of a file by its digest, in parts; it is called only for files not stored here.
         """
         before = self._store.received
         with self._stop_of(number) as stop:
             try:
                 answer = self._answer(task, received, stop)
-            except (errors.BiopsyError, OSError) as error:  # whatever it is, it says nothing of the model
+            except (errors.BiopsyError, OSError) as error:  # whatever it is, it says nothing about the model
                 told = error
                 if isinstance(error, OSError):
                     told = errors.CheckError(f"the check could not be run: {error.strerror or error}")
@@ -85,7 +83,7 @@ class TaskHost:
         return replace(answer, received=self._store.received - before, is_stopped=is_stopped)
 
     def stop(self, number: int) -> None:
-        """Have a task end, with all that it has started; or never begin. From any thread."""
+        """End a task with all processes that it has started, or keep it from starting. From any thread."""
         with self._lock:
             self._unwanted = max(number, self._unwanted)
             if self._running is not None and self._running[0] == number:
@@ -143,14 +141,14 @@ class TaskHost:
         return run_check(Task(check, candidate, parts, task.original), stop)
 
     def close(self) -> None:
-        """End what was kept warm."""
+        """End everything kept warm."""
         for kept in (*self._checks.values(), *self._kept.values()):
             kept.close()
         self._checks.clear()
         self._kept.clear()
 
     def _path(self, place: str) -> Path:
-        """Where a place is. Raises CheckError for one that leads elsewhere."""
+        """The path of a place. Raises CheckError for one outside the folder."""
         pure = PurePosixPath(place)
         if pure.is_absolute() or ".." in pure.parts or not pure.parts or "\0" in place:
             raise errors.CheckError(f"{place!r} is no place below a folder")
@@ -167,30 +165,30 @@ class TaskHost:
         path.chmod(0o700 if content.is_program else 0o600)
         self._placed[content.place] = content.digest, state_at(path)
 
-    def _command(self, task: PortableTask, told: PortableCheck) -> CommandCheck:
-        """A command of a task, a warm one if it was asked before."""
-        # A check that knows candidates by their usual name is told in each run where that one is.
+    def _command(self, task: PortableTask, portable: PortableCheck) -> CommandCheck:
+        """A command of a task; a warm one if it was run before."""
+        # A check that finds candidates by their usual name is told the path in each run.
         paths = {path: self._path(place) for path, place in task.places if place != task.candidate}
-        key = replace(told, timeout=None, memory=None, replaced=())
+        key = replace(portable, timeout=None, memory=None, replaced=())
         check = self._checks.pop(key, None)
         if check is None:
-            own = tuple(sys.executable if word == task.python else word for word in told.words)
+            own = tuple(sys.executable if word == task.python else word for word in portable.words)
             words = with_files(own, {Path(path): place for path, place in paths.items()})
-            environment = {name: value for name, value in told.environment if os.environ.get(name) != value}
-            if told.is_warm and not environment:
-                check = command_check(words, told.default_name)
+            environment = {name: value for name, value in portable.environment if os.environ.get(name) != value}
+            if portable.is_warm and not environment:
+                check = command_check(words, portable.default_name)
             else:
-                check = CommandCheck(words, told.default_name, environment=environment)
+                check = CommandCheck(words, portable.default_name, environment=environment)
             while len(self._checks) >= _MOST_CHECKS:
                 self._checks.pop(next(iter(self._checks))).close()
-        self._checks[key] = check  # the one asked last is the last to go
-        check.timeout, check.memory = told.timeout, told.memory
-        replaced = {paths[path]: paths[other] for path, other in told.replaced}
+        self._checks[key] = check  # last in the dictionary: the check used last is closed last
+        check.timeout, check.memory = portable.timeout, portable.memory
+        replaced = {paths[path]: paths[other] for path, other in portable.replaced}
         return check.with_files(replaced) if replaced else check
 
 
 def _with(check: PortableCheck, made: Prepared) -> PortableCheck:
-    """A check that is told what was made."""
+    """A check with the words and variables that a preparation gives."""
     words = check.words
     for before, now in made.words.items():
         words = tuple(word.replace(before, now) for word in words)
@@ -198,16 +196,14 @@ def _with(check: PortableCheck, made: Prepared) -> PortableCheck:
     return replace(check, words=words, environment=tuple(environment.items()))
 
 
-# Files that a check leaves on another machine, and that are to come back: read there, bounded in size.
-
 MOST_BYTES = 256_000_000
 """Bytes of all files that one run may bring back."""
 
 
 def _left_at(ours: str, folder: Path, places: Mapping[str, Path]) -> Iterator[Path]:
-    """Where a file may be left that is called so here. ``places`` has the path of each on this machine.
+    """The paths where a check may leave the file that is called ``ours`` on the asking machine.
 
-    A check that is not told the name writes it into its current folder, which is ``folder``.
+    ``places`` maps paths there to paths here. A check that is not given the name writes to ``folder``, its current one.
     """
     yield places[ours]
     if not PurePath(ours).is_absolute() and ".." not in PurePath(ours).parts:
@@ -215,7 +211,7 @@ def _left_at(ours: str, folder: Path, places: Mapping[str, Path]) -> Iterator[Pa
 
 
 def _content(ours: str, paths: Iterable[Path], room: int) -> bytes | None:
-    """What was left; None if nothing was. Raises CheckError for what is no plain file, or larger than the room."""
+    """The content of the file; None if there is none. Raises CheckError if it is no plain file, or too large."""
     for path in paths:
         try:
             with open_plain(path) as stream:
