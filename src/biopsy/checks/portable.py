@@ -16,7 +16,7 @@ from threading import Lock
 from typing import AnyStr, TypeVar
 
 from biopsy import errors
-from biopsy.checks.command import CommandCheck, ServedCheck
+from biopsy.checks.command import CommandCheck
 from biopsy.checks.command_line import OwnCommand
 from biopsy.checks.outcome import Check, Evidence
 from biopsy.checks.task import NO_CANDIDATE, EngineFileCheck, Preparation, PreparedTask, Task
@@ -240,7 +240,7 @@ def _parts_of(check: Check) -> tuple[PortableCheck, Sequence[CommandCheck], Mapp
         memory=limits.memory,
         environment=tuple(base.environment.items()),
         replaced=tuple((str(path), str(other)) for path, other in replaced.items()),
-        is_warm=isinstance(base, ServedCheck),
+        is_warm=bool(base.starter.served_by),
     )
     return portable, [base], replaced
 
@@ -257,7 +257,7 @@ def _files_named(check: CommandCheck, besides: Collection[Path] = ()) -> Iterato
             continue
         if with_files(words, {path: Path("other")}) == tuple(words):
             if not os.access(path, os.X_OK) or path.is_dir():
-                raise _cannot_send(path, "no word of the check names it as it stands there")
+                raise _cannot_send(path, "no word of the check is its path")
         elif path.is_dir():
             raise _cannot_send(path, "it is a folder")
         elif path.is_file():
