@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit, urlunsplit
 
 from biopsy import errors
+from biopsy.processes.environments import normalized
 from biopsy.processes.process import CannotStartError, run, undisturbed
 from biopsy.processes.reading import read_plain
 from biopsy.processes.watch import Ended, Limits
@@ -259,11 +260,6 @@ def parsed(requirements: Iterable[str]) -> tuple[WantedPackage, ...]:
     if not wanted:
         raise errors.UsageError("no package is named", next_steps=["onnxruntime==1.20.1"])
     return tuple(sorted(wanted.values(), key=lambda each: (each.name, each.text)))
-
-
-def normalized(name: str) -> str:
-    """The name of a distribution as an index knows it: small letters, and a dash between its words (PEP 503)."""
-    return re.sub(r"[-_.]+", "-", name).lower()
 
 
 def _parsed(text: str) -> WantedPackage:

@@ -20,13 +20,13 @@ from packaging.utils import InvalidWheelFilename, parse_wheel_filename
 from packaging.version import Version
 
 from biopsy import errors
+from biopsy.processes.environments import normalized
 from biopsy.processes.environments.interpreter import (
     Interpreter,
     Sources,
     WantedPackage,
     configured,
     interpreter_of,
-    normalized,
     pinned,
     shown,
     without_secrets,

@@ -17,7 +17,7 @@ from biopsy import errors, events
 from biopsy.comparison.tolerance import MetricLimits, Stats, Tolerances
 from biopsy.engines.registry import PLAIN
 from biopsy.model.index import ModelIndex
-from biopsy.processes.environments.interpreter import normalized
+from biopsy.processes.environments import normalized
 from biopsy.processes.watch import Limits
 from biopsy.questions.transformations.tools import TOOLS, Rounds, Tool, WrongSettingError
 from biopsy.session.trial import Budget
