@@ -98,13 +98,13 @@ class Journal:
                 self._read(number, str(kind), values)
             except ValueError as error:
                 raise DamagedError(f"it is damaged at line {number}: {error}") from error
-        self.found = self.count = sum(map(len, self._memory.values()))
+        self.resumed = self.count = sum(map(len, self._memory.values()))
 
     def _read(self, number: int, kind: str, values: Sequence[Any]) -> None:
         if tuple(map(type, values)) != _TYPES_OF_LINES.get(kind):
             raise ValueError("it is no line of a journal")
         if kind != "opened" and (kind == "identity") is self._began:
-            raise ValueError("it stands in the wrong place")
+            raise ValueError("it is in the wrong place")
         if kind == "opened":
             self._began = True
         elif kind == "run":
@@ -146,7 +146,7 @@ class Journal:
             journal = cls(path, file)
             journal.search = search
             now = {_kept(name): _kept(value) for name, value in identity.items()}
-            if journal._began and (journal.found or journal._notes or journal.identity == now):
+            if journal._began and (journal.resumed or journal._notes or journal.identity == now):
                 what, kept = f"the journal {path}", "the journal, as it is"
                 require_same_identity(journal.identity, now, what, kept=kept, next_steps=[FRESH], search=search)
                 file.append([])
@@ -231,7 +231,7 @@ class Journal:
         except OSError as error:
             raise errors.CheckError(
                 f"the journal {self.path} cannot be written: {_reason(error)}",
-                kept=f"the {self.count} outcomes that stand in it",
+                kept=f"the {self.count} outcomes in it",
                 next_steps=["make room on that disk; the same command then goes on from there"],
             ) from error
 
@@ -342,7 +342,7 @@ def _shown(value: str | None, at: int) -> str:
     return ("..." if start else "") + repr(value[start:end]) + ("..." if end < len(value) else "")
 
 
-_MOVE = "move it elsewhere: a journal is to stand in its place"
+_MOVE = "move it elsewhere: the journal needs this name"
 _OF_OTHERS = frozenset({errno.ELOOP, errno.EPERM, errno.EMLINK})
 """Errors of ``open_own`` for links and files of other users, which can be renamed."""
 _NO_FILES = frozenset({errno.EISDIR, errno.EINVAL, errno.ENXIO})

@@ -218,7 +218,7 @@ def require_distinct(files: Sequence[Path], reserved: Path) -> None:
     for file in files:
         if file.is_dir():
             raise errors.UsageError(
-                f"{file} is given as an artifact, and it is a folder that stands there already: it would be moved away",
+                f"{file} is given as an artifact, but is an existing folder, which would be moved away",
                 next_steps=["name the files, or a folder that the check makes anew each time"],
             )
         if file.resolve() == reserved.resolve():

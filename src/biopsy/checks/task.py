@@ -201,7 +201,7 @@ def require_names(check: CommandCheck, model: Path) -> None:
     """Raise UsageError unless the check names the candidate or the model."""
     if not (check.names_candidate or check.names_file(model)):
         raise errors.UsageError(
-            "the check names neither the candidate nor the model, which stand elsewhere on other machines",
+            "the check names neither the candidate nor the model, whose paths differ on other machines",
             next_steps=["write {} in the check where it goes"],
         )
 
@@ -212,7 +212,7 @@ def require_weights_beside(model: Path, weights: Path | None) -> None:
         return
     if files_referred_to(model.read_bytes(), weights):
         raise errors.UsageError(
-            f"the weights of {model} stand in another folder, and other machines are sent those that stand beside it",
+            f"the weights of {model} are in another folder, but other machines are only sent those beside it",
             next_steps=[f"copy the model to {weights}"],
         )
 

@@ -33,7 +33,7 @@ _MOST_CHECKS = 4
 class Answer:
     """The answer to a task: its evidence, or the error that it raised, in JSON form. Paths are below ``root``.
 
-    For a task with a preparation: what that ``told``, and the ``files`` to bring back, by their paths on the asking
+    For a task with a preparation: what that ``told``, and the ``files`` to bring back, by their paths on the sending
     machine; ``evidence`` is None if the check was not run.
 
     ``received`` counts the bytes of files sent for it because this machine did not have them. If ``is_stopped``, the
@@ -72,12 +72,12 @@ class TaskHost:
             try:
                 answer = self._answer(task, received, stop)
             except (errors.BiopsyError, OSError) as error:  # whatever it is, it says nothing about the model
-                told = error
+                failure = error
                 if isinstance(error, OSError):
-                    told = errors.CheckError(f"the check could not be run: {error.strerror or error}")
+                    failure = errors.CheckError(f"the check could not be run: {error.strerror or error}")
                 elif not isinstance(error, errors.CheckError):
-                    told = errors.CheckError(error.message, kept=error.kept, next_steps=error.next_steps)
-                answer = Answer(root=str(self._folder), error=as_json(told))
+                    failure = errors.CheckError(error.message, kept=error.kept, next_steps=error.next_steps)
+                answer = Answer(root=str(self._folder), error=as_json(failure))
         with self._lock:
             is_stopped = number <= self._unwanted
         return replace(answer, received=self._store.received - before, is_stopped=is_stopped)
@@ -113,19 +113,19 @@ class TaskHost:
         try:
             if task.preparation is None:
                 return Answer(root=root, evidence=self._evidence(task, candidate, stop))
-            places = {ours: self._path(place) for ours, place in task.places}
-            left = {ours: [*_left_at(ours, self._folder, places)] for ours in task.back}
+            places = {sender_path: self._path(place) for sender_path, place in task.places}
+            left = {sender_path: [*_left_at(sender_path, self._folder, places)] for sender_path in task.back}
             for path in chain.from_iterable(left.values()):  # of an earlier run
                 with contextlib.suppress(OSError):
                     clear(path, whole=True)
-            with task.preparation.prepared(TaskSite(places.__getitem__, self._kept), stop) as made:
-                check = None if task.check is None or not made.is_ready else _with(task.check, made)
+            with task.preparation.prepared(TaskSite(places.__getitem__, self._kept), stop) as prepared:
+                check = None if task.check is None or not prepared.is_ready else _with(task.check, prepared)
                 evidence = self._evidence(replace(task, check=check), candidate, stop)
                 back, room = dict[str, bytes](), MOST_BYTES
-                for ours, paths in left.items():
-                    if (content := _content(ours, paths, room)) is not None:
-                        back[ours], room = content, room - len(content)
-                return Answer(root=root, evidence=evidence, told=made.told, files=tuple(back.items()))
+                for sender_path, paths in left.items():
+                    if (content := _content(sender_path, paths, room)) is not None:
+                        back[sender_path], room = content, room - len(content)
+                return Answer(root=root, evidence=evidence, told=prepared.told, files=tuple(back.items()))
         finally:
             with contextlib.suppress(OSError):
                 clear(candidate, whole=True)
@@ -159,7 +159,7 @@ class TaskHost:
     def _place(self, content: Content, received: Callable[[str], Iterable[bytes]]) -> None:
         path = self._path(content.place)
         if self._placed.get(content.place) == (content.digest, state_at(path)) and not path.is_symlink():
-            return  # a check may have written to it, or put something else there
+            return  # unchanged since it was written
         clear(path)
         self._store.copy_to(path, content.digest, content.size, lambda: received(content.digest))
         path.chmod(0o700 if content.is_program else 0o600)
@@ -187,12 +187,12 @@ class TaskHost:
         return check.with_files(replaced) if replaced else check
 
 
-def _with(check: PortableCheck, made: Prepared) -> PortableCheck:
+def _with(check: PortableCheck, prepared: Prepared) -> PortableCheck:
     """A check with the words and variables that a preparation gives."""
     words = check.words
-    for before, now in made.words.items():
+    for before, now in prepared.words.items():
         words = tuple(word.replace(before, now) for word in words)
-    environment = {**dict(check.environment), **made.environment}
+    environment = {**dict(check.environment), **prepared.environment}
     return replace(check, words=words, environment=tuple(environment.items()))
 
 
@@ -200,17 +200,17 @@ MOST_BYTES = 256_000_000
 """Bytes of all files that one run may bring back."""
 
 
-def _left_at(ours: str, folder: Path, places: Mapping[str, Path]) -> Iterator[Path]:
-    """The paths where a check may leave the file that is called ``ours`` on the asking machine.
+def _left_at(sender_path: str, folder: Path, places: Mapping[str, Path]) -> Iterator[Path]:
+    """The paths where a check may leave the file that is called ``sender_path`` on the sending machine.
 
     ``places`` maps paths there to paths here. A check that is not given the name writes to ``folder``, its current one.
     """
-    yield places[ours]
-    if not PurePath(ours).is_absolute() and ".." not in PurePath(ours).parts:
-        yield folder / ours
+    yield places[sender_path]
+    if not PurePath(sender_path).is_absolute() and ".." not in PurePath(sender_path).parts:
+        yield folder / sender_path
 
 
-def _content(ours: str, paths: Iterable[Path], room: int) -> bytes | None:
+def _content(sender_path: str, paths: Iterable[Path], room: int) -> bytes | None:
     """The content of the file; None if there is none. Raises CheckError if it is no plain file, or too large."""
     for path in paths:
         try:
@@ -220,15 +220,15 @@ def _content(ours: str, paths: Iterable[Path], room: int) -> bytes | None:
         except FileNotFoundError:
             continue
         except OSError as error:
-            raise _stays(ours, str(error.strerror or error)) from error
+            raise _stays(sender_path, str(error.strerror or error)) from error
         if is_too_large or len(content) > room:
-            raise _stays(ours, f"at most {size_text(MOST_BYTES)} of files come back from one run")
+            raise _stays(sender_path, f"at most {size_text(MOST_BYTES)} of files come back from one run")
         return content
     return None
 
 
-def _stays(ours: str, why: str) -> errors.CheckError:
+def _stays(sender_path: str, why: str) -> errors.CheckError:
     return errors.CheckError(
-        f"the artifact {ours} cannot be brought back from another machine: {why}",
+        f"the artifact {sender_path} cannot be brought back from another machine: {why}",
         next_steps=["leave it out of --artifacts, or leave --on out"],
     )

@@ -125,19 +125,14 @@ def dependence(index: ModelIndex) -> Dependence:
     return Dependence(frozenset(values), frozenset(shapes))
 
 
-def dependent_on_inputs(index: ModelIndex) -> frozenset[int]:
-    """Tensors that are reachable from an input or a random operator, even if only through shapes."""
+def independent_of_inputs(index: ModelIndex) -> frozenset[int]:
+    """Computed tensors that depend on no input and no random operator, not even on a shape: constants."""
     dependent = set(index.fed_inputs())
     for number in neighbourhood_order(index, range(len(index.nodes))):
         node = index.nodes[number]
         if not dependent.isdisjoint(node.reads) or _is_source(node, index):
             dependent.update(node.writes)
-    return frozenset(dependent)
-
-
-def independent_of_inputs(index: ModelIndex) -> frozenset[int]:
-    """Computed tensors that depend on no input and no random operator, so are constants."""
-    return frozenset(index.producer).difference(dependent_on_inputs(index))
+    return frozenset(index.producer).difference(dependent)
 
 
 def _is_source(node: Node, index: ModelIndex) -> bool:

@@ -91,12 +91,12 @@ def _with_weights(
             size = path.stat().st_size
         except OSError as error:
             raise errors.ModelError(
-                f"the weight {index.names[tensor]!r} stands in {path}, which cannot be read: {error.strerror}",
+                f"the weight {index.names[tensor]!r} is stored in {path}, which cannot be read: {error.strerror}",
                 next_steps=["give the folder of the weights by --external-data-dir"],
             ) from error
         if place.offset + (place.length or 0) > size:
             raise errors.ModelError(
-                f"the weight {index.names[tensor]!r} should stand in {path}, but the file is too short"
+                f"the weight {index.names[tensor]!r} should be stored in {path}, but the file is too short"
             )
     here, copied = wanted.parent.resolve(), None
     if not external or here == index.folder:
