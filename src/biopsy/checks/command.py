@@ -279,15 +279,15 @@ def _verdict(reported: verdict.VerdictFile, ended: Ended, command: CommandLine) 
         reason = causes.get(ended.cause) or status_text(ended.status)
         is_ours = command.program == NAME
         other = "" if is_ours else "; if it is an older biopsy, or no biopsy, call it in a script of your own"
-        message = f"the check ended before it looked at the model ({reason}){other}{last_words(ended.output)}"
+        message = f"the check ended before it looked at the model ({reason}){other}{_last_lines(ended.output)}"
         return verdict.VerdictFile(outcome="infrastructure", kind="NeverLooked", message=message)
     if not reported.outcome and ended.cause == "itself" and ended.status in _NOTHING_CONCLUDED:
-        reason = f"the check concluded nothing ({status_text(ended.status)}){last_words(ended.output)}"
+        reason = f"the check concluded nothing ({status_text(ended.status)}){_last_lines(ended.output)}"
         return verdict.VerdictFile(outcome="infrastructure", kind="NothingConcluded", message=reason)
     return verdict.believed(reported, ended.status)
 
 
-def last_words(output: bytes) -> str:
+def _last_lines(output: bytes) -> str:
     """The last lines that a process printed, to be appended to a sentence; "" if it printed nothing."""
     lines = [line for line in output[-_LOOKED_AT:].decode("utf-8", "replace").splitlines() if line.strip()]
     return "".join(f"\n  {line[:_MOST_OF_A_LINE]}" for line in lines[-_LAST_LINES:])

@@ -232,6 +232,10 @@ def status_text(status: int) -> str:
 
 _Z_OF_95_PERCENT = 1.96
 _RUNS_AT_FIRST, _RUNS_TO_MEASURE = 3, 20
+
+CONFIDENCE = 0.99
+"""How sure a pass is believed to be no luck, unless the user says otherwise."""
+
 _ROUNDING = 1e-12  # relative; far below one run, far above the rounding error of the quotient
 
 
@@ -282,13 +286,7 @@ class MeasuredRate:
     needed: int = 1
 
 
-def measured_rate(
-    first: Judged,
-    again: Callable[[str], Judged],
-    confidence: float = 0.99,
-    *,
-    expect: Callable[[int], None] = lambda times: None,
-) -> MeasuredRate:
+def measured_rate(first: Judged, again: Callable[[str], Judged], expect: Callable[[int], None]) -> MeasuredRate:
     """Measure how often a failure shows: in three runs, or in twenty if these disagree.
 
     ``first`` is the run already made; ``again`` makes another one, and gets the purpose in words. ``expect`` is called
@@ -302,13 +300,13 @@ def measured_rate(
         expect(_RUNS_TO_MEASURE - _RUNS_AT_FIRST)
         while len(answers) < _RUNS_TO_MEASURE:
             answers.append(again("how often it fails"))
-    return rate_of(sum(judged.outcome is Outcome.REPRODUCES for judged in answers), len(answers), confidence)
+    return rate_of(sum(judged.outcome is Outcome.REPRODUCES for judged in answers), len(answers))
 
 
-def rate_of(failed: int, runs: int, confidence: float = 0.99) -> MeasuredRate:
+def rate_of(failed: int, runs: int) -> MeasuredRate:
     """The rate of a failure that was counted; one that shows always or never needs one run."""
     steady = failed in (0, runs)
-    needed = 1 if steady else runs_needed(interval(failed, runs, 1.0)[0], confidence)
+    needed = 1 if steady else runs_needed(interval(failed, runs, 1.0)[0], CONFIDENCE)
     return MeasuredRate(failed=failed, runs=runs, needed=needed)
 
 

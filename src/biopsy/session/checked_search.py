@@ -15,7 +15,7 @@ from typing import Protocol
 
 from biopsy import errors, events
 from biopsy.checks.journal import FRESH, OF_A_FILE
-from biopsy.checks.judge import Rules, interval, runs_needed
+from biopsy.checks.judge import CONFIDENCE, Rules, interval, runs_needed
 from biopsy.checks.outcome import Check, Judged, Outcome, UndoError
 from biopsy.checks.task import copies
 from biopsy.model.external import resolve
@@ -49,7 +49,7 @@ class Repeating:
     """``repeat`` runs for every passing candidate, as the user said; if None, as many as ``confidence`` needs."""
 
     repeat: int | None = None
-    confidence: float = 0.99
+    confidence: float = CONFIDENCE
 
 
 class Flakiness:
@@ -109,7 +109,7 @@ class Flakiness:
             self._measure(trial, failed, failed + 1)
             then()
 
-        def heed(answer: Judged | errors.CheckError) -> Remedy | None:
+        def on_answer(answer: Judged | errors.CheckError) -> Remedy | None:
             nonlocal failed
             if isinstance(answer, errors.CheckError):
                 return answer
@@ -121,7 +121,7 @@ class Flakiness:
             return None
 
         for _ in range(most - failed):
-            self._oracle.beside.ask(trial, heed)
+            self._oracle.beside.ask(trial, on_answer)
 
     def holds(self, trial: Trial) -> bool:
         """Whether the result of a search fails again and again.

@@ -18,8 +18,8 @@ from itertools import islice
 from pathlib import Path
 
 from biopsy import errors
-from biopsy.processes.environments import normalized
 from biopsy.processes.reading import FileState, state_at
+from biopsy.text import normalized
 
 _MOST_HASHED = 64 << 20  # bytes; of a larger file its size and time are taken
 _MOST_HASHED_OF_A_FOLDER = 256 << 20

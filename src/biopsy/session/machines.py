@@ -191,7 +191,7 @@ class _Held:
     is_stopped: bool = False
 
     @contextmanager
-    def by(self, machine: Machine) -> Iterator[bool]:
+    def by(self, machine: Machine | None) -> Iterator[bool]:
         """Assign a machine while the run is on it; gives False if the run is stopped and must not begin."""
         with self.lock:
             is_wanted = not self.is_stopped
@@ -299,17 +299,17 @@ class OtherMachines:
         gone, reason = 0, ""
         while not held.is_stopped and len(lost) < MOST_LOST and gone <= self.room:
             try:
-                with self._machines.lend(lambda: held.is_stopped) as machine:
-                    if machine is None:
+                with self._machines.lend(lambda: held.is_stopped) as machine, held.by(machine) as is_wanted:
+                    if machine is None or not is_wanted:
                         continue
-                    with held.by(machine) as is_wanted:
-                        if not is_wanted:
-                            continue
-                        answer = self._answer(machine, portable, files)
+                    answer = self._answer(machine, portable, files)
                 if answer.is_stopped:
                     continue  # perhaps that was meant for the previous run, which had just ended
                 paths = our_paths(portable, answer.root)
-                _require_no_error(answer, paths)
+                if answer.error is not None:
+                    error = from_json(answer.error)
+                    message = renamed(error.message, paths)
+                    raise errors.CheckError(message, kept=error.kept, next_steps=error.next_steps)
                 evidence = answer.evidence
                 if evidence is not None:
                     evidence = self._with_machine(as_if_here(evidence, paths), machine.kind, lost)
@@ -359,13 +359,6 @@ def tell_of_machines(executor: object, listener: events.Listener) -> None:
     """Report what the user should know about other machines before they run checks; nothing if there are none."""
     for text in executor.remarks if isinstance(executor, OtherMachines) else ():
         listener(events.Remark(text))
-
-
-def _require_no_error(answer: Answer, paths: Mapping[str, str]) -> None:
-    """Raise what was raised there, with our paths in it."""
-    if answer.error is not None:
-        error = from_json(answer.error)
-        raise errors.CheckError(renamed(error.message, paths), kept=error.kept, next_steps=error.next_steps)
 
 
 def _lost_again_and_again(task: Task, portable: PortableTask, reason: str) -> errors.CheckError:

@@ -334,7 +334,7 @@ def concluded(runs: Sequence[Judged], needed: int) -> Judged | None:
 Remedy: TypeAlias = Callable[[], None] | errors.CheckError
 """What to do after an unexpected answer, once the search has stopped; or the error that ends everything."""
 
-Heed: TypeAlias = Callable[[Judged | errors.CheckError], Remedy | None]
+OnAnswer: TypeAlias = Callable[[Judged | errors.CheckError], Remedy | None]
 """Takes an answer; returns None if it is as expected."""
 
 
@@ -349,7 +349,7 @@ class SearchInDoubtError(Exception):
 @dataclass
 class _Question:
     trial: Trial
-    heed: Heed
+    on_answer: OnAnswer
     run: PendingRun | None = None
 
 
@@ -365,10 +365,10 @@ class Beside:
         """Whether all questions have been answered."""
         return not self._open
 
-    def ask(self, trial: Trial, heed: Heed) -> None:
+    def ask(self, trial: Trial, on_answer: OnAnswer) -> None:
         """Check a model once, as soon as there is a place. Raises BudgetSpentError if it may not be checked."""
         self.oracle.budget.spend()
-        self._open.append(_Question(replace(trial, is_kept=True), heed))
+        self._open.append(_Question(replace(trial, is_kept=True), on_answer))
 
     def attend(self) -> None:
         """Take the answers of ended runs, and begin as many as there is room for. Raises SearchInDoubtError."""
@@ -407,7 +407,7 @@ class Beside:
         except errors.CheckError as error:
             answer = error
         self._open.remove(question)
-        remedy = question.heed(answer)
+        remedy = question.on_answer(answer)
         if remedy is not None:  # the other answers are not needed any more
             runs = [other.run for other in self._open if other.run is not None]
             self._open.clear()

@@ -12,7 +12,7 @@ from functools import cached_property
 from pathlib import Path
 
 from biopsy import errors, events
-from biopsy.checks.judge import MeasuredRate, Rules, Signature, judge, measured_rate, signature_of
+from biopsy.checks.judge import CONFIDENCE, MeasuredRate, Rules, Signature, judge, measured_rate, signature_of
 from biopsy.checks.outcome import Check, Evidence, Judged, Outcome
 from biopsy.comparison.mismatch import Mismatch, why_not
 
@@ -336,7 +336,7 @@ class CheckRuns:
         """Set how often the failure shows, and report it if that is not every time."""
         self.rate = rate
         if rate.needed > 1:
-            self._listener(events.FlakyFailure(rate.failed, rate.runs, rate.needed, 0.99))
+            self._listener(events.FlakyFailure(rate.failed, rate.runs, rate.needed, CONFIDENCE))
 
 
 def until_no_pass(

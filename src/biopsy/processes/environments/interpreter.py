@@ -23,11 +23,10 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit, urlunsplit
 
 from biopsy import errors
-from biopsy.processes.environments import normalized
 from biopsy.processes.process import CannotStartError, run, undisturbed
 from biopsy.processes.reading import read_plain
 from biopsy.processes.watch import Ended, Limits
-from biopsy.text import printable, shortened
+from biopsy.text import normalized, printable, shortened
 
 if TYPE_CHECKING:
     from packaging.requirements import Requirement

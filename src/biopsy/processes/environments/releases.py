@@ -20,7 +20,6 @@ from packaging.utils import InvalidWheelFilename, parse_wheel_filename
 from packaging.version import Version
 
 from biopsy import errors
-from biopsy.processes.environments import normalized
 from biopsy.processes.environments.interpreter import (
     Interpreter,
     Sources,
@@ -32,7 +31,7 @@ from biopsy.processes.environments.interpreter import (
     without_secrets,
 )
 from biopsy.processes.reading import read_plain
-from biopsy.text import first_line, first_of, printable, series, shortened
+from biopsy.text import first_line, first_of, normalized, printable, series, shortened
 
 if TYPE_CHECKING:
     from pypi_simple import DistributionPackage
