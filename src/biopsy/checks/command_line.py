@@ -1,6 +1,4 @@
-"""The words of a check, parsed once: whether they run a command of ours or a Python script, and what is known of them
-before they run.
-"""
+"""The words of a check, parsed once: what they run, and what is known of them before they run."""
 
 from __future__ import annotations
 

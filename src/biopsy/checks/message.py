@@ -1,6 +1,4 @@
-"""Messages of a failed program: the Python exception it died of, and the meaning of its message without what differs
-between candidates.
-"""
+"""Messages of a failed program: the Python exception it died of, and a meaning that is equal across candidates."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""A task in a form that another machine can run without our files: bytes, words, files by digest, and the files that a
-script needs besides.
-"""
+"""A task that another machine can run without our files: bytes, words, and the files it needs, by digest."""
 
 from __future__ import annotations
 

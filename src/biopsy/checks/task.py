@@ -1,6 +1,4 @@
-"""One run of a check as a task for an executor, here or on another machine, and what is made before it: an environment,
-a build of the model, an engine file.
-"""
+"""One run of a check as a task, here or on another machine, and what is prepared before it, such as a build."""
 
 from __future__ import annotations
 

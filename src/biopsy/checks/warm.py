@@ -1,6 +1,4 @@
-"""Starters for warm checks: our own ``run``, or a Python script, run in forks of a process that has loaded everything,
-as long as these forks can be trusted.
-"""
+"""Starters for warm checks: our own ``run``, or a Python script, run in forks of a process that is loaded once."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""Which tensors depend on the values of a model's inputs, or on their shapes alone, and which nodes a reference engine
-may run.
-"""
+"""Which tensors depend on input values or only on shapes, and which nodes a reference engine may run."""
 
 from __future__ import annotations
 

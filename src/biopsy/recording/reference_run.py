@@ -1,6 +1,4 @@
-"""The reference run, which records tensors of the original for each input sample: its inputs, its engine, and queries
-about the recorded values.
-"""
+"""The reference run, which records tensors of the original for each input sample, and the recorded values."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""What the answers of a check depend on besides the model: files, packages, hardware, and whether the check itself has
-changed.
-"""
+"""What the answers of a check depend on besides the model: files, packages, hardware, and the check itself."""
 
 from __future__ import annotations
 

@@ -168,8 +168,8 @@ class _LostInRunError(MachineLostError):
 
 @dataclass(frozen=True, kw_only=True)
 class PreparedRun:
-    """The result of a prepared task: its evidence, None if the check was not run; what its preparation ``told``; and
-    ``files``, the bytes of those brought back. ``paths`` maps the machine's paths to ours.
+    """The result of a task on another machine: its evidence, None if the check was not run; what a preparation
+    ``told``; and ``files``, the bytes of those brought back. ``paths`` maps the machine's paths to ours.
     """
 
     evidence: Evidence | None
