@@ -26,8 +26,7 @@ import onnx
 import biopsy
 from benchmarks import models
 from benchmarks.attempts import NotMeasured, attempt, times_faster
-from biopsy.checks.command import CommandCheck
-from biopsy.checks.warm import WarmCheck
+from biopsy.checks.warm import command_check
 from biopsy.model.slice import identity_bytes
 from biopsy.tensors.files import write_feeds, write_results
 
@@ -105,7 +104,7 @@ def one_check(times: int = 41) -> tuple[float, float]:
     with tempfile.TemporaryDirectory() as folder:
         candidate = Path(folder) / "c.onnx"
         candidate.write_bytes(identity_bytes())
-        warm = WarmCheck(CommandCheck(["biopsy", "run", "{}", "--onnxrt"], "c.onnx"))
+        warm = command_check(["biopsy", "run", "{}", "--onnxrt"], "c.onnx")
         warm.run(candidate)
         taken: tuple[list[float], list[float]] = ([], [])
         for number in range(times):

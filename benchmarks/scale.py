@@ -339,7 +339,7 @@ def measure() -> Parts:
         began = time.monotonic()
         run = workers.begin(Task(CommandCheck([*words, "{}"], "c.onnx"), folder / "c.onnx", [bytes(200_000)]))
         if stop:
-            while not workers.use.running:
+            while not workers.running:
                 time.sleep(0.001)
             time.sleep(0.2)  # it has really begun
             began = time.monotonic()

@@ -43,11 +43,11 @@ class TestOnThreeNodes:
             assert (cluster.room, cluster.parallelism.jobs) == (3, 3)
             biopsy.reduce(source, check, output, parallelism=cluster.parallelism)
             assert output.read_bytes() == here
-            machines = cluster.use.machines
+            machines = cluster.borrowed
             assert machines > 0
             biopsy.reduce(source, check, output, parallelism=cluster.parallelism)
             assert output.read_bytes() == here
-            assert cluster.use.machines >= machines
+            assert cluster.borrowed >= machines
         assert not ray.is_initialized()
 
     def test_a_function_is_refused(self, tmp_path: Path, ray_nodes: RayNodes) -> None:

@@ -1,4 +1,4 @@
-"""Frozen records that long work emits. The terminal and the report only listen."""
+"""Events: frozen records that long work emits. The terminal and the report only listen."""
 
 from __future__ import annotations
 
@@ -9,10 +9,7 @@ from typing import ClassVar, TypeAlias, dataclass_transform
 
 @dataclass_transform(frozen_default=True, kw_only_default=True)
 class Event:
-    """Anything that long work tells about itself: its subclasses are frozen dataclasses.
-
-    ``kind`` is its name in a file of events.
-    """
+    """An event of long work. Its subclasses are frozen dataclasses; ``kind`` is the name in a file of events."""
 
     kind: ClassVar[str]
 
@@ -25,11 +22,11 @@ Listener: TypeAlias = Callable[[Event], None]
 
 
 def ignore(event: Event) -> None:
-    """The listener that does nothing."""
+    """A listener that does nothing."""
 
 
 def both(first: Listener, second: Listener) -> Listener:
-    """A listener that hands each event on to two others, in this order."""
+    """A listener that passes each event to two others, in this order."""
 
     def listener(event: Event) -> None:
         first(event)
@@ -39,12 +36,12 @@ def both(first: Listener, second: Listener) -> Listener:
 
 
 def without(kind: type[Event], listener: Listener) -> Listener:
-    """A listener that hands on all events but those of one kind."""
+    """A listener that passes on all events except those of one kind."""
     return lambda event: None if isinstance(event, kind) else listener(event)
 
 
 class Remark(Event, kw_only=False):
-    """Something worth knowing on the way; ``warning`` if it may make the result worth less; ``lines`` belong to it."""
+    """Something worth knowing; ``warning``: it may make the result worth less. ``lines`` are details of the text."""
 
     text: str
     warning: bool = False
@@ -52,7 +49,7 @@ class Remark(Event, kw_only=False):
 
 
 class ModelRead(Event):
-    """The model to search was understood. ``weight_bytes`` counts external data too."""
+    """The model to search was read. ``weight_bytes`` counts external data too."""
 
     name: str
     nodes: int
@@ -63,9 +60,9 @@ class ModelRead(Event):
 
 
 class Recorded(Event):
-    """Values of the original were recorded: with which engine, how many tensors of how many samples, in seconds.
+    """Values of the original were recorded: by which engine, how many tensors and samples, in how many seconds.
 
-    ``of``: how many tensors were wanted, where the engine has values of some only; else None.
+    ``of``: how many tensors were wanted, if the engine has values of some only; else None.
     """
 
     engine: str
@@ -77,7 +74,7 @@ class Recorded(Event):
 
 
 class OriginalFails(Event, kw_only=False):
-    """The original fails its check: in which way, so what counts as the same failure; seconds the check took."""
+    """The original fails its check. ``signature`` is what counts as the same failure; ``seconds`` the check took."""
 
     signature: str
     reason: str
@@ -85,7 +82,7 @@ class OriginalFails(Event, kw_only=False):
 
 
 class EndChecked(Event, kw_only=False):
-    """One end of a search over precisions was checked: every layer ``high``, or every layer ``low``."""
+    """One end of a search over precisions was checked: all layers ``high``, or all layers ``low``."""
 
     end: str
     outcome: str
@@ -94,7 +91,7 @@ class EndChecked(Event, kw_only=False):
 
 
 class StageStarted(Event, kw_only=False):
-    """A pass begins, with so many nodes left; ``usual`` is how many checks it takes if it finds one needed node."""
+    """A pass begins with so many nodes left; ``usual`` is how many checks it takes if one node is needed."""
 
     stage: str
     nodes: int
@@ -102,7 +99,7 @@ class StageStarted(Event, kw_only=False):
 
 
 class Checking(Event):
-    """A check is about to run: ``description`` says what is tried, ``line`` is what a person types to repeat it."""
+    """A check is about to run: ``description`` says what is tried, ``line`` is the command that repeats it."""
 
     number: int
     stage: str
@@ -111,9 +108,9 @@ class Checking(Event):
 
 
 class CheckingCandidate(Checking, kind="Checking"):
-    """A check of a candidate of so many ``nodes``; ``left`` is the size of the best candidate so far.
+    """A check of a candidate of so many ``nodes`` is about to run; ``left`` is the size of the best candidate so far.
 
-    In a search over precisions both count layers that are high.
+    In a search over precisions, both count layers in high precision.
     """
 
     nodes: int
@@ -121,7 +118,7 @@ class CheckingCandidate(Checking, kind="Checking"):
 
 
 class Checked(Event):
-    """A check has answered: with which outcome, why, after how many seconds, and what it printed."""
+    """A check has ended: its outcome, the reason, its seconds, and what it printed."""
 
     number: int
     stage: str
@@ -132,24 +129,24 @@ class Checked(Event):
 
 
 class CheckedCandidate(Checked, kind="Checked"):
-    """A check of a candidate of so many ``nodes`` has answered; ``left`` is the size of the best candidate so far."""
+    """A check of a candidate of so many ``nodes`` has ended; ``left`` is the size of the best candidate so far."""
 
     nodes: int
     left: int
 
 
 class Abandoned(Event, kw_only=False):
-    """A check that was begun ahead is not waited for: another answer made it unnecessary."""
+    """A check that was begun ahead is not waited for: another outcome made it unnecessary."""
 
     number: int
 
 
 class ChecksInFlight(Event):
-    """What goes on while a search waits, where several checks may run at once or on other ``machines``.
+    """The checks in flight while a search waits, if several may run at once or on other ``machines``.
 
-    ``running`` checks are at work; ``waiting`` ones have begun, but no machine has room for them yet; ``ending`` ones
-    were cancelled and have not ended yet. ``cancelled`` counts all of these since the beginning. ``machines`` have
-    places for checks; None if only this one runs any.
+    ``running`` checks run; ``waiting`` ones have begun, but no machine has room for them yet; ``ending`` ones were
+    cancelled and have not ended yet. ``cancelled`` counts all that ever were. ``machines`` is how many machines have
+    places for checks; None if only this one runs them.
     """
 
     running: int
@@ -160,7 +157,7 @@ class ChecksInFlight(Event):
 
 
 class Resumed(Event, kw_only=False):
-    """A journal was found: so many runs of the check are remembered and will not be repeated."""
+    """A journal was found: so many runs of the check are remembered and not repeated."""
 
     journal: str
     runs: int
@@ -169,8 +166,8 @@ class Resumed(Event, kw_only=False):
 class FlakyFailure(Event, kw_only=False):
     """The failure is flaky: it showed in ``failed`` of ``runs`` runs on the same model.
 
-    From now on, a candidate passes only after ``needed`` runs that do not reproduce, which is luck in less than
-    1 - ``confidence`` of all cases.
+    From now on, a candidate passes only after ``needed`` runs that do not reproduce, which happens by chance in less
+    than 1 - ``confidence`` of all cases.
     """
 
     failed: int
@@ -180,9 +177,9 @@ class FlakyFailure(Event, kw_only=False):
 
 
 class Verified(Event, kw_only=False):
-    """The result as it was written fails in the same way: in ``failed`` of ``runs`` processes of its own.
+    """The result as it was written fails in the same way: in ``failed`` of ``runs`` separate processes.
 
-    ``machine`` is the other machine that they ran on, in words; "" for this one.
+    ``machine`` describes the other machine that they ran on; "" for this one.
     """
 
     path: str
@@ -192,13 +189,13 @@ class Verified(Event, kw_only=False):
 
 
 class Stopped(Event, kw_only=False):
-    """The search ended before its end, with the best result so far: which limit was reached."""
+    """The search ended early, with the best result so far; ``reason`` is the limit that was reached."""
 
     reason: str
 
 
 class StageDone(Event):
-    """A stage of long work can do no more: checks it took, seconds."""
+    """A stage of long work has ended, after so many checks and seconds."""
 
     stage: str
     checks: int
@@ -206,24 +203,24 @@ class StageDone(Event):
 
 
 class PassDone(StageDone, kind="StageDone"):
-    """A pass can do no more: nodes ``before`` and ``after``; in a search over precisions, layers that are high."""
+    """A pass has ended: nodes ``before`` and ``after``; in a search over precisions, layers in high precision."""
 
     before: int
     after: int
 
 
 class CommandEnded(Event):
-    """The last event: the exit status, and the nodes of the result in order, by operator and name, if there is one."""
+    """The last event: the exit status, and the nodes of the result, if any, by operator and name, in order."""
 
     status: int
     nodes: tuple[str, ...] = ()
 
 
 class ReleaseTried(Event):
-    """A check has answered with a release of a package, or the release could not be installed: ``outcome`` in words.
+    """A release of a package was checked, or could not be installed: ``outcome`` in words.
 
-    ``date`` is the day of the release, as "2024-11-21"; "" if nobody knows. ``added`` are requirements that it was
-    found to need, such as "numpy<2".
+    ``date`` is the day of the release, as "2024-11-21"; "" if unknown. ``added`` are requirements that it was found to
+    need, such as "numpy<2".
     """
 
     package: str
@@ -235,7 +232,7 @@ class ReleaseTried(Event):
 
 
 class Measured(Event, kw_only=False):
-    """So much of a stage of measuring layers is done: ``done`` of ``total`` batches, layers or runs."""
+    """Progress of a stage that measures layers: ``done`` of ``total`` batches, layers or runs."""
 
     stage: str
     done: int
@@ -243,7 +240,7 @@ class Measured(Event, kw_only=False):
 
 
 class Trusted(Event):
-    """It is known what is right: by which engine, which other one agrees, on how many samples and fresh inputs."""
+    """The right values are known: from which engine, which other one agrees, on how many samples and fresh inputs."""
 
     engine: str
     confirmed_by: str | None
@@ -253,15 +250,15 @@ class Trusted(Event):
 
 
 class PlacesFound(Event, kw_only=False):
-    """It is known around which nodes of the model changes are tried."""
+    """The nodes around which changes are tried."""
 
     nodes: tuple[str, ...]
 
 
 class ChangeTried(Event):
-    """A change that may be a workaround was tried: of which kind, whether the model is right with it, why not if not.
+    """A change that may be a workaround was tried: its kind, whether the model is right with it, and why not.
 
-    ``latency``: how many times as long the model then takes, None where that is not known.
+    ``latency`` is the factor by which the model slows down; None if unknown.
     """
 
     change: str
@@ -272,7 +269,7 @@ class ChangeTried(Event):
 
 
 class StepStarted(Event, kw_only=False):
-    """A diagnosis asks a question: what the step is called, the question, which of how many it is."""
+    """A diagnosis begins a step: its name, its question, and its number among how many."""
 
     name: str
     question: str
@@ -281,8 +278,8 @@ class StepStarted(Event, kw_only=False):
 
 
 class StepDone(Event):
-    """A question of a diagnosis: whether it was answered (``done``, ``skipped``, ``stopped``, ``failed``), the answer
-    in one line, and what it took.
+    """A diagnosis has ended a step: ``outcome`` is ``done``, ``skipped``, ``stopped`` or ``failed``; ``answer`` is one
+    line.
     """
 
     name: str
@@ -293,10 +290,7 @@ class StepDone(Event):
 
 
 class InstallationStarted(Event):
-    """Packages are about to be installed in an environment of their own: what is asked for, for which Python, by what.
-
-    ``installer`` is "uv" or "pip".
-    """
+    """Packages are about to be installed in a separate environment for a ``python``, by "uv" or "pip"."""
 
     requirements: tuple[str, ...]
     python: str
@@ -304,10 +298,10 @@ class InstallationStarted(Event):
 
 
 class InstallationDone(Event):
-    """An environment is ready that holds what was asked for, and what was ``added`` since it is needed besides.
+    """An environment is ready that holds the requirements, and ``added`` ones found to be needed.
 
-    ``packages`` are the versions of all distributions in it, by their names. ``bytes`` is its size, ``seconds`` what it
-    took to make; ``cached``: it was there already.
+    ``packages`` are the versions of all distributions in it, by name. ``bytes`` is its size, ``seconds`` the time to
+    make it; ``cached``: it existed before.
     """
 
     requirements: tuple[str, ...]

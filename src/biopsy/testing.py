@@ -42,7 +42,7 @@ __all__ = ["EngineFault", "check_engine", "engine_faults"]
 
 @dataclass(frozen=True, kw_only=True)
 class EngineFault:
-    """One thing that an engine does wrong: the rule that it breaks, in a few words, and how."""
+    """One way in which an engine breaks the contract: the ``rule`` in a few words, and ``how``."""
 
     rule: str
     how: str
@@ -52,7 +52,7 @@ class EngineFault:
 
 
 def check_engine(engine: str, models: Sequence[bytes | onnx.ModelProto] = (), *, timeout: float = 60.0) -> None:
-    """Raise AssertionError that names everything an engine does wrong; ``engine_faults`` says what is tried."""
+    """Raise AssertionError that lists all faults of an engine; ``engine_faults`` says what is tried."""
     faults = engine_faults(engine, models, timeout=timeout)
     if faults:
         raise AssertionError("\n".join((f"engine {engine!r} breaks the contract of engines:", *map(str, faults))))
@@ -61,14 +61,14 @@ def check_engine(engine: str, models: Sequence[bytes | onnx.ModelProto] = (), *,
 def engine_faults(
     engine: str, models: Sequence[bytes | onnx.ModelProto] = (), *, timeout: float = 60.0
 ) -> tuple[EngineFault, ...]:
-    """What an engine does wrong, tried on small models and on ``models`` of yours, with random inputs.
+    """The faults of an engine, from small models and ``models`` of yours, with random inputs.
 
-    Of each rule that it breaks, the first time is told. The values that it gives are not compared with any.
+    Only the first fault per rule is given. The computed values are not compared with others.
 
     ``engine`` is a spec such as ``"onnxrt:optimization=none"``. A model that the engine refuses, as it may, is left
-    out. On Linux the engine runs in a fork of this process, where each model may take ``timeout`` seconds; the first
-    that takes longer is the last one tried. Elsewhere the engine runs in this process, without a limit. Raises
-    EngineMissing if it is not installed, UsageError for a wrong option.
+    out. On Linux, the engine runs in a fork of this process, where each model may take ``timeout`` seconds; trials end
+    with the first that takes longer. Elsewhere, the engine runs in this process, without a limit. Raises EngineMissing
+    if it is not installed, UsageError for a wrong option.
     """
     under_test = create(engine)
     given = [model if isinstance(model, bytes) else model.SerializeToString() for model in models]
@@ -80,60 +80,60 @@ def engine_faults(
     if supervised.is_apart_possible():
         faults = _faults_apart(trials, timeout)
     else:
-        faults = [fault for name, trial in trials.items() for fault in _faults_told(_answer(name, trial))]
+        faults = [fault for name, trial in trials.items() for fault in _faults_in(_answer(name, trial))]
     if all(fault.rule != _BUILT for fault in faults):
         faults.append(EngineFault(rule="builds a model", how="it refuses all; give models= that it takes"))
     first = {fault.rule: fault for fault in reversed(faults) if fault.rule != _BUILT}
     return tuple(first.values())[::-1]
 
 
-_Told: TypeAlias = Iterator[tuple[str, object]]
-"""The rules that an engine breaks in a trial, and how."""
+_Faults: TypeAlias = Iterator[tuple[str, object]]
+"""Rules that an engine breaks in a trial, and how."""
 
 _BUILT = ""
-"""Told in the place of a rule once a model was built, or could not be tried to the end."""
+"""Given in place of a rule once a model was built, or when a trial was cut short."""
 
 
-def _answer(name: str, trial: Callable[[], _Told]) -> bytes:
-    """What comes of a trial, whatever the engine raises or prints, for ``_faults_told``."""
-    told: list[tuple[str, object]] = []
+def _answer(name: str, trial: Callable[[], _Faults]) -> bytes:
+    """The result of a trial for ``_faults_in``, whatever the engine raises or prints."""
+    faults: list[tuple[str, object]] = []
     missing = None
     with _printed() as printed:
         try:
-            for each in trial():
-                told.append(each)  # noqa: PERF402 - what was told before it raised counts
+            for fault in trial():
+                faults.append(fault)  # noqa: PERF402 - faults found before an exception count
         except errors.EngineFailure as failure:
             if failure.kind == MISSING_OUTPUT:
-                told += [(_BUILT, ""), ("gives every output", failure)]
+                faults += [(_BUILT, ""), ("gives every output", failure)]
         except errors.EngineMissing as error:
             missing = as_json(error)
         except errors.BiopsyError as error:
-            told.append(("gives arrays by name", error))
+            faults.append(("gives arrays by name", error))
         except BaseException as error:
             if isinstance(error, KeyboardInterrupt) and not supervised.is_apart_possible():
                 raise  # it is the user's; a fork gets none from outside
-            told.append(("raises only its own errors", f"{type(error).__name__}: {error}"))
+            faults.append(("raises only its own errors", f"{type(error).__name__}: {error}"))
     if printed:
-        told.append(("prints nothing", repr(printed[0][:80])))
-    faults = [{"rule": rule, "how": f"{how} ({name})"} for rule, how in told]
-    return json.dumps({"faults": faults, "missing": missing}).encode()
+        faults.append(("prints nothing", repr(printed[0][:80])))
+    trees = [{"rule": rule, "how": f"{how} ({name})"} for rule, how in faults]
+    return json.dumps({"faults": trees, "missing": missing}).encode()
 
 
-def _faults_told(answer: bytes) -> list[EngineFault]:
-    """What a trial has answered. Raises EngineMissing."""
-    told = json.loads(answer)
-    if told["missing"]:
-        raise from_json(told["missing"])
-    return [EngineFault(**fault) for fault in told["faults"]]
+def _faults_in(answer: bytes) -> list[EngineFault]:
+    """The faults in the result of a trial. Raises EngineMissing."""
+    tree = json.loads(answer)
+    if tree["missing"]:
+        raise from_json(tree["missing"])
+    return [EngineFault(**fault) for fault in tree["faults"]]
 
 
-def _faults_apart(trials: Mapping[str, Callable[[], _Told]], timeout: float) -> list[EngineFault]:
-    """Try in a fork, so that an engine that ends, crashes or hangs is told like any other; in another one after it."""
+def _faults_apart(trials: Mapping[str, Callable[[], _Faults]], timeout: float) -> list[EngineFault]:
+    """Run the trials in a fork, to see engines that end, crash or hang; go on in another fork after that."""
     faults: list[EngineFault] = []
     left = dict(trials)
 
     def answers() -> Iterator[bytes]:
-        """In the fork: a signal that nobody handles ends it, whatever native code is doing."""
+        """Runs in the fork, where the unhandled signal ends it, whatever native code is doing."""
         signal.signal(signal.SIGALRM, signal.SIG_DFL)
         for name, trial in left.items():
             signal.setitimer(signal.ITIMER_REAL, timeout)
@@ -146,9 +146,9 @@ def _faults_apart(trials: Mapping[str, Callable[[], _Told]], timeout: float) -> 
         except supervised.EndedApartError as error:
             given, status = error.answers, error.status
             if error.cause == "time":
-                status = -signal.SIGALRM  # which it has blocked
+                status = -signal.SIGALRM  # the engine has blocked the signal
         for name, answer in zip(list(left), given, strict=False):
-            faults += _faults_told(answer)
+            faults += _faults_in(answer)
             del left[name]
         if left:
             name = next(iter(left))
@@ -165,7 +165,7 @@ def _cut_short(rule: str, how: str) -> list[EngineFault]:
     return [EngineFault(rule=_BUILT, how=""), EngineFault(rule=rule, how=how)]
 
 
-def _try_version(engine: Engine) -> _Told:
+def _try_version(engine: Engine) -> _Faults:
     versions: list[Any] = [engine.version(), engine.version()]
     if not isinstance(versions[0], str):
         yield "tells its version", f"version() gives {versions[0]!r:.80}, and no text"
@@ -173,22 +173,22 @@ def _try_version(engine: Engine) -> _Told:
         yield "says the same each time", f"version() gives {versions[0]!r}, then {versions[1]!r}"
 
 
-def _try_model(engine: Engine, data: bytes, *, is_given: bool) -> _Told:
-    """Build a model twice and run it several times; raises what the engine does."""
+def _try_model(engine: Engine, data: bytes, *, is_given: bool) -> _Faults:
+    """Build a model twice and run it several times; raises what the engine raises."""
     model = ModelInput(data, Path())
     session = engine.build(model)
     yield _BUILT, ""
     index = index_bytes(model.data, model.folder)
     declared = index.fed_types()
-    told = dict(session.inputs)
-    if told != declared:
-        yield "tells its inputs", f"{told} where the model declares {declared}"
+    inputs = dict(session.inputs)
+    if inputs != declared:
+        yield "tells its inputs", f"{inputs} where the model declares {declared}"
         return
     random = Inputs(iterations=2, val_range={"": (-1, 1)})
     first, second = (checked_feed(feed, session.inputs) for feed in feeds_for(session.inputs, random).feeds)
-    # As a class defines it: what is called in a session is held to the contract, and hides what is tried here.
+    # The method as the class defines it: the session's own wraps it to enforce the contract, and so hides faults.
     run = partial(unwrap(type(session).run), session)
-    # It is lent arrays that it may write to: a native engine does so whatever their flags say.
+    # It gets writable copies: a native engine may write to its inputs whatever their flags say.
     lent = {name: value.copy() for name, value in first.items()}
     arrays = dict(lent)
     run(lent)
@@ -202,7 +202,7 @@ def _try_model(engine: Engine, data: bytes, *, is_given: bool) -> _Told:
     if given.keys() != again.keys() or not all(same_values(given[name], again[name]) for name in given):
         yield "gives the same again", "other outputs for the same inputs"
     yield from _wrong_types(index, given, None if is_given else first["x"].shape)
-    if session.gives_new_arrays:  # then the outputs of one run are there after the next
+    if session.gives_new_arrays:  # then the outputs of one run must survive the next
         given = dict(run(first))
         kept = {name: np.array(value) for name, value in given.items()}
         run(second)
@@ -213,8 +213,8 @@ def _try_model(engine: Engine, data: bytes, *, is_given: bool) -> _Told:
     yield from _other_labels(engine, session, engine.build(model))
 
 
-def _wrong_types(index: ModelIndex, given: Mapping[str, Array], shape: tuple[int, ...] | None) -> _Told:
-    """Element types that the model does not declare; and another shape, which all tensors of our models have."""
+def _wrong_types(index: ModelIndex, given: Mapping[str, Array], shape: tuple[int, ...] | None) -> _Faults:
+    """Faults in element types, and in shapes: all tensors of our models have the same one."""
     for name, value in given.items():
         declared = index.declared_type(name)
         type_ = value.dtype.name
@@ -224,19 +224,19 @@ def _wrong_types(index: ModelIndex, given: Mapping[str, Array], shape: tuple[int
             yield "keeps shapes", f"output {name!r} has shape {list(value.shape)}, expected {list(shape)}"
 
 
-def _other_labels(engine: Engine, one: Session, other: Session) -> _Told:
-    """What is told of a model must be the same for each build, or records of builds cannot be compared."""
-    if list(one.outputs) != list(other.outputs) or list(one.remarks) != list(other.remarks):
+def _other_labels(engine: Engine, session: Session, again: Session) -> _Faults:
+    """Faults in outputs, remarks and layers: they must be equal for each build, or builds cannot be compared."""
+    if list(session.outputs) != list(again.outputs) or list(session.remarks) != list(again.remarks):
         yield "says the same each time", "outputs or remarks differ between two builds"
     if engine.capabilities.layers:
-        # Not their names: some engines number what they make.
-        layers = [[(each.kind, each.nodes, each.precision) for each in side.layers()] for side in (one, other)]
+        # Without their names, which some engines number.
+        layers = [[(layer.kind, layer.nodes, layer.precision) for layer in side.layers()] for side in (session, again)]
         if layers[0] != layers[1]:
             yield "says the same each time", "layers differ between two builds"
 
 
-def _try_refusal(engine: Engine) -> _Told:
-    """An operator that nobody has must be refused as such, in the same way each time."""
+def _try_refusal(engine: Engine) -> _Faults:
+    """An unknown operator must be refused as such, in the same way each time."""
     rule = "refuses what it does not know"
     if not engine.capabilities.computes:
         return
@@ -260,7 +260,7 @@ def _try_refusal(engine: Engine) -> _Told:
 
 @contextmanager
 def _printed() -> Iterator[list[str]]:
-    """What this process prints meanwhile, once it is over: native code too."""
+    """Collect what this process prints, native code included; the list is filled at the end."""
     lines: list[str] = []
     kept = os.dup(1), os.dup(2)
     with tempfile.TemporaryFile("w+", errors="replace") as file:
@@ -279,7 +279,7 @@ def _printed() -> Iterator[list[str]]:
 
 
 def _small_models() -> Mapping[str, bytes]:
-    """Models of one or two nodes of the operators that nearly every runtime has; each is tried if it is taken."""
+    """Models of one or two nodes whose operators nearly every runtime has; a refused one is skipped."""
     chain = [("Relu", ["x"], "b"), ("Tanh", ["b"], "a")]
     return {
         "Identity": _graph([("Identity", ["x"], "y")], ["y"]),
@@ -301,12 +301,12 @@ def _graph(
 ) -> bytes:
     from onnx import helper
 
-    made = {output for _, _, output in nodes}
-    read = dict.fromkeys(name for _, inputs, _ in nodes for name in inputs if name not in made)
+    computed = {output for _, _, output in nodes}
+    read = dict.fromkeys(name for _, inputs, _ in nodes for name in inputs if name not in computed)
     inputs = [*read, *([unread] if unread else [])]
     ends = [[helper.make_tensor_value_info(name, 1, shape) for name in names] for names in (inputs, outputs)]
-    made_nodes = [helper.make_node(op, list(given), [output], name=f"the {op}") for op, given, output in nodes]
-    graph = helper.make_graph(made_nodes, "small", ends[0], ends[1])
+    protos = [helper.make_node(op, list(given), [output], name=f"the {op}") for op, given, output in nodes]
+    graph = helper.make_graph(protos, "small", ends[0], ends[1])
     data: bytes = helper.make_model(
         graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9
     ).SerializeToString()

@@ -116,6 +116,11 @@ _OTHER_NAMES = {
 """What people call the engines elsewhere, in no letters that are like those of the names here."""
 
 
+def normalized(name: str) -> str:
+    """The name of a distribution as an index has it: small letters, and single dashes between its words (PEP 503)."""
+    return re.sub(r"[-_.]+", "-", name).lower()
+
+
 def similar(name: str, known: Iterable[str], *, most: int = 3, cutoff: float = 0.5) -> list[str]:
     """The known names that are like this one, most alike first; letters of another case count as the same.
 

@@ -14,7 +14,7 @@ import biopsy
 from biopsy.checks import warm as cold_start
 from biopsy.checks.command import CommandCheck
 from biopsy.checks.outcome import Check, Evidence
-from biopsy.checks.warm import WarmCheck
+from biopsy.checks.warm import ZygoteStarter, command_check
 from biopsy.processes.warm import Warming
 from biopsy.tensors.files import write_feeds, write_results
 from support.command_line import children_of, is_alive, wait_until
@@ -23,8 +23,8 @@ from support.models import chain, save
 NAME = "polygraphy_debug.onnx"
 
 
-def warm(*words: str, timeout: float | None = None) -> WarmCheck:
-    return WarmCheck(CommandCheck(["biopsy", "run", "{}", *words], NAME, timeout))
+def warm(*words: str, timeout: float | None = None) -> CommandCheck:
+    return command_check(["biopsy", "run", "{}", *words], NAME, timeout)
 
 
 def said(evidence: Evidence) -> tuple[object, ...]:
@@ -34,9 +34,9 @@ def said(evidence: Evidence) -> tuple[object, ...]:
 
 def waiting(check: Check) -> int:
     """The process that waits."""
-    assert isinstance(check, WarmCheck)
-    assert check._cold_start._waiting is not None
-    return check._cold_start._waiting.pid
+    assert isinstance(check, CommandCheck) and isinstance(check.starter, ZygoteStarter)
+    assert check.starter._cold._waiting is not None
+    return check.starter._cold._waiting.pid
 
 
 @pytest.mark.parametrize("count", [1, 2])
@@ -84,13 +84,13 @@ def test_only_one_process_waits_whichever_check_of_the_command_foresees_it() -> 
     check.foresee_cold()
     pid = waiting(check)
     for other in (check, check.glance(), check.arbiter()):
-        assert isinstance(other, WarmCheck)
+        assert other is not None
         other.foresee_cold()
         assert waiting(other) == pid
     check.close()
     assert not is_alive(pid)
     check.foresee_cold()
-    assert check._cold_start._waiting is None
+    assert isinstance(check.starter, ZygoteStarter) and check.starter._cold._waiting is None
 
 
 def test_a_check_that_travels_leaves_what_waits_behind() -> None:
@@ -101,12 +101,12 @@ def test_a_check_that_travels_leaves_what_waits_behind() -> None:
 
 
 @pytest.fixture
-def begun(tmp_path: Path) -> Iterator[tuple[WarmCheck, Warming]]:
+def begun(tmp_path: Path) -> Iterator[tuple[CommandCheck, Warming]]:
     """A check as the command line makes it, whose processes were started before; the zygote is warm."""
     words = ["biopsy", "run", "{}", "--onnxrt", "--load-inputs", str(tmp_path / "in.npz")]
     write_feeds(tmp_path / "in.npz", [{"t0": np.ones((2, 2), np.float32)}])
     started = Warming.begun(words, 1)
-    check = WarmCheck(CommandCheck(words, NAME), 1, started)
+    check = command_check(words, NAME, begun=started)
     assert check.run(save(chain(1), tmp_path / "m.onnx")).status == 0
     yield check, started
     check.close()
@@ -121,7 +121,7 @@ needs_proc = pytest.mark.skipif(
 
 @needs_proc
 def test_what_was_started_for_warm_checks_is_the_process_of_the_last_one(
-    begun: tuple[WarmCheck, Warming], tmp_path: Path
+    begun: tuple[CommandCheck, Warming], tmp_path: Path
 ) -> None:
     check, started = begun
     assert children_of(started.cold.pid) == [started.zygote.pid]
@@ -133,12 +133,14 @@ def test_what_was_started_for_warm_checks_is_the_process_of_the_last_one(
     assert wait_until(lambda: "onnxruntime_pybind11_state" in maps.read_text())
     assert said(check.cold().run(tmp_path / "m.onnx")) == said(warm(*check.words[3:]).cold().run(tmp_path / "m.onnx"))
     assert not is_alive(started.cold.pid)
-    assert check.run(tmp_path / "m.onnx").status == 0 and check._server is started.zygote  # it outlives the other
+    assert (
+        check.run(tmp_path / "m.onnx").status == 0 and check.starter._server is started.zygote
+    )  # it outlives the other
 
 
 @needs_proc
 def test_the_process_of_the_last_check_was_started_a_short_time_before(
-    begun: tuple[WarmCheck, Warming], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    begun: tuple[CommandCheck, Warming], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     check, started = begun
     monkeypatch.setattr(cold_start, "MOST_SECONDS", 0.0)
@@ -150,7 +152,7 @@ def test_the_process_of_the_last_check_was_started_a_short_time_before(
 
 @needs_proc
 def test_a_warm_process_ends_with_who_asks_it_also_if_it_does_not_listen(
-    begun: tuple[WarmCheck, Warming],
+    begun: tuple[CommandCheck, Warming],
 ) -> None:
     _, started = begun
     os.kill(started.zygote.pid, signal.SIGSTOP)

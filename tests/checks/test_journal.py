@@ -77,14 +77,14 @@ def refusal(path: Path, identity: dict[str, str] = IDENTITY) -> errors.UsageErro
 
 def test_every_run_of_a_model_is_remembered_in_order_and_found_again(path: Path) -> None:
     journal = Journal.open(path, IDENTITY)
-    assert (journal.path, journal.found, journal.runs(b"one")) == (path, 0, [])
+    assert (journal.path, journal.resumed, journal.runs(b"one")) == (path, 0, [])
     for digest, judged in [(b"one", FAILED), (b"two", PASSED), (b"one", PASSED)]:
         add(journal, digest, judged)
     assert journal.runs(b"one") == [FAILED, PASSED]
     journal.close()
 
     journal = Journal.open(path, IDENTITY)
-    assert journal.found == 3
+    assert journal.resumed == 3
     assert journal.runs(b"one") == [FAILED, PASSED]
     assert journal.runs(b"two") == [PASSED]
     assert [(entry.digest, entry.stage, entry.description, entry.nodes) for entry in journal.entries()] == [
@@ -121,7 +121,7 @@ def test_runs_can_be_taken_back(path: Path) -> None:
     assert (journal.runs(b"one"), journal.runs(b"two")) == ([], [FAILED])
     journal.close()
     journal = Journal.open(path, IDENTITY)
-    assert (journal.found, journal.runs(b"one"), journal.runs(b"two")) == (1, [], [FAILED])
+    assert (journal.resumed, journal.runs(b"one"), journal.runs(b"two")) == (1, [], [FAILED])
     journal.close()
 
 
@@ -170,7 +170,7 @@ def test_whatever_is_added_is_found_again(
         found = [
             (entry.digest, entry.judged, entry.stage, entry.description, entry.nodes) for entry in journal.entries()
         ]
-        assert (found, journal.notes(), journal.found) == (added, notes, len(added))
+        assert (found, journal.notes(), journal.resumed) == (added, notes, len(added))
         assert not added or journal.runs(added[0][0]) == before
         journal.close()
 
@@ -211,7 +211,7 @@ def test_a_journal_is_removed_from_where_it_was_opened(tmp_path: Path, monkeypat
 def test_a_journal_may_have_any_name(tmp_path: Path, name: str) -> None:
     for found in range(2):
         journal = Journal.open(tmp_path / name, IDENTITY)
-        assert journal.found == found
+        assert journal.resumed == found
         add(journal)
         journal.close()
     assert [file.name for file in tmp_path.iterdir()] == [name]
@@ -233,8 +233,8 @@ def test_what_was_added_survives_sigkill(path: Path, adds_before: int) -> None:
     assert process.returncode == -signal.SIGKILL
 
     journal = Journal.open(path, {"model": "m"})
-    assert told <= journal.found <= told + 1
-    assert [entry.nodes for entry in journal.entries()] == list(range(journal.found))
+    assert told <= journal.resumed <= told + 1
+    assert [entry.nodes for entry in journal.entries()] == list(range(journal.resumed))
     add(journal)
     journal.close()
 
@@ -292,7 +292,7 @@ def test_the_disk_is_waited_for_once_a_second_and_for_an_answer_that_is_taken_ba
 def test_an_empty_file_becomes_a_journal(path: Path) -> None:
     path.touch()
     journal = Journal.open(path, IDENTITY)
-    assert journal.found == 0
+    assert journal.resumed == 0
     journal.close()
 
 
@@ -308,7 +308,7 @@ def test_a_second_process_is_told_which_one_has_the_journal(path: Path, fresh: b
     process.kill()
     process.communicate()
     journal = Journal.open(path, {"model": "m"})
-    assert journal.found == 3
+    assert journal.resumed == 3
     journal.close()
 
 
@@ -350,10 +350,10 @@ def test_a_disk_that_is_full_ends_with_words_and_loses_nothing_that_was_added(pa
     assert ended.returncode == 0, ended.stderr
     added, held, message, kept, next_steps, status = json.loads(ended.stdout)
     assert message.startswith(f"the journal {path} cannot be written: ")
-    assert (held, kept, status) == (added, f"the {added} outcomes that stand in it", 4)
+    assert (held, kept, status) == (added, f"the {added} outcomes in it", 4)
     assert next_steps
     journal = Journal.open(path, {"model": "m"})
-    assert journal.found == added > 10
+    assert journal.resumed == added > 10
     journal.close()
 
 
@@ -381,7 +381,7 @@ def test_a_journal_in_which_nothing_stands_becomes_one_of_whatever_is_asked(path
     with_a_run(path, {"model": "another"})
     assert refusal(path).message.startswith(f"the journal {path} belongs to another reduction")
     journal = Journal.open(path, {"model": "another"})
-    assert (journal.found, dict(journal.identity)) == (1, {"model": "another"})
+    assert (journal.resumed, dict(journal.identity)) == (1, {"model": "another"})
     journal.close()
 
 
@@ -393,7 +393,7 @@ def test_only_a_few_differences_are_named(path: Path) -> None:
 def test_fresh_starts_over_and_keeps_every_old_journal(path: Path) -> None:
     for number in range(3):
         journal = Journal.open(path, {"model": str(number)}, fresh=True)
-        assert journal.found == 0
+        assert journal.resumed == 0
         for _ in range(number + 1):
             add(journal)
         journal.close()
@@ -401,7 +401,7 @@ def test_fresh_starts_over_and_keeps_every_old_journal(path: Path) -> None:
     assert names == [path.name, f"{path.name}.1", f"{path.name}.2"]
     for number, name in enumerate([f"{path.name}.1", f"{path.name}.2", path.name]):
         journal = Journal.open(path.with_name(name), {"model": str(number)})
-        assert journal.found == number + 1
+        assert journal.resumed == number + 1
         journal.close()
 
 
@@ -414,7 +414,7 @@ def test_fresh_keeps_what_a_killed_process_had_added(path: Path) -> None:
     process.communicate()
     Journal.open(path, IDENTITY, fresh=True).close()
     journal = Journal.open(path.with_name(f"{path.name}.1"), {"model": "m"})
-    assert journal.found == 3
+    assert journal.resumed == 3
     journal.close()
 
 
@@ -494,7 +494,7 @@ def test_a_file_that_is_damaged_or_no_journal_is_refused_and_can_be_put_aside(
         (("dance",), "it is no line of a journal"),
         (("note", "nested", ["a"]), "it is no list of texts and numbers"),
         (("dance", 1), "it is no line of a journal"),
-        (("identity", "model", "another"), "it stands in the wrong place"),
+        (("identity", "model", "another"), "it is in the wrong place"),
     ],
 )
 def test_values_that_no_biopsy_would_write_are_refused(path: Path, line: Values, said: str) -> None:

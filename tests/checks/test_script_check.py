@@ -14,8 +14,9 @@ from pathlib import Path
 
 import pytest
 
+from biopsy.checks.command import CommandCheck
 from biopsy.checks.outcome import Evidence
-from biopsy.checks.warm import ScriptCheck, command_check, difference
+from biopsy.checks.warm import ScriptStarter, command_check, difference
 from biopsy.processes import warm as script_server
 from biopsy.processes.watch import Stop
 from support.command_line import is_alive, wait_until
@@ -35,11 +36,11 @@ def candidate(tmp_path: Path) -> Path:
 @contextmanager
 def script(
     folder: Path, text: str | bytes, *words: str, options: tuple[str, ...] = (), **more: object
-) -> Iterator[ScriptCheck]:
+) -> Iterator[CommandCheck]:
     """A check that runs a script of this text, with the candidate and these words."""
     (folder / "check.py").write_bytes(text if isinstance(text, bytes) else text.encode())
     check = command_check([sys.executable, *options, str(folder / "check.py"), "{}", *words], NAME, **more)
-    assert isinstance(check, ScriptCheck)
+    assert isinstance(check.starter, ScriptStarter)
     with closing(check):
         yield check
 
@@ -48,18 +49,18 @@ def said(evidence: Evidence) -> tuple[object, ...]:
     return evidence.status, evidence.output, evidence.timed_out, evidence.remark
 
 
-def warmed(check: ScriptCheck, candidate: Path) -> ScriptCheck:
+def warmed(check: CommandCheck, candidate: Path) -> CommandCheck:
     """The check, once its forks are believed."""
     for _ in range(50):  # until then the server may still be starting
         check.run(candidate)
-        if check._believed_generation is not None:
+        if check.starter._believed_generation is not None:
             return check
     pytest.fail("its forks are not believed")
 
 
-def server_of(check: ScriptCheck) -> int:
-    assert check._server is not None
-    return check._server.pid
+def server_of(check: CommandCheck) -> int:
+    assert check.starter._server is not None
+    return check.starter._server.pid
 
 
 SAME = {
@@ -149,7 +150,7 @@ def test_a_script_is_run_by_its_first_line_too(tmp_path: Path, candidate: Path) 
     path.write_text(f"#!{sys.executable} -u\nimport sys\nprint(sys.argv, sys.orig_argv, __file__)\n")
     path.chmod(path.stat().st_mode | stat.S_IXUSR)
     with closing(command_check([str(path), "{}"], NAME)) as check:
-        assert isinstance(check, ScriptCheck)
+        assert isinstance(check.starter, ScriptStarter)
         assert said(warmed(check, candidate).run(candidate)) == said(check.cold().run(candidate))
 
 
@@ -217,7 +218,7 @@ def test_a_module_that_does_more_than_be_imported_is_left_to_the_forks(
     )
     for name in ("leading.py", "later.py"):
         with closing(command_check([*python, str(tmp_path / name), "{}"], NAME)) as check:
-            assert isinstance(check, ScriptCheck)
+            assert isinstance(check.starter, ScriptStarter)
             cold = said(check.cold().run(candidate))
             warmed(check, candidate)
             assert [said(check.run(candidate)) for _ in range(2)] == [cold] * 2
@@ -232,7 +233,7 @@ def test_a_module_that_reads_a_file_of_the_user_is_left_to_the_forks(
         f"import shutil, sys\nshutil.copy(sys.argv[1], {str(settings)!r})\nimport lib\nprint(lib.x == 'one')\n"
     )
     with closing(command_check([*python, str(tmp_path / "check.py"), "{}"], NAME)) as check:
-        assert isinstance(check, ScriptCheck)
+        assert isinstance(check.starter, ScriptStarter)
         candidate.write_text("one")
         warmed(check, candidate)
         for _ in range(2):
@@ -297,14 +298,14 @@ def test_where_a_fork_says_something_else_checks_stay_cold_and_a_line_says_why(t
         with script(tmp_path, text.format(os.getpid())) as check:
             cold = said(check.cold().run(candidate))
             answers = [check.run(candidate)]
-            while check._server is not None:
+            while check.starter._server is not None:
                 answers.append(check.run(candidate))
             answers.append(check.run(candidate))
             assert {said(replace(answer, remark="")) for answer in answers} == {cold}
             assert [answer.remark for answer in answers if answer.remark] == [
                 f"checks     run cold: a warm run of check.py {why}"
             ]
-            assert check._server is None
+            assert check.starter._server is None
 
 
 def test_no_fork_is_believed_before_a_process_was_compared_with_one(tmp_path: Path, candidate: Path) -> None:
@@ -313,8 +314,8 @@ def test_no_fork_is_believed_before_a_process_was_compared_with_one(tmp_path: Pa
     with script(tmp_path, f"import os\nwith open({str(runs)!r}, 'a') as f: f.write(f'{{os.getppid()}} ')\n") as check:
         check.start()
         server = server_of(check)
-        assert check._server is not None
-        check._server.is_warm(60)
+        assert check.starter._server is not None
+        check.starter._server.is_warm(60)
         for number in range(5):
             candidate.write_text(str(number))
             assert check.run(candidate).status == 0
@@ -369,7 +370,7 @@ def test_without_a_server_checks_are_cold(tmp_path: Path, candidate: Path) -> No
         server = server_of(check)
         os.kill(server, signal.SIGKILL)
         assert [check.run(candidate).status for _ in range(2)] == [3, 3]
-        assert check._server is None
+        assert check.starter._server is None
 
 
 def test_nothing_is_left_after_the_last_check(tmp_path: Path, candidate: Path) -> None:

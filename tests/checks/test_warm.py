@@ -16,7 +16,7 @@ from onnx import helper
 import biopsy
 from biopsy.checks.command import CommandCheck
 from biopsy.checks.outcome import Evidence
-from biopsy.checks.warm import WarmCheck
+from biopsy.checks.warm import command_check
 from biopsy.tensors.files import write_feeds, write_results
 from support.command_line import children_of
 from support.models import chain, info, model, save, weight
@@ -36,8 +36,8 @@ def golden(tmp_path: Path) -> tuple[Path, Path]:
     return tmp_path / "in.json", tmp_path / "golden.json"
 
 
-def warm(*words: str, timeout: float | None = None) -> WarmCheck:
-    return WarmCheck(CommandCheck(["biopsy", "run", "{}", *words], NAME, timeout))
+def warm(*words: str, timeout: float | None = None) -> CommandCheck:
+    return command_check(["biopsy", "run", "{}", *words], NAME, timeout)
 
 
 def said(evidence: Evidence) -> tuple[object, ...]:
@@ -64,7 +64,7 @@ def test_outcome_and_output_are_those_of_a_cold_process(tmp_path: Path, golden: 
     try:
         for path in candidates(tmp_path):
             assert said(check.run(path)) == said(check.cold().run(path)), path
-        assert check._server is not None
+        assert check.starter._server is not None
     finally:
         check.close()
 
@@ -75,7 +75,7 @@ def test_where_no_zygote_can_be_started_checks_are_cold(tmp_path: Path, monkeypa
     check = warm("--reference")
     try:
         check.start()
-        assert check._server is None
+        assert check.starter._server is None
         assert said(check.run(candidate)) == said(check.cold().run(candidate))
     finally:
         check.close()
@@ -98,7 +98,7 @@ def test_a_hundred_checks_say_the_same_warm_and_cold(tmp_path: Path, golden: tup
             for path in candidates(tmp_path):
                 assert said(check.run(path)) == said(check.cold().run(path)), (form, path)
                 count += 1
-            assert check._server is not None, form
+            assert check.starter._server is not None, form
         finally:
             check.close()
     assert count >= 100
@@ -142,9 +142,9 @@ def test_a_check_that_hangs_is_ended_and_the_next_one_is_warm_again(tmp_path: Pa
     try:
         evidence = check.run(crashing(tmp_path))
         assert (evidence.timed_out, evidence.status) == (True, -signal.SIGKILL)
-        zygote = check._server
+        zygote = check.starter._server
         assert check.run(save(chain(2), tmp_path / "m.onnx")).status == 0
-        assert check._server is zygote is not None
+        assert check.starter._server is zygote is not None
     finally:
         check.close()
 
@@ -164,8 +164,8 @@ def test_a_check_that_is_killed_ends_alone_and_a_killed_zygote_is_done_without(t
     endless = crashing(tmp_path)
     try:
         assert check.run(path).status == 0
-        assert check._server is not None
-        zygote = check._server.pid
+        assert check.starter._server is not None
+        zygote = check.starter._server.pid
 
         def kill_child() -> None:
             """Kill the fork once it surely computes: one that ends before it has looked is asked again, cold."""
@@ -179,7 +179,7 @@ def test_a_check_that_is_killed_ends_alone_and_a_killed_zygote_is_done_without(t
         killer.join()
         os.kill(zygote, signal.SIGKILL)
         assert check.run(path).status == 0
-        assert check._server is None
+        assert check.starter._server is None
     finally:
         check.close()
 
@@ -188,10 +188,10 @@ def test_nothing_is_left_when_the_one_who_asked_is_killed(tmp_path: Path) -> Non
     code = f"""
 from pathlib import Path
 from biopsy.checks.command import CommandCheck
-from biopsy.checks.warm import WarmCheck
-check = WarmCheck(CommandCheck(["biopsy", "run", "{{}}", "--onnxrt"], "{NAME}"))
+from biopsy.checks.warm import command_check
+check = command_check(["biopsy", "run", "{{}}", "--onnxrt"], "{NAME}")
 check.run(Path({str(save(chain(1), tmp_path / "m.onnx"))!r}))
-print(check._server.pid, flush=True)
+print(check.starter._server.pid, flush=True)
 check.run(Path({str(crashing(tmp_path))!r}))
 """
     asker = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True)

@@ -13,9 +13,8 @@ from onnx import helper, numpy_helper
 
 from benchmarks.models import inception, transformer
 from biopsy import errors
-from biopsy.checks.command import CommandCheck
 from biopsy.checks.outcome import Evidence
-from biopsy.checks.warm import WarmCheck
+from biopsy.checks.warm import command_check
 from biopsy.engines.base import ModelInput, Session
 from biopsy.engines.registry import create
 from biopsy.model.tensor_type import TensorType
@@ -192,9 +191,7 @@ def test_checks_in_forks_say_what_cold_ones_say_every_time(tmp_path: Path):
     made += [model([helper.make_node("Reshape", ["x", "s"], ["y"])], [info("x")], [info("y", None)],
                    [weight("s", 7, dtype="int64", shape=(1,))])]  # fmt: skip
     paths = [save(candidate, tmp_path / f"{number}.onnx") for number, candidate in enumerate(made)]
-    check = WarmCheck(
-        CommandCheck(["biopsy", "run", "{}", "--openvino", "--onnxrt"], "polygraphy_debug.onnx", timeout=60)
-    )
+    check = command_check(["biopsy", "run", "{}", "--openvino", "--onnxrt"], "polygraphy_debug.onnx", timeout=60)
 
     def said(evidence: Evidence) -> tuple[object, ...]:
         return evidence.status, evidence.verdict, re.sub(rb"[\d.]+ m?s\b", b"", evidence.output), evidence.timed_out
@@ -203,7 +200,7 @@ def test_checks_in_forks_say_what_cold_ones_say_every_time(tmp_path: Path):
         cold = [said(check.cold().run(path)) for path in paths]
         for _ in range(5):
             assert [said(check.run(path)) for path in paths] == cold
-        assert check._server is not None  # they were forks
+        assert check.starter._server is not None  # they were forks
     finally:
         check.close()
 

@@ -1,4 +1,4 @@
-"""A warm process that makes a fork for each request; what WarmCheck makes of it is in tests/checks/test_warm.py."""
+"""A warm process that makes a fork for each request; what checks make of it is in tests/checks/test_warm.py."""
 
 import json
 import os

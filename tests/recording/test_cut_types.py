@@ -57,8 +57,8 @@ def test_behind_a_recorded_rank_inference_goes_on() -> None:
 
 def test_where_nobody_knows_the_rank_the_tensor_cannot_stand_at_a_border() -> None:
     index = reshaped()
-    assert not CutTypes(index, ValuesInMemory()).is_told(index.ids["b"])
-    assert CutTypes(index, RECORDED).is_told(index.ids["b"])
+    assert not CutTypes(index, ValuesInMemory()).is_sufficient(index.ids["b"])
+    assert CutTypes(index, RECORDED).is_sufficient(index.ids["b"])
 
 
 def test_recorded_types_come_first_where_that_is_asked() -> None:

@@ -9,7 +9,7 @@ import pytest
 from onnx import helper, numpy_helper
 
 from biopsy.model.index import index_bytes
-from biopsy.recording.dependence import SIZE_INPUTS, dependence, dependent_on_inputs
+from biopsy.recording.dependence import SIZE_INPUTS, dependence, independent_of_inputs
 from support.models import FLOAT, INT64, info, model
 
 TOLD_BY_THE_SPECIFICATION_ALONE = {
@@ -179,4 +179,4 @@ def test_random_numbers_are_no_constants_also_inside_bodies_and_functions_that_c
     ]
     made = model(nodes, [], [info("y", None)], functions=[function], domains=["here"])
     index = index_bytes(made.SerializeToString())
-    assert {index.names[tensor] for tensor in dependent_on_inputs(index)} == {"i", "f", "y"}
+    assert {index.names[tensor] for tensor in independent_of_inputs(index)} == {"yes", "c"}

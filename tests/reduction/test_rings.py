@@ -26,9 +26,9 @@ class CountingTypes(CutTypes):
 
     asked = 0
 
-    def is_told(self, tensor: int) -> bool:
+    def is_sufficient(self, tensor: int) -> bool:
         self.asked += 1
-        return super().is_told(tensor)
+        return super().is_sufficient(tensor)
 
 
 class CountingProblem(Problem):
@@ -63,7 +63,7 @@ class RingByRing(Problem):
                         waiting.append(source)
             kept |= self._bypassed_for_bodies(kept, candidate)
             if len(kept) == candidate.size and not self._border.keep_outputs:
-                ends = (end for end in subset.sinks if end in consumers and not self.types.is_told(end))
+                ends = (end for end in subset.sinks if end in consumers and not self.types.is_sufficient(end))
                 kept |= {consumers[end][0] for end in ends}
             if len(kept) == candidate.size:
                 return candidate

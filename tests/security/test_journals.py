@@ -167,7 +167,7 @@ def test_what_is_no_file_is_refused_and_stays_where_it_is(
     plant(path)
     error = refused(path, fresh=fresh)
     assert error.message == f"{path} cannot be used as a journal: {said}"
-    assert error.next_steps == ("move it elsewhere: a journal is to stand in its place",)
+    assert error.next_steps == ("move it elsewhere: the journal needs this name",)
 
 
 def test_a_name_that_is_taken_by_a_link_is_not_renamed_over(path: Path, victim: Path) -> None:
@@ -359,7 +359,7 @@ def test_a_last_line_that_is_cut_short_anywhere_is_dropped_and_nothing_else(path
         journal.add(b"new", PASSED, stage="bisect", description="", nodes=9)
         journal.close()
         journal = Journal.open(path, IDENTITY)
-        assert journal.found == 4
+        assert journal.resumed == 4
         assert journal.runs(b"new") == [PASSED]
         journal.close()
 
@@ -375,7 +375,7 @@ def test_a_beginning_that_is_cut_short_anywhere_becomes_a_journal_or_is_refused(
             assert 0 < size < len(b'["biopsy journal",3,')
             assert path.read_bytes() == whole[:size]
         else:
-            assert (journal.found, journal.identity) == (0, IDENTITY)
+            assert (journal.resumed, journal.identity) == (0, IDENTITY)
             journal.close()
 
 
@@ -495,7 +495,7 @@ def test_a_fork_that_lives_on_keeps_no_lock_and_does_no_harm(path: Path) -> None
         process.kill()
         process.wait()
         journal = Journal.open(path, IDENTITY)
-        assert journal.found == 1
+        assert journal.resumed == 1
         journal.close()
     finally:
         os.kill(fork, signal.SIGKILL)

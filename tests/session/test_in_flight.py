@@ -53,7 +53,7 @@ def here(tmp_path: Path) -> Iterator[MachinesHere]:
 
 def test_one_check_after_the_other_is_not_told(session: Session) -> None:
     pool = pool_of(session, Answers(), 1)
-    pool.wait(pool.start(pool.slot(trial("a"))), None)
+    pool.wait(pool.start(pool.new_run(trial("a"))), None)
     pool.close()
     assert told(session) == []
 
@@ -62,7 +62,7 @@ def test_checks_of_this_machine_are_told_when_somebody_waits_and_at_the_end(sess
     check = Answers(is_stoppable=True)
     check.hold("b")
     pool = pool_of(session, check, 2)
-    runs = [pool.start(pool.slot(trial(name))) for name in ("a", "b")]
+    runs = [pool.start(pool.new_run(trial(name))) for name in ("a", "b")]
     assert check.begun["b"].wait(LIMIT)
     wait([runs[0].future], LIMIT)
     assert pool.wait(runs[1], 0.01) is None
@@ -75,7 +75,7 @@ def test_checks_of_this_machine_are_told_when_somebody_waits_and_at_the_end(sess
 
 def test_an_answer_that_was_there_was_not_cancelled(session: Session) -> None:
     pool = pool_of(session, Answers(), 2)
-    wait([pool.start(pool.slot(trial("a"))).future], LIMIT)
+    wait([pool.start(pool.new_run(trial("a"))).future], LIMIT)
     pool.close()
     assert told(session) == []
 
@@ -83,11 +83,11 @@ def test_an_answer_that_was_there_was_not_cancelled(session: Session) -> None:
 def test_checks_wait_for_a_machine_and_are_told_once_they_run(session: Session, here: MachinesHere) -> None:
     here.late = {"b": threading.Event()}
     pool = pool_of(session, SLEEPS, 3, here)
-    runs = [pool.start(pool.slot(trial(name))) for name in ("x", "y", "z")]
-    until(lambda: here.use.running == 2)
+    runs = [pool.start(pool.new_run(trial(name))) for name in ("x", "y", "z")]
+    until(lambda: here.running == 2)
     assert pool.wait(runs[0], 0.01) is None
     here.late["b"].set()
-    until(lambda: here.use.running == 3)
+    until(lambda: here.running == 3)
     assert pool.wait(runs[0], 0.01) is None
     pool.close()
     assert [(one.machines, one.running, one.waiting) for one in told(session)] == [(1, 2, 1), (2, 3, 0), (0, 0, 0)]

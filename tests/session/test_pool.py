@@ -29,7 +29,7 @@ def pool_of(session: Session, pools: list[Pool], check: Answers, jobs: int, *, k
 
 
 def begin(pool: Pool, name: str, place: Path | None = None) -> PendingRun:
-    return pool.start(pool.slot(trial(name, place=place)))
+    return pool.start(pool.new_run(trial(name, place=place)))
 
 
 def test_one_check_at_a_time_looks_where_the_user_knows_candidates_to_be(session: Session, pools: list[Pool]) -> None:
@@ -47,7 +47,7 @@ def test_runs_at_the_same_time_have_places_of_their_own(session: Session, pools:
     pool = pool_of(session, pools, check, 3)
     runs = [begin(pool, name) for name in ("a", "b", "c")]
     assert all(check.begun[name].wait(LIMIT) for name in ("a", "b", "c"))
-    assert len({run.slot.path for run in runs}) == 3
+    assert len({run.path for run in runs}) == 3
     for gate in gates:
         gate.set()
     assert all(pool.wait(run, LIMIT) is not None for run in runs)
@@ -62,7 +62,7 @@ def test_a_file_of_somebody_else_beside_the_candidate_is_not_used(session: Sessi
     check.begun["b"] = check.begun["a"]
     pool = pool_of(session, pools, check, 2)
     runs = [begin(pool, "a"), begin(pool, "b")]
-    assert runs[1].slot.path.name == "candidate.2.onnx"
+    assert runs[1].path.name == "candidate.2.onnx"
     gate.set()
     assert all(pool.wait(run, LIMIT) is not None for run in runs)
     pool.close()
@@ -89,7 +89,7 @@ def test_a_run_that_is_abandoned_is_stopped_and_told_of(session: Session, pools:
     pool.abandon([run])
     pool.close()
     assert check.stopped == ["a"]
-    assert session.of(events.Abandoned) == [events.Abandoned(run.slot.number)]
+    assert session.of(events.Abandoned) == [events.Abandoned(run.number)]
 
 
 def test_who_waits_too_long_is_told_and_the_run_stays_pending(session: Session, pools: list[Pool]) -> None:
@@ -116,7 +116,7 @@ def test_a_run_that_ends_as_the_wait_for_it_ends_is_heard(session: Session, pool
     late = Parallelism(executor=EndLate(1))
     pool = Pool(Answers(), session.folder / "candidate.onnx", late, session.told.append, keep_last=False)
     pools.append(pool)
-    run = PendingRun(pool.slot(trial("a")), Future())
+    run = pool.new_run(trial("a"))
     pool.pending.append(run)
     assert pool.wait(run, 0.0) == Evidence(status=1, output=b"late")
     assert pool.pending == []
@@ -126,7 +126,8 @@ def test_a_timeout_that_the_check_raises_is_the_checks_own(session: Session, poo
     pool = pool_of(session, pools, Answers(), 1)
     future: Future[Evidence] = Future()
     future.set_exception(TimeoutError("of the check"))
-    run = PendingRun(pool.slot(trial("a")), future)
+    run = pool.new_run(trial("a"))
+    run.future = future
     pool.pending.append(run)
     with pytest.raises(TimeoutError, match="of the check"):
         pool.wait(run, LIMIT)

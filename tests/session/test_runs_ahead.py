@@ -45,7 +45,7 @@ def test_who_asks_gets_the_oldest_run_and_what_it_was_begun_for() -> None:
     workers = Held()
     runs = ahead(workers)
     runs.expect("A", 2)
-    assert [runs.found("a") for _ in range(3)] == [("A", "A0"), ("A", "A1"), ("a", "a2")]
+    assert [runs.result("a") for _ in range(3)] == [("A", "A0"), ("A", "A1"), ("a", "a2")]
 
 
 def test_what_is_expected_twice_is_begun_once() -> None:
@@ -62,8 +62,8 @@ def test_no_more_go_on_ahead_than_have_room() -> None:
     runs.expect("a")
     runs.expect("b", 5)
     assert workers.begun == ["a", "b"]
-    assert runs.found("c") == ("c", "c2")
-    assert runs.found("a") == ("a", "a0")
+    assert runs.result("c") == ("c", "c2")
+    assert runs.result("a") == ("a", "a0")
     runs.expect("b", 5)
     assert workers.begun == ["a", "b", "c", "b"]
 
@@ -77,4 +77,4 @@ def test_runs_that_nobody_will_ask_for_are_stopped() -> None:
     assert workers.stopped == ["a", "a"]
     runs.forget_all(but=["B"])
     assert workers.stopped == ["a", "a", "c", "c"]
-    assert runs.found("a") == ("a", "a6")
+    assert runs.result("a") == ("a", "a6")

@@ -1,1 +1,1 @@
-"""Checks: whatever decides about one candidate, and the outcomes and signatures they give."""
+"""Checks, which decide about one candidate, and their outcomes and signatures."""

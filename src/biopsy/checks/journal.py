@@ -1,12 +1,12 @@
-"""The journal: every run of a check of one reduction, on disk, so that a reduction that was stopped goes on from there.
+"""The journal: every run of a check in one reduction, on disk, so that an interrupted reduction can be resumed.
 
-Each run is a line that is added to a text file, whole or not at all: a process that is killed loses nothing that
-``add`` had returned from, a machine that loses power at most the runs of the last moments. One process has the file at
-a time. What outcomes depend on stands in it too, as its identity: it answers for no other reduction.
+Each run is one line appended to a text file, completely or not at all: a process that is killed loses nothing that
+``add`` has returned from; a power failure loses at most the runs of the last moments. One process has the file at a
+time. It also holds, as its identity, what outcomes depend on, and answers for no other reduction.
 
-What is read from it is judged like any file from elsewhere: checksums, types and outcomes are compared with what this
-version writes, and nothing is changed in a file that is not ours. Whoever may write the file can still forge answers:
-so it is only asked about candidates, and a result is checked anew.
+Its content is checked like any untrusted file: checksums, types and outcomes are compared with what this version
+writes, and a file that is not ours is never changed. Someone with write access can still forge answers, so the journal
+is only asked about candidates, and a result is checked anew.
 """
 
 from __future__ import annotations
@@ -41,20 +41,20 @@ from biopsy.processes.writing import cannot_write, write_whole
 from biopsy.text import printable
 
 FRESH = "--fresh    starts over, and keeps the old journal aside"
-"""The next step where a journal cannot be used."""
+"""The next step if a journal cannot be used."""
 
 OF_A_FILE = "file "
-"""How the names begin that stand for files; one that was not there at first is a product, not a condition."""
+"""Prefix of names that stand for files; a file that was missing at first is a product of the check, no condition."""
 
 _MOST_SHOWN = 4
 _LONGEST_SHOWN = 60
-_LONGEST_KEPT = 1 << 15  # characters of a text; what follows is only told apart
+_LONGEST_KEPT = 1 << 15  # characters of a text; the rest is kept as a digest only
 _NO_VERDICT = VerdictFile()
 
 
 @dataclass(frozen=True, kw_only=True)
 class Entry:
-    """One run of a check: of which model (the digest of its bytes), what came of it, and what the search was doing."""
+    """One run of a check: the digest of the model's bytes, the outcome, and what the search was doing."""
 
     digest: bytes
     judged: Judged
@@ -64,7 +64,7 @@ class Entry:
 
     @property
     def values(self) -> dict[str, Any]:
-        """Its values by name, as they stand in files."""
+        """Its values by name, as written to files."""
         judged, evidence = self.judged, self.judged.evidence
         return {
             "digest": self.digest.hex(),
@@ -80,10 +80,10 @@ class Entry:
 
 
 class Journal:
-    """Every run of the checks of one reduction. To be used by one thread at a time; a fork of this process has none."""
+    """Every run of the checks of one reduction. For one thread at a time; a fork of this process loses access."""
 
     def __init__(self, path: Path, file: JournalFile) -> None:
-        """Use ``open``. Raises DamagedError, or OSError if the file cannot be read."""
+        """Call ``open`` instead. Raises DamagedError, or OSError if the file cannot be read."""
         self.path = path
         self._file = file
         self._memory: dict[bytes, list[Judged]] = {}
@@ -92,19 +92,19 @@ class Journal:
         self._identity: dict[str, str] = {}
         self._began = False
         self.search = "reduction"
-        """What a person calls what asks."""
+        """What the user calls the search."""
         for number, (kind, *values) in file.lines():
             try:
                 self._read(number, str(kind), values)
             except ValueError as error:
                 raise DamagedError(f"it is damaged at line {number}: {error}") from error
-        self.found = self.count = sum(map(len, self._memory.values()))
+        self.resumed = self.count = sum(map(len, self._memory.values()))
 
     def _read(self, number: int, kind: str, values: Sequence[Any]) -> None:
         if tuple(map(type, values)) != _TYPES_OF_LINES.get(kind):
             raise ValueError("it is no line of a journal")
         if kind != "opened" and (kind == "identity") is self._began:
-            raise ValueError("it stands in the wrong place")
+            raise ValueError("it is in the wrong place")
         if kind == "opened":
             self._began = True
         elif kind == "run":
@@ -124,39 +124,38 @@ class Journal:
     def open(
         cls, path: Path, identity: Mapping[str, str], *, fresh: bool = False, search: str = "reduction"
     ) -> Journal:
-        """The journal at ``path``, a new one if there is none; only this user may read it.
+        """Open the journal at ``path``, or create it, readable by this user only.
 
-        ``identity`` is what outcomes depend on, by names that a person understands. ``fresh`` renames what stands there
-        to ``NAME.1`` (or the next number that is free) and starts a new one. ``search`` is what a person calls what
-        asks.
+        ``identity`` is what outcomes depend on, by names that a user understands. ``fresh`` renames an existing file to
+        ``NAME.1`` (or the next free number) and starts a new one. ``search`` is what the user calls the search.
 
         Raises UsageError, and leaves the file as it is, if another process has it, if it belongs to another identity,
-        is damaged, of another version or no journal, a link or a file of somebody else, or if it cannot be written.
+        is damaged, of another version or no journal, is a link or somebody else's file, or cannot be written.
         """
-        made = False
+        is_new = False
         try:
             if fresh:
                 set_aside(path)
-            made = not os.path.lexists(path)
-            if not made:
+            is_new = not os.path.lexists(path)
+            if not is_new:
                 require_plain(path.lstat(), path)
-            file = JournalFile.open(path.absolute())  # a check in this process may go to another folder
+            file = JournalFile.open(path.absolute())  # a check in this process may change the current folder
         except OSError as error:
             raise _refusal(path, error) from error
         try:
             journal = cls(path, file)
             journal.search = search
             now = {_kept(name): _kept(value) for name, value in identity.items()}
-            if journal._began and (journal.found or journal._notes or journal.identity == now):
+            if journal._began and (journal.resumed or journal._notes or journal.identity == now):
                 what, kept = f"the journal {path}", "the journal, as it is"
                 require_same_identity(journal.identity, now, what, kept=kept, next_steps=[FRESH], search=search)
                 file.append([])
-            else:  # whoever made it was stopped before it began
+            else:  # its creator was stopped before the first line
                 journal._identity, journal._forgotten = now, {}
                 file.begin([("identity", name, value) for name, value in now.items()])
             return journal
         except (OSError, DamagedError) as error:
-            (file.remove if made else file.abandon)()
+            (file.remove if is_new else file.abandon)()
             raise _refusal(path, error) from error
         except BaseException:
             file.abandon()
@@ -168,13 +167,13 @@ class Journal:
         return self._identity
 
     def runs(self, digest: bytes) -> list[Judged]:
-        """All runs of the model with this digest, in order. They have no output and no verdict file."""
+        """All runs of the model with this digest, oldest first, without output and verdict file."""
         return list(self._memory.get(digest, ()))
 
     def add(self, digest: bytes, judged: Judged, *, stage: str, description: str, nodes: int) -> None:
-        """Keep one run: once this returns it survives the end of this process, however it ends.
+        """Append one run: once this returns, it survives the end of this process.
 
-        Raises CheckError if it cannot be written; the journal then is as it was.
+        Raises CheckError if it cannot be written; the journal is then unchanged.
         """
         evidence = judged.evidence
         seconds = float(evidence.seconds) if math.isfinite(evidence.seconds) else 0.0
@@ -186,44 +185,44 @@ class Journal:
         self.count += 1
 
     def forget(self, digest: bytes) -> None:
-        """Remove every run of a model: a person takes the answer back. Raises CheckError like ``add``."""
+        """Remove every run of a model, because a person takes the answer back. Raises CheckError like ``add``."""
         self._write(("forget", digest.hex()), at_once=True)
         self._forgotten[digest] = self._file.end.lines
         self.count -= len(self._memory.pop(digest, ()))
 
     def note(self, key: str, value: str) -> None:
-        """Keep a small fact, in place of what was noted under this key before. Raises CheckError like ``add``."""
+        """Store a small fact, replacing what was noted under this key before. Raises CheckError like ``add``."""
         name, text = storable(key), storable(value)
         self._write(("note", name, text))
         self._notes[name] = text
 
     def noted(self, key: str) -> str | None:
-        """What was noted under a key."""
+        """The fact noted under a key; None if there is none."""
         return self._notes.get(storable(key))
 
     def notes(self) -> dict[str, str]:
-        """Everything that was noted, by key."""
+        """All notes by key."""
         return dict(self._notes)
 
     def entries(self) -> Iterator[Entry]:
-        """Every run in the order in which they were added. Raises CheckError if the file was changed meanwhile."""
+        """Yield every run, oldest first. Raises CheckError if the file was changed meanwhile."""
         try:
-            for number, (kind, *rest) in self._file.lines():
+            for number, (kind, *values) in self._file.lines():
                 if kind == "run":
-                    entry = _entry_in(rest)
+                    entry = _entry_in(values)
                     if number > self._forgotten.get(entry.digest, 0):
                         yield entry
         except (OSError, ValueError, DamagedError) as error:
             raise errors.CheckError(
-                f"the journal {self.path} cannot be read any more: {_words(error)}", kept="that file, as it is"
+                f"the journal {self.path} cannot be read any more: {_reason(error)}", kept="that file, as it is"
             ) from error
 
     def close(self) -> None:
-        """Let go of the file, once all of it is on the disk."""
+        """Release the file, once all of it is on disk."""
         self._file.close()
 
     def remove(self) -> None:
-        """Delete the journal and let go of it."""
+        """Delete the journal and release the file."""
         self._file.remove()
 
     def _write(self, values: Values, *, at_once: bool = False) -> None:
@@ -231,19 +230,19 @@ class Journal:
             self._file.append([values], at_once=at_once)
         except OSError as error:
             raise errors.CheckError(
-                f"the journal {self.path} cannot be written: {_words(error)}",
-                kept=f"the {self.count} outcomes that stand in it",
+                f"the journal {self.path} cannot be written: {_reason(error)}",
+                kept=f"the {self.count} outcomes in it",
                 next_steps=["make room on that disk; the same command then goes on from there"],
             ) from error
 
 
 def storable(text: str) -> str:
-    """A text as it can be kept and found again: what is no Unicode, as in names of files, becomes an escape."""
+    """A text that can be stored and found again: what is not valid Unicode, as in file names, is escaped."""
     return text if text.isascii() else text.encode("utf-8", "backslashreplace").decode("utf-8")
 
 
 def _kept(text: str) -> str:
-    """A text as it is kept: of one that is very long, the beginning and what tells it from others."""
+    """A text as it is stored: a very long one is cut, with its length and digest at the end."""
     text = storable(text)
     if len(text) <= _LONGEST_KEPT:
         return text
@@ -252,14 +251,11 @@ def _kept(text: str) -> str:
     return text[: _LONGEST_KEPT - len(end)] + end
 
 
-# What a file says, compared with what we would have written
-
-
 _TYPES: Mapping[str, type] = {
     "digest": str, "outcome": str, "reason": str, "status": int, "seconds": float, "timed_out": bool,
     "stage": str, "description": str, "nodes": int,
 }  # fmt: skip
-"""The values of an entry by name, as they stand in files. Digests are hexadecimal."""
+"""The types of an entry's values by name, as written to files. Digests are hexadecimal."""
 _TYPES_OF_LINES: Mapping[str, tuple[type, ...]] = {
     "identity": (str, str),
     "opened": (int,),
@@ -267,13 +263,13 @@ _TYPES_OF_LINES: Mapping[str, tuple[type, ...]] = {
     "note": (str, str),
     "forget": (str,),
 }
-"""The values of a line by what it is."""
+"""The types of a line's values by the kind of line."""
 _OUTCOMES = {outcome.value: outcome for outcome in Outcome}
 _LEAST, _MOST = -(1 << 63), (1 << 63) - 1
 
 
 def entry_of(values: Mapping[str, Any]) -> Entry:
-    """The entry of values that come from a file. Raises ValueError, with words such as ``no 'status'``."""
+    """The entry with values that come from a file. Raises ValueError with a message such as ``no 'status'``."""
     for name, kind in _TYPES.items():
         value = values.get(name)
         if value is None:
@@ -297,7 +293,7 @@ def entry_of(values: Mapping[str, Any]) -> Entry:
 
 
 def _entry_in(values: Sequence[Any]) -> Entry:
-    """The entry of a line, of which the types were compared. Raises ValueError, with words."""
+    """The entry of a line whose types have been compared. Raises ValueError with a message."""
     try:
         return entry_of(dict(zip(_TYPES, values, strict=True)))
     except ValueError as error:
@@ -320,8 +316,8 @@ def require_same_identity(
     next_steps: Sequence[str],
     search: str = "reduction",
 ) -> None:
-    """Raise UsageError that names what differs between the ``search`` that ``what`` was written by and this one."""
-    made_since = {name for name in now if name.startswith(OF_A_FILE) and name not in then}  # by the check itself
+    """Raise UsageError that shows how the ``search`` that wrote ``what`` differs from this one."""
+    made_since = {name for name in now if name.startswith(OF_A_FILE) and name not in then}  # by the check
     differing = [name for name in {**now, **then} if then.get(name) != now.get(name) and name not in made_since]
     if not differing:
         return
@@ -333,12 +329,12 @@ def require_same_identity(
         lines.append(f"  {printable(name)}: {_shown(old, at)} then, {_shown(new, at)} now")
     if len(differing) > _MOST_SHOWN:
         lines.append(f"  and {len(differing) - _MOST_SHOWN} more")
-    told = f"{what} belongs to another {search}; what differs is:"
-    raise errors.UsageError(told, details=lines, kept=kept, next_steps=next_steps)
+    message = f"{what} belongs to another {search}; what differs is:"
+    raise errors.UsageError(message, details=lines, kept=kept, next_steps=next_steps)
 
 
 def _shown(value: str | None, at: int) -> str:
-    """A value for a message; of a long one only the part around the first letter that differs."""
+    """A value for a message; a long one is cut to the surroundings of ``at``, the first differing character."""
     if value is None:
         return "not given"
     start = max(0, at - _LONGEST_SHOWN // 3) if len(value) > _LONGEST_SHOWN else 0
@@ -346,17 +342,14 @@ def _shown(value: str | None, at: int) -> str:
     return ("..." if start else "") + repr(value[start:end]) + ("..." if end < len(value) else "")
 
 
-# What a person is told
-
-
-_MOVE = "move it elsewhere: a journal is to stand in its place"
+_MOVE = "move it elsewhere: the journal needs this name"
 _OF_OTHERS = frozenset({errno.ELOOP, errno.EPERM, errno.EMLINK})
-"""What ``open_own`` says of links and files of other people, which can be renamed."""
+"""Errors of ``open_own`` for links and files of other users, which can be renamed."""
 _NO_FILES = frozenset({errno.EISDIR, errno.EINVAL, errno.ENXIO})
 
 
 def _refusal(path: Path, error: Exception) -> errors.UsageError:
-    """The error for a person when a journal cannot be opened."""
+    """The error to show when a journal cannot be opened."""
     if isinstance(error, InUseError):
         process = process_that_has(path)
         return errors.UsageError(
@@ -368,13 +361,13 @@ def _refusal(path: Path, error: Exception) -> errors.UsageError:
     if isinstance(error, OSError) and number not in _OF_OTHERS | _NO_FILES:
         return cannot_write(path, error)
     return errors.UsageError(
-        f"{path} cannot be used as a journal: {_words(error)}",
+        f"{path} cannot be used as a journal: {_reason(error)}",
         kept="that file, as it is",
         next_steps=[_MOVE if number in _NO_FILES else FRESH],
     )
 
 
-def _words(error: Exception) -> str:
+def _reason(error: Exception) -> str:
     return (isinstance(error, OSError) and error.strerror) or str(error)
 
 
@@ -385,7 +378,7 @@ _CONTEXT = "IterationContext"
 
 
 def save_replay(path: Path, journal: Journal) -> None:
-    """Write everything that a journal holds. Raises UsageError if ``path`` cannot be written."""
+    """Write everything in a journal to ``path``. Raises UsageError if that cannot be written."""
 
     def parts() -> Iterator[bytes]:
         identity = json.dumps(dict(journal.identity))
@@ -402,7 +395,7 @@ def save_replay(path: Path, journal: Journal) -> None:
 def save_polygraphy_replay(path: Path, journal: Journal, probes: Collection[str]) -> None:
     """Write the iterations in the form of Polygraphy's ``polygraphy_debug_replay.json``. Raises UsageError likewise.
 
-    ``probes`` are the stages whose models are no iterations of a search: Polygraphy would not have them.
+    ``probes`` are the stages that are no iterations of a search; Polygraphy would not have them, so they are left out.
     """
 
     def parts() -> Iterator[bytes]:
@@ -427,10 +420,10 @@ def _iteration(number: int, state: Mapping[str, int], *, passed: bool) -> dict[s
 
 
 def load_replay(path: Path, journal: Journal) -> int:
-    """Add to a journal the runs of a replay that it does not hold yet; returns how many. Its own notes stay.
+    """Add the runs of a replay that a journal does not hold yet; returns how many. Existing notes stay.
 
     Raises UsageError if the file is missing, larger than 256 MiB, of another reduction or of Polygraphy; DataError if
-    it is damaged or of another version. The journal is then as it was.
+    it is damaged or of another version. The journal is then unchanged.
     """
     tree = _replay_in(path)
     identity, notes = _texts(path, tree, "identity"), _texts(path, tree, "notes")
@@ -458,7 +451,7 @@ def load_replay(path: Path, journal: Journal) -> int:
 
 
 def _object_in(path: Path, most: int, damaged: Callable[[str], errors.DataError]) -> dict[str, Any]:
-    """The object in a file of at most ``most`` bytes. Raises UsageError if it cannot be read, else ``damaged``."""
+    """The JSON object in a file of at most ``most`` bytes. Raises UsageError if it cannot be read, else ``damaged``."""
     try:
         if not path.is_file():
             raise errors.UsageError(f"there is no replay {path}" if not path.exists() else f"{path} is no file")
@@ -473,7 +466,7 @@ def _object_in(path: Path, most: int, damaged: Callable[[str], errors.DataError]
 
 
 def _replay_in(path: Path) -> dict[str, Any]:
-    """The object in a replay of ours. Raises UsageError or DataError for anything else."""
+    """The JSON object in a replay of ours. Raises UsageError or DataError for anything else."""
     tree = _object_in(path, _MOST_BYTES_OF_REPLAY, partial(_damaged, path))
     version = tree.get("biopsy_replay")
     if type(version) is int and version == _VERSION:
@@ -506,10 +499,10 @@ def _damaged(path: Path, why: str) -> errors.DataError:
 
 
 def _texts(path: Path, tree: dict[str, Any], key: str) -> dict[str, str]:
-    found = tree.get(key)
-    if not isinstance(found, dict) or not all(isinstance(value, str) for value in found.values()):
+    texts = tree.get(key)
+    if not isinstance(texts, dict) or not all(isinstance(value, str) for value in texts.values()):
         raise _damaged(path, f"its {key!r} is no object of texts")
-    return {storable(name): storable(value) for name, value in found.items()}
+    return {storable(name): storable(value) for name, value in texts.items()}
 
 
 def _entries(path: Path, tree: dict[str, Any]) -> list[Entry]:
@@ -530,16 +523,16 @@ def _entries(path: Path, tree: dict[str, Any]) -> list[Entry]:
     return entries
 
 
-# Outcomes by the number of the iteration, in Polygraphy's form: ``{"_N0": {"success": true, ...}, ...}``.
+# Replays that hold outcomes by iteration number, in Polygraphy's form: ``{"_N0": {"success": true, ...}, ...}``.
 #
-# For a command that is run again and again the number says all. The outcomes of a search need to know which model
-# each was of: see ``replay``.
+# The number is enough for one command that is run again and again. A search needs ``save_replay``, because each of its
+# outcomes belongs to a model.
 
 _MOST_BYTES_OF_ITERATIONS = 64 << 20
 
 
 def read_iterations(path: Path) -> list[bool]:
-    """Whether each iteration passed, from the first on, up to the first that the file does not hold.
+    """Whether each iteration passed, from the first up to the first one missing in the file.
 
     Raises UsageError if the file cannot be read, DataError if it is no such replay.
     """
@@ -568,6 +561,6 @@ def read_iterations(path: Path) -> list[bool]:
 
 
 def write_iterations(path: Path, passed: Mapping[int, bool]) -> None:
-    """Write whether iterations passed, by number. Raises UsageError if the file cannot be written."""
+    """Write which iterations passed, by number. Raises UsageError if the file cannot be written."""
     tree = {f"_N{number}": _iteration(number, {}, passed=success) for number, success in sorted(passed.items())}
     write_whole(path, [json.dumps(tree, indent=4).encode(), b"\n"])

@@ -1,13 +1,13 @@
-"""The file under a journal: lines that are only ever added, each with a checksum over all that stands before it.
+"""The file under a journal: append-only lines, each with a checksum over everything before it.
 
 The checksums are keyed with a secret of the user (``processes/own_files.py``), so that nobody else can write a line.
 
-A line is a flat list of texts and numbers in JSON: what it is, its values, the checksum. Nothing nests, and no line and
-no file is larger than what is written here, so that a file from elsewhere costs no more than ours. The first line names
-the format; the line ``opened`` tells the number of the process that has the file from there on.
+A line is a flat JSON list of texts and numbers: its kind, its values, its checksum. Nothing nests, and lines and files
+have a maximal size, so that a foreign file costs no more to read than ours. The first line names the format; a line
+``opened`` holds the number of the process that has the file from there on.
 
-A process that is killed leaves at most a last line without its end: it is cut off by the next. Any other line that is
-not as it was written, or not where it was, is damage.
+A process that is killed leaves at most an incomplete last line, which the next process cuts off. Any other line that is
+changed or in another place is damage.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ VERSION = 3
 """Of the format; the journals of versions 1 and 2 were SQLite files."""
 
 Values: TypeAlias = Sequence[str | int | float | bool]
-"""A line: what it is, then its values."""
+"""A line: its kind, then its values."""
 
 _BEGINNING = b'["biopsy journal",'
 _SQLITE = b"SQLite format 3\0"
@@ -53,22 +53,22 @@ _LONGEST_LINE = 16 << 20
 _CHUNK = 1 << 20
 
 _PATIENCE = 0.2
-"""Seconds to wait for whoever else has the file: one that was killed may just be ending."""
+"""Seconds to wait for another process that has the file: if it was killed, it may be about to end."""
 
 _SYNC_EVERY = 1.0  # seconds
 _SHARE_OF_SYNCING = 0.01
-"""At most this part of the time is spent waiting for the disk, however slow it is."""
+"""At most this share of the time is spent waiting for the disk, however slow it is."""
 
 _datasync = getattr(os, "fdatasync", os.fsync)
 
 
 class DamagedError(Exception):
-    """What stands in the file is not what a journal holds."""
+    """The file does not hold what a journal holds."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class FileEnd:
-    """Where a file ends: its size in bytes, its lines, and the checksum of the last."""
+    """The end of a file: its size in bytes, its number of lines, and the checksum of the last line."""
 
     size: int = 0
     lines: int = 0
@@ -76,42 +76,42 @@ class FileEnd:
 
 
 class JournalFile:
-    """An open file that nobody else has: locked until it is closed, or its process has ended, however it ends.
+    """An open file that is locked until it is closed or its process has ended.
 
-    To be used by one thread at a time. A fork of this process has it no more.
+    For one thread at a time. A fork of this process loses access.
     """
 
     def __init__(self, path: Path, descriptor: int) -> None:
-        """Use ``open``; ``descriptor`` holds the lock."""
+        """Call ``open`` instead; ``descriptor`` holds the lock."""
         self.path = path
-        self._key = user_key() or os.urandom(32)  # where no key can be had, nobody can resume it
+        self._key = user_key() or os.urandom(32)  # without the user's key, nobody can resume it
         self._descriptor = descriptor
-        self._folders: list[Path] = []  # those made for it
+        self._new_folders: list[Path] = []
         self.end = FileEnd()
-        self._is_ours = False
-        self._doubtful = False  # whether more may stand in the file than ``_end`` says: what was not written to its end
-        self._synced, self._rest = time.monotonic(), _SYNC_EVERY
+        self._says_opened = False
+        self._is_doubtful = False  # whether the file may hold more than ``end`` says, after a write that failed
+        self._synced, self._sync_interval = time.monotonic(), _SYNC_EVERY
         _OPEN.add(self)
 
     @classmethod
     def open(cls, path: Path) -> JournalFile:
-        """The file at ``path``, an empty one if there is none; nothing in it is read or changed.
+        """Open the file at ``path``, or create an empty one; nothing in it is read or changed.
 
-        Folders that are missing are made. Raises InUseError, or OSError as ``open_own`` does.
+        Missing folders are created. Raises InUseError, or OSError as ``open_own`` does.
         """
-        made = make_folders_of(path)
+        folders = make_folders_of(path)
         try:
             file = cls(path, open_locked(path, _PATIENCE))
         except BaseException:
-            remove_empty(made)
+            remove_empty(folders)
             raise
-        file._folders = made
+        file._new_folders = folders
         return file
 
     def lines(self) -> Iterator[tuple[int, Values]]:
-        """Every line with its number, from 1; the first one is not told, nor a last one that was cut short.
+        """Yield every line with its number, from 1, except the first line and an incomplete last one.
 
-        Raises DamagedError at the first line that is not as it was written, OSError if the file cannot be read.
+        Raises DamagedError at the first line that was changed, OSError if the file cannot be read.
         """
         size = os.fstat(self._descriptor).st_size
         if size > _MOST_BYTES:
@@ -122,9 +122,9 @@ class JournalFile:
                 raise DamagedError("it is an SQLite file, as other programs and older versions of biopsy write them")
             if not data.startswith(_BEGINNING):
                 raise DamagedError("it is no journal")
-            found = re.match(rb"(\d{1,9}),", data[len(_BEGINNING) :])
-            if found is None or int(found[1]) != VERSION:
-                version = "an unknown version" if found is None else f"version {int(found[1])}"
+            match = re.match(rb"(\d{1,9}),", data[len(_BEGINNING) :])
+            if match is None or int(match[1]) != VERSION:
+                version = "an unknown version" if match is None else f"version {int(match[1])}"
                 raise DamagedError(f"it is of {version}, and this biopsy writes version {VERSION}")
         at, number, checksum = 0, 0, b""
         for line in _whole_lines(self._descriptor, size):
@@ -137,22 +137,22 @@ class JournalFile:
                 raise DamagedError(f"it is damaged at line {number}: {error}") from None
             if number > 1:
                 yield number, values
-        self.end, self._doubtful = FileEnd(size=at, lines=number, checksum=checksum), size > at
+        self.end, self._is_doubtful = FileEnd(size=at, lines=number, checksum=checksum), size > at
 
     def begin(self, lines: Sequence[Values]) -> None:
-        """Start over, with these lines and that we have the file. Raises OSError; nothing then stands in it."""
-        self.end, self._doubtful = FileEnd(), True
+        """Start over with these lines and one that says we have the file. Raises OSError; the file is then empty."""
+        self.end, self._is_doubtful = FileEnd(), True
         if hasattr(os, "fchmod"):
             os.fchmod(self._descriptor, PRIVATE)
         self.append([("biopsy journal", VERSION), *lines])
 
     def append(self, lines: Sequence[Values], *, at_once: bool = False) -> None:
-        """Add lines: once this returns they survive the end of this process. Raises OSError; the file is as it was.
+        """Append lines: once this returns, they survive the end of this process. Raises OSError; the file is unchanged.
 
-        The first ones, after all of the file was read, also say that we have it. The disk has them soon after, or
-        before this returns if ``at_once``.
+        The first call, after the whole file was read, also appends the line ``opened``. The lines reach the disk soon
+        after, or before this returns if ``at_once``.
         """
-        if not self._is_ours:
+        if not self._says_opened:
             lines = [*lines, (_OPENED, os.getpid())]
         data, end = bytearray(), self.end
         for values in lines:
@@ -162,75 +162,75 @@ class JournalFile:
         if end.size > _MOST_BYTES:
             raise OSError(errno.EFBIG, f"it would be larger than {_MOST_BYTES >> 20} MiB")
         self._require_end()
-        self._doubtful = True
+        self._is_doubtful = True
         try:
             os.lseek(self._descriptor, self.end.size, os.SEEK_SET)
             left = memoryview(data)
             while left:
                 left = left[os.write(self._descriptor, left) :]
             started = time.monotonic()
-            if at_once or started >= self._synced + self._rest:
+            if at_once or started >= self._synced + self._sync_interval:
                 _datasync(self._descriptor)
                 self._synced = time.monotonic()
-                self._rest = max(_SYNC_EVERY, (self._synced - started) / _SHARE_OF_SYNCING)
+                self._sync_interval = max(_SYNC_EVERY, (self._synced - started) / _SHARE_OF_SYNCING)
             self.end = end
-            self._doubtful, self._is_ours = False, True
-        except BaseException:  # such as a full disk, or Ctrl-C: half a line would be the end of the journal
+            self._is_doubtful, self._says_opened = False, True
+        except BaseException:  # such as a full disk, or Ctrl-C: an incomplete line would make the journal unusable
             with contextlib.suppress(OSError):
                 self._require_end()
             raise
 
     def _require_end(self) -> None:
-        """Cut off what was not written to its end. Raises OSError if somebody else has changed the file."""
-        if self._doubtful:
+        """Cut off an incomplete write. Raises OSError if another program has changed the file."""
+        if self._is_doubtful:
             os.ftruncate(self._descriptor, self.end.size)
-            self._doubtful = False
+            self._is_doubtful = False
         elif os.fstat(self._descriptor).st_size != self.end.size:
             raise OSError(errno.EIO, "another program has changed it meanwhile")
 
     def close(self) -> None:
-        """Let go of the file, once the disk has all of it."""
+        """Release the file, once all of it is on disk."""
         if self._descriptor >= 0:
-            with contextlib.suppress(OSError):  # it can be read all the same; only a power cut could take it
+            with contextlib.suppress(OSError):  # it is readable all the same; only a power cut could lose it
                 _datasync(self._descriptor)
         self.abandon()
 
     def remove(self) -> None:
-        """Delete the file and let go of it. What cannot be deleted does no harm."""
+        """Delete the file and release it. A file that cannot be deleted does no harm."""
         with contextlib.suppress(OSError):
-            if stands_at(self.path, self._descriptor):  # while we have the lock: what is there later is another's
+            if stands_at(self.path, self._descriptor):  # while we hold the lock: a later file is not ours
                 self.path.unlink()
-                remove_empty(self._folders)
+                remove_empty(self._new_folders)
         self.abandon()
 
     def abandon(self) -> None:
-        """Let go of the file as it is. A fork does: a lock lasts as long as anyone has the descriptor."""
+        """Release the file as it is. A fork must do so, since the lock lasts while any process has the descriptor."""
         descriptor, self._descriptor = self._descriptor, -1
         if descriptor >= 0:
             os.close(descriptor)
 
 
 _OPEN: weakref.WeakSet[JournalFile] = weakref.WeakSet()
-if hasattr(os, "register_at_fork"):  # programs that we start have our files no more by themselves; a fork would
+if hasattr(os, "register_at_fork"):  # programs that we start do not inherit the descriptors; forks do
     os.register_at_fork(after_in_child=lambda: [*map(JournalFile.abandon, list(_OPEN))])
 
 
 def process_that_has(path: Path) -> int | None:
-    """The number of the process that opened a file last, as far as can be told: it is only good to know."""
+    """The number of the process that opened a file last, as far as can be told; only for a message."""
     with contextlib.suppress(OSError, DamagedError), open_plain(path) as stream:
-        found = None
+        number = None
         size = min(os.fstat(stream.fileno()).st_size, _MOST_BYTES)
         for line in _whole_lines(stream.fileno(), size):
             if line.startswith(b'["opened",') and (match := _OPENED_BY.match(line)):
-                found = int(match[1])
-        return found
+                number = int(match[1])
+        return number
     return None
 
 
 def set_aside(path: Path) -> None:
-    """Rename what stands at ``path`` to ``NAME.1``, or the next number that is free; a link is not followed.
+    """Rename what is at ``path`` to ``NAME.1``, or the next free number; a link is renamed, not followed.
 
-    Not an empty file of ours. Raises InUseError, or OSError if it cannot be renamed, or is neither a file nor a link.
+    An empty file of ours stays. Raises InUseError, or OSError if it cannot be renamed or is neither a file nor a link.
     """
     try:
         status = path.lstat()
@@ -246,7 +246,7 @@ def set_aside(path: Path) -> None:
             return
     try:
         descriptor = os.open(path, os.O_RDWR | NEVER_FOLLOWS)
-    except PermissionError:  # of another user, or one that we made unwritable: no biopsy has it
+    except PermissionError:  # another user's, or made unwritable: no biopsy has it
         _rename(path)
         return
     try:
@@ -257,7 +257,7 @@ def set_aside(path: Path) -> None:
 
 
 def require_plain(status: os.stat_result, path: Path) -> None:
-    """Raise OSError for what is neither a file nor a link: opening it might wait for ever, or do something."""
+    """Raise OSError for anything but a file or a link: opening it might block or have effects."""
     if stat.S_ISDIR(status.st_mode):
         raise OSError(errno.EISDIR, "it is a folder", str(path))
     if not stat.S_ISREG(status.st_mode) and not stat.S_ISLNK(status.st_mode):
@@ -271,11 +271,8 @@ def _rename(path: Path) -> None:
     path.rename(path.with_name(f"{path.name}.{number}"))
 
 
-# Lines
-
-
 def _line(values: Values, before: bytes, key: bytes) -> tuple[bytes, bytes]:
-    """A line and its checksum. Raises OSError if it would be longer than one that is read."""
+    """A serialized line and its checksum. Raises OSError if it would be too long to be read."""
     body = _ENCODER.encode(values)[:-1].encode("utf-8")
     if len(body) > _LONGEST_LINE - _SIZE_OF_END:
         raise OSError(errno.EFBIG, f"a line of it would be longer than {_LONGEST_LINE >> 20} MiB")
@@ -287,20 +284,20 @@ _SIZE_OF_END = len(b',"0123456789abcdef"]\n')
 
 
 def _checksum(body: bytes, before: bytes, key: bytes) -> bytes:
-    """The checksum of a line, without what it ends with, after one that has the checksum ``before``."""
+    """The checksum of a line without its end, after a line with the checksum ``before``."""
     return hashlib.blake2b(before + body, key=key, person=_PURPOSE, digest_size=8).hexdigest().encode("ascii")
 
 
 _PURPOSE = b"biopsy journal"
-"""Tells these checksums from others under the same key."""
+"""Separates these checksums from others under the same key."""
 
 
 class _ForeignError(ValueError):
-    """A line that was not written with this key, or is not as it was written."""
+    """A line that was not written with this key, or was changed."""
 
 
 def _values(line: bytes, before: bytes, key: bytes) -> tuple[Values, bytes]:
-    """What a line holds, and its checksum. Raises ValueError, with words."""
+    """The values of a line, and its checksum. Raises ValueError with a message."""
     checksum = _checksum(line[:-_SIZE_OF_END], before, key)
     if not hmac.compare_digest(line[-_SIZE_OF_END:], b',"%s"]\n' % checksum):
         raise _ForeignError("it was not written here by you" if not before else "its checksum is another one")
@@ -313,7 +310,7 @@ def _values(line: bytes, before: bytes, key: bytes) -> tuple[Values, bytes]:
 
 
 def _whole_lines(descriptor: int, size: int) -> Iterator[bytes]:
-    """The lines in the first ``size`` bytes of a file, with their ends. Raises DamagedError at one that is too long."""
+    """Yield the complete lines in the first ``size`` bytes of a file. Raises DamagedError at one that is too long."""
     at, left = 0, b""
     while at < size and (chunk := _read(descriptor, at, min(_CHUNK, size - at))):
         at += len(chunk)

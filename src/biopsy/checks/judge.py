@@ -1,5 +1,5 @@
-"""From the evidence of one run of a check to its outcome, always with the reason; the signature: what makes two
-failures the same one; and a check that is run again and again: its rate, how sure that is, how many runs are enough.
+"""From the evidence of one run of a check to its outcome and reason; the signature, which makes two failures the same;
+and checks that are run repeatedly: rates, their intervals, and how many runs are enough.
 """
 
 from __future__ import annotations
@@ -17,18 +17,18 @@ from biopsy.checks.outcome import Evidence, Judged, Outcome
 from biopsy.processes import own_process
 
 CANNOT_SAY = 125
-"""The exit status with which a check says that it cannot tell, as for ``git bisect run``."""
+"""The exit status with which a check says that it cannot tell, as in ``git bisect run``."""
 
 NOT_RUN = frozenset({126, 127})
-"""The statuses with which shells say that a program could not be run or was not found."""
+"""The exit statuses with which shells say that a program could not be run or was not found."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Rules:
-    """What a person said of when a check counts as failed; where they say something, they decide alone.
+    """The user's rules for when a check has failed; if any are given, they alone decide.
 
-    ``fail_codes``: only these statuses fail. ``ignored_codes``: these do not. ``fail_regexes``: and only if one of
-    them is found in the output, whatever the status if no codes are given.
+    ``fail_codes``: only these statuses fail. ``ignored_codes``: these do not fail. ``fail_regexes``: in addition one of
+    them must match the output; without codes, the status does not matter then.
     """
 
     fail_codes: frozenset[int] = frozenset()
@@ -43,11 +43,11 @@ class Rules:
 
 
 def judge(evidence: Evidence, rules: Rules, reference: Signature | None) -> Judged:
-    """The outcome of a check. ``reference`` is the signature of the original's failure; None while it is not known,
-    when any failure is taken for the failure.
+    """The outcome of a check. ``reference`` is the signature of the original's failure; None while it is unknown, when
+    any failure counts.
     """
     decide = _by_rules if rules.decide_alone else _by_signature
-    outcome, reason = _without_looking(evidence, rules, reference) or decide(evidence, rules, reference)
+    outcome, reason = _unfinished(evidence, rules, reference) or decide(evidence, rules, reference)
     settings = evidence.verdict.settings
     own_process.settings_heard.update(dict.fromkeys(settings))
     if settings and outcome is Outcome.PASSES:
@@ -55,15 +55,15 @@ def judge(evidence: Evidence, rules: Rules, reference: Signature | None) -> Judg
     return Judged(outcome, reason, evidence)
 
 
-def _without_looking(evidence: Evidence, rules: Rules, reference: Signature | None) -> tuple[Outcome, str] | None:
-    """What is said of a check that has not come to its own end; None of one that has."""
-    said = evidence.verdict
-    if said.outcome == "infrastructure":
-        return Outcome.INFRASTRUCTURE, said.message or "the check says that it could not be run"
+def _unfinished(evidence: Evidence, rules: Rules, reference: Signature | None) -> tuple[Outcome, str] | None:
+    """The outcome of a check that gave no answer of its own; None if it did."""
+    verdict = evidence.verdict
+    if verdict.outcome == "infrastructure":
+        return Outcome.INFRASTRUCTURE, verdict.message or "the check says that it could not be run"
     if evidence.status in NOT_RUN and evidence.status not in rules.fail_codes:
         return Outcome.INFRASTRUCTURE, f"exit status {evidence.status}: a program could not be run"
-    if said.outcome == "invalid" or (evidence.status == CANNOT_SAY and CANNOT_SAY not in rules.fail_codes):
-        return Outcome.INVALID, said.message or f"exit status {CANNOT_SAY}"
+    if verdict.outcome == "invalid" or (evidence.status == CANNOT_SAY and CANNOT_SAY not in rules.fail_codes):
+        return Outcome.INVALID, verdict.message or f"exit status {CANNOT_SAY}"
     if evidence.timed_out:
         if reference is None or reference.timed_out:
             return Outcome.REPRODUCES, "no answer in time"
@@ -75,7 +75,7 @@ def _without_looking(evidence: Evidence, rules: Rules, reference: Signature | No
 
 
 def _by_rules(evidence: Evidence, rules: Rules, _: Signature | None) -> tuple[Outcome, str]:
-    status, said = evidence.status, status_text(evidence.status)
+    status, ending = evidence.status, status_text(evidence.status)
     if rules.fail_codes:
         counts = status in rules.fail_codes
     elif rules.ignored_codes:
@@ -83,47 +83,47 @@ def _by_rules(evidence: Evidence, rules: Rules, _: Signature | None) -> tuple[Ou
     else:
         counts = True
     if not counts:
-        reason = f"{said}, which is not counted as the failure"
+        reason = f"{ending}, which is not counted as the failure"
     elif not rules.fail_regexes:
-        return Outcome.REPRODUCES, said
+        return Outcome.REPRODUCES, ending
     else:
         text = evidence.output.decode("utf-8", "replace")
-        found = next((regex.pattern for regex in rules.fail_regexes if regex.search(text)), None)
-        if found is not None:
-            return Outcome.REPRODUCES, f"the output matches '{found}'"
-        reason = f"{said}, and the output matches no --fail-regex"
+        pattern = next((regex.pattern for regex in rules.fail_regexes if regex.search(text)), None)
+        if pattern is not None:
+            return Outcome.REPRODUCES, f"the output matches '{pattern}'"
+        reason = f"{ending}, and the output matches no --fail-regex"
     return (Outcome.OTHER_FAILURE if status < 0 else Outcome.PASSES), reason
 
 
 def _by_signature(evidence: Evidence, rules: Rules, reference: Signature | None) -> tuple[Outcome, str]:
-    """The outcome; of another failure also what it says at its end, where only that makes it another one."""
+    """The outcome by signature. If only the words make it another failure, the reason includes them."""
     if evidence.status == 0 and evidence.verdict.outcome != "fails":
         return Outcome.PASSES, "exit status 0"
     if evidence.verdict.outcome == "passes":
         return Outcome.PASSES, "the check says that it passes"
-    found = signature_of(evidence)
-    if reference is None or same_failure(found, reference, rules.match):
-        return Outcome.REPRODUCES, str(found)
-    differs_in_words = rules.match in {"message", "exact"} and same_failure(found, reference, "auto")
-    return Outcome.OTHER_FAILURE, f"{found}: {found.words}" if differs_in_words and str(found.words) else str(found)
+    signature = signature_of(evidence)
+    if reference is None or same_failure(signature, reference, rules.match):
+        return Outcome.REPRODUCES, str(signature)
+    differs_in_words = rules.match in {"message", "exact"} and same_failure(signature, reference, "auto")
+    has_words = differs_in_words and str(signature.words)
+    return Outcome.OTHER_FAILURE, f"{signature}: {signature.words}" if has_words else str(signature)
 
 
-# What makes two failures the same one.
-#
-# A candidate that fails in another way than the original is the main way for a reducer to go astray ("slippage"), so
-# the kind of failure is part of what has to be reproduced.
+# A candidate that fails in another way than the original is how a reducer most often goes astray ("slippage"), so the
+# kind of failure is part of what has to be reproduced.
 
 Match = Literal["any", "status", "auto", "message", "exact"]
-"""How much of a signature must agree: nothing (any failure counts); status or signal and what the check reported of
-itself; where it reported nothing, the Python exception that it died of too; the meaning of the last line too; what it
-says to the letter, and the names of the outputs too."""
+"""How much of two signatures must agree. Each level adds to those before it: nothing (any failure counts); the status
+or signal and what the check reported; if it reported nothing, the Python exception it died of; the meaning of the last
+line; the exact words and the names of the outputs.
+"""
 
 _PLACE = re.compile(r"Exception from \S+:\d+:\s*")
-"""Lines in messages of OpenVINO that name a place in its own source."""
+"""Lines in messages of OpenVINO that name a place in its source."""
 
 _NOTHING = Message()
 _LOOKED_AT = 1 << 16
-"""Bytes of the end of an output."""
+"""Bytes at the end of an output that are looked at."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -131,8 +131,8 @@ class Signature:
     """The identity of a failure, as far as the check tells.
 
     ``message`` is what the check reported. ``raised`` are the exceptions that a Python script died of, each the cause
-    of the next, and ``parts`` those of a group of exceptions; empty where the check reported something of itself, or
-    did not die so. ``words`` are the message of the last exception, or the last line of the output.
+    of the next, and ``parts`` those of an exception group; both are empty if the check reported anything or died
+    otherwise. ``words`` are the message of the last exception, or the last line of the output.
     """
 
     status: int
@@ -150,61 +150,61 @@ class Signature:
 
     def __str__(self) -> str:
         """Words for a person: ``compare · mismatch · onnxrt``, ``exit status 1``, ``signal SIGSEGV``."""
-        told = [part for part in (self.stage, self.kind, self.engine) if part]
+        labels = [part for part in (self.stage, self.kind, self.engine) if part]
         if self.timed_out:
             return "no answer in time"
         if self.out_of_memory:
             return "more memory than allowed"
-        if told and self.status > 0:
-            return " · ".join((*told, *filter(None, [str(self.message)])))
-        return " · ".join((status_text(self.status), *told, *(str(one) for one in self.raised[-1:])))
+        if labels and self.status > 0:
+            return " · ".join((*labels, *filter(None, [str(self.message)])))
+        return " · ".join((status_text(self.status), *labels, *map(str, self.raised[-1:])))
 
     @property
     def reported(self) -> bool:
-        """Whether the check itself said what failed."""
+        """Whether the check itself reported what failed."""
         return bool(self.engine or self.stage or self.kind or self.message.exact)
 
 
 def signature_of(evidence: Evidence) -> Signature:
-    """The signature of a failure from its evidence."""
-    said = evidence.verdict
-    reported = bool(said.engine or said.stage or said.kind or said.message)
+    """The signature of a failure."""
+    verdict = evidence.verdict
+    reported = bool(verdict.engine or verdict.stage or verdict.kind or verdict.message)
     text = evidence.output[-_LOOKED_AT:].decode("utf-8", "replace")
     death = None if reported or evidence.status < 0 else death_in(text, evidence.status, evidence.scripts)
     return Signature(
         status=evidence.status,
         timed_out=evidence.timed_out,
         out_of_memory=evidence.out_of_memory,
-        engine=said.engine,
-        stage=said.stage,
-        kind=said.kind,
-        message=message_of(said.message, evidence.candidate),
+        engine=verdict.engine,
+        stage=verdict.stage,
+        kind=verdict.kind,
+        message=message_of(verdict.message, evidence.candidate),
         raised=death.chain if death else (),
         parts=death.parts if death else (),
         words=message_of(_last_words(text, death), evidence.candidate),
-        outputs=tuple(sorted(said.outputs)),
-        kinds=said.kinds,
+        outputs=tuple(sorted(verdict.outputs)),
+        kinds=verdict.kinds,
     )
 
 
 def _last_words(text: str, death: Death | None) -> str:
-    """The first lines of what an exception says, and its list; without an exception, the last line of the output.
+    """The first lines and the list of an exception's message; without an exception, the last line of the output.
 
-    What follows the first two lines in the messages of numpy and torch are values: another text for each shape.
+    Only two lines, since numpy and torch add values below, which differ for each shape.
     """
     lines = [line for line in text.splitlines() if line.strip()]
     if death is None:
         return lines[-1] if lines else ""
-    said = [line for line in death.message.splitlines() if line.strip() and not _PLACE.fullmatch(line)]
-    listed = [line for line in said[2:] if line.lstrip().startswith("-- ")]
-    last = [] if death.certain or len(said) < 3 or listed else said[-1:]
-    return "\n".join([f"{death.chain[-1].kind}: {' '.join(said[:2])}", *listed, *last])
+    message = [line for line in death.message.splitlines() if line.strip() and not _PLACE.fullmatch(line)]
+    listed = [line for line in message[2:] if line.lstrip().startswith("-- ")]
+    last = [] if death.certain or len(message) < 3 or listed else message[-1:]
+    return "\n".join([f"{death.chain[-1].kind}: {' '.join(message[:2])}", *listed, *last])
 
 
 def same_failure(one: Signature, other: Signature, match: Match) -> bool:
-    """Whether two failures count as the same under ``match``; ``one`` may be of further kinds too.
+    """Whether two failures count as the same under ``match``; ``one`` may have further kinds.
 
-    Of a group of exceptions, one that both have is enough.
+    Exception groups need only one exception in common.
     """
     agreements = (
         all(getattr(one, name) == getattr(other, name) for name in _OF_STATUS)
@@ -232,15 +232,19 @@ def status_text(status: int) -> str:
 
 _Z_OF_95_PERCENT = 1.96
 _RUNS_AT_FIRST, _RUNS_TO_MEASURE = 3, 20
-_ROUNDING = 1e-12  # relative; far below one run, far above the error of two logarithms
+
+CONFIDENCE = 0.99
+"""How sure a pass is believed to be no luck, unless the user says otherwise."""
+
+_ROUNDING = 1e-12  # relative; far below one run, far above the rounding error of the quotient
 
 
 def interval(hits: int, runs: int, z: float = _Z_OF_95_PERCENT) -> tuple[float, float]:
     """The Wilson score interval of a rate seen ``hits`` times in ``runs`` runs, as two rates between 0 and 1.
 
-    Unlike the textbook's ``p +- z * sqrt(p * (1 - p) / n)`` it says something sensible of few runs, and of none or all
-    of them: never seen in 10 runs is still up to 28 %. ``z`` is the quantile of the normal distribution, 1.96 for 95 %.
-    Without any run it is everything: 0 to 1. Raises ValueError if ``hits`` is not between 0 and ``runs``.
+    Unlike the textbook's ``p +- z * sqrt(p * (1 - p) / n)``, it is sensible for few runs, and for none or all hits: a
+    failure not seen in 10 runs may still have a rate of 28 %. ``z`` is the quantile of the normal distribution, 1.96
+    for 95 %. Without runs it is 0 to 1. Raises ValueError if ``hits`` is not between 0 and ``runs``.
 
     E. B. Wilson, Probable inference, the law of succession, and statistical inference. JASA 22 (1927), 209-212.
     """
@@ -258,11 +262,10 @@ def interval(hits: int, runs: int, z: float = _Z_OF_95_PERCENT) -> tuple[float, 
 
 
 def runs_needed(rate: float, confidence: float) -> int:
-    """How many runs show a failure of this rate at least once with this confidence; so many that all pass are no luck.
+    """How many independent runs show a failure of this rate at least once with this confidence.
 
-    The least n with ``(1 - rate)**n <= 1 - confidence``, for runs that do not depend on each other. Give the lower
-    bound of ``interval`` as the rate to be safe where it was only measured. Raises ValueError if the rate is not above
-    0 and at most 1, or the confidence not between 0 and 1, both excluded: no number of runs makes certain.
+    The least n with ``(1 - rate)**n <= 1 - confidence``. For a measured rate, pass the lower bound of ``interval`` to
+    be safe. Raises ValueError unless 0 < rate <= 1 and 0 < confidence < 1: no number of runs gives certainty.
     """
     if not 0 < rate <= 1:
         raise ValueError(f"a rate is above 0 and at most 1, not {rate}")
@@ -271,29 +274,23 @@ def runs_needed(rate: float, confidence: float) -> int:
     if rate == 1:
         return 1
     exact = math.log1p(-confidence) / math.log1p(-rate)
-    return max(1, math.ceil(exact * (1 - _ROUNDING)))  # 0.99 of 0.9 is 2 runs, though its quotient is above 2
+    return max(1, math.ceil(exact * (1 - _ROUNDING)))  # 0.99 of 0.9 is 2 runs, though the quotient is above 2
 
 
 @dataclass(frozen=True, kw_only=True)
 class MeasuredRate:
-    """How often a failure showed: in ``failed`` of ``runs`` runs; ``needed`` runs that all pass are no luck."""
+    """How often a failure showed: in ``failed`` of ``runs`` runs. A pass is believed after ``needed`` passing runs."""
 
     failed: int
     runs: int
     needed: int = 1
 
 
-def measured_rate(
-    first: Judged,
-    again: Callable[[str], Judged],
-    confidence: float = 0.99,
-    *,
-    expect: Callable[[int], None] = lambda times: None,
-) -> MeasuredRate:
-    """How often a failure shows, if it showed at all: in three runs, and in twenty if these do not agree.
+def measured_rate(first: Judged, again: Callable[[str], Judged], expect: Callable[[int], None]) -> MeasuredRate:
+    """Measure how often a failure shows: in three runs, or in twenty if these disagree.
 
-    ``first`` is the run that there was; ``again`` runs once more, and is told in words why. ``expect`` is told before
-    how many times.
+    ``first`` is the run already made; ``again`` makes another one, and gets the purpose in words. ``expect`` is called
+    beforehand with the number of runs to come.
     """
     answers = [first]
     expect(_RUNS_AT_FIRST - 1)
@@ -303,18 +300,18 @@ def measured_rate(
         expect(_RUNS_TO_MEASURE - _RUNS_AT_FIRST)
         while len(answers) < _RUNS_TO_MEASURE:
             answers.append(again("how often it fails"))
-    return rate_of(sum(judged.outcome is Outcome.REPRODUCES for judged in answers), len(answers), confidence)
+    return rate_of(sum(judged.outcome is Outcome.REPRODUCES for judged in answers), len(answers))
 
 
-def rate_of(failed: int, runs: int, confidence: float = 0.99) -> MeasuredRate:
-    """A rate that was measured; a failure that shows always or never needs one run."""
+def rate_of(failed: int, runs: int) -> MeasuredRate:
+    """The rate of a failure that was counted; one that shows always or never needs one run."""
     steady = failed in (0, runs)
-    needed = 1 if steady else runs_needed(interval(failed, runs, 1.0)[0], confidence)
+    needed = 1 if steady else runs_needed(interval(failed, runs, 1.0)[0], CONFIDENCE)
     return MeasuredRate(failed=failed, runs=runs, needed=needed)
 
 
 def rate_text(hits: int, runs: int) -> str:
-    """A count as a rate for people, with what is known of it: ``7 of 20, 35 % (95 % sure: 18 to 57 %)``."""
+    """A count as a rate for people, with its interval: ``7 of 20, 35 % (95 % sure: 18 to 57 %)``."""
     if runs == 0:
         return "0 of 0"
     lower, upper = interval(hits, runs)
@@ -322,7 +319,7 @@ def rate_text(hits: int, runs: int) -> str:
 
 
 def _percent(rate: float) -> str:
-    """Percents with as many decimals as it takes not to look like 0 or 100 where they are neither."""
+    """A rate in percent, with enough decimals not to look like 0 or 100 unless it is."""
     percent = 100 * rate
     distance = min(percent, 100 - percent)
     if distance >= 10 or distance <= 0:
@@ -333,7 +330,7 @@ def _percent(rate: float) -> str:
 
 @dataclass(frozen=True)
 class RepeatedRun:
-    """One run of the command: its number, from 0 in the order in which they were begun, and what it said."""
+    """One run of the command: its number, from 0 in the order of starting, and its outcome."""
 
     number: int
     judged: Judged
@@ -341,7 +338,7 @@ class RepeatedRun:
 
 @dataclass(frozen=True)
 class Kind:
-    """A kind of failure: how its first run was judged, the number of that run, and how often it was met."""
+    """A kind of failure: the reason and number of its first run, and how often it was met."""
 
     reason: str
     signature: Signature
@@ -350,7 +347,7 @@ class Kind:
 
 
 class RunTally:
-    """What many runs add up to. What they printed is not kept. ``match`` says which failures are of one kind."""
+    """Counts the outcomes of many runs, without their output. ``match`` says which failures are of one kind."""
 
     def __init__(self, match: Match) -> None:
         self._match = match
@@ -358,19 +355,19 @@ class RunTally:
         self.kinds: list[Kind] = []
 
     def add(self, run: RepeatedRun) -> bool:
-        """Count one run; returns whether it fails in a way that was not met before."""
+        """Count one run; returns whether it is the first failure of its kind."""
         judged = run.judged
         self.outcomes[judged.outcome] += 1
         if judged.outcome not in {Outcome.REPRODUCES, Outcome.OTHER_FAILURE}:
             return False
-        found = Kind(judged.reason, signature_of(judged.evidence), run.number)
+        new = Kind(judged.reason, signature_of(judged.evidence), run.number)
         for place, known in enumerate(self.kinds):
-            # The reason tells more than the signature where regular expressions or codes decide.
-            is_alike = self._match == "any" or known.reason == found.reason
-            if is_alike and same_failure(known.signature, found.signature, self._match):
+            # The reason tells more than the signature if regular expressions or codes decide.
+            is_alike = self._match == "any" or known.reason == new.reason
+            if is_alike and same_failure(known.signature, new.signature, self._match):
                 self.kinds[place] = replace(known, times=known.times + 1)
                 return False
-        self.kinds.append(found)
+        self.kinds.append(new)
         return True
 
     @property
@@ -390,11 +387,11 @@ class RunTally:
 
     @property
     def decided(self) -> int:
-        """How many passed or failed: what rates are rates of. The others say nothing about either."""
+        """How many passed or failed, the total for rates; other outcomes say nothing about either."""
         return self.passed + self.failed
 
     @property
     def undecided(self) -> dict[Outcome, int]:
-        """How many ended in each other way."""
+        """How many runs had each other outcome."""
         decided = {Outcome.PASSES, Outcome.REPRODUCES}
         return {outcome: times for outcome, times in self.outcomes.items() if outcome not in decided}

@@ -1,6 +1,4 @@
-"""What a program said when it failed: the Python exception that it died of, and what its message means without what
-differs from one candidate to the next.
-"""
+"""Messages of a failed program: the Python exception it died of, and a meaning that is equal across candidates."""
 
 from __future__ import annotations
 
@@ -16,18 +14,18 @@ _LONGEST_EXACT = 4_000
 
 @dataclass(frozen=True)
 class Message:
-    """A text in three forms: its ``meaning`` without its list, the ``items`` of that list, its ``exact`` words."""
+    """A message in three forms: its ``meaning`` without its list, the ``items`` of that list, its ``exact`` words."""
 
     meaning: str = ""
     items: tuple[str, ...] = ()
     exact: str = ""
 
     def means(self, other: Message) -> bool:
-        """Whether two messages tell of the same failure: the same words, and of their lists at least one item."""
+        """Whether two messages are of the same failure: the same meaning, and a common list item if there are any."""
         return self.meaning == other.meaning and share_any(self.items, other.items)
 
     def __str__(self) -> str:
-        """The meaning with the items, what these begin with only once."""
+        """The meaning with the items; a prefix that items share is shown once."""
         before = ""
         items = []
         for item in self.items:
@@ -38,32 +36,29 @@ class Message:
 
 
 def share_any(some: Sequence[object], others: Sequence[object]) -> bool:
-    """Whether two lists have anything in common, or both nothing at all."""
+    """Whether two lists have an element in common, or are both empty."""
     return not (some or others) or not set(some).isdisjoint(others)
 
 
 def message_of(text: str, candidate: str = "") -> Message:
     """The forms of a text that a check printed or reported about the model at the path ``candidate``."""
     text, name = text[:_LONGEST], candidate.rpartition("/")[2]
-    if name:  # the place of the model is left out: its whole path, as it was given, and its file's name
+    if name:  # leave out the model's location: its path as given, and its file name
         text = re.sub(rf"(?<![\w./~+-])(?:[\w.~+-]*/)*{re.escape(name)}(?![\w-])", "{}", text)
     head: list[str] = []
-    items: list[str] = []  # of a list: lines that begin with a dash or a star, or names of operators
+    items: list[str] = []  # of a list: lines that begin with a dash or a star, or operator names
     for line in text.splitlines():
         bullet = _BULLET.fullmatch(line)
-        told = bullet["item"] if bullet else line
-        names = _OPERATORS.fullmatch(told.strip())
+        line_text = bullet["item"] if bullet else line
+        names = _OPERATORS.fullmatch(line_text.strip())
         if names is not None:
             what = normalised(names["what"])
             items += [f"{what}: {name}" for name in re.split(r",\s*", names["names"])]
         elif bullet is not None:
-            items.append(normalised(told))
+            items.append(normalised(line_text))
         elif not items:
             head.append(line)
     return Message(normalised("\n".join(head)), tuple(dict.fromkeys(items)), _exactly(text))
-
-
-# Lists
 
 
 _OPERATORS = re.compile(
@@ -72,10 +67,7 @@ _OPERATORS = re.compile(
 _BULLET = re.compile(r"\s*(?:--|[-*•])\s+(?P<item>\S.*)")
 
 
-# The meaning
-
-
-_SHIFT = 0xE000  # into a private range of Unicode, where no pattern below finds anything
+_SHIFT = 0xE000  # into a private range of Unicode, where no pattern below matches
 _KEPT = {code: code + _SHIFT for code in range(0x21, 0x7F)}
 _BACK = {code + _SHIFT: code for code in range(0x21, 0x7F)}
 
@@ -122,15 +114,15 @@ _SEVERAL = re.compile(r"_(?:[\s,;x*]*_(?!\w))+")
 
 
 def normalised(text: str) -> str:
-    """A text without what differs from candidate to candidate: names, shapes, values, addresses, paths.
+    """A text without what differs between candidates: names, shapes, values, addresses, paths.
 
-    What names an error stays: numbers that follow such a word (``CUDA error 700``, ``errno 12``), codes of Windows
-    (``0x80070005``), names of errors, types of numbers, and what stands in brackets or quotes if it is words
-    (``[ShapeInferenceError]``, ``(out of memory)``).
+    What identifies an error stays: numbers after such a word (``CUDA error 700``, ``errno 12``), Windows codes
+    (``0x80070005``), names of errors, element types, and words in brackets or quotes (``[ShapeInferenceError]``, ``(out
+    of memory)``).
     """
     text = _CODE.sub(_with_code, text[:_LONGEST])
     text = _KIND.sub(_keep, _HRESULT.sub(_keep, text))
-    for _ in range(_MOST_NESTED):  # brackets stand in brackets: a matrix is as many lists as it has rows
+    for _ in range(_MOST_NESTED):  # brackets nest: a matrix is a list of rows
         before, text = text, _GROUPS.sub(_group, text)
         if text == before:
             break
@@ -138,36 +130,33 @@ def normalised(text: str) -> str:
     return " ".join(text.translate(_BACK).split())[:_LONGEST_MEANING]
 
 
-def _keep(found: re.Match[str]) -> str:
-    return found[0].translate(_KEPT)
+def _keep(match: re.Match[str]) -> str:
+    return match[0].translate(_KEPT)
 
 
-def _with_code(found: re.Match[str]) -> str:
-    before = found["before"] or ""
+def _with_code(match: re.Match[str]) -> str:
+    before = match["before"] or ""
     if _NO_CODE_AFTER.fullmatch(before):
-        return found[0]
-    return f"{before}{found['name']}{found['between']}{found['code'].translate(_KEPT)}"
+        return match[0]
+    return f"{before}{match['name']}{match['between']}{match['code'].translate(_KEPT)}"
 
 
-def _group(found: re.Match[str]) -> str:
-    """What becomes of something in quotes or brackets: nothing but its place, unless it is words that mean a kind."""
-    inside = found[found.lastgroup or 0]
-    opening, closing = found[0][0].translate(_KEPT), found[0][-1].translate(_KEPT)
+def _group(match: re.Match[str]) -> str:
+    """The replacement for quoted or bracketed text: a blank, unless it is words that identify an error."""
+    inside = match[match.lastgroup or 0]
+    opening, closing = match[0][0].translate(_KEPT), match[0][-1].translate(_KEPT)
     if any(ord(letter) in _BACK for letter in inside) or _TYPE.fullmatch(inside):
         kept = inside.translate(_KEPT) if _TYPE.fullmatch(inside) else _WORDS.sub(_word, inside)
         return f"{opening}{kept}{closing}"
-    if found.lastgroup in {"quoted", "double", "ticked"}:
-        return _keep(found) if _QUOTED_PHRASE.fullmatch(inside) else "_"
+    if match.lastgroup in {"quoted", "double", "ticked"}:
+        return _keep(match) if _QUOTED_PHRASE.fullmatch(inside) else "_"
     if not _PHRASE.search(inside) or _NAMED_THING.fullmatch(inside):
         return "_"
     return f"{opening}{_WORDS.sub(_word, inside)}{closing}"
 
 
-def _word(found: re.Match[str]) -> str:
-    return found[0] if _TYPE.fullmatch(found[0]) else "_"
-
-
-# The letters
+def _word(match: re.Match[str]) -> str:
+    return match[0] if _TYPE.fullmatch(match[0]) else "_"
 
 
 _TIMES = re.compile(
@@ -183,21 +172,18 @@ _OUR_FOLDERS = re.compile(r"\bbiopsy-(?:check-)?[0-9a-f]{16}\b")
 
 
 def _exactly(text: str) -> str:
-    """A text without addresses, times, numbers of processes, and white space at the ends of lines."""
+    """A text without addresses, times, process numbers, and white space at line ends."""
     text = _HRESULT.sub(_keep, _CODE.sub(_with_code, text))
-    text = _PROCESS.sub(lambda found: f"{found['name'] or ''}_", _TIMES.sub("_", _ADDRESS.sub("_", text)))
+    text = _PROCESS.sub(lambda match: f"{match['name'] or ''}_", _TIMES.sub("_", _ADDRESS.sub("_", text)))
     text = _OUR_FOLDERS.sub("_", text).translate(_BACK)
     return "\n".join(line.rstrip() for line in text.strip().splitlines())[:_LONGEST_EXACT]
 
 
-# The Python exception that a program died of, from what it printed.
-
-
 @dataclass(frozen=True)
 class Raised:
-    """An exception: its type, and the function and the text of the line where the user's own code stood.
+    """An exception: its type, and the function and source line in the user's own code.
 
-    ``function`` and ``line`` are empty where no frame of the traceback is the user's.
+    ``function`` and ``line`` are empty if no frame of the traceback is the user's.
     """
 
     kind: str
@@ -212,10 +198,10 @@ class Raised:
 
 @dataclass(frozen=True)
 class Death:
-    """What ended a program: its exceptions in the order in which they were raised, each the cause of the next.
+    """The exceptions that ended a program, in the order in which they were raised, each the cause of the next.
 
-    ``parts`` are the exceptions of a group of exceptions. ``message`` is what the last one of ``chain`` says, and
-    whatever was printed after it. ``certain``: nothing was printed after it.
+    ``parts`` are the members of an exception group. ``message`` is the message of the last exception in ``chain``, and
+    everything printed after it. ``certain``: nothing was printed after it.
     """
 
     chain: tuple[Raised, ...]
@@ -226,7 +212,7 @@ class Death:
 
 @dataclass(kw_only=True)
 class _Block:
-    """One exception of a traceback while it is read. ``frames`` are (file, number of the line, function, text)."""
+    """One exception of a traceback while it is read. ``frames`` are (file, line number, function, source text)."""
 
     is_part: bool = False
     follows: bool = False
@@ -240,7 +226,7 @@ _COLOUR = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]|\x1b\]8;[^\x1b\x07]*(?:\x1b\\|\x07
 _HEADER = re.compile(r".*Traceback \(most recent call last\):\s*")
 _FRAME = re.compile(r'\s+File "(?P<file>.*)", line (?P<number>\d+)(?:, in (?P<function>.*\S))?\s*')
 _OF_SYNTAX = re.compile(r'\s+File ".*", line \d+\s*')
-"""A script that is no Python has no traceback, only the place in its file."""
+"""A syntax error has no traceback, only a place in its file."""
 _EXCEPTION = re.compile(r"(?P<kind>[^\W\d][\w.<>]*)(?P<says>:.*)?")
 _IGNORED = re.compile(r"Exception ignored (?:in|while|on)\b.*")
 _CARETS = re.compile(r"[\s~^]*")
@@ -254,22 +240,22 @@ _NOT_THE_USERS = re.compile(
     r"[/\\](?:site|dist)-packages[/\\]|[/\\]lib(?:64)?[/\\]python\d|python\d+\.zip|^<(?!string>)"
 )
 _WHOLE_PROGRAM = frozenset({"<module>", "_run_module_as_main", "_run_code"})
-"""Functions that a traceback begins with where nobody caught the exception."""
+"""The outermost functions in the traceback of an uncaught exception."""
 
 
 def death_in(text: str, status: int, scripts: Sequence[str]) -> Death | None:
     """The exception that a program ended with; None if the text does not end with a traceback.
 
-    ``scripts`` are the user's own: whole paths, or their ends. Where none of them is in a traceback, the user's code is
-    what is neither installed nor of the standard library.
+    ``scripts`` are the user's own files: whole paths, or their ends. If none of them is in a traceback, the user's code
+    is what is neither installed nor in the standard library.
 
-    What follows a traceback is taken for lines of its message where nobody can have caught the exception, or where it
-    looks like them. Otherwise the program has gone on after it had printed it.
+    Text after a traceback is taken as part of the message if the exception cannot have been caught, or if the text
+    looks so. Otherwise the program has gone on after printing the traceback.
     """
     lines = [line[:_LONGEST_LINE] for line in _COLOUR.sub("", text).splitlines()]
     blocks = list(_blocks(lines))
     starts = [number for number, block in enumerate(blocks) if not (block.is_part or block.follows)]
-    blocks = blocks[starts[-1] :] if starts else []  # the last exception, those that led to it, the parts of each
+    blocks = blocks[starts[-1] :] if starts else []  # the last exception, its causes, and the parts of each
     main = [block for block in blocks if not block.is_part]
     if not main:
         return None
@@ -286,7 +272,7 @@ def death_in(text: str, status: int, scripts: Sequence[str]) -> Death | None:
 
 
 def _goes_on(message: Sequence[str]) -> bool:
-    """Whether a message of several lines shows it: its first line ends early, or the next one is no sentence."""
+    """Whether a message visibly has several lines: the first ends early, or the next is indented or empty."""
     return message[0].rstrip().endswith((":", "(", "[", "{")) or not message[0].strip() or message[1][:1] in {"", " "}
 
 
@@ -301,7 +287,7 @@ def _raised(block: _Block, scripts: Sequence[str]) -> Raised:
 
 
 def _blocks(lines: Sequence[str]) -> Iterator[_Block]:
-    """Every exception that was printed with its traceback, or as a part of a group, in order."""
+    """Yield every exception printed with a traceback, or as part of a group, in order."""
     block: _Block | None = None
     depth, follows, part_begins, ignored = 0, False, False, False
     for printed in lines:
@@ -312,7 +298,7 @@ def _blocks(lines: Sequence[str]) -> Iterator[_Block]:
             depth += bool(edge["opens"]) - (edge["part"] is None)
             continue
         line = _MARGIN.sub("", printed, count=1)
-        if _IGNORED.fullmatch(line):  # at the end of the program, after what it died of
+        if _IGNORED.fullmatch(line):  # printed at the end of the program, after what it died of
             yield from _complete(block)
             block, ignored = None, True
         elif ignored:
@@ -341,7 +327,7 @@ def _complete(block: _Block | None) -> Iterator[_Block]:
 
 
 def _read(block: _Block, line: str) -> _Block | None:
-    """A block with one more line; None if it turns out to be none."""
+    """The block with one more line; None if it turns out to be no exception."""
     if block.kind:
         block.message.append(line)
         return block
@@ -352,9 +338,9 @@ def _read(block: _Block, line: str) -> _Block | None:
         if block.frames and not block.frames[-1][3] and not _CARETS.fullmatch(line) and "[Previous line" not in line:
             block.frames[-1] = (*block.frames[-1][:3], " ".join(line.split()))
     else:
-        found = _EXCEPTION.fullmatch(line)
-        if found is None:
+        match = _EXCEPTION.fullmatch(line)
+        if match is None:
             return None
-        block.kind = found["kind"]
-        block.message.append((found["says"] or "").removeprefix(":").removeprefix(" "))
+        block.kind = match["kind"]
+        block.message.append((match["says"] or "").removeprefix(":").removeprefix(" "))
     return block

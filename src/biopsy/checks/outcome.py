@@ -1,6 +1,4 @@
-"""What a check is, what it can say, and what a run of it leaves behind; and the simplest checks: a Python function,
-and a person.
-"""
+"""What a check is, its outcomes, and the evidence of a run; and the simplest checks: a Python function and a person."""
 
 from __future__ import annotations
 
@@ -26,7 +24,7 @@ from biopsy.processes.writing import write_whole
 
 
 class Outcome(Enum):
-    """What a check said of one candidate. Only REPRODUCES advances a search."""
+    """The outcome of a check of one candidate. Only REPRODUCES advances a search."""
 
     REPRODUCES = "reproduced"
     OTHER_FAILURE = "another failure"
@@ -39,15 +37,14 @@ class Outcome(Enum):
 
 @dataclass(frozen=True, kw_only=True)
 class Evidence:
-    """What one run of a check left: the facts from which an outcome is judged.
+    """The facts that one run of a check left, from which an outcome is judged.
 
-    ``status`` is the exit status, or minus the number of the signal that ended it. ``output`` is what it printed,
-    stdout and stderr in one, any bytes, its middle cut out when it is very long. ``seconds`` is wall time.
-    ``timed_out`` and ``out_of_memory``: it was ended because it reached that limit. ``candidate`` is the path of the
-    model that it looked at, ``scripts`` the files that are the user's own program, or the ends of their paths; both are
-    empty if nobody can tell. ``remark`` is what the check tells of itself that its user should know. ``machine`` is the
-    other machine that it ran on, in words, "" for this one; ``may_be_kept``: another search may be told of the answer,
-    since the machine is of a kind that the search knows of.
+    ``status`` is the exit status, or minus the number of the signal that ended it. ``output`` is stdout and stderr
+    together, as bytes, with its middle cut out if it is very long. ``seconds`` is wall time. ``timed_out`` and
+    ``out_of_memory``: it was ended at that limit. ``candidate`` is the path of the model, ``scripts`` the files of the
+    user's own program, or the ends of their paths; both are empty if unknown. ``remark`` is something about the check
+    that its user should know. ``machine`` describes the other machine that it ran on, "" for this one. ``may_be_kept``:
+    a journal may keep the answer, since the machine is of a kind that the search knows.
     """
 
     status: int
@@ -65,14 +62,14 @@ class Evidence:
 
 @dataclass(frozen=True)
 class Judged:
-    """An outcome with its reason in words, and the evidence it rests on."""
+    """An outcome with its reason in words and its evidence."""
 
     outcome: Outcome
     reason: str
     evidence: Evidence
 
     def event(self, number: int, stage: str) -> events.Checked:
-        """What listeners are told of this run of a check."""
+        """The event for this run of a check."""
         return events.Checked(
             number=number,
             stage=stage,
@@ -84,66 +81,66 @@ class Judged:
 
 
 class Check(ABC):
-    """Whatever decides about one candidate: a command, a Python function, a person.
+    """Decides about one candidate: a command, a Python function, a person.
 
-    A subclass has ``run`` and ``line``; all else has a default that fits most.
+    A subclass has ``run`` and ``line``; everything else has a default that fits most.
     """
 
     automatic: bool = True
-    """Whether it costs nobody's attention, so that the program may check more than the search needs."""
+    """Whether it needs nobody's attention, so that more may be checked than the search needs."""
     stoppable: bool = False
-    """Whether a run takes note of ``stop``, so that it may run in another thread than who waits for it."""
+    """Whether a run heeds ``stop``, so that it may run in another thread than the one that waits for it."""
     sees_values: bool = True
-    """Whether it may depend on what the candidate computes."""
+    """Whether its answer may depend on what the candidate computes."""
     names_candidate: bool = True
-    """Whether it is told where the candidate stands; if not, it knows the usual place by itself."""
+    """Whether it is given the candidate's path; if not, it knows the usual path."""
 
     @property
     def files(self) -> Sequence[Path]:
-        """Files and folders that its answers depend on, besides the candidate."""
+        """The files and folders that its answers depend on, besides the candidate."""
         return ()
 
     @property
     def programs(self) -> Sequence[Path]:
-        """Those of its files that it runs, rather than reads: its script, and what that imports of its own folder."""
+        """The files that it runs rather than reads: its script, and modules in the script's folder."""
         return ()
 
     def names_file(self, path: Path) -> bool:
-        """Whether it is told where a file stands that it reads besides; if not, it knows the usual place by itself."""
+        """Whether it is given the path of a file that it reads; if not, it knows the usual path."""
         return False
 
     def with_files(self, files: Mapping[Path, Path]) -> Check:
-        """The same check, told other files in place of those that it names. Only for files that it names."""
+        """The same check with other files in place of some that it names."""
         return self
 
     @property
     def settings(self) -> Mapping[str, str]:
-        """What its answers depend on, by the name of the option: its own words, and its limits."""
+        """What its answers depend on, by option name: its own words, and its limits."""
         return {"check": self.line(Path("{}"))}
 
     @abstractmethod
     def run(self, candidate: Path, stop: Stop | None = None) -> Evidence:
-        """Look at the model at ``candidate``, unless ``stop`` says that nobody waits for the answer any more.
+        """Check the model at ``candidate``, unless ``stop`` says that the answer is not needed any more.
 
         Raises CheckError if the check itself could not be run.
         """
 
     @abstractmethod
     def line(self, candidate: Path) -> str:
-        """What a person types to repeat this check."""
+        """The line that a person types to repeat this check."""
 
     def start(self) -> None:  # noqa: B027 -- most have nothing to warm up
-        """Begin to warm up, without waiting for it."""
+        """Begin to warm up, without waiting."""
 
     def expect(self, seconds: float) -> None:  # noqa: B027 -- most have no limit
-        """Say how long the original took, so that a candidate that hangs can be told from one that is slow."""
+        """Report how long the original took, to tell a candidate that hangs from a slow one."""
 
     def fed(self, inputs: Path) -> Check:
-        """The same check, which feeds candidates from another file. Only for one that feeds them."""
+        """The same check with inputs from another file. Only for a check that feeds candidates."""
         raise NotImplementedError(f"{inputs}: this check feeds nothing")
 
     def glance(self) -> Check:
-        """The same check, which may stop at the first thing that it finds wrong."""
+        """The same check, which may stop at the first thing it finds wrong."""
         return self
 
     def arbiter(self) -> Check | None:
@@ -151,17 +148,15 @@ class Check(ABC):
         return None
 
     def cold(self) -> Check:
-        """The same check without anything that was kept warm for it: for the final check."""
+        """The same check without warm processes: for the final check."""
         return self
 
     def foresee_cold(self) -> None:  # noqa: B027 -- most have nothing to load
-        """Say that the check of ``cold`` will be asked for soon: what it needs may be loaded meanwhile."""
+        """Announce a run of ``cold`` soon, so that what it needs can be loaded meanwhile."""
 
     def close(self) -> None:  # noqa: B027 -- most keep nothing warm
-        """End what was kept warm."""
+        """End warm processes."""
 
-
-# Files of each iteration, sorted by what the check said: ``good``, ``bad`` and ``other``; none is overwritten.
 
 DEFAULT_FOLDER = Path("polygraphy_artifacts")
 _FOLDER_OF = {Outcome.REPRODUCES: "bad", Outcome.PASSES: "good"}
@@ -169,7 +164,7 @@ _FOLDER_OF = {Outcome.REPRODUCES: "bad", Outcome.PASSES: "good"}
 
 @dataclass(frozen=True)
 class Artifacts:
-    """Which files to sort after each check, and where to."""
+    """Files to sort after each check into the folders ``good``, ``bad`` and ``other``, overwriting nothing."""
 
     files: tuple[Path, ...] = ()
     folder: Path = DEFAULT_FOLDER
@@ -177,8 +172,8 @@ class Artifacts:
     def sort(self, outcome: Outcome, iteration: int, phase: str) -> list[Path]:
         """Move every file that exists to the folder of its outcome, named by time, iteration and phase.
 
-        Returns the files that were not there. Raises UsageError if the folder cannot be written, or is a link: not
-        where a person has named it, but where the name is ours.
+        Returns the files that were not there. Raises UsageError if the folder cannot be written, or if the default
+        folder is a link; a folder that the user named may be one.
         """
         missing = []
         for file in self.files:
@@ -186,9 +181,9 @@ class Artifacts:
                 folder = self.folder / _FOLDER_OF.get(outcome, "other")
                 when = f"_{time.strftime('%m-%d-%y_%H-%M-%S')}_N{iteration}{f'_{phase}' if phase else ''}"
                 try:
-                    for ours in {self.folder, folder} if self.folder == DEFAULT_FOLDER else {folder}:
-                        if ours.is_symlink():
-                            raise OSError(errno.ELOOP, f"{ours} is a symbolic link")
+                    for own in {self.folder, folder} if self.folder == DEFAULT_FOLDER else {folder}:
+                        if own.is_symlink():
+                            raise OSError(errno.ELOOP, f"{own} is a symbolic link")
                     folder.mkdir(parents=True, exist_ok=True)
                     numbers = itertools.count(1)
                     target = folder / _short(file.stem, f"{when}{file.suffix}")
@@ -202,12 +197,12 @@ class Artifacts:
         return missing
 
 
-def _short(stem: str, rest: str) -> str:
-    """A name of at most 255 bytes, as file systems take it, whose end is whole."""
-    room = _LONGEST_NAME - len(os.fsencode(rest))
+def _short(stem: str, ending: str) -> str:
+    """A file name of at most 255 bytes, as file systems allow; only the stem is cut."""
+    room = _LONGEST_NAME - len(os.fsencode(ending))
     while len(os.fsencode(stem)) > room:
         stem = stem[:-1]
-    return stem + rest
+    return stem + ending
 
 
 _LONGEST_NAME = 255
@@ -219,11 +214,11 @@ def write_iteration(path: Path, iteration: int) -> None:
 
 
 def require_distinct(files: Sequence[Path], reserved: Path) -> None:
-    """Raise UsageError if an artifact is the result file, or a folder that stands there already: it would be moved."""
+    """Raise UsageError if an artifact is the result file or an existing folder, because artifacts are moved."""
     for file in files:
         if file.is_dir():
             raise errors.UsageError(
-                f"{file} is given as an artifact, and it is a folder that stands there already: it would be moved away",
+                f"{file} is given as an artifact, but is an existing folder, which would be moved away",
                 next_steps=["name the files, or a folder that the check makes anew each time"],
             )
         if file.resolve() == reserved.resolve():
@@ -233,10 +228,9 @@ def require_distinct(files: Sequence[Path], reserved: Path) -> None:
 class FunctionCheck(Check):
     """Calls ``function`` with each candidate: a path, or an onnx.ModelProto if ``as_proto``.
 
-    True means that the model fails, False that it passes. An exception is a failure too, its type and the first line of
-    its message being its signature, except that errors of biopsy keep their meaning: EngineFailure is a failure of its
-    stage and kind, CannotCompare and DoesNotFit say nothing about the candidate, and what is infrastructure stops the
-    search.
+    True means that the model fails, False that it passes. An exception is a failure too, with its type and the first
+    line of its message as signature. Errors of biopsy keep their meaning: EngineFailure is a failure of its stage and
+    kind, CannotCompare and DoesNotFit say nothing about the candidate, and infrastructure errors stop the search.
     """
 
     def __init__(self, function: Callable[[Any], object], *, as_proto: bool) -> None:
@@ -249,14 +243,14 @@ class FunctionCheck(Check):
         return f"{name}({'onnx.load(' if self.as_proto else ''}{str(candidate)!r}{')' if self.as_proto else ''})"
 
     def run(self, candidate: Path, stop: Stop | None = None) -> Evidence:
-        """Call the function once. Raises CheckError if it gives something else than True or False."""
+        """Call the function once. Raises CheckError if it returns anything but True or False."""
         if self.as_proto:
             from onnx import load
         started = time.monotonic()
         try:
             with inside_a_check():
                 answer = self.function(load(candidate) if self.as_proto else candidate)
-        except Exception as error:  # whatever the caller's function raises is what it says of the candidate
+        except Exception as error:  # any exception of the caller's function is its answer
             return Evidence(status=1, output=b"", verdict=verdict_of_error(error), seconds=time.monotonic() - started)
         seconds = time.monotonic() - started
         if answer is True or answer is False or type(answer).__name__ == "bool":  # numpy's bool is one too
@@ -266,20 +260,18 @@ class FunctionCheck(Check):
         )
 
 
-# A check that is a person.
-
 QUESTION = "[p]ass or [f]ail? ([s]kip, [u]ndo, [q]uit) "
 
 
 class UndoError(Exception):
-    """The person takes back the answer before this one."""
+    """The person takes back the previous answer."""
 
 
 class InteractiveCheck(Check):
-    """Asks about each candidate. ``ask`` shows a question and returns the line typed.
+    """Asks a person about each candidate. ``ask`` shows a question and returns the typed line.
 
-    It raises EOFError where no more lines come, RuntimeError or OSError where there is nothing to read from, as input()
-    does: the search ends.
+    Like input(), it raises EOFError at the end of the input, RuntimeError or OSError if there is none; the search then
+    ends.
     """
 
     automatic = False

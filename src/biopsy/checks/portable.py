@@ -1,6 +1,4 @@
-"""A task as another machine can do it, which sees none of our files: bytes, words, files by their digests, and what
-a script needs beside it.
-"""
+"""A task that another machine can run without our files: bytes, words, and the files it needs, by digest."""
 
 from __future__ import annotations
 
@@ -16,7 +14,7 @@ from threading import Lock
 from typing import AnyStr, TypeVar
 
 from biopsy import errors
-from biopsy.checks.command import CommandCheck, ServedCheck
+from biopsy.checks.command import CommandCheck
 from biopsy.checks.command_line import OwnCommand
 from biopsy.checks.outcome import Check, Evidence
 from biopsy.checks.task import NO_CANDIDATE, EngineFileCheck, Preparation, PreparedTask, Task
@@ -28,12 +26,12 @@ from biopsy.processes.reading import FileState, digest_of, read_plain, state_at
 _BINARY = b"\x7fELF"
 _LARGEST_MODEL = 1 << 31
 _MOST_BYTES_OF_A_TASK = 32 << 20
-"""A larger model that stands in a file, to be asked about again and again, is sent once to each machine."""
+"""A larger model in a file, asked about repeatedly, is sent once to each machine."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Content:
-    """What is to stand at a place: its SHA-256, its size in bytes, and whether it is a program."""
+    """A file to put at a place: its SHA-256, its size in bytes, and whether it is executable."""
 
     place: str
     digest: str
@@ -43,10 +41,10 @@ class Content:
 
 @dataclass(frozen=True, kw_only=True)
 class PortableCheck:
-    """What a CommandCheck is made from, with paths as they are here.
+    """The arguments of a CommandCheck, with paths of this machine.
 
-    ``replaced`` are files of the words for which others stand in this run. ``is_warm``: a warm process may serve it.
-    What it looks at is what ``builder`` makes of the candidate as the file ``built``, if there is one.
+    ``replaced`` maps files in the words to the files used in their place in this run. ``is_warm``: a warm process may
+    serve it. With a ``builder``, the check looks at the file ``built`` that the builder makes of the candidate.
     """
 
     words: tuple[str, ...]
@@ -62,13 +60,13 @@ class PortableCheck:
 
 @dataclass(frozen=True, kw_only=True)
 class PortableTask:
-    """A task: the check, the ``model`` that is to stand at the place ``candidate``, and what else is to stand there.
+    """A task: the check, the ``model`` to put at the place ``candidate``, and other files to put in places.
 
-    Without a place, the check is a command that has no candidate. ``places`` has the place of each path that stands in
-    the check; ``python`` is the path of our interpreter. ``original`` is what differs in the original model.
+    Without a place, the check is a command without a candidate. ``places`` maps each path in the check to its place;
+    ``python`` is the path of our interpreter. ``original`` is how the original's outputs differ.
 
-    The ``model`` is None if it is sent like any other file, or made there. A task with a ``preparation`` (see
-    ``checks.preparation``) may have no check. ``back`` are the paths, as they are here, of files that come back.
+    The ``model`` is None if it is sent like any other file, or made there. A task with a ``preparation`` may have no
+    check. ``back`` are the paths, on this machine, of files to bring back.
     """
 
     check: PortableCheck | None
@@ -83,7 +81,7 @@ class PortableTask:
 
 
 class TaskPacker:
-    """Makes tasks portable. It remembers what it has read of files, each as long as the file does not change."""
+    """Makes tasks portable. Remembers what it has read of each file until the file changes."""
 
     def __init__(self) -> None:
         self._folders: dict[Path, int] = {}
@@ -93,10 +91,10 @@ class TaskPacker:
         self._lock = Lock()
 
     def packed(self, task: Task) -> tuple[PortableTask, dict[str, Path]]:
-        """The portable form, and the file of each digest in it.
+        """The portable form of a task, and the file for each digest in it.
 
-        Raises UsageError for a check that no other machine could run: one that is no command, that finds the candidate
-        by itself, or that reads what cannot be sent. Raises CheckError if a file cannot be read.
+        Raises UsageError for a check that no other machine can run: one that is not a command, finds the candidate by
+        itself, or reads what cannot be sent. Raises CheckError if a file cannot be read.
         """
         try:
             with self._lock:
@@ -113,10 +111,10 @@ class TaskPacker:
                 "the check does not say where the candidate's path goes, which is another one on other machines",
                 next_steps=["write {} in the check where it goes"],
             )
-        models, made = list[Path](), [Path(check.built)] if check is not None and check.built else []
+        models, created = list[Path](), [Path(check.built)] if check is not None and check.built else []
         if isinstance(task, PreparedTask):
-            models, made = [*task.models], [*task.written, *task.back]
-        besides = {*made, *replaced}
+            models, created = [*task.models], [*task.written, *task.back]
+        besides = {*created, *replaced}
         named = [path for each in commands for path in _files_named(each, besides) if path not in models]
         files = {self._place(path): path for path in [*replaced.values(), *models]}
         for part in [*(self._files(each, named) for each in commands), *map(self._weights_of, models)]:
@@ -131,13 +129,13 @@ class TaskPacker:
                 files |= {self._place(candidate): candidate}
             else:
                 model = candidate.read_bytes()
-        if check is not None:  # with the variables of this process that it may look at
+        if check is not None:  # add the variables of this process that it may read
             names = {name for each in commands for path in named for name in self._sent_along(path, each).names}
-            found = variables_of([word for each in commands for word in each.words], names)
-            check = replace(check, environment=tuple({**dict(found), **dict(check.environment)}.items()))
+            inherited = variables_of([word for each in commands for word in each.words], names)
+            check = replace(check, environment=tuple({**dict(inherited), **dict(check.environment)}.items()))
             if check.builder is not None:
-                check = replace(check, builder=replace(check.builder, environment=found))
-        placed = dict.fromkeys([*named, *replaced, *replaced.values(), *models, *made, *candidates])
+                check = replace(check, builder=replace(check.builder, environment=inherited))
+        placed = dict.fromkeys([*named, *replaced, *replaced.values(), *models, *created, *candidates])
         portable = PortableTask(
             check=check,
             candidate=next(map(self._place, candidates), None),
@@ -160,7 +158,7 @@ class TaskPacker:
         return portable, {self._digest_of(path): path for path in files.values()}
 
     def _files(self, check: CommandCheck, named: Sequence[Path]) -> dict[str, Path]:
-        """What is sent for these, by place: themselves, weights of models, and modules that a check imports."""
+        """The files to send for these, by place: themselves, weights of models, and modules that a script imports."""
         files = {self._place(path): path for path in named}
         for path in named:
             files |= self._weights_of(path) if path.suffix == ".onnx" else {}
@@ -169,7 +167,7 @@ class TaskPacker:
         return files
 
     def _sent_along(self, path: Path, check: CommandCheck) -> SentAlong:
-        """What goes with a file that the check names, if that is a script; read anew once one of its files changes."""
+        """The files and names that go with a script, cached until a file changes; none for other files."""
         if path not in check.programs:
             return SentAlong(beside={}, here={}, names=frozenset())
         known = self._along.get(path)
@@ -187,27 +185,27 @@ class TaskPacker:
         return self._folders.setdefault(folder.resolve(), len(self._folders))
 
     def _weights_of(self, path: Path) -> dict[str, Path]:
-        """The files that a model in a file refers to, by their places."""
+        """The files that a model file refers to, by place."""
 
         def weights() -> dict[str, Path]:
             return self._weights(path.read_bytes(), path.parent) if path.stat().st_size < _LARGEST_MODEL else {}
 
-        return _as_long_as_unchanged(self._referred, path, weights)
+        return _cached_by_state(self._referred, path, weights)
 
     def _weights(self, model: bytes, folder: Path) -> dict[str, Path]:
-        """The files that a model refers to, by their places."""
+        """The files that a model refers to, by place."""
         root, number = folder.resolve(), self._number(folder)
         return {f"{number}/{path.relative_to(root).as_posix()}": path for path in files_referred_to(model, folder)}
 
     def _digest_of(self, path: Path) -> str:
-        return _as_long_as_unchanged(self._digests, path, lambda: digest_of(path))
+        return _cached_by_state(self._digests, path, lambda: digest_of(path))
 
 
 _Read = TypeVar("_Read")
 
 
-def _as_long_as_unchanged(known: dict[Path, tuple[FileState, _Read]], path: Path, read: Callable[[], _Read]) -> _Read:
-    """What was read of a file before, if it is ``known`` and the file is as it was; else what is read now."""
+def _cached_by_state(known: dict[Path, tuple[FileState, _Read]], path: Path, read: Callable[[], _Read]) -> _Read:
+    """The value in ``known`` if the file has not changed since; otherwise ``read()``, which is then stored."""
     state = state_at(path)
     before = known.get(path)
     if before is not None and before[0] == state:
@@ -219,7 +217,7 @@ def _as_long_as_unchanged(known: dict[Path, tuple[FileState, _Read]], path: Path
 
 
 def _parts_of(check: Check) -> tuple[PortableCheck, Sequence[CommandCheck], Mapping[Path, Path]]:
-    """A check, without files that others stand for in this run; the commands that it runs; and these files."""
+    """A check with the user's own file names; the commands that it runs; and the files replaced in this run."""
     if isinstance(check, EngineFileCheck):
         builder, builders, _ = _parts_of(check.builder)
         portable, commands, replaced = _parts_of(check.check)
@@ -240,15 +238,15 @@ def _parts_of(check: Check) -> tuple[PortableCheck, Sequence[CommandCheck], Mapp
         memory=limits.memory,
         environment=tuple(base.environment.items()),
         replaced=tuple((str(path), str(other)) for path, other in replaced.items()),
-        is_warm=isinstance(base, ServedCheck),
+        is_warm=bool(base.starter.served_by),
     )
     return portable, [base], replaced
 
 
 def _files_named(check: CommandCheck, besides: Collection[Path] = ()) -> Iterator[Path]:
-    """Files that stand in the words of a check, ``besides`` some. Programs of the machine are none: each has its own.
+    """The files in the words of a check to be sent, except ``besides``; binaries are not, each machine has its own.
 
-    Raises UsageError for what is read and cannot be sent.
+    Raises UsageError for a file that is read and cannot be sent.
     """
     own = isinstance(check.command, OwnCommand)
     words = check.words[1:] if own else check.words
@@ -257,7 +255,7 @@ def _files_named(check: CommandCheck, besides: Collection[Path] = ()) -> Iterato
             continue
         if with_files(words, {path: Path("other")}) == tuple(words):
             if not os.access(path, os.X_OK) or path.is_dir():
-                raise _cannot_send(path, "no word of the check names it as it stands there")
+                raise _cannot_send(path, "no word of the check is its path")
         elif path.is_dir():
             raise _cannot_send(path, "it is a folder")
         elif path.is_file():
@@ -277,16 +275,13 @@ def _cannot_send(path: Path, why: str) -> errors.UsageError:
     )
 
 
-# What another machine says, as if it had been said here
-
-
 def our_paths(task: PortableTask, root: str) -> dict[str, str]:
-    """Our path for each path of a task on a machine where places stand below ``root``."""
+    """Our path for each path of a task on a machine whose places are below ``root``."""
     return {f"{root}/{place}": path for path, place in task.places}
 
 
 def as_if_here(evidence: Evidence, paths: Mapping[str, str]) -> Evidence:
-    """What a check has left on another machine, with our paths in it."""
+    """Evidence from another machine, with our paths in it."""
     return replace(
         evidence,
         output=renamed(evidence.output, paths),
@@ -298,7 +293,7 @@ def as_if_here(evidence: Evidence, paths: Mapping[str, str]) -> Evidence:
 
 
 def renamed(text: AnyStr, paths: Mapping[str, str]) -> AnyStr:
-    """A text, or what was printed, with other paths in it."""
+    """A text, or printed bytes, with paths replaced."""
     for other in sorted(paths, key=len, reverse=True):
         if isinstance(text, str):
             text = text.replace(other, paths[other])
@@ -307,31 +302,30 @@ def renamed(text: AnyStr, paths: Mapping[str, str]) -> AnyStr:
     return text
 
 
-# What goes to another machine with a script, though no word of the check names it: files beside it, and variables.
-
 _LARGEST_TEXT = 1 << 20  # bytes of a script
 _MOST = 1000
 _LONGEST = 255  # characters of a path in a text
 _PATH = re.compile(r"(?:\$\w+/|[)}\"']/|(?<![\w./+$-]))([\w.+-]+(?:/[\w.+-]+)*)")
-"""A path from a folder, also behind one that is computed, as in "$folder"/rule.py."""
+"""A relative path, even behind a computed folder, as in "$folder"/rule.py."""
 _NAME = re.compile(r"[A-Za-z_]\w*", re.ASCII)
 _OF_A_MACHINE = re.compile(
     "_|PATH|HOME|USER|LOGNAME|SHELL|PWD|OLDPWD|SHLVL|HOSTNAME|TERM|TMPDIR|TMP|TEMP|DISPLAY|VIRTUAL_ENV|CUDA_HOME"
     "|LD_LIBRARY_PATH|LD_PRELOAD|PYTHONPATH|PYTHONHOME|CUDA_VISIBLE_DEVICES|BIOPSY_CACHE_DIR|BIOPSY_VERDICT|RAY_.*"
 )
-"""Variables that each machine has for itself: paths that stand there, devices that it lends."""
+"""Variables that each machine sets for itself: paths and devices."""
 _OF_ENGINES = re.compile(
     r"(OMP|KMP|MKL|OPENBLAS|ORT|OV|CUBLAS|CUDNN|TORCH|TF|XLA)_\w+|NVIDIA_TF32_OVERRIDE|PYTHONHASHSEED"
 )
-"""Variables that libraries look at, whatever the text of a check says."""
+"""Variables that libraries read, whether or not the check mentions them."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class SentAlong:
-    """What goes with a script: the files ``beside`` it that it may read, by their paths from its folder; those of the
-    current folder, ``here``, by their paths from there; and the ``names`` that stand in the texts.
+    """What is sent with a script although no word of the check names it.
 
-    A link to a script stands for the folder that it leads to, as for Python.
+    ``beside`` are files in the script's folder that it may read, by relative path; ``here`` are such files in the
+    current folder; ``names`` are all identifiers in the texts. For a linked script, the folder is that of the link's
+    target, as in Python.
     """
 
     beside: Mapping[str, Path]
@@ -340,32 +334,29 @@ class SentAlong:
 
     @classmethod
     def of(cls, script: Path) -> SentAlong:
-        """What goes with a script: the modules and whole packages of its folder that it or they import, and files
-        whose paths stand in the text of the script or of these. At most 1,000 of each folder. Never raises.
+        """Collect modules and whole packages that the script or its modules import from its folder, and files whose
+        paths are in these texts. At most 1,000 files per folder. Never raises.
         """
         script, current = script.resolve(), Path.cwd()
         beside, here, names, waiting = dict[str, Path](), dict[str, Path](), set[str](), [script]
         while waiting:
-            read = waiting.pop()
-            text = _text_of(read)
+            source = waiting.pop()
+            text = _text_of(source)
             names.update(_NAME.findall(text))
-            for found, folder, paths in (
-                (beside, script.parent, [*_imported(read, script.parent), *_named_in(text, script.parent)]),
+            for files, folder, paths in (
+                (beside, script.parent, [*_imported(source, script.parent), *_named_in(text, script.parent)]),
                 (here, current, _named_in(text, current)),
             ):
                 for path in paths:
                     name = path.relative_to(folder).as_posix()
-                    if path != script and name not in found and len(found) < _MOST:
-                        found[name] = path
+                    if path != script and name not in files and len(files) < _MOST:
+                        files[name] = path
                         waiting += [path] if path.suffix in {".py", ".sh"} else []
         return cls(beside=beside, here=here, names=frozenset(names))
 
 
 def variables_of(words: Iterable[str], names: Iterable[str]) -> tuple[tuple[str, str], ...]:
-    """The variables of this process that ``words`` or ``names`` speak of, or libraries look at; none of the machine's.
-
-    Engines, and libraries below them, look at some whatever the check says.
-    """
+    """The environment variables that ``words`` or ``names`` mention, or that libraries read; not the machine's own."""
     named = {*names, *(name for word in words for name in _NAME.findall(word))}
     return tuple(
         (name, value)
@@ -378,13 +369,13 @@ def _imported(script: Path, folder: Path) -> Iterator[Path]:
     """The files of the modules that a Python script imports from a folder."""
     for name in dict.fromkeys(imported_names(script) if script.suffix == ".py" else ()):
         yield from filter(Path.is_file, [folder / f"{name}{suffix}" for suffix in (".py", *EXTENSION_SUFFIXES)])
-        package = folder / name  # all that stands in it, data too
+        package = folder / name  # everything in it, data too
         if package.is_dir() and any(package.glob("*.py")):
             yield from sorted(path for path in package.rglob("*") if path.is_file() and "__pycache__" not in path.parts)
 
 
 def _named_in(text: str, folder: Path) -> Iterator[Path]:
-    """The files whose paths from a folder stand in a text, as far as they stay inside."""
+    """The files below a folder whose relative paths are in a text."""
     for name in dict.fromkeys(_PATH.findall(text)):
         parts = name.split("/")
         if ".." in parts or len(name) > _LONGEST or parts[0].isdigit():

@@ -1,6 +1,4 @@
-"""One run of a check as a task for an executor, here or on another machine; and what is made before it: an
-environment, a build of the model, an engine to be looked at.
-"""
+"""One run of a check as a task, here or on another machine, and what is prepared before it, such as a build."""
 
 from __future__ import annotations
 
@@ -29,17 +27,17 @@ from biopsy.processes.watch import Stop
 from biopsy.processes.writing import cannot_write, copy_transient, write_whole
 
 NO_CANDIDATE = Path("{}")
-"""Given as the candidate of a command that has none, this leaves a literal ``{}`` in its words as it is."""
+"""The candidate of a command that has none: a literal ``{}`` in its words stays as it is."""
 
 
 @dataclass(frozen=True)
 class Task:
-    """A check, and the model it is to look at: ``parts`` are its bytes, written to ``candidate`` before.
+    """A check and the model to look at: ``parts`` are its bytes, written to ``candidate`` first.
 
-    Without a check nothing is asked. There are no parts for what stands there already, or for NO_CANDIDATE.
-    ``original`` is what differs in the original: where a mismatch is much smaller, the check is run once more, to tell
-    whether it is only rounding. It can be pickled if the check can, and then run anywhere where the folder of
-    ``candidate`` can be written.
+    Without a check nothing is run. ``parts`` is None if the model is there already, or for NO_CANDIDATE. ``original``
+    is how the original's outputs differ: if a mismatch is much smaller, the check is run once more to tell whether it
+    is only rounding. A task can be pickled if its check can, and then run wherever the folder of ``candidate`` is
+    writable.
     """
 
     check: Check | None
@@ -49,7 +47,7 @@ class Task:
 
 
 def run_check(task: Task, stop: Stop | None = None) -> Evidence:
-    """Do a task. Time and memory are bounded here, by the check, and not by who runs it.
+    """Run a task. The check itself limits its time and memory, not the executor.
 
     Raises CheckError if the candidate cannot be written or the check cannot be run.
     """
@@ -81,9 +79,9 @@ def run_check(task: Task, stop: Stop | None = None) -> Evidence:
 
 
 def clear(candidate: Path, *, whole: bool = False) -> None:
-    """Make room for a candidate: remove what an earlier check has put there, such as a folder, a pipe or a link.
+    """Make room for a candidate: remove what an earlier check left there, such as a folder, a pipe or a link.
 
-    A plain file stays, for it is replaced in one step, unless the ``whole`` place is to be left empty. Raises OSError.
+    A plain file stays, because writing replaces it in one step; ``whole`` removes it too. Raises OSError.
     """
     try:
         mode = os.lstat(candidate).st_mode
@@ -97,9 +95,9 @@ def clear(candidate: Path, *, whole: bool = False) -> None:
 
 @contextlib.contextmanager
 def copies(output: Path) -> Iterator[Callable[[], Path]]:
-    """Fresh copies of a model file, one after the other, each at the same place beside it: so it finds its weights.
+    """Give a function that makes a fresh copy of a model file, always at the same place beside it, near its weights.
 
-    A check may change what it is given. Raises UsageError where a copy cannot be written; nothing is left behind.
+    A check may change what it is given. Raises UsageError if a copy cannot be written. The copy is removed at the end.
     """
     copy = output.with_name(f".{output.stem}.{os.urandom(4).hex()}{output.suffix}")
 
@@ -120,10 +118,10 @@ def copies(output: Path) -> Iterator[Callable[[], Path]]:
 
 
 class Inline(Executor):
-    """Runs each function at once, in the thread that submits it: for checks by a person or by a caller's function."""
+    """Runs each function at once, in the calling thread: for checks by a person or by the caller's function."""
 
     def submit(self, function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
-        """Run ``function``; what it returns or raises is in the future. Ctrl-C is not: it ends whoever asks."""
+        """Run ``function``; the future holds what it returns or raises, but Ctrl-C reaches the caller."""
         future: Future[Any] = Future()
         try:
             future.set_result(function(*args, **kwargs))
@@ -132,14 +130,12 @@ class Inline(Executor):
         return future
 
 
-# What a machine makes before a check looks at a model there: a build of the model, an environment for the check.
-#
-# A ``Preparation`` travels with a task, and is carried out by the machine. It names files as they are named here; the
-# ``TaskSite`` tells where they stand there.
+# Preparations travel with a task and are carried out by the machine. They name files by their paths here; ``TaskSite``
+# maps these to paths there.
 
 
 class Closable(Protocol):
-    """What is kept warm, and ended at the end."""
+    """Something kept warm until it is closed."""
 
     def close(self) -> None:
         """End it."""
@@ -150,13 +146,13 @@ Kept = TypeVar("Kept", bound=Closable)
 
 @dataclass(frozen=True)
 class TaskSite:
-    """Where a preparation is carried out. ``path`` tells where a file of the task stands that is called so here."""
+    """Where a preparation is carried out. ``path`` maps a path of this machine to the one of the task there."""
 
     path: Callable[[str], Path]
     warm: dict[Hashable, Any]
 
     def kept(self, key: Hashable, make: Callable[[], Kept]) -> Kept:
-        """What was made for a key before, or now; it is kept warm for the tasks that follow."""
+        """The object made for this key before, or made now; it is kept warm for later tasks."""
         if key not in self.warm:
             self.warm[key] = make()
         kept: Kept = self.warm[key]
@@ -165,10 +161,10 @@ class TaskSite:
 
 @dataclass(frozen=True, kw_only=True)
 class Prepared:
-    """What was made. ``told`` is brought back: plain values, or records of ours.
+    """The result of a preparation. ``told`` is sent back: plain values, or records of ours.
 
-    ``words`` stand in those of the check in place of others, and ``environment`` changes its variables. Unless it
-    ``is_ready``, there is nothing that the check could look at, and it does not.
+    ``words`` replaces words of the check, and ``environment`` changes its variables. If it is not ``is_ready``, there
+    is nothing to look at and the check is not run.
     """
 
     told: Mapping[str, Any]
@@ -178,19 +174,19 @@ class Prepared:
 
 
 class Preparation(Protocol):
-    """Something to make. It is a frozen record, and can be pickled."""
+    """Something to make before a check. A frozen record that can be pickled."""
 
     def prepared(self, site: TaskSite, stop: Stop) -> AbstractContextManager[Prepared]:
-        """Make it, and have it stand while the check looks. Raises BiopsyError if nothing can be concluded."""
+        """Make it and keep it while the check runs. Raises BiopsyError if nothing can be concluded."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class PreparedTask(Task):
-    """A task for another machine, before which something is made there; None as a check: only this is made.
+    """A task for another machine with a preparation; without a check, only the preparation is carried out.
 
     ``models`` are sent besides the files of the check, with the weights beside them. ``written`` are files that it
-    writes, such as the ``candidate`` if it is no model. ``back`` are files that come back, if they are there after the
-    check. ``original`` is as in ``Task``.
+    writes, such as the ``candidate`` if that is no model. ``back`` are files to bring back, if they exist after the
+    check.
     """
 
     preparation: Preparation
@@ -200,49 +196,50 @@ class PreparedTask(Task):
 
 
 def require_names(check: CommandCheck, model: Path) -> None:
-    """Raise UsageError for a check that names neither the candidate nor the model, wherever they stand."""
+    """Raise UsageError unless the check names the candidate or the model."""
     if not (check.names_candidate or check.names_file(model)):
         raise errors.UsageError(
-            "the check names neither the candidate nor the model, which stand elsewhere on other machines",
+            "the check names neither the candidate nor the model, whose paths differ on other machines",
             next_steps=["write {} in the check where it goes"],
         )
 
 
 def require_weights_beside(model: Path, weights: Path | None) -> None:
-    """Raise UsageError for a model whose external weights are in another folder: those beside it are sent."""
+    """Raise UsageError for a model whose external weights are in another folder: only those beside it are sent."""
     if weights is None or weights.resolve() == model.parent.resolve():
         return
     if files_referred_to(model.read_bytes(), weights):
         raise errors.UsageError(
-            f"the weights of {model} stand in another folder, and other machines are sent those that stand beside it",
+            f"the weights of {model} are in another folder, but other machines are only sent those beside it",
             next_steps=[f"copy the model to {weights}"],
         )
 
 
 class EngineFileCheck(Check):
-    """Has ``builder`` make ``built`` of each candidate, and asks ``check`` about that.
+    """Has ``builder`` make ``built`` from each candidate, and runs ``check`` on that.
 
-    What cannot be built says nothing of precision: the candidate is invalid. One at a time, for there is one file.
+    A candidate that cannot be built is invalid: that says nothing of precision. One run at a time, as there is one
+    file.
     """
 
     def __init__(self, builder: Check, check: Check, built: Path, *, keep: bool = False) -> None:
-        """``keep``: the last engine is left there."""
+        """``keep``: leave the last engine in place."""
         self.builder = builder
         self.check = check
         self._keep = keep
-        self._made = False
+        self._has_built = False
         self.built = built
         self.automatic = check.automatic
         self.stoppable = builder.stoppable and check.stoppable
 
     @property
     def files(self) -> Sequence[Path]:
-        """Those of both."""
+        """The files of both."""
         return (*self.builder.files, *self.check.files)
 
     @property
     def settings(self) -> Mapping[str, str]:
-        """Those of the builder, and those of the check under names of their own."""
+        """The settings of both; those of the builder are prefixed."""
         return {**self.check.settings, **{f"builder {name}": text for name, text in self.builder.settings.items()}}
 
     def start(self) -> None:
@@ -251,33 +248,33 @@ class EngineFileCheck(Check):
         self.check.start()
 
     def expect(self, seconds: float) -> None:
-        """Pass it on to both."""
+        """Pass the duration on to both."""
         self.builder.expect(seconds)
         self.check.expect(seconds)
 
     def glance(self) -> Check:
-        """The same, with a check that may be content with the first thing that it finds wrong."""
+        """The same with a check that may stop at the first thing it finds wrong."""
         return EngineFileCheck(self.builder, self.check.glance(), self.built, keep=self._keep)
 
     def cold(self) -> Check:
-        """The same without anything that was kept warm."""
+        """The same without warm processes."""
         return EngineFileCheck(self.builder.cold(), self.check.cold(), self.built, keep=self._keep)
 
     def close(self) -> None:
-        """End what was kept warm, and remove the last engine unless it is to be kept."""
+        """End warm processes, and remove the last engine unless it is to be kept."""
         self.builder.close()
         self.check.close()
-        if self._made and not self._keep:  # what stands there otherwise is somebody else's
+        if self._has_built and not self._keep:  # otherwise the file is somebody else's
             self.built.unlink(missing_ok=True)
-        self._made = False
+        self._has_built = False
 
     def line(self, candidate: Path) -> str:
         """Both commands."""
         return f"{self.builder.line(candidate)} && {self.check.line(self.built)}"
 
     def run(self, candidate: Path, stop: Stop | None = None) -> Evidence:
-        """Build, then ask. Raises CheckError if either cannot be run."""
-        started, self._made = time.monotonic(), True
+        """Build, then check. Raises CheckError if either cannot be run."""
+        started, self._has_built = time.monotonic(), True
         self.built.unlink(missing_ok=True)
         building = self.builder.run(candidate, stop)
         take_what_stands_at(self.built)

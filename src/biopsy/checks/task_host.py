@@ -1,6 +1,4 @@
-"""What does tasks on another machine: a folder of its own, warm checks, and the files that a check leaves there and
-that are to come back.
-"""
+"""Runs tasks on another machine, in a folder of its own, with warm checks; brings back files that a check leaves."""
 
 from __future__ import annotations
 
@@ -28,18 +26,18 @@ from biopsy.processes.watch import Stop
 from biopsy.text import size_text
 
 _MOST_CHECKS = 4
-"""Checks that are kept warm: as a rule there are one or two, and the cold one of the end."""
+"""Checks kept warm: usually one or two, and the cold one at the end."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Answer:
-    """What a task has come to: its evidence, or the error that it raised, as JSON has it. Paths are below ``root``.
+    """The answer to a task: its evidence, or the error that it raised, in JSON form. Paths are below ``root``.
 
-    Of a task with a preparation: what that ``told``, and the ``files`` that come back, by their paths here; there is no
-    evidence if the check was not asked.
+    For a task with a preparation: what that ``told``, and the ``files`` to bring back, by their paths on the sending
+    machine; ``evidence`` is None if the check was not run.
 
-    ``received`` counts the bytes of files that were sent for it, since nobody had them on that machine. What a task
-    ``is_stopped`` in leaves says nothing.
+    ``received`` counts the bytes of files sent for it because this machine did not have them. If ``is_stopped``, the
+    rest of the answer means nothing.
     """
 
     root: str
@@ -52,12 +50,12 @@ class Answer:
 
 
 class TaskHost:
-    """Does portable tasks, one after the other. What is to stand at their places is written below ``folder``."""
+    """Runs portable tasks, one after the other. Their files are written below ``folder``."""
 
     def __init__(self, folder: Path, store: ContentStore) -> None:
         self._folder = folder
         self._store = store
-        self._placed: dict[str, tuple[str, FileState | None]] = {}  # digests and what was written, by place
+        self._placed: dict[str, tuple[str, FileState | None]] = {}  # place -> digest, state
         self._checks: dict[PortableCheck, CommandCheck] = {}
         self._kept: dict[Hashable, Any] = {}
         self._lock = threading.Lock()
@@ -65,27 +63,27 @@ class TaskHost:
         self._running: tuple[int, Stop] | None = None
 
     def run(self, number: int, task: PortableTask, received: Callable[[str], Iterable[bytes]]) -> Answer:
-        """Do a task, unless it is stopped by its ``number``; each has a larger one than those before it.
+        """Run a task, unless it is stopped by its ``number``; numbers rise from task to task.
 
-        ``received`` gives the bytes of a file by its digest, in parts; it is asked for new ones only.
+        ``received`` gives the bytes of a file by its digest, in parts; it is called only for files not stored here.
         """
         before = self._store.received
         with self._stop_of(number) as stop:
             try:
                 answer = self._answer(task, received, stop)
-            except (errors.BiopsyError, OSError) as error:  # whatever it is, it says nothing of the model
-                told = error
+            except (errors.BiopsyError, OSError) as error:  # whatever it is, it says nothing about the model
+                failure = error
                 if isinstance(error, OSError):
-                    told = errors.CheckError(f"the check could not be run: {error.strerror or error}")
+                    failure = errors.CheckError(f"the check could not be run: {error.strerror or error}")
                 elif not isinstance(error, errors.CheckError):
-                    told = errors.CheckError(error.message, kept=error.kept, next_steps=error.next_steps)
-                answer = Answer(root=str(self._folder), error=as_json(told))
+                    failure = errors.CheckError(error.message, kept=error.kept, next_steps=error.next_steps)
+                answer = Answer(root=str(self._folder), error=as_json(failure))
         with self._lock:
             is_stopped = number <= self._unwanted
         return replace(answer, received=self._store.received - before, is_stopped=is_stopped)
 
     def stop(self, number: int) -> None:
-        """Have a task end, with all that it has started; or never begin. From any thread."""
+        """End a task with all processes that it has started, or keep it from starting. From any thread."""
         with self._lock:
             self._unwanted = max(number, self._unwanted)
             if self._running is not None and self._running[0] == number:
@@ -115,19 +113,19 @@ class TaskHost:
         try:
             if task.preparation is None:
                 return Answer(root=root, evidence=self._evidence(task, candidate, stop))
-            places = {ours: self._path(place) for ours, place in task.places}
-            left = {ours: [*_left_at(ours, self._folder, places)] for ours in task.back}
+            places = {sender_path: self._path(place) for sender_path, place in task.places}
+            left = {sender_path: [*_left_at(sender_path, self._folder, places)] for sender_path in task.back}
             for path in chain.from_iterable(left.values()):  # of an earlier run
                 with contextlib.suppress(OSError):
                     clear(path, whole=True)
-            with task.preparation.prepared(TaskSite(places.__getitem__, self._kept), stop) as made:
-                check = None if task.check is None or not made.is_ready else _with(task.check, made)
+            with task.preparation.prepared(TaskSite(places.__getitem__, self._kept), stop) as prepared:
+                check = None if task.check is None or not prepared.is_ready else _with(task.check, prepared)
                 evidence = self._evidence(replace(task, check=check), candidate, stop)
                 back, room = dict[str, bytes](), MOST_BYTES
-                for ours, paths in left.items():
-                    if (content := _content(ours, paths, room)) is not None:
-                        back[ours], room = content, room - len(content)
-                return Answer(root=root, evidence=evidence, told=made.told, files=tuple(back.items()))
+                for sender_path, paths in left.items():
+                    if (content := _content(sender_path, paths, room)) is not None:
+                        back[sender_path], room = content, room - len(content)
+                return Answer(root=root, evidence=evidence, told=prepared.told, files=tuple(back.items()))
         finally:
             with contextlib.suppress(OSError):
                 clear(candidate, whole=True)
@@ -143,14 +141,14 @@ class TaskHost:
         return run_check(Task(check, candidate, parts, task.original), stop)
 
     def close(self) -> None:
-        """End what was kept warm."""
+        """End everything kept warm."""
         for kept in (*self._checks.values(), *self._kept.values()):
             kept.close()
         self._checks.clear()
         self._kept.clear()
 
     def _path(self, place: str) -> Path:
-        """Where a place is. Raises CheckError for one that leads elsewhere."""
+        """The path of a place. Raises CheckError for one outside the folder."""
         pure = PurePosixPath(place)
         if pure.is_absolute() or ".." in pure.parts or not pure.parts or "\0" in place:
             raise errors.CheckError(f"{place!r} is no place below a folder")
@@ -161,61 +159,59 @@ class TaskHost:
     def _place(self, content: Content, received: Callable[[str], Iterable[bytes]]) -> None:
         path = self._path(content.place)
         if self._placed.get(content.place) == (content.digest, state_at(path)) and not path.is_symlink():
-            return  # a check may have written to it, or put something else there
+            return  # unchanged since it was written
         clear(path)
         self._store.copy_to(path, content.digest, content.size, lambda: received(content.digest))
         path.chmod(0o700 if content.is_program else 0o600)
         self._placed[content.place] = content.digest, state_at(path)
 
-    def _command(self, task: PortableTask, told: PortableCheck) -> CommandCheck:
-        """A command of a task, a warm one if it was asked before."""
-        # A check that knows candidates by their usual name is told in each run where that one is.
+    def _command(self, task: PortableTask, portable: PortableCheck) -> CommandCheck:
+        """A command of a task; a warm one if it was run before."""
+        # A check that finds candidates by their usual name is told the path in each run.
         paths = {path: self._path(place) for path, place in task.places if place != task.candidate}
-        key = replace(told, timeout=None, memory=None, replaced=())
+        key = replace(portable, timeout=None, memory=None, replaced=())
         check = self._checks.pop(key, None)
         if check is None:
-            own = tuple(sys.executable if word == task.python else word for word in told.words)
+            own = tuple(sys.executable if word == task.python else word for word in portable.words)
             words = with_files(own, {Path(path): place for path, place in paths.items()})
-            environment = {name: value for name, value in told.environment if os.environ.get(name) != value}
-            if told.is_warm and not environment:
-                check = command_check(words, told.default_name)
+            environment = {name: value for name, value in portable.environment if os.environ.get(name) != value}
+            if portable.is_warm and not environment:
+                check = command_check(words, portable.default_name)
             else:
-                check = CommandCheck(words, told.default_name, environment=environment)
+                check = CommandCheck(words, portable.default_name, environment=environment)
             while len(self._checks) >= _MOST_CHECKS:
                 self._checks.pop(next(iter(self._checks))).close()
-        self._checks[key] = check  # the one asked last is the last to go
-        check.timeout, check.memory = told.timeout, told.memory
-        replaced = {paths[path]: paths[other] for path, other in told.replaced}
+        self._checks[key] = check  # last in the dictionary: the check used last is closed last
+        check.timeout, check.memory = portable.timeout, portable.memory
+        replaced = {paths[path]: paths[other] for path, other in portable.replaced}
         return check.with_files(replaced) if replaced else check
 
 
-def _with(check: PortableCheck, made: Prepared) -> PortableCheck:
-    """A check that is told what was made."""
+def _with(check: PortableCheck, prepared: Prepared) -> PortableCheck:
+    """A check with the words and variables that a preparation gives."""
     words = check.words
-    for before, now in made.words.items():
+    for before, now in prepared.words.items():
         words = tuple(word.replace(before, now) for word in words)
-    environment = {**dict(check.environment), **made.environment}
+    environment = {**dict(check.environment), **prepared.environment}
     return replace(check, words=words, environment=tuple(environment.items()))
 
-
-# Files that a check leaves on another machine, and that are to come back: read there, bounded in size.
 
 MOST_BYTES = 256_000_000
 """Bytes of all files that one run may bring back."""
 
 
-def _left_at(ours: str, folder: Path, places: Mapping[str, Path]) -> Iterator[Path]:
-    """Where a file may be left that is called so here. ``places`` has the path of each on this machine.
+def _left_at(sender_path: str, folder: Path, places: Mapping[str, Path]) -> Iterator[Path]:
+    """The paths where a check may leave the file that is called ``sender_path`` on the sending machine.
 
-    A check that is not told the name writes it into its current folder, which is ``folder``.
+    ``places`` maps paths there to paths here. A check that is not given the name writes to ``folder``, its current one.
     """
-    yield places[ours]
-    if not PurePath(ours).is_absolute() and ".." not in PurePath(ours).parts:
-        yield folder / ours
+    yield places[sender_path]
+    if not PurePath(sender_path).is_absolute() and ".." not in PurePath(sender_path).parts:
+        yield folder / sender_path
 
 
-def _content(ours: str, paths: Iterable[Path], room: int) -> bytes | None:
-    """What was left; None if nothing was. Raises CheckError for what is no plain file, or larger than the room."""
+def _content(sender_path: str, paths: Iterable[Path], room: int) -> bytes | None:
+    """The content of the file; None if there is none. Raises CheckError if it is no plain file, or too large."""
     for path in paths:
         try:
             with open_plain(path) as stream:
@@ -224,15 +220,15 @@ def _content(ours: str, paths: Iterable[Path], room: int) -> bytes | None:
         except FileNotFoundError:
             continue
         except OSError as error:
-            raise _stays(ours, str(error.strerror or error)) from error
+            raise _stays(sender_path, str(error.strerror or error)) from error
         if is_too_large or len(content) > room:
-            raise _stays(ours, f"at most {size_text(MOST_BYTES)} of files come back from one run")
+            raise _stays(sender_path, f"at most {size_text(MOST_BYTES)} of files come back from one run")
         return content
     return None
 
 
-def _stays(ours: str, why: str) -> errors.CheckError:
+def _stays(sender_path: str, why: str) -> errors.CheckError:
     return errors.CheckError(
-        f"the artifact {ours} cannot be brought back from another machine: {why}",
+        f"the artifact {sender_path} cannot be brought back from another machine: {why}",
         next_steps=["leave it out of --artifacts, or leave --on out"],
     )

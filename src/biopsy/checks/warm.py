@@ -1,86 +1,25 @@
-"""Warm checks: our own ``run``, or a Python script, made in forks of a process that has loaded everything, as long
-as these can be trusted.
-"""
+"""Starters for warm checks: our own ``run``, or a Python script, run in forks of a process that is loaded once."""
 
 from __future__ import annotations
 
 import hashlib
 import os
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from biopsy.checks.command import CommandCheck, ServedCheck, verdict_of
-from biopsy.checks.command_line import CommandLine, PythonScript, is_served, python_script
+from biopsy.checks.command import CommandCheck, ProcessStarter, verdict_of
+from biopsy.checks.command_line import PythonScript, is_served, python_script
 from biopsy.checks.judge import same_failure, signature_of, status_text
 from biopsy.checks.message import normalised
 from biopsy.checks.outcome import Evidence
 from biopsy.processes.process import IN_ORDER, CannotStartError
 from biopsy.processes.reading import FileState, state_at
 from biopsy.processes.reaper import VERDICT_VARIABLE
-from biopsy.processes.warm import (
-    ForkServer,
-    ServerGoneError,
-    WaitingProcess,
-    Warming,
-    start_script_server,
-)
-from biopsy.processes.watch import Ended, Limits, Stop
-
-
-class WarmCheck(ServedCheck):
-    """A command that is our own ``run``. What has ``begun`` for these words before is ended with this."""
-
-    def __init__(self, cold: CommandCheck, jobs: int = 1, begun: Warming | None = None) -> None:
-        super().__init__(cold, jobs)
-        self._server = None if begun is None else begun.zygote
-        self._cold_start = ColdStart(None if begun is None else begun.cold)
-
-    @property
-    def served_by(self) -> str:
-        """The process that has loaded the engines."""
-        return "a process that has loaded the engines"
-
-    def _started_server(self) -> ForkServer:
-        begun = Warming.begun(self.words, self._jobs)
-        self._cold_start.offer(begun.cold)
-        return begun.zygote
-
-    def _with(self, command: CommandLine) -> CommandCheck:
-        """A check of other words that is served by the same zygote."""
-        check = WarmCheck(super()._with(command), self._jobs)
-        check._server, check._given_up, check._starting = self._server, self._given_up, self._starting
-        check._cold_start = self._cold_start
-        return check
-
-    def cold(self) -> CommandCheck:
-        """The same check in a process of its own."""
-        return ColdCheck(super().cold(), self._cold_start)
-
-    def foresee_cold(self) -> None:
-        """Have the process of the next check of ``cold`` load what it needs, and wait."""
-        self._cold_start.foresee(self.words)
-
-    def close(self) -> None:
-        """End the zygote, and a process that waits for a cold check."""
-        super().close()  # first: a start that is under way may still offer such a process
-        self._cold_start.close()
-
-    def _run(self, words: list[str], told: Path, stop: Stop | None) -> Ended:
-        self.start()
-        zygote = self._server
-        if zygote is not None:
-            request = {"words": words, VERDICT_VARIABLE: str(told)}
-            try:
-                ended = zygote.run(request, lambda: self.limits, stop)
-                if ended.cause != "itself" or verdict_of(told, ended).has_looked:
-                    return ended
-            except ServerGoneError:
-                self._lose(zygote)
-            # A fork that died before it looked at the model says nothing of that: a process of its own is asked.
-            told.unlink(missing_ok=True)  # what the fork may have said of itself is not what this run will say
-        return super()._run(words, told, stop)
+from biopsy.processes.warm import ForkServer, ServerGoneError, WaitingProcess, Warming, start_script_server
+from biopsy.processes.watch import Ended, Stop
 
 
 def command_check(
@@ -91,33 +30,126 @@ def command_check(
     jobs: int = 1,
     begun: Warming | None = None,
 ) -> CommandCheck:
-    """The check that a command makes: warm if it is our own ``run``, or a Python script.
+    """The check that a command makes: warm if it is our own ``run`` or a Python script.
 
-    What has ``begun`` for these words before is given, if anything has.
+    ``jobs`` is how many runs there may be at once. ``begun`` are processes started for these words before, if any.
     """
-    cold = CommandCheck(words, default_name, timeout, memory)
+    starter: ProcessStarter | None = None
     if is_served(words):
-        return WarmCheck(cold, jobs, begun)
-    script = python_script(words, default_name)
-    return cold if script is None else ScriptCheck(cold, script, jobs)
+        starter = ZygoteStarter(jobs, begun)
+    elif script := python_script(words, default_name):
+        starter = ScriptStarter(script, jobs)
+    return CommandCheck(words, default_name, timeout, memory, starter=starter)
 
 
-# Cold checks of our own ``run``: the process of one may begin to load before it is asked for.
-#
-# It is a process of its own all the same, which has seen no candidate. Until it is told its words it opens neither
-# the model nor a file that they name, and its limits count from then on.
+class ForkStarter(ProcessStarter, ABC):
+    """Starts runs as forks of one warm process, the server; as processes if there is no fork or no server.
+
+    A process pays for its imports, and perhaps for reading its files, again in every run; the server pays once. Output
+    and exit status are the same either way. ``jobs`` is how many forks there may be at once.
+    """
+
+    def __init__(self, jobs: int) -> None:
+        self._jobs = jobs
+        self._server: ForkServer | None = None
+        self._lost: list[ForkServer] = []
+        self._given_up = not hasattr(os, "fork")
+        self._starting = threading.Lock()
+
+    @property
+    def is_served(self) -> bool:
+        """Whether there is a server, or one can still be started."""
+        return not self._given_up
+
+    @abstractmethod
+    def _started_server(self, check: CommandCheck) -> ForkServer:
+        """Start the server. Raises ServerGoneError if that is impossible."""
+
+    def warm_up(self, check: CommandCheck) -> None:
+        """Begin to start the server, without waiting."""
+        with self._starting:
+            if self._server is None and not self._given_up:
+                try:
+                    self._server = self._started_server(check)
+                except ServerGoneError:
+                    self._given_up = True
+
+    def close(self) -> None:
+        """End the server."""
+        with self._starting:
+            for server in (*self._lost, *([] if self._server is None else [self._server])):
+                server.close()
+            self._lost, self._server = [], None
+
+    def _lose(self, server: ForkServer) -> None:
+        """Go on without the server. Its connections stay open until the end, since other threads may read them."""
+        with self._starting:
+            self._given_up = True
+            server.kill()
+            if self._server is server:
+                self._server = None
+                self._lost.append(server)
+
+
+class ZygoteStarter(ForkStarter):
+    """Starts our own ``run`` as forks of a zygote. It takes over the processes ``begun`` for the command before."""
+
+    served_by = "a process that has loaded the engines"
+
+    def __init__(self, jobs: int = 1, begun: Warming | None = None) -> None:
+        super().__init__(jobs)
+        self._server = None if begun is None else begun.zygote
+        self._cold = PreloadedStarter(None if begun is None else begun.cold)
+
+    def _started_server(self, check: CommandCheck) -> ForkServer:
+        begun = Warming.begun(check.words, self._jobs)
+        self._cold.offer(begun.cold)
+        return begun.zygote
+
+    def cold(self) -> ProcessStarter:
+        """A starter of processes, the first of which may have loaded before."""
+        return self._cold
+
+    def foresee_cold(self, words: Sequence[str]) -> None:
+        """Let the process of the next run by ``cold`` load what these words need, and wait."""
+        self._cold.foresee(words)
+
+    def close(self) -> None:
+        """End the zygote, and a process that waits for a cold run."""
+        super().close()  # first, because a start under way may still offer such a process
+        self._cold.close()
+
+    def run_words(self, check: CommandCheck, words: list[str], verdict_path: Path, stop: Stop | None) -> Ended:
+        """Run the words in a fork; in a process if the fork cannot start or dies before it looks at the model."""
+        self.warm_up(check)
+        zygote = self._server
+        if zygote is not None:
+            request = {"words": words, VERDICT_VARIABLE: str(verdict_path)}
+            try:
+                ended = zygote.run(request, lambda: check.limits, stop)
+                if ended.cause != "itself" or verdict_of(verdict_path, ended).has_looked:
+                    return ended
+            except ServerGoneError:
+                self._lose(zygote)
+            verdict_path.unlink(missing_ok=True)  # the fork may have written it
+        return super().run_words(check, words, verdict_path, stop)
+
+
+# The process of a cold run of our own ``run`` may begin to load before it is needed. It is a separate process all the
+# same, and has seen no candidate: until it gets its words, it opens neither the model nor a file that they name, and
+# its limits count from then on.
 
 _PROCESS = "biopsy.cli.cold_start"
-"""It is named, not imported: the command line stands above this layer."""
+"""Named, not imported: the command line is a layer above this one."""
 
 MOST_SECONDS = 30.0
-"""How long before it is foreseen the process may have been started: what it has loaded could be out of date."""
+"""Greatest age of a process when it is foreseen: what it has loaded could be out of date later."""
 
 
-class ColdStart:
-    """The process of the next cold check, once it was foreseen; one for all checks of the same command.
+class PreloadedStarter(ProcessStarter):
+    """Starts each run as a process of its own, the first of which may have begun to load before.
 
-    ``waiting`` was started before for another purpose too, and is taken for it if that was not long ago.
+    ``waiting`` is a process that was started for another purpose too; it is used unless it is too old.
     """
 
     def __init__(self, waiting: WaitingProcess | None = None) -> None:
@@ -134,7 +166,7 @@ class ColdStart:
                 self._waiting = waiting
 
     def foresee(self, words: Sequence[str]) -> None:
-        """Have the process of the next check of such words load all that it can, unless that was done once before."""
+        """Let the process of the next run load all that these words need; later calls do nothing."""
         with self._lock:
             if self._was_foreseen:
                 return
@@ -145,24 +177,21 @@ class ColdStart:
             try:
                 self._waiting = self._waiting or WaitingProcess(_PROCESS, words)
             except CannotStartError:
-                return  # the check will tell, if it cannot be started then either
+                return  # the check reports it, if it cannot be started then either
             self._waiting.expect()
 
-    def run(
-        self, words: Sequence[str], told: Path, limits: Callable[[], Limits], stop: Stop | None = None
-    ) -> Ended | None:
-        """Run a check in the process that waits; None if there is none, or if it died before it looked at the model."""
+    def run_words(self, check: CommandCheck, words: list[str], verdict_path: Path, stop: Stop | None) -> Ended:
+        """Run the words in the waiting process; in a new one if it cannot or dies before it looks at the model."""
         waiting = self._taken()
-        if waiting is None:
-            return None
-        if not self._was_foreseen and waiting.age > MOST_SECONDS:
+        if waiting is not None and not self._was_foreseen and waiting.age > MOST_SECONDS:
             waiting.close()
-            return None
-        ended = waiting.run({"words": words, VERDICT_VARIABLE: str(told)}, limits, stop)
-        if ended is None or (ended.cause == "itself" and not verdict_of(told, ended).has_looked):
-            told.unlink(missing_ok=True)
-            return None
-        return ended
+        elif waiting is not None:
+            request = {"words": words, VERDICT_VARIABLE: str(verdict_path)}
+            ended = waiting.run(request, lambda: check.limits, stop)
+            if ended is not None and (ended.cause != "itself" or verdict_of(verdict_path, ended).has_looked):
+                return ended
+            verdict_path.unlink(missing_ok=True)
+        return super().run_words(check, words, verdict_path, stop)
 
     def close(self) -> None:
         """End the process that waits."""
@@ -176,109 +205,88 @@ class ColdStart:
             return waiting
 
 
-class ColdCheck(CommandCheck):
-    """A command that is our own ``run``, each in a process of its own, of which the first may have begun to load."""
-
-    def __init__(self, check: CommandCheck, cold_start: ColdStart) -> None:
-        super().__init__(*check.given)
-        self._cold_start = cold_start
-
-    def __reduce__(self) -> tuple[object, ...]:
-        """On another machine, or in another process, nothing has begun to load."""
-        return CommandCheck, self.given
-
-    def close(self) -> None:
-        """End the process that waits, if it was not needed."""
-        self._cold_start.close()
-
-    def _with(self, command: CommandLine) -> CommandCheck:
-        return ColdCheck(super()._with(command), self._cold_start)
-
-    def _run(self, words: list[str], told: Path, stop: Stop | None) -> Ended:
-        ended = self._cold_start.run(words, told, lambda: self.limits, stop)
-        return super()._run(words, told, stop) if ended is None else ended
-
-
-# Checks that are a Python script: its own interpreter is kept warm, with all imported that the script needs.
-#
-# A fork is not quite a process: docs/explanation/warm-scripts.md says what differs. So no fork is believed before one
-# has said of a model what a process has said of it, and again when the server has imported more; from then on, one
-# that does not end by itself, or dies of a signal, is asked again as a process.
+# A fork of a script's interpreter is not quite a process: docs/explanation/warm-scripts.md says what differs. So no
+# fork is believed before one has agreed with a process about a model, and again when the server has imported more.
+# After that, a run is repeated as a process if its fork does not end by itself or dies of a signal.
 
 _NO_CANDIDATE = "no-candidate-yet.onnx"
-"""What the server finds in its words: a library that keeps what it finds there cannot take it for a candidate."""
+"""The candidate in the words of the server: a library that keeps these words cannot take it for a real one."""
 
 _WAITS_NO_MORE = 3
-"""Processes after which a model is checked once more for the comparison, if none was checked twice by then."""
-
-_CHANGED = "or its interpreter has been written to"
+"""Processes after which one model is run twice for the comparison, if none was by then."""
 
 _SECONDS_TO_COMPARE = 1.0
-"""How long a run waits for others to end the comparison: as processes, all would take each other's time."""
+"""How long a run waits for others to end the comparison: as processes, all would slow each other down."""
 
 
-class ScriptCheck(ServedCheck):
-    """A command that runs a Python script; ``script`` is what ``python_script`` makes of its words."""
+class ScriptStarter(ForkStarter):
+    """Starts a Python script as forks of its own interpreter, which has imported what the script needs."""
 
-    def __init__(self, cold: CommandCheck, script: PythonScript, jobs: int = 1) -> None:
-        super().__init__(cold, jobs)
+    served_by = "your script's interpreter"
+
+    def __init__(self, script: PythonScript, jobs: int = 1) -> None:
+        super().__init__(jobs)
         self._script = script
         self._seen = self._states()
         self._surroundings = _surroundings()
         self._comparing = threading.Lock()
-        self._known: Known | None = None  # what a process said last
+        self._known: Known | None = None  # the last answer of a process
         self._processes = 0
         self._believed_generation: int | None = None
 
-    @property
-    def served_by(self) -> str:
-        """The interpreter that has imported what the script needs."""
-        return "your script's interpreter"
+    def for_other_words(self) -> ProcessStarter:
+        """Processes: the forks are those of this script with these words."""
+        return ProcessStarter()
 
-    def _started_server(self) -> ForkServer:
+    def cold(self) -> ProcessStarter:
+        """Processes."""
+        return ProcessStarter()
+
+    def _started_server(self, check: CommandCheck) -> ForkServer:
         self._surroundings = _surroundings()
-        words = self.words_for(Path(self.default_name).with_name(_NO_CANDIDATE))
+        words = check.words_for(Path(check.default_name).with_name(_NO_CANDIDATE))
         return start_script_server(words, {**IN_ORDER, **os.environ}, self._jobs)
 
-    def run(self, candidate: Path, stop: Stop | None = None) -> Evidence:
+    def run(self, check: CommandCheck, candidate: Path, stop: Stop | None) -> Evidence:
         """Run the script once, in a fork if forks are believed. Raises CheckError if it cannot be started."""
-        self.start()
+        self.warm_up(check)
         server = self._server
         if server is None or _surroundings() != self._surroundings:
-            return super().run(candidate, stop)
+            return super().run(check, candidate, stop)
         if self._states() != self._seen:
-            remark = self._refuse(server, f"{self._script.file_name} {_CHANGED}")
-            return replace(super().run(candidate, stop), remark=remark)
+            remark = self._refuse(server, f"{self._script.file_name} or its interpreter has been written to")
+            return replace(super().run(check, candidate, stop), remark=remark)
         if self._believed_generation is None and self._comparing.acquire(timeout=_SECONDS_TO_COMPARE):
             try:
                 if self._believed_generation is None:
-                    return self._compared(server, candidate, stop)
+                    return self._compared(check, server, candidate, stop)
             finally:
                 self._comparing.release()
-        warm = self._believed(server, candidate, stop) if self._believed_generation is not None else None
-        return warm or super().run(candidate, stop)
+        is_believed = self._believed_generation is not None
+        warm = self._believed(check, server, candidate, stop) if is_believed else None
+        return warm or super().run(check, candidate, stop)
 
-    def _compared(self, server: ForkServer, candidate: Path, stop: Stop | None) -> Evidence:
-        """What the script says, and see whether a fork says the same as a process."""
+    def _compared(self, check: CommandCheck, server: ForkServer, candidate: Path, stop: Stop | None) -> Evidence:
+        """The evidence of a run, after comparing a fork with a process if the same model is met twice."""
         model = digest(candidate)
         known = self._known
         if known is not None and known.model == model:
-            warm, remark = self._agreeing(server, known, candidate, stop)
-            return warm or replace(super().run(candidate, stop), remark=remark)
-        evidence = super().run(candidate, stop)
-        if evidence.timed_out or evidence.out_of_memory or (stop is not None and stop.is_set) or model is None:
+            warm, remark = self._agreeing(check, server, known, candidate, stop)
+            return warm or replace(super().run(check, candidate, stop), remark=remark)
+        evidence = super().run(check, candidate, stop)
+        if _is_cut_short(evidence, stop) or model is None:
             return evidence
         self._known = Known(model, evidence)
         self._processes += 1
         if self._processes < _WAITS_NO_MORE or digest(candidate) != model:
             return evidence
-        return replace(evidence, remark=self._agreeing(server, self._known, candidate, stop)[1])
+        return replace(evidence, remark=self._agreeing(check, server, self._known, candidate, stop)[1])
 
     def _agreeing(
-        self, server: ForkServer, known: Known, candidate: Path, stop: Stop | None
+        self, check: CommandCheck, server: ForkServer, known: Known, candidate: Path, stop: Stop | None
     ) -> tuple[Evidence | None, str]:
-        """What a fork says of a model, if a process has said the same; what is to be remarked if not."""
-        warm, generation = self._forked(server, known.evidence.seconds, candidate, stop)
+        """The evidence of a fork if a process has said the same of the model; else None and a remark."""
+        warm, generation = self._forked(check, server, known.evidence.seconds, candidate, stop)
         if warm is None or (stop is not None and stop.is_set):
             return warm, ""
         differs = difference(known.evidence, warm, self._script.file_name)
@@ -287,19 +295,19 @@ class ScriptCheck(ServedCheck):
         self._believed_generation = generation
         return warm, ""
 
-    def _believed(self, server: ForkServer, candidate: Path, stop: Stop | None) -> Evidence | None:
-        """What a fork says, unless it ended in a way in which a process may not have ended."""
+    def _believed(self, check: CommandCheck, server: ForkServer, candidate: Path, stop: Stop | None) -> Evidence | None:
+        """The evidence of a fork; None if it ended in a way in which a process may not have ended."""
         assert self._known is not None
-        warm, generation = self._forked(server, self._known.evidence.seconds, candidate, stop)
+        warm, generation = self._forked(check, server, self._known.evidence.seconds, candidate, stop)
         if warm is None or (stop is not None and stop.is_set):
             return warm
-        if warm.status < 0 or warm.timed_out or warm.out_of_memory:
+        if warm.status < 0 or _is_cut_short(warm, stop):
             return None
         if generation == self._believed_generation:
             return warm
-        # The first fork that found more loaded: a process is to say the same of its candidate.
-        evidence = super().run(Path(warm.candidate), stop)
-        if evidence.timed_out or evidence.out_of_memory or (stop is not None and stop.is_set):
+        # This fork is the first for which the server had loaded more: a process must agree with it.
+        evidence = super().run(check, Path(warm.candidate), stop)
+        if _is_cut_short(evidence, stop):
             return evidence
         differs = difference(evidence, warm, self._script.file_name)
         if differs:
@@ -308,60 +316,62 @@ class ScriptCheck(ServedCheck):
         return evidence
 
     def _forked(
-        self, server: ForkServer, patience: float, candidate: Path, stop: Stop | None
+        self, check: CommandCheck, server: ForkServer, patience: float, candidate: Path, stop: Stop | None
     ) -> tuple[Evidence | None, int]:
-        """What a fork says, and its generation; None if the server has gone, or is not warm in so many seconds."""
+        """The evidence of a fork and its generation; no evidence if the server has gone or is not warm in time."""
         generations = [0]
 
-        def run(words: list[str], told: Path, stop: Stop | None) -> Ended:
+        def run(words: list[str], verdict_path: Path, stop: Stop | None) -> Ended:
             argv = self._script.argv(words)
-            # The words that the script sees, those of its process, and what its environment has more.
-            environment = {VERDICT_VARIABLE: str(told)}
+            # The words that the script sees, those of its process, and additions to its environment.
+            environment = {VERDICT_VARIABLE: str(verdict_path)}
             request = {"argv": argv, "orig_argv": [*self._script.before, *argv], "environment": environment}
-            return server.run(request, lambda: self.limits, stop, begun=generations.append)
+            return server.run(request, lambda: check.limits, stop, begun=generations.append)
 
         try:
-            evidence = self._evidence(candidate, stop, run) if server.is_warm(patience) else None
+            evidence = check.evidence(candidate, stop, run) if server.is_warm(patience) else None
         except ServerGoneError:
             self._lose(server)
             return None, 0
         return evidence, generations[-1]
 
     def _refuse(self, server: ForkServer, why: str) -> str:
-        """Run no more forks; what is to be remarked of that, once."""
+        """Stop using forks; returns the remark on that, "" if it was made before."""
         already = self._given_up
         self._lose(server)
         return "" if already else f"checks     run cold: {why}"
 
     def _states(self) -> list[FileState | None]:
-        """What tells that the script or its interpreter was changed."""
+        """The states of the script and its interpreter, to see changes."""
         return [state_at(Path(self._script.name)), state_at(self._script.interpreter)]
 
 
+def _is_cut_short(evidence: Evidence, stop: Stop | None) -> bool:
+    return evidence.timed_out or evidence.out_of_memory or (stop is not None and stop.is_set)
+
+
 def _surroundings() -> tuple[dict[str, str], str]:
-    """What a process would find, and the server has found when it was started."""
+    """What a new process would inherit, to compare with what the server has inherited."""
     try:
         return dict(os.environ), os.getcwd()  # noqa: PTH109 -- a word
     except OSError:
         return dict(os.environ), ""
 
 
-# Whether the fork of a warm process has said of a model what a process of its own has said of it.
-
-_LARGEST = 1 << 28  # bytes of a model that are read to see that it is the same
-_COMPARED = 1 << 16  # bytes of each end of what was printed
+_LARGEST = 1 << 28  # bytes of a model that are read to recognize it
+_COMPARED = 1 << 16  # bytes of each end of the output
 
 
 @dataclass(frozen=True)
 class Known:
-    """What a process said of a model, which is known by its digest."""
+    """The evidence of a process, and the digest of its model."""
 
     model: bytes
     evidence: Evidence
 
 
 def digest(model: Path) -> bytes | None:
-    """Tells a model from others; None if it cannot be read, or is so large that reading it is no bargain."""
+    """The SHA-256 of a model file; None if it cannot be read, or is too large to be worth reading."""
     try:
         if not model.is_file() or model.stat().st_size > _LARGEST:
             return None
@@ -371,7 +381,7 @@ def digest(model: Path) -> bytes | None:
 
 
 def difference(cold: Evidence, warm: Evidence, name: str) -> str:
-    """In which way a fork that ran the script of this name has said something else than a process; "" if in none."""
+    """How a fork running the script of this name differs from a process, in words; "" if it does not."""
     if (warm.status, warm.timed_out, warm.out_of_memory) != (cold.status, False, False):
         how = "not in time" if warm.timed_out else f"with {status_text(warm.status)}"
         return f"a warm run of {name} ended {how}, a process of its own with {status_text(cold.status)}"
@@ -382,7 +392,7 @@ def difference(cold: Evidence, warm: Evidence, name: str) -> str:
 
 
 def _lines(evidence: Evidence) -> Iterator[str]:
-    """The lines that a script printed, without what may differ between any two runs."""
+    """The printed lines, without what may differ between any two runs."""
     for part in (evidence.output[:_COMPARED], evidence.output[_COMPARED:][-_COMPARED:]):
         for line in part.decode("utf-8", "replace").splitlines():
             yield normalised(line.replace(evidence.candidate, "{}") if evidence.candidate else line)

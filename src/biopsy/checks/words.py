@@ -1,5 +1,5 @@
-"""The words of a check: the programs that are this one, the options that each of our commands has before its words; and
-words as paths: the files that they name, run or read, other files in their place, and the modules beside a script.
+"""The words of a check: our own programs and the options before a command's name; words as paths, and other files in
+their place; and the modules beside a script.
 """
 
 from __future__ import annotations
@@ -22,36 +22,34 @@ from biopsy.processes.reading import read_plain
 
 
 def as_word(path: Path) -> str:
-    """A path as a word that no program takes for an option, which Path makes of ``./-name``."""
+    """A path as a word that no program takes for an option: Path turns ``./-name`` into ``-name``."""
     text = str(path)
     return f"./{text}" if text.startswith("-") else text
 
 
 def output_word(name: str, model: Path) -> str:
-    """A file name to suggest for an output: ``name``, or another one if that is the model itself."""
+    """A file name to suggest for an output: ``name``, or a variant if that is the model itself."""
     path = Path(name)
     return f"{path.stem}_2{path.suffix}" if path.resolve() == model.resolve() else name
 
 
 def names_path(word: str, path: str) -> bool:
-    """Whether a word is a path, however it is spelled: ``./a`` is ``a``."""
+    """Whether a word is the path, however it is spelled: ``./a`` is ``a``."""
     return word == path or (word[:1] == "." and str(Path(word)) == path)
 
 
-# Files that the words of a command name, and other files in their place.
-
 _PLAIN = re.compile(r"[\w./+-]+")
-"""A path that no shell reads as anything else: it may be found within the code of one."""
+"""A path that needs no quotes in a shell, so that it may be replaced within shell code."""
 _BEFORE = r"(?<![^\s\"'=:,;<>()|&@])(?:\./+)*"
 _AFTER = r"(?![^\s\"':,;<>()|&])"
-"""What may stand around a path within a word."""
+"""What may precede and follow a path within a word."""
 
 
 def is_named(path: Path, words: Sequence[str]) -> bool:
-    """Whether words name a file, each time so that ``with_files`` can put another in its place.
+    """Whether words name a file only in ways that ``with_files`` can replace.
 
-    They do not if its name is also met otherwise, such as behind a variable: what reads it there would read a file of
-    another run.
+    They do not if its name also occurs otherwise, such as behind a variable: that part of the check would read a file
+    of another run.
     """
     left = with_files(words, {path: Path("other")})
     if left == tuple(words):
@@ -61,7 +59,7 @@ def is_named(path: Path, words: Sequence[str]) -> bool:
 
 
 def with_files(words: Iterable[str], files: Mapping[Path, Path]) -> tuple[str, ...]:
-    """Words with other ``files`` in place of those that they name: as a word, behind ``=``, or within shell code."""
+    """Words with other ``files`` in place of those named: as a word, behind ``=``, or within shell code."""
     others = {str(path): as_word(other) for path, other in files.items()}
     plain = [re.escape(path) for path in others if _PLAIN.fullmatch(path)]
     within = re.compile(f"{_BEFORE}({'|'.join(plain)}){_AFTER}") if plain else None
@@ -73,13 +71,13 @@ def with_files(words: Iterable[str], files: Mapping[Path, Path]) -> tuple[str, .
                 return other
             if equals and names_path(value, path):
                 return f"{option}={other}"
-        return within.sub(lambda found: others[found[1]], word) if within else word
+        return within.sub(lambda match: others[match[1]], word) if within else word
 
     return tuple(map(replaced, words))
 
 
 def names_undone(text: AnyStr, files: Mapping[Path, Path]) -> AnyStr:
-    """What a program said, as if it had been told the files themselves and not the others in their place."""
+    """The output of a program as if it had been given the original files and not the others in their place."""
     for path, other in files.items():
         pattern = rf"(?<![\w.-]){re.escape(other.name)}(?![\w-])"
         if isinstance(text, str):
@@ -89,10 +87,8 @@ def names_undone(text: AnyStr, files: Mapping[Path, Path]) -> AnyStr:
     return text
 
 
-# The files that the words of a command name or hold: what it runs and reads.
-
 _LONGEST_PATH = 4096  # bytes
-_LONGEST_NAME = 255  # bytes between two slashes; a longer one is an error to ask for
+_LONGEST_NAME = 255  # bytes between two slashes; asking the system about a longer one is an error
 _SCRIPTS = frozenset({".py", ".sh", ".bash", ".zsh", ".pl", ".rb", ".js", ".lua", ".R", ".jl"})
 _SHELLS = frozenset({"sh", "bash", "dash", "zsh", "ksh", "ash", "fish"})
 _SHELL_CODE = re.compile(r"-[a-zA-Z]*c")
@@ -109,7 +105,7 @@ _MOST_NESTED = 3  # shells that run shells
 def files_named(words: Sequence[str]) -> Iterator[tuple[Path, bool]]:
     """Each plain file that a word names, and whether it is run rather than read: the first word, and every script.
 
-    Data, such as golden values, may be made anew.
+    Files that are only read, such as golden values, may be made anew.
     """
     scripts = {script for word in words for script in _script_of(word)}
     for word in dict.fromkeys(_with_parts(words)):
@@ -119,7 +115,7 @@ def files_named(words: Sequence[str]) -> Iterator[tuple[Path, bool]]:
 
 
 def files_of_user(words: Sequence[str]) -> tuple[str, ...]:
-    """The files among the words as tracebacks name them, and what stands there for code and for modules."""
+    """The files among the words as tracebacks name them, including the names for ``-c`` code and ``-m`` modules."""
     # Links stay, as in tracebacks; a word may be no path at all.
     files = [os.path.abspath(word) for word in words if os.path.isfile(word)]  # noqa: PTH100, PTH113
     after = dict(pairwise(words))
@@ -132,12 +128,12 @@ def files_of_user(words: Sequence[str]) -> tuple[str, ...]:
 
 
 def existing(paths: Iterable[str]) -> list[Path]:
-    """Those that stand there, sorted, each once."""
+    """The paths that exist, sorted, each once."""
     return [Path(path) for path in sorted(set(paths)) if _may_be_path(path) and os.path.exists(path)]  # noqa: PTH110
 
 
 def paths_in(words: Sequence[str], nested: int = 0) -> Iterator[str]:
-    """Whatever may be a path: words, values behind ``=``, the program, modules, and so on in the code of a shell."""
+    """Everything that may be a path: words, values behind ``=``, the program, modules, and the same in shell code."""
     if not words:
         return
     yield from _with_parts(words)
@@ -148,7 +144,7 @@ def paths_in(words: Sequence[str], nested: int = 0) -> Iterator[str]:
         for folder in ["", *filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))]:
             yield os.path.join(folder, f"{top}.py")  # noqa: PTH118 -- as any other word
             yield os.path.join(folder, top) if top else ""  # noqa: PTH118 -- same
-    is_shell = False  # one may stand behind ``env``, ``timeout`` and the like
+    is_shell = False  # a shell may follow ``env``, ``timeout`` and the like
     for option, code in pairwise(words) if nested < _MOST_NESTED else ():
         is_shell = is_shell or Path(option).name in _SHELLS
         if is_shell and _SHELL_CODE.fullmatch(option):  # what the shell is given to run
@@ -158,9 +154,9 @@ def paths_in(words: Sequence[str], nested: int = 0) -> Iterator[str]:
 
 
 def commands_of_shell(code: str) -> Iterator[list[str]]:
-    """The words of each command in a shell's code, but for its keywords, variables that are set, and what it writes.
+    """The words of each command in shell code, without keywords, assignments and output files.
 
-    Nothing is expanded: a path that a variable or a pattern stands for is not seen.
+    Nothing is expanded: a path behind a variable or a pattern is not seen.
     """
     lexer = shlex.shlex(code, posix=True, punctuation_chars="();<>|&\n")
     lexer.whitespace, lexer.commenters = " \t\r", ""
@@ -184,7 +180,7 @@ def commands_of_shell(code: str) -> Iterator[list[str]]:
 
 
 def _with_parts(words: Iterable[str]) -> Iterator[str]:
-    """Each word, what stands behind its first ``=``, and the file of ``FILE.py:function``."""
+    """Each word, the part behind its first ``=``, and the file of ``FILE.py:function``."""
     for word in words:
         for part in (word, word.partition("=")[2]):
             yield part
@@ -203,30 +199,27 @@ def _may_be_path(word: str) -> bool:
     return bool(word) and "\0" not in word and len(word) < _LONGEST_PATH and max(map(len, parts)) <= _LONGEST_NAME
 
 
-# The modules of a Python script that stand beside it: what it imports of its own folder, read from its text.
-
 _LARGEST = 1 << 20  # bytes of a module
 _MOST = 100
 
 
 def modules_beside(script: Path) -> list[Path]:
-    """The files of modules in a script's folder that it imports, or that these import, by name and not computed.
+    """The modules in a script's folder that it imports, directly or through other such modules, with literal names.
 
-    Modules in packages are not followed: of a package only ``__init__.py``. Never raises: a script that cannot be read
-    or parsed has none.
+    Of a package, only ``__init__.py`` is followed. Never raises: a script that cannot be read or parsed has none.
     """
-    folder, waiting, found = script.parent, [script], dict[Path, None]()
-    while waiting and len(found) < _MOST:
+    folder, waiting, modules = script.parent, [script], dict[Path, None]()
+    while waiting and len(modules) < _MOST:
         for name in dict.fromkeys(imported_names(waiting.pop())):
             path = next(filter(Path.is_file, (folder / f"{name}.py", folder / name / "__init__.py")), None)
-            if path is not None and path != script and path not in found:
-                found[path] = None
+            if path is not None and path != script and path not in modules:
+                modules[path] = None
                 waiting.append(path)
-    return sorted(found)
+    return sorted(modules)
 
 
 def imported_names(module: Path) -> Iterator[str]:
-    """The first parts of the names that a module imports, wherever in its text."""
+    """The top-level names that a module imports, anywhere in its text."""
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
@@ -243,14 +236,14 @@ def imported_names(module: Path) -> Iterator[str]:
 NAME, ALIAS = "biopsy", "polygraphy"
 
 SETTINGS_VARIABLE, NO_SETTINGS = "BIOPSY_SETTINGS", "none"
-"""With that value, a command of ours reads no settings files, nor does what it starts.
+"""With this value, a command of ours and what it starts read no settings files.
 
-So is a check that is our own command: whoever runs it has added to its words what it is to have.
+A check that is our own command gets it: the options that settings files give are already among its words.
 """
 
 
 def is_own_program(word: str) -> bool:
-    """Whether a program is ours, typed as ``biopsy`` or as the alias, with or without a path."""
+    """Whether a program is ours, as ``biopsy`` or the alias, with or without a path."""
     name = Path(word).name
     if name != ALIAS:
         return name == NAME
@@ -264,7 +257,7 @@ def is_own_program(word: str) -> bool:
 
 
 def is_this_installation(word: str) -> bool:
-    """Whether a program of our name is what runs here, and not another one of that name, named by its path."""
+    """Whether a program of our name is this installation, and not another one named by its path."""
     if word == NAME:
         return True
     program = Path(shutil.which(word) or Path(sys.executable).with_name(word))
@@ -275,7 +268,7 @@ def is_this_installation(word: str) -> bool:
 
 
 def start_words(word: str) -> list[str]:
-    """The words that start a program. ``biopsy`` is this very installation, also where it is not on the PATH."""
+    """The words that start a program. ``biopsy`` is this installation, even if it is not on the PATH."""
     if word == NAME:
         return own_python("biopsy.cli.app")
     if word == ALIAS and shutil.which(word) is None:
@@ -284,16 +277,14 @@ def start_words(word: str) -> list[str]:
     return [word]
 
 
-# The options that every command of ours has, where they stand before its words: ``biopsy -v debug reduce``.
-
 LEVELS = {
     "ULTRA_VERBOSE": 4, "SUPER_VERBOSE": 3, "EXTRA_VERBOSE": 2, "VERBOSE": 1, "INFO": 0,
     "START": -1, "FINISH": -2, "WARNING": -3, "ERROR": -4, "CRITICAL": -5,
 }  # fmt: skip
-"""The levels of ``--verbosity``, as Polygraphy names them -> how many times ``-v``, or ``-q`` if negative."""
+"""Levels of ``--verbosity``, named as in Polygraphy -> number of ``-v``, or of ``-q`` if negative."""
 
 FORMATS = ("timestamp", "line-info", "no-colors")
-"""What ``--log-format`` takes."""
+"""Values of ``--log-format``."""
 
 HELP = ("-h", "--help")
 VERSION = ("-V", "--version")
@@ -302,10 +293,10 @@ _SWITCH = re.compile(r"-[vqhV]+|--verbose|--quiet|--silent|--help|--version|--(v
 
 
 def split_leading(words: Sequence[str]) -> tuple[list[str], list[str]]:
-    """The common options that words begin with, and the words behind them.
+    """Split off the common options before a command's name, as in ``biopsy -v debug reduce``; returns both parts.
 
-    An option that takes several values takes one in any case, and more of them as long as they are values of it: what
-    comes behind is the name of a command.
+    An option with several values takes one in any case, and more as long as they are valid: the next word is the name
+    of a command.
     """
     values: dict[str, Callable[[str], bool]] = {
         "--verbosity": lambda word: word.rpartition(":")[2].upper() in LEVELS,

@@ -1,6 +1,4 @@
-"""What depends on the values of a model's inputs, or on their shapes alone, and which nodes a reference engine may
-be asked to run.
-"""
+"""Which tensors depend on input values or only on shapes, and which nodes a reference engine may run."""
 
 from __future__ import annotations
 
@@ -13,10 +11,10 @@ from biopsy.model.parts import PUBLIC_DOMAINS, FunctionKey
 from biopsy.model.walk import unbounded
 
 _ASKS_FOR_SHAPES = frozenset({("", "Shape"), ("", "Size")})
-"""Operators whose result depends on the shape of what they read, and not on its values."""
+"""Operators whose result depends on the shape of their input, not on its values."""
 
 _RANDOM = RANDOM | {"BiasDropout", "BitmaskBiasDropout", "BitmaskDropout", "Sampling"}
-"""The last of them are com.microsoft's."""
+"""Random operators; those added here are com.microsoft's."""
 
 _SHAPE_FROM_SHAPES = {
     "": """
@@ -43,7 +41,7 @@ _SHAPE_FROM_SHAPES = {
         QLinearAdd QLinearLeakyRelu QLinearMul QLinearSigmoid QuantizeLinear QuickGelu SkipLayerNormalization
     """,
 }
-"""Operators of which every output's shape follows from their attributes and the shapes of what they read."""
+"""Operators whose output shapes follow from their attributes and input shapes alone."""
 
 _SHAPE_FROM_VALUES: dict[str, tuple[int, ...]] = {
     "AffineGrid": (1,),
@@ -73,31 +71,31 @@ _SHAPE_FROM_VALUES: dict[str, tuple[int, ...]] = {
         for kind in ("L1", "L2", "LogSum", "LogSumExp", "Max", "Mean", "Min", "Prod", "Sum", "SumSquare")
     },
 }
-"""ONNX's own operators of which the shapes of the outputs also follow from the values of the inputs at these places."""
+"""ONNX operators whose output shapes also follow from the values of the inputs at these positions."""
 
 SIZE_INPUTS: dict[tuple[str, str], tuple[int, ...]] = {
     **{(domain, name): () for domain, names in _SHAPE_FROM_SHAPES.items() for name in names.split()},
     **{("", name): places for name, places in _SHAPE_FROM_VALUES.items()},
 }
-"""(domain, operator) -> the places of the inputs whose values its outputs' shapes follow from, in any version of it.
+"""(domain, operator) -> positions of the inputs whose values determine the output shapes, in any opset version.
 
-Those of all other inputs, and the order of elements, must not matter. Sequences count their length and the shapes of
-what they hold as their shape.
+The values of all other inputs, and the order of elements, must not matter. A sequence's length and its elements' shapes
+count as its shape.
 """
 
 
 @dataclass(frozen=True)
 class Dependence:
-    """Which tensors depend on values that vary: those of inputs, and those of random operators."""
+    """Which tensors depend on values that vary: those of inputs and of random operators."""
 
     values: frozenset[int]
-    """Tensors whose own values do."""
+    """Tensors whose own values vary."""
     shapes: frozenset[int]
-    """Tensors whose shapes do."""
+    """Tensors whose shapes vary."""
 
 
 def dependence(index: ModelIndex) -> Dependence:
-    """What depends on the *values* of the inputs. The shapes that inputs declare are believed not to vary with them."""
+    """Find what depends on the *values* of the inputs. Declared input shapes are assumed not to vary with them."""
     values, shapes = set(index.fed_inputs()), set[int]()
     for tensor in values:
         kind = index.tensor_type(tensor)
@@ -105,7 +103,7 @@ def dependence(index: ModelIndex) -> Dependence:
             shapes.add(tensor)
     for number in neighbourhood_order(index, range(len(index.nodes))):
         node = index.nodes[number]
-        # Where the model itself says what the operator is, it is none of the standard's.
+        # An operator that the model defines as a function is not the standard's.
         operator = None if node.calls[0] in index.functions else (node.domain, node.op_type)
         places = SIZE_INPUTS.get(operator) if operator is not None else None
         asks_for_shapes = operator in _ASKS_FOR_SHAPES
@@ -125,25 +123,20 @@ def dependence(index: ModelIndex) -> Dependence:
     return Dependence(frozenset(values), frozenset(shapes))
 
 
-def dependent_on_inputs(index: ModelIndex) -> frozenset[int]:
-    """Tensors to which any way leads from an input or a random operator, through shapes too."""
+def independent_of_inputs(index: ModelIndex) -> frozenset[int]:
+    """Computed tensors that depend on no input and no random operator, not even on a shape: constants."""
     dependent = set(index.fed_inputs())
     for number in neighbourhood_order(index, range(len(index.nodes))):
         node = index.nodes[number]
         if not dependent.isdisjoint(node.reads) or _is_source(node, index):
             dependent.update(node.writes)
-    return frozenset(dependent)
-
-
-def independent_of_inputs(index: ModelIndex) -> frozenset[int]:
-    """Computed tensors that depend on no input and on no random operator: constants, however long the way to them."""
-    return frozenset(index.producer).difference(dependent_on_inputs(index))
+    return frozenset(index.producer).difference(dependent)
 
 
 def _is_source(node: Node, index: ModelIndex) -> bool:
-    """Whether a node gives other values each time that it runs, whatever it reads, or nobody knows where from.
+    """Whether a node may give other values on each run for the same inputs: it is random, or of unknown origin.
 
-    So does one whose body, or a function that it calls, is random: each function is looked at once.
+    A node is random too if its body, or a function that it calls, is.
     """
     if node.domain and not node.reads:
         return True
@@ -165,13 +158,10 @@ def _is_source(node: Node, index: ModelIndex) -> bool:
     return False
 
 
-# Which nodes of a model a reference engine may be asked to run, and what is lost with those that it may not.
-
-
 def unknown_operators(index: ModelIndex) -> set[int]:
-    """Nodes that no engine here can know: of a domain that is neither the standard's nor the model's own."""
+    """Nodes that no engine here can run: their domain is neither standard nor defined by the model."""
     own = {domain for domain, _, _ in index.functions}
-    # Functions that stand for more nodes than any engine could run: none must be tried.
+    # Functions that expand to more nodes than any engine could run must not be tried.
     if not index.functions:
         endless = set()
     else:
@@ -187,7 +177,7 @@ def unknown_operators(index: ModelIndex) -> set[int]:
 
 
 def without_dependents(index: ModelIndex, blocked: Iterable[int]) -> tuple[int, ...]:
-    """All nodes but for some and those that depend on them, ascending."""
+    """All nodes, ascending, except ``blocked`` ones and those that depend on them."""
     gone = set(blocked)
     lost = {tensor for node in gone for tensor in index.node_writes[node]}
     for node in neighbourhood_order(index, range(len(index.nodes))):

@@ -1,6 +1,4 @@
-"""The reference run: who records the tensors of the original for each input sample, on which inputs, and what
-callers ask about the values.
-"""
+"""The reference run, which records tensors of the original for each input sample, and the recorded values."""
 
 from __future__ import annotations
 
@@ -28,7 +26,7 @@ _INTEGERS = frozenset({5, 6, 7, 12, 13, BOOL})
 
 
 class ValuesInMemory:
-    """Recorded values as arrays, one for each of the ``samples``, which have them by name; without any, nothing is."""
+    """Recorded values as arrays: one mapping from tensor name to array for each of the ``samples``."""
 
     def __init__(self, samples: Sequence[Feed] = ()) -> None:
         self.samples = samples
@@ -39,7 +37,7 @@ class ValuesInMemory:
         return len(self.samples)
 
     def samples_with(self, name: str) -> Sequence[Feed]:
-        """The samples, if all of them have a tensor; else none."""
+        """The samples if every one has the tensor, else an empty sequence."""
         return self.samples if all(name in sample for sample in self.samples) else ()
 
     def __contains__(self, name: str, /) -> bool:
@@ -50,7 +48,7 @@ class ValuesInMemory:
         return [sample[name] for sample in self.samples_with(name)] or None
 
     def tensor_type(self, name: str) -> TensorType | None:
-        """Type and shape of the tensor in all samples together, as ``type_of_forms`` gives them."""
+        """The type and shape that fit the tensor in all samples (``type_of_forms``); None if it is not recorded."""
         forms = [form_of(sample, name) for sample in self.samples_with(name)]
         return type_of_forms(forms) if forms else None
 
@@ -59,7 +57,7 @@ class ValuesInMemory:
         return sum(form_of(sample, name).nbytes for sample in self.samples_with(name))
 
     def constant_value(self, name: str) -> Array | None:
-        """The value of a tensor that is recorded and the same in every sample; None for any other."""
+        """The tensor's value if it is recorded and equal in all samples, else None."""
         values = self.values(name)
         if values is None or not all(same_values(values[0], value) for value in values[1:]):
             return None
@@ -67,7 +65,7 @@ class ValuesInMemory:
 
 
 class StoredValues(ValuesInMemory):
-    """Recorded values in the file ``path``: every array is a view of it, so that they need not fit into memory.
+    """Recorded values in the file ``path``: each array is a view of the file, so they need not fit into memory.
 
     An engine in another process reads the same file. Raises what ``read_feeds`` raises.
     """
@@ -80,13 +78,13 @@ class StoredValues(ValuesInMemory):
 
 
 class Recording(ValuesInMemory):
-    """Recorded values of the original, from one run that is made when they are first asked for.
+    """Recorded values of the original, from one run that is made when they are first needed.
 
-    ``samples`` gives feeds for the graph inputs, and is asked when they are needed. A feed that holds inner tensors
-    too (a layerwise inputs file) is believed for them, so that what is fed or frozen is what the user's golden values
-    were made from. ``every_tensor`` records all tensors in the one run, not only those that a boundary may freeze.
-    ``made_up`` samples are random: what depends on their values says nothing about the user's. Of ``engines`` the
-    first that can run the original records it; ``memory``: bytes that it may take, None for what ``Worker`` gives it.
+    ``samples`` returns feeds for the graph inputs, and is called when they are needed. If a feed holds inner tensors
+    too (a layerwise inputs file), these values take precedence, because the user's golden values were made from them.
+    ``every_tensor`` records all tensors, not only those that a boundary may freeze. ``made_up``: the samples are
+    random, so what depends on their values says nothing about the user's. The first of ``engines`` that can run the
+    original records it. ``memory`` is its limit in bytes; None for the default of ``Worker``.
     """
 
     def __init__(
@@ -115,7 +113,7 @@ class Recording(ValuesInMemory):
 
     @cached_property
     def samples(self) -> Sequence[Feed]:  # type: ignore[override]
-        """Values of the inputs, and of inner tensors where the user gave them."""
+        """The values of the inputs, and of inner tensors if the user gave them."""
         return self._samples_when_needed()
 
     @cached_property
@@ -123,29 +121,29 @@ class Recording(ValuesInMemory):
         return ValuesInMemory(self.samples)
 
     def samples_with(self, name: str) -> Sequence[Feed]:
-        """The samples of the user, or of the run, if all of them have a tensor; else none."""
+        """The user's samples, or those of the run, if every one has the tensor, else an empty sequence."""
         return self._given.samples_with(name) or self._run.samples_with(name)
 
     @property
     def holds_inner(self) -> bool:
-        """Whether the samples hold inner tensors too, as a layerwise inputs file does."""
+        """Whether the samples hold inner tensors too, like a layerwise inputs file."""
         inner = {self._index.names[tensor] for tensor in self._index.producer}
         return any(not inner.isdisjoint(sample) for sample in self.samples)
 
     @cached_property
     def has_only_golden_values(self) -> bool:
-        """Whether whoever records computes nothing: then what has no value never gets one."""
+        """Whether the recording engines compute nothing, so that a tensor without a value never gets one."""
         try:
             return not any(create(engine).capabilities.computes for engine in self._engines)
-        except errors.BiopsyError:  # told where it is asked to record
+        except errors.BiopsyError:  # reported when it is asked to record
             return False
 
     def is_given(self, name: str) -> bool:
-        """Whether the samples hold a tensor, so that its values are theirs and no run has recorded them."""
+        """Whether the samples hold a tensor, so that its values do not come from the run."""
         return name in self._given
 
     def include(self, tensors: Iterable[int]) -> None:
-        """Have these recorded too, in one more run if the one that was made left them out; not if that run fails."""
+        """Record these tensors too, in a further run if the first left them out. A failure of that run is ignored."""
         included = {t for t in tensors if not self._made_up or t in self.value_free} - self._included
         self._included |= included
         if self._recorded is None or not self._recorded.count or self._recorded_by is None:
@@ -162,17 +160,17 @@ class Recording(ValuesInMemory):
         self._recorded = ValuesInMemory([{**known, **added} for known, added in pairs])
 
     def constant_value(self, name: str) -> Array | None:
-        """The tensor's value if it is known and the same in every sample, also in those of the user; else None."""
+        """The tensor's value if it is known and equal in all samples, the user's included; else None."""
         if self._made_up and self._index.ids[name] not in self.value_free:
             return None
         return super().constant_value(name)
 
     def computed_value(self, name: str) -> Array | None:
-        """The same as the run has computed it, whatever the samples hold."""
+        """The value that the run computed, whatever the samples hold; None if it is unknown or varies."""
         return None if self._made_up else self._run.constant_value(name)
 
     def confirms(self, name: str) -> bool:
-        """Whether the run has computed what the samples hold of a tensor, but for rounding; also if that is nothing."""
+        """Whether the run computed what the samples hold of a tensor, up to rounding; True if they do not hold it."""
         import numpy as np
 
         given, computed = self._given.values(name), self._run.values(name)
@@ -190,17 +188,17 @@ class Recording(ValuesInMemory):
 
     @cached_property
     def independent(self) -> frozenset[int]:
-        """Tensors that depend on no graph input and on no random operator."""
+        """Tensors that depend on no graph input and no random operator."""
         return independent_of_inputs(self._index)
 
     @cached_property
     def value_free(self) -> frozenset[int]:
-        """Tensors that depend on no input's values: on nothing, or on the shapes of tensors alone."""
+        """Tensors that depend on no input's values: on nothing, or on shapes alone."""
         return frozenset(self._index.producer).difference(dependence(self._index).values)
 
     @property
     def _run(self) -> ValuesInMemory:
-        """What the run has recorded; nothing if it could not be made."""
+        """The values that the run recorded; empty if it failed."""
         if self._recorded is None:
             self._recorded = self._first_run()
         return self._recorded
@@ -216,7 +214,7 @@ class Recording(ValuesInMemory):
             except errors.BiopsyError as error:
                 failures.append(f"{engine}: {first_line(error.message)}")
         upstream = self._record_upstream(self._engines[0], nodes)
-        if upstream is None and not self.has_only_golden_values:  # those may stand among the samples already
+        if upstream is None and not self.has_only_golden_values:  # golden values may be among the samples already
             self._listener(
                 events.Remark(
                     "the original could not be run to record values; cuts are typed and fed, none is frozen",
@@ -226,7 +224,7 @@ class Recording(ValuesInMemory):
         return upstream or ValuesInMemory()
 
     def _record_upstream(self, engine: str, nodes: tuple[int, ...]) -> ValuesInMemory | None:
-        """Record what does not depend on the first node that fails to run, which is found by halves."""
+        """Record what does not depend on the first node that fails to run, which is found by bisection."""
         index = self._index
         order = neighbourhood_order(index, nodes)
         low, high = 0, len(order)
@@ -234,7 +232,7 @@ class Recording(ValuesInMemory):
             middle = (low + high) // 2
             try:
                 tried = tuple(sorted(order[:middle]))
-                self._values_from(engine, tried, self._marked(tried), events.ignore)  # this is not what is kept
+                self._values_from(engine, tried, self._marked(tried), events.ignore)  # only a probe: not reported
                 low = middle
             except errors.BiopsyError:
                 high = middle
@@ -252,7 +250,7 @@ class Recording(ValuesInMemory):
         return None
 
     def _record(self, engine: str, nodes: tuple[int, ...], tensors: Sequence[int]) -> ValuesInMemory:
-        """Run some nodes, and keep what they compute of these tensors."""
+        """Run some nodes and keep the values of these tensors."""
         recorded = self._values_from(engine, nodes, tensors, self._listener)
         self._recorded_by = engine, nodes
         return recorded
@@ -260,10 +258,10 @@ class Recording(ValuesInMemory):
     def _values_from(
         self, engine: str, nodes: tuple[int, ...], tensors: Sequence[int], listener: events.Listener
     ) -> ValuesInMemory:
-        """The values of some tensors that these nodes compute; of an engine that computes nothing, those that it has.
+        """The values of some tensors that these nodes compute; only those it has, if the engine computes nothing.
 
-        They run in a child process, since the model may kill what runs it. Raises CannotCompare if there are no such
-        tensors, and what ``Worker.run`` raises.
+        The engine runs in a child process, since the model may crash it. Raises CannotCompare if no such tensor is
+        left, and what ``Worker.run`` raises.
         """
         from biopsy.tensors.files import write_feeds
 
@@ -291,7 +289,7 @@ class Recording(ValuesInMemory):
         return ValuesInMemory(outputs)
 
     def _marked(self, nodes: Sequence[int]) -> list[int]:
-        """The outputs of the recording run: every tensor that those nodes compute and whose value may be needed."""
+        """The outputs of the recording run: every tensor computed by those nodes whose value may be needed."""
         written = (tensor for node in nodes for tensor in self._index.node_writes[node])
         return [tensor for tensor in written if self._is_wanted(tensor)]
 
@@ -299,7 +297,7 @@ class Recording(ValuesInMemory):
         info = self._index.infos.get(tensor)
         kind = parts.tensor_type(info) if info is not None else None
         if kind is None:
-            # Of unknown type: it may be an integer. A declared sequence or optional is no output that can be stored.
+            # An unknown type may be an integer. A declared sequence or optional cannot be stored as an output.
             return info is None or not parts.has_type(info)
         if kind.elem == STRING:
             return False
@@ -308,14 +306,12 @@ class Recording(ValuesInMemory):
         return self._every_tensor or tensor in self.independent or tensor in self._included
 
 
-# Inputs to record values with, where the user gave none.
-
 _SIZES = (2, 3)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Draws:
-    """How random samples are drawn: at least two; ``val_range`` as for ``generate_feeds``."""
+    """How random samples are drawn, at least two; ``val_range`` is as in ``generate_feeds``."""
 
     seed: int = 1
     count: int = len(_SIZES)
@@ -323,10 +319,10 @@ class Draws:
 
 
 def random_samples(index: ModelIndex, draws: Draws | None = None) -> list[Feed]:
-    """Random samples that differ in every value and, where the model lets two of them, in every dynamic dimension.
+    """Random samples that differ in every value and, if the model allows, in every dynamic dimension.
 
-    What is the same in all is then a matter of the model and not of its inputs, and may be frozen. Empty if an input
-    is no plain tensor or nobody knows its rank. Raises DoesNotFit for a range of an input that there is not.
+    So what is equal in all of them depends on the model alone and may be frozen. Empty if an input is not a plain
+    tensor or its rank is unknown. Raises DoesNotFit for a range of an input that does not exist.
     """
     from biopsy.tensors.generate import generate_feeds
 
@@ -350,9 +346,9 @@ def random_samples(index: ModelIndex, draws: Draws | None = None) -> list[Feed]:
 
 
 def type_of_forms(forms: Sequence[TensorForm]) -> TensorType | None:
-    """Type and shape that some values have together; None if their elements have a type that ONNX does not know.
+    """The type and shape that fit all of some values; None if ONNX does not have their element type.
 
-    A dimension that differs between values is open, and so is the shape if their ranks differ.
+    A dimension that differs between values is left open, and so is the shape if their ranks differ.
     """
     dtype = "string" if forms[0].dtype.kind in "OUS" else forms[0].dtype.name
     if dtype not in ELEM_OF_DTYPE:

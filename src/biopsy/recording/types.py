@@ -1,6 +1,4 @@
-"""The types of tensors that a candidate no longer computes, at the border of its nodes or from a run, and what a cut
-tensor is frozen to.
-"""
+"""The types of tensors that a candidate no longer computes, and the constants that cut tensors are frozen to."""
 
 from __future__ import annotations
 
@@ -46,9 +44,9 @@ def as_constant(name: str, value: Array) -> bytes | None:
 
 
 def border_types(types: CutTypes, subset: Subset) -> dict[int, bytes]:
-    """A serialized ValueInfoProto for each tensor at the border of a subset that anybody can tell the type of.
+    """A serialized ValueInfoProto for each tensor at the border of a subset whose type is known.
 
-    What no node computes has the type that the model declares.
+    A tensor that no node computes has the type that the model declares.
     """
     index, written = subset.index, subset.written
 
@@ -61,7 +59,7 @@ def border_types(types: CutTypes, subset: Subset) -> dict[int, bytes]:
 
 @dataclass(frozen=True, kw_only=True)
 class Borders:
-    """Borders by the default policy: what looks like a shape, or depends on no input, is frozen; the rest is fed.
+    """Borders by the default policy: cuts that look like shapes or depend on no input are frozen, others are fed.
 
     ``independent`` are the tensors that depend on no input.
     """
@@ -72,7 +70,7 @@ class Borders:
     independent: frozenset[int]
 
     def boundary(self, subset: Subset, outputs: Sequence[int]) -> Boundary:
-        """The border of a subset with these outputs. The whole model keeps all that it declares."""
+        """The border of a subset with these outputs. The whole model keeps everything that it declares."""
         infos = {} if subset.is_whole else border_types(self.types, subset)
         for tensor in outputs:
             info = self.types.info(tensor)
@@ -83,10 +81,10 @@ class Borders:
         return Boundary(infos=infos, frozen=frozen, outputs=list(outputs))
 
     def _constant(self, tensor: int) -> bytes | None:
-        """What a cut is frozen to; None if it is fed."""
-        written_out = constant_of_node(self.index, tensor)
-        if written_out is not None:
-            return written_out
+        """The constant that a cut is frozen to; None if it is fed."""
+        constant = constant_of_node(self.index, tensor)
+        if constant is not None:
+            return constant
         if tensor not in self.independent and not is_shape_like(self.types.tensor_type(tensor)):
             return None
         name = self.index.names[tensor]
@@ -94,15 +92,12 @@ class Borders:
         return None if value is None else as_constant(name, value)
 
 
-# The types of tensors that a candidate no longer computes, from the cheapest source that knows.
-
-
 class CutTypes:
-    """Type of any tensor of a model: declared, else inferred by onnx, else as a recorded value has it.
+    """The type of any tensor of a model: declared, else inferred by onnx, else taken from a recorded value.
 
-    Recording costs a run of the model, so ``recorded`` is asked last, or first if ``recorded_first``
-    (``--force-fallback-shape-inference``). ``opened`` are tensors whose sizes follow from the inputs' shapes, which the
-    model had declared for other shapes than those of now.
+    Recording costs a run of the model, so ``recorded`` is asked last; first if ``recorded_first``
+    (``--force-fallback-shape-inference``). ``opened`` are tensors whose declared sizes do not apply, since they follow
+    from input shapes that have changed.
     """
 
     def __init__(
@@ -124,43 +119,43 @@ class CutTypes:
         self._sufficient: dict[int, bool] = {}
 
     def prepare(self) -> None:
-        """Have types inferred now if any will have to be."""
+        """Run type inference now if it will be needed."""
         infos = self._index.infos
-        unknown = next((t for t in self._index.producer if t not in infos or not _says_all(infos[t])), None)
+        unknown = next((t for t in self._index.producer if t not in infos or not _is_complete(infos[t])), None)
         if unknown is not None and not self._recorded_first:
             self._from_model(unknown)
 
     def info(self, tensor: int) -> bytes | None:
-        """A serialized ValueInfoProto with the tensor's type; None if nobody can tell it."""
+        """A serialized ValueInfoProto with the tensor's type; None if it is unknown."""
         if tensor not in self._known:
             self._known[tensor] = self._find(tensor)
         return self._known[tensor]
 
     def end(self, tensor: int) -> bytes | None:
-        """A serialized ValueInfoProto for an output. Sizes that only a recorded run tells are left open.
+        """A serialized ValueInfoProto for an output. Sizes known only from a recorded run are left open.
 
-        They are those of some inputs, and an output of a declared size must have it for all.
+        Recorded sizes hold for some inputs only, but an output must have its declared size for all.
         """
         if tensor not in self._ends:
             recorded = self._from_recording(tensor) if tensor in self._opened else None
             self._ends[tensor] = recorded or self._find(tensor, sizes=False)
         return self._ends[tensor]
 
-    def is_told(self, tensor: int) -> bool:
-        """Whether a tensor's type is known so well that it can stand at a border: with a rank, as onnx's checker wants.
+    def is_sufficient(self, tensor: int) -> bool:
+        """Whether a tensor's type is known well enough for a border: with a rank, as onnx's checker requires.
 
-        Where the model's own inputs and outputs have none, a type is enough.
+        If the model's own inputs and outputs have no ranks, a type without one is enough.
         """
         if tensor not in self._sufficient:
             info = self.info(tensor)
-            self._sufficient[tensor] = info is not None and (_says_enough(info) or not self._has_ranks)
+            self._sufficient[tensor] = info is not None and (_is_ranked(info) or not self._has_ranks)
         return self._sufficient[tensor]
 
     @cached_property
     def _has_ranks(self) -> bool:
         index = self._index
         declared = (index.infos.get(tensor) for tensor in (*index.fed_inputs(), *index.outputs))
-        return all(info is not None and _says_enough(info) for info in declared)
+        return all(info is not None and _is_ranked(info) for info in declared)
 
     def tensor_type(self, tensor: int) -> TensorType | None:
         """The type if it is a plain tensor's; None for sequences, optionals and what is unknown."""
@@ -172,8 +167,8 @@ class CutTypes:
     def agree(self, one: int, other: int) -> bool:
         """Whether two tensors are known to have the same type and shape.
 
-        Symbols that a model declares are taken at their word. Exporters give a new one to every dimension that they
-        cannot tell, so those that inference finds without them count as well.
+        Equal symbols in declared shapes mean equal sizes. Exporters give a new symbol to every dimension that they do
+        not know, so symbols that inference finds without the declared ones count as well.
         """
         first, second = self.tensor_type(one), self.tensor_type(other)
         if first is None or second is None or first.elem != second.elem:
@@ -181,13 +176,13 @@ class CutTypes:
         if first.shape == second.shape and first.shape is not None and None not in first.shape:
             return True
         names = (self._index.names[tensor] for tensor in (one, other))
-        found = [self._inferred_anew.get(name) for name in names] if self._infer else [None]
-        kinds = [info and parts.tensor_type(info) for info in found]
+        inferred = [self._inferred_anew.get(name) for name in names] if self._infer else [None]
+        kinds = [info and parts.tensor_type(info) for info in inferred]
         shapes = [kind.shape if isinstance(kind, TensorType) else None for kind in kinds]
         return shapes[0] is not None and None not in shapes[0] and shapes[0] == shapes[-1]
 
     def elements(self, tensor: int) -> int:
-        """Elements of a tensor as far as the model tells, without a run; a dimension left open counts as 1."""
+        """The number of elements as far as the model tells, without a run; an open dimension counts as 1."""
         info = self._from_model(tensor)
         kind = parts.tensor_type(info) if info is not None else None
         shape = () if kind is None or kind.shape is None else kind.shape
@@ -196,20 +191,20 @@ class CutTypes:
     def _find(self, tensor: int, *, sizes: bool = True) -> bytes | None:
         if self._recorded_first:
             return self._from_recording(tensor) or self._from_model(tensor)
-        found = self._from_model(tensor)
-        if found is not None and _says_enough(found):
-            return found
+        declared = self._from_model(tensor)
+        if declared is not None and _is_ranked(declared):
+            return declared
         recorded = self._from_recording(tensor, sizes=sizes)
-        return recorded or self._inferred_behind.get(self._index.names[tensor]) or found
+        return recorded or self._inferred_behind.get(self._index.names[tensor]) or declared
 
     def _from_model(self, tensor: int) -> bytes | None:
-        """What the model declares, its open dimensions filled in by inference where that knows more."""
+        """The declared type, its open dimensions filled in by inference if that knows more."""
         declared = self._index.infos.get(tensor)
-        if declared is not None and _says_all(declared):
+        if declared is not None and _is_complete(declared):
             return declared
         inferred = self._inferred.get(self._index.names[tensor]) if self._infer else None
         typed = [info for info in (inferred, declared) if info is not None and parts.has_type(info)]
-        return next((info for info in typed if _says_enough(info)), typed[0] if typed else None)
+        return next((info for info in typed if _is_ranked(info)), typed[0] if typed else None)
 
     @cached_property
     def _inferred(self) -> dict[str, bytes]:
@@ -217,25 +212,25 @@ class CutTypes:
 
     @cached_property
     def _inferred_anew(self) -> dict[str, bytes]:
-        """What inference finds where no open shape of an inner tensor is declared."""
+        """What inference finds if the open shapes of inner tensors are not declared."""
         infos = self._index.infos
-        left_open = [tensor for tensor in self._index.producer if tensor in infos and not _says_all(infos[tensor])]
+        left_open = [tensor for tensor in self._index.producer if tensor in infos and not _is_complete(infos[tensor])]
         return infer_value_infos(without_weights(undeclared(self._index, left_open))) if left_open else self._inferred
 
     @cached_property
     def _inferred_behind(self) -> dict[str, bytes]:
-        """What inference finds once it knows the ranks that only a recorded run tells: of what nothing could run."""
+        """What inference finds from the ranks that only a recorded run tells: types behind nodes that could not run."""
         if not self._infer:
             return {}
         index = self._index
         known = ((tensor, self._from_model(tensor)) for tensor in index.producer)
-        untold = [tensor for tensor, info in known if info is None or not _says_enough(info)]
-        recorded = {t: info for t in untold if (info := self._from_recording(t, sizes=False)) is not None}
+        unknown = [tensor for tensor, info in known if info is None or not _is_ranked(info)]
+        recorded = {t: info for t in unknown if (info := self._from_recording(t, sizes=False)) is not None}
         if not recorded:
             return {}
         with_ranks = replace(index, infos={**index.infos, **recorded}, listed=index.listed | recorded.keys())
-        found = infer_value_infos(without_weights(with_ranks))
-        return {name: info for name, info in found.items() if _says_enough(info)}
+        inferred = infer_value_infos(without_weights(with_ranks))
+        return {name: info for name, info in inferred.items() if _is_ranked(info)}
 
     def _from_recording(self, tensor: int, *, sizes: bool = True) -> bytes | None:
         kind = self._recorded.tensor_type(self._index.names[tensor])
@@ -244,28 +239,25 @@ class CutTypes:
         return None if kind is None else parts.value_info(self._index.names[tensor], kind)
 
 
-def _says_all(info: bytes) -> bool:
-    """Whether a type is given, with every size if it is a tensor's."""
+def _is_complete(info: bytes) -> bool:
+    """Whether a type is complete: for a tensor, with every size."""
     kind = parts.tensor_type(info)
     return kind.is_static if kind is not None else parts.has_type(info)
 
 
-def _says_enough(info: bytes) -> bool:
-    """Whether a type is given, with at least a rank if it is a tensor's."""
+def _is_ranked(info: bytes) -> bool:
+    """Whether a type is given: for a tensor, with at least a rank."""
     kind = parts.tensor_type(info)
     return kind.shape is not None if kind is not None else parts.has_type(info)
-
-
-# Types and shapes of a model's inputs and outputs from a run of it, where they cannot be inferred.
 
 
 def types_by_running(
     data: bytes, folder: Path, feed_for: Callable[[Mapping[str, ValueType | None]], Feed]
 ) -> dict[str, TensorType]:
-    """Types of the inputs and outputs of a model in one run, in a process of its own.
+    """The types of a model's inputs and outputs, seen in one run in a process of its own.
 
-    ``folder`` is where external weights stand; ``feed_for`` gives values for inputs of these types. Raises BiopsyError
-    if the run fails.
+    ``folder`` holds the external weights; ``feed_for`` gives values for inputs of these types. Raises BiopsyError if
+    the run fails.
     """
     from biopsy.tensors.files import write_feeds
 

@@ -246,7 +246,7 @@ class Problem:
     def _first_readers(self, ends: Iterable[int]) -> set[int]:
         """The first reader of each end of unknown type."""
         consumers = self.index.consumers
-        return {consumers[end][0] for end in ends if end in consumers and not self.types.is_told(end)}
+        return {consumers[end][0] for end in ends if end in consumers and not self.types.is_sufficient(end)}
 
     def _bypassed_for_bodies(self, kept: set[int], candidate: Candidate) -> set[int]:
         """The nodes that cannot stay bypassed, since the body of a node that was added reads their outputs."""
@@ -299,7 +299,7 @@ class Problem:
             tensor
             for tensor in sorted(set(candidate.turned).intersection(self.subset(normalised).cuts))
             if (
-                self.types.is_told(tensor)
+                self.types.is_sufficient(tensor)
                 if self.frozen(tensor) is not None
                 else self.frozen(tensor, turned=True) is not None
             )
@@ -320,7 +320,7 @@ class Problem:
         if self.mark_intermediate and outputs is None:
             # What is masked later is masked in a candidate too: it must be seen where it is.
             inner = sorted(subset.written.difference(subset.sinks))
-            infos |= {t: info for t in inner if self.types.is_told(t) and (info := self.types.end(t)) is not None}
+            infos |= {t: info for t in inner if self.types.is_sufficient(t) and (info := self.types.end(t)) is not None}
             outputs = [*subset.sinks, *(tensor for tensor in inner if tensor in infos)]
         return Boundary(infos=infos, frozen=frozen, inputs=inputs, outputs=outputs)
 
@@ -455,7 +455,7 @@ class Problem:
         """
         if self.recording.has_only_golden_values and self.index.names[tensor] not in self.recording:
             return False
-        return not self._border.keep_inputs and (self.types.is_told(tensor) or self.frozen(tensor) is not None)
+        return not self._border.keep_inputs and (self.types.is_sufficient(tensor) or self.frozen(tensor) is not None)
 
     def _only_what_outputs_need(self, kept: set[int], subset: Subset) -> bool:
         """Keep what the original's outputs are computed from; False if one of them is computed no more."""

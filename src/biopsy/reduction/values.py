@@ -113,7 +113,7 @@ def _passes_all(
                 yield Trial(parts=[data], size=candidate.size, stage=VALUES, description=description)
         types, writes = driver.problem.types, driver.problem.index.node_writes
         written = (tensor for node in best.nodes for tensor in writes[node])
-        infos = [info for tensor in written if types.is_told(tensor) and (info := types.end(tensor)) is not None]
+        infos = [info for tensor in written if types.is_sufficient(tensor) and (info := types.end(tensor)) is not None]
         model = parse(b"".join(driver.parts(best)), None)
         for kind, filling in FILLINGS.items():
             constants = constant_outputs(model, infos, filling)

@@ -1,8 +1,8 @@
-"""Where the answers change along a row of items, some of which may have no answer.
+"""Find where the answers change along a row of items, some of which may have no answer.
 
-A row is asked place by place. What it answers is a side: True, False, or None where nobody can tell. A border lies
-between two places of different sides with nothing between them but places of which nobody can tell, all of them asked.
-So every border that is told is a true one, whether or not the answers are monotone.
+The items of a row are places, numbered from 0. The answer of a place is its side: True, False, or None if it could not
+be determined. A border is a pair of places with different sides, where every place between them was asked and had no
+answer. So every border reported is real, whether or not the answers are monotone.
 """
 
 from __future__ import annotations
@@ -16,73 +16,71 @@ from biopsy.search.drive import RunningSearch, Search
 from biopsy.search.subset import doubled, least
 
 Side: TypeAlias = bool | None
-"""What a place answers: which of two, or None where nobody can tell."""
+"""The answer of a place: one of two sides, or None if it could not be determined."""
 
 _Result = TypeVar("_Result")
 
 Asking: TypeAlias = Search[int, Mapping[int, Side], _Result]
-"""A search whose rounds are places of a row; it is sent the side of each."""
+"""A search whose rounds are places of a row; the reply holds the side of each."""
 
 _PROBES, _PROBES_WITHOUT_BORDER = 3, 6
-"""Places that are asked besides, in the widest gaps, so that a second change is noticed."""
+"""How many more places are asked, in the widest gaps, to notice a second change."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class RowBorder:
-    """Two places of different sides; nobody can tell of those between them, if there are any."""
+    """Two places of different sides; the places between them, if any, have no answer."""
 
     before: int
     after: int
 
 
 class AnswerRow:
-    """Places from 0 to ``length`` - 1, and what is known of their sides."""
+    """The places from 0 to ``length`` - 1, with the sides known so far."""
 
     def __init__(self, length: int) -> None:
         self.length = length
         self.known: dict[int, Side] = {}
 
     def ask(self, places: Iterable[int]) -> Asking[None]:
-        """Ask those places that were not asked before, in one round."""
+        """Ask, in one round, the places that were not asked before."""
         fresh = [place for place in dict.fromkeys(places) if place not in self.known]
         if fresh:
             answers = yield fresh
             self.known.update(answers or {})
 
     @property
-    def told(self) -> list[int]:
-        """The places whose side is known, in their order."""
+    def answered(self) -> list[int]:
+        """The places whose side is known, ascending."""
         return sorted(place for place, side in self.known.items() if side is not None)
 
     def borders(self) -> list[RowBorder]:
-        """All borders that are known, in their order."""
-        return [RowBorder(before=low, after=high) for low, high in self._changes() if not self._open(low, high)]
+        """All borders known so far, in order."""
+        return [RowBorder(before=low, after=high) for low, high in self._changes() if not self._not_asked(low, high)]
 
     def _changes(self) -> Iterator[tuple[int, int]]:
-        return ((low, high) for low, high in pairwise(self.told) if self.known[low] != self.known[high])
+        return ((low, high) for low, high in pairwise(self.answered) if self.known[low] != self.known[high])
 
-    def _open(self, low: int, high: int) -> list[int]:
+    def _not_asked(self, low: int, high: int) -> list[int]:
         return [place for place in range(low + 1, high) if place not in self.known]
 
-    # What is asked
-
     def settle(self) -> Asking[None]:
-        """Ask by halves until there is a border wherever sides change."""
-        while wide := next(((low, high) for low, high in self._changes() if self._open(low, high)), None):
-            low, high = wide
-            untold = [place for place in range(low + 1, high) if place in self.known]
-            shunned = set[int]()  # what is near a run of places of which nobody can tell, as near as the run is long
-            for _, run in groupby(enumerate(untold), lambda numbered: numbered[1] - numbered[0]):
+        """Bisect every change of sides until it is a border."""
+        while change := next(((low, high) for low, high in self._changes() if self._not_asked(low, high)), None):
+            low, high = change
+            unanswered = [place for place in range(low + 1, high) if place in self.known]
+            avoided = set[int]()  # places near a run of unanswered places, within the length of that run
+            for _, run in groupby(enumerate(unanswered), lambda numbered: numbered[1] - numbered[0]):
                 places = [place for _, place in run]
-                shunned.update(range(places[0] - len(places), places[-1] + len(places) + 1))
-            between = self._open(low, high)
-            row = [low, *([place for place in between if place not in shunned] or between), high]
+                avoided.update(range(places[0] - len(places), places[-1] + len(places) + 1))
+            between = self._not_asked(low, high)
+            row = [low, *([place for place in between if place not in avoided] or between), high]
             yield from self._halve(row, lambda place: self.known[place] == self.known[high], {None})  # noqa: B023
 
     def _halve(self, row: Sequence[int], holds: Callable[[int], bool], ends: Container[Side]) -> Asking[None]:
-        """Ask by halves for the first place of a row that ``holds``: not the first, else the last.
+        """Bisect a row for its first place that ``holds``. The first place is known not to hold, the last one to hold.
 
-        It ends early at a place that answers one of ``ends``.
+        Ends early at a place whose answer is in ``ends``.
         """
         search: RunningSearch[int, int, tuple[int, int | None]] = RunningSearch(
             least(0, len(row) - 1, row.__getitem__, float)
@@ -95,9 +93,10 @@ class AnswerRow:
             search.reply(place if holds(place) else None)
 
     def walk(self, start: int, end: int) -> Asking[int | None]:
-        """From ``start``, whose side is known, towards ``end`` in steps that double, to a place of the other side.
+        """Go from ``start``, whose side is known, towards ``end`` in doubling steps; return a place of the other side.
 
-        None if there is none on the way. Where nobody can tell from some place on, that is sought by halves.
+        Returns None if there is none. If all places from some point on have no answer, that point is found by
+        bisection.
         """
         step = 1 if end > start else -1
         for distance in doubled(abs(end - start)):
@@ -108,9 +107,9 @@ class AnswerRow:
         way = [place for place in range(start, end + step, step) if place in self.known]
         last = max(place for place in range(len(way)) if self.known[way[place]] is not None)
         if last + 1 < len(way):
-            told, untold = way[last], way[last + 1]
-            row = range(told, untold + step, step)
-            yield from self._halve(row, lambda place: self.known[place] is None, {not self.known[told]})
+            answered, unanswered = way[last], way[last + 1]
+            row = range(answered, unanswered + step, step)
+            yield from self._halve(row, lambda place: self.known[place] is None, {not self.known[answered]})
         return next((place for place in range(start, end + step, step) if self._differ(start, place)), None)
 
     def _differ(self, one: int, other: int) -> bool:
@@ -118,14 +117,14 @@ class AnswerRow:
         return sides == {True, False}
 
     def probe(self) -> Asking[None]:
-        """Ask some places in the widest gaps, so that a second change may be noticed, and settle what they show.
+        """Ask places in the middle of the widest gaps to notice a second change, and settle what they show.
 
-        A gap stands between places that are asked; of one of its ends somebody can tell.
+        A gap is a run of places not asked; at least one of the places at its ends has an answer.
         """
         places: list[int] = []
         for _ in range(_PROBES if self.borders() else _PROBES_WITHOUT_BORDER):
-            told, ends = {*self.told, *places}, [-1, *sorted({*self.known, *places}), self.length]
-            gaps = (range(low + 1, high) for low, high in pairwise(ends) if low in told or high in told)
+            answered, ends = {*self.answered, *places}, [-1, *sorted({*self.known, *places}), self.length]
+            gaps = (range(low + 1, high) for low, high in pairwise(ends) if low in answered or high in answered)
             widest = max(gaps, key=len, default=range(0))
             if widest:
                 places.append(widest[len(widest) // 2])
@@ -134,7 +133,7 @@ class AnswerRow:
 
 
 def change_between(row: AnswerRow, one: int, other: int) -> Asking[None]:
-    """Look for changes between two ends that a person named: both first, then by halves."""
+    """Look for changes between two given ends: ask both, then bisect."""
     yield from row.ask([one])
     yield from row.ask([other])
     if row.known[one] is not None and not row._differ(one, other):
@@ -144,10 +143,10 @@ def change_between(row: AnswerRow, one: int, other: int) -> Asking[None]:
 
 
 def changes_around(row: AnswerRow, start: int) -> Asking[None]:
-    """Look for the changes before and after a place: the newest one is asked, older ones in steps that double.
+    """Look for the changes before and after a place: ask the newest place, then older ones in doubling steps.
 
-    If ``start`` is False, and so is all up to the first True before it, it goes on to the next False before that.
-    Where nobody can tell of ``start``, it begins at the nearest place before it of which somebody can, else after it.
+    If ``start`` is False, and so is everything back to the first True before it, the search goes on to the next False
+    before that. If ``start`` has no answer, it begins at the nearest earlier place with one, else at a later one.
     """
     order = [*range(start, -1, -1), *range(start + 1, row.length)]
     for place in order:
@@ -182,9 +181,9 @@ def first_that_holds(row: AnswerRow, start: int, end: int | None = None) -> Aski
 
 
 def asked_next(begin: Callable[[AnswerRow], Asking[None]], row: AnswerRow, asked: Mapping[int, Side]) -> list[int]:
-    """The places that a search asks next if those of its round answer as ``asked``; none if it ends then.
+    """The places that a search asks next if its current round is answered with ``asked``; empty if it ends then.
 
-    ``begin`` starts the search with a row, which is a fresh one: the search is run again over what ``row`` knows.
+    ``begin`` starts the search on a fresh row: the search is replayed with what ``row`` knows.
     """
     answers = {**row.known, **asked}
     running = RunningSearch(begin(AnswerRow(row.length)))

@@ -1,6 +1,4 @@
-"""Searches are generators over rounds of proposals: their contract, what runs them, what they may ask next, and guesses
-of what will be answered.
-"""
+"""Searches as generators over rounds of proposals: their contract, what runs them, and what they may ask next."""
 
 from __future__ import annotations
 
@@ -17,17 +15,15 @@ Answer = TypeVar("Answer")
 Result = TypeVar("Result")
 
 Round: TypeAlias = Iterable[Proposed]
-"""Proposals that do not depend on each other's outcome, in the order of preference; may be made lazily."""
+"""Independent proposals in order of preference; may be lazy."""
 
 Search: TypeAlias = Generator[Iterable[Proposed], Answer | None, Result]
-"""Yields rounds, and is sent the answer to each: what the first proposal that holds came to, None if none holds.
+"""Yields rounds. The reply to a round is the answer for the first proposal that holds, or None if none holds.
 
-The answer need not be the proposal itself: whoever answers may have completed it. A search is deterministic, so the
-same answers lead to the same rounds; that is what lookahead and resuming rest upon. It returns its result.
+The answer may differ from the proposal: the receiver may have completed it. A search is deterministic: the same answers
+lead to the same rounds, which lookahead and resuming rely on. It returns its result.
 """
 
-
-# Runs searches: to the end, or within another search.
 
 Question = TypeVar("Question")
 Reply = TypeVar("Reply")
@@ -36,7 +32,7 @@ Reply = TypeVar("Reply")
 class RunningSearch(Generic[Proposed, Answer, Result]):
     """A search that has begun.
 
-    ``round`` is the one that it waits for the answer to, None once it has ended; only then there is a ``result``.
+    ``round`` is the round to be answered, None once the search has ended; ``result`` exists only then.
     """
 
     result: Result
@@ -47,21 +43,21 @@ class RunningSearch(Generic[Proposed, Answer, Result]):
         self.reply(None)
 
     def reply(self, answer: Answer | None) -> None:
-        """Answer the round: what the first proposal that holds came to, None if none holds."""
+        """Answer the round: with the answer for the first proposal that holds, None if none holds."""
         try:
             self.round = self._search.send(answer)
         except StopIteration as end:
             self.round, self.result = None, end.value
 
     def run(self, answer: Callable[[Round[Proposed]], Answer | None]) -> Result:
-        """Run it to its end, and return what it returns."""
+        """Run the search to its end and return its result."""
         while self.round is not None:
             self.reply(answer(self.round))
         return self.result
 
 
 def drive(search: Search[Proposed, Answer, Result], answer: Callable[[Round[Proposed]], Answer | None]) -> Result:
-    """Run a search to its end; ``answer`` tells of each round what the first proposal that holds came to."""
+    """Run a search to its end; ``answer`` gives the reply to each round."""
     return RunningSearch(search).run(answer)
 
 
@@ -69,7 +65,7 @@ def nest(
     search: Search[Proposed, Answer, Result],
     answer: Callable[[Round[Proposed]], Generator[Question, Reply, Answer | None]],
 ) -> Generator[Question, Reply, Result]:
-    """Run a search within another one: each of its rounds is answered by a generator that asks in its turn."""
+    """Run a search within another generator: ``answer`` may yield questions of its own to answer a round."""
     running = RunningSearch(search)
     while running.round is not None:
         running.reply((yield from answer(running.round)))
@@ -77,31 +73,32 @@ def nest(
 
 
 def first_that(holds: Callable[[Proposed], bool]) -> Callable[[Iterable[Proposed]], Proposed | None]:
-    """The plain way to answer a round: with the first proposal of which ``holds`` is true."""
+    """A function that answers a round with its first proposal for which ``holds`` is true."""
     return lambda proposals: next((proposal for proposal in proposals if holds(proposal)), None)
 
 
-# What a search may ask next, so that answering can begin before it asks.
+# Foreseeing questions, so that answering them can begin before they are asked.
 #
-# A search is deterministic, so a second one, sent the same answers, stands where the first one does. Sent other
-# answers from there on, it shows what will be asked if they come true.
+# A search is deterministic, so a copy that is sent the same answers is in the same state. Sent guessed answers from
+# there on, it shows what will be asked if the guesses are right.
 
 _MOST_ROUNDS = 64
-"""Rounds that are looked at for one question; they may hold nothing to ask, their answers being known."""
+"""Rounds looked at to find one question; a round asks nothing if all its answers are known."""
 
 _MOST_FUTURES = 512
-"""Futures that are looked at for what is likely; they may hold questions whose answers are known."""
+"""Futures looked at to find likely questions; the answer to some may be known."""
 
 _FADING = 0.9
-"""What is left of the weight of an answer with each one that follows."""
+"""The weight of an answer is multiplied by this with each later answer."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Foreseeable(Generic[Proposed, Answer, Question]):
     """A search whose questions can be foreseen.
 
-    ``begin`` starts it anew. ``questions`` yields those that a round leads to after some answers, each asked only if
-    none before it holds, and returns the answer if none does. ``held`` is the answer if a question holds.
+    ``begin`` starts it anew. ``questions`` yields the questions of a round, given the answers so far; each is asked
+    only if none before it holds. It returns the answer to the round if none holds. ``held`` is the answer if a question
+    holds.
     """
 
     begin: Callable[[], Search[Proposed, Answer, object]]
@@ -110,7 +107,7 @@ class Foreseeable(Generic[Proposed, Answer, Question]):
 
 
 class Future(Generic[Proposed, Answer, Question]):
-    """Where a search may come to: after some answers, and after some questions of its round that did not hold."""
+    """A possible future state of a search: after some answers, and some questions of its round that did not hold."""
 
     def __init__(self, search: Foreseeable[Proposed, Answer, Question], answers: Sequence[Answer | None] = ()) -> None:
         self._search = search
@@ -121,7 +118,7 @@ class Future(Generic[Proposed, Answer, Question]):
 
     @cached_property
     def question(self) -> Question | None:
-        """What is asked there; None if the search has ended."""
+        """The next question; None if the search has ended."""
         for _ in range(_MOST_ROUNDS):
             if self._round is None:
                 running = self._running()
@@ -135,18 +132,18 @@ class Future(Generic[Proposed, Answer, Question]):
         return None
 
     def behind(self, holds: bool) -> Future[Proposed, Answer, Question]:
-        """The future behind its question, which holds or does not."""
-        found = self._behind.get(holds)
-        if found is None:
+        """The future after its question holds or does not."""
+        future = self._behind.get(holds)
+        if future is None:
             assert self.question is not None
             answers = (*self._answers, self._search.held(self.question)) if holds else self._answers
-            found = self._behind[holds] = Future(self._search, answers)
-            found._round = None if holds else self._round
-            found._standing = self._standing
-        return found
+            future = self._behind[holds] = Future(self._search, answers)
+            future._round = None if holds else self._round
+            future._standing = self._standing
+        return future
 
     def _running(self) -> RunningSearch[Proposed, Answer, object]:
-        """The search after the answers: the one that stands before the last of them if nobody took it, else anew."""
+        """The search after the answers: continued from before the last answer if nobody has done so, else anew."""
         if self._standing:
             running = self._standing.pop()
             running.reply(self._answers[-1])
@@ -161,12 +158,12 @@ class Future(Generic[Proposed, Answer, Question]):
 def likely_questions(
     future: Future[Proposed, Answer, Question], chance: Callable[[Question], float], *, least: float = 0.0
 ) -> Iterator[Question]:
-    """The questions of a future and of those behind it, those first that will most probably be asked.
+    """Yield the questions of a future and those that may follow, most probable first.
 
-    ``chance`` says how likely a question holds: 0 or 1 if its answer is known, and then it is not yielded. After the
-    first one, only those are yielded that will be asked with a chance above ``least``. Questions
-    with even chances are foreseen breadth first: 2^k - 1 of them answer k rounds. Where one answer is far more likely,
-    its way is followed to a greater depth.
+    ``chance`` is the probability that a question holds; 0 or 1 if its answer is known, and then it is not yielded.
+    After the first, only questions that will be asked with a probability above ``least`` are yielded. With even chances
+    the order is breadth first: 2^k - 1 questions answer k rounds. If one answer is far more likely, its branch is
+    followed deeper.
     """
     order = count()
     waiting = [(-1.0, next(order), future)]
@@ -194,9 +191,9 @@ def foresee_any(
     answers: Sequence[Proposed | None],
     chance: Callable[[Proposed], float] = lambda proposal: 0.5,
 ) -> Iterator[Proposed]:
-    """What a search will propose after ``answers``, whatever the answers to that are: the nearest first.
+    """Yield what a search will propose after ``answers``, whatever the replies to that are: the nearest first.
 
-    For searches that are answered with one of their proposals or None. ``chance`` is that of ``likely_questions``.
+    For searches whose reply is one of their proposals or None. ``chance`` is as in ``likely_questions``.
     """
 
     def questions(
@@ -212,7 +209,7 @@ def foresee_any(
 
 
 class Odds:
-    """How likely the next question holds, by those before it: what was answered last counts most."""
+    """The probability that the next question holds, estimated from the answers so far; recent ones weigh most."""
 
     def __init__(self) -> None:
         self._asked = 0.0
@@ -225,28 +222,28 @@ class Odds:
 
     @property
     def likeliest(self) -> float:
-        """How likely the more likely answer is."""
+        """The probability of the more likely answer."""
         return max(self.chance, 1 - self.chance)
 
     def add(self, *, held: bool) -> None:
-        """Take one more answer into account."""
+        """Record one more answer."""
         self._asked = _FADING * self._asked + 1
         self._held = _FADING * self._held + held
 
 
 FEWEST = 16
-"""Parts that are made at once, at least: fewer tell less than foreseen questions do, which take their places."""
+"""Fewest parts to make at once: fewer tell less than the foreseen questions whose places they would take."""
 
 _AT_FIRST = 9.0
-"""Guesses that are taken to have come true before the first one."""
+"""Right guesses assumed before the first one."""
 
 _LEAST_TRUST = 0.6
-"""How often guesses must come true to be worth more than none."""
+"""Share of right guesses below which guesses are worth nothing."""
 
 
 @dataclass(eq=False)
 class Part(Generic[Item]):
-    """Some items next to each other. ``is_needed``: whether any of them is, by themselves; None while nobody knows."""
+    """Adjacent items. ``is_needed``: whether any of them alone is needed; None while unknown."""
 
     items: tuple[Item, ...]
     is_needed: bool | None = None
@@ -254,27 +251,27 @@ class Part(Generic[Item]):
 
 @dataclass(eq=False)
 class _Run(Generic[Item]):
-    """Items of which at least one is needed, as far as anybody knows. ``parts`` are left out in turn to find it."""
+    """Items of which at least one seems to be needed. ``parts`` are left out in turn to find it."""
 
     items: tuple[Item, ...]
     parts: list[Part[Item]] = field(default_factory=list)
 
     @cached_property
     def kept(self) -> frozenset[Item]:
-        """``items``, to compare with others."""
+        """The items as a set."""
         return frozenset(self.items)
 
     def restricted(self, left: Collection[Item]) -> _Run[Item]:
-        """The run without items that are not ``left``."""
+        """The run with only the items that are in ``left``."""
         for part in self.parts:
             part.items = tuple(item for item in part.items if item in left)
         return _Run(tuple(item for item in self.items if item in left), [part for part in self.parts if part.items])
 
 
 class Scouting(Generic[Item]):
-    """What is guessed to be needed of some items, all of which together hold.
+    """Guesses which of some items are needed; all of them together hold.
 
-    ``items`` stand in an order in which neighbours belong together, without those that are ``needed`` already.
+    ``items`` are ordered so that neighbours belong together, and exclude those already known to be ``needed``.
     """
 
     def __init__(self, items: Sequence[Item], needed: Iterable[Item] = ()) -> None:
@@ -285,13 +282,13 @@ class Scouting(Generic[Item]):
 
     @property
     def trust(self) -> float:
-        """How likely a guess comes true, above 1/2: 1/2 if they are worth nothing."""
+        """The probability that a guess is right; 1/2 if guesses are worth nothing."""
         return max(0.5, self._right / self._guesses) if self._right / self._guesses >= _LEAST_TRUST else 0.5
 
     def parts(self, most: int) -> list[Part[Item]]:
-        """Parts, at most so many, of which it is worth finding out whether any of their items is needed.
+        """At most ``most`` parts for which it is worth finding out whether any of their items is needed.
 
-        Those that were given before, and of which nobody knows yet, come first.
+        Parts given before whose answer is still unknown come first.
         """
         open_runs = [run for run in self._runs if len(run.items) > 1]
         fresh = [run for run in open_runs if not run.parts]
@@ -309,19 +306,19 @@ class Scouting(Generic[Item]):
         return waiting[:most]
 
     def learn(self, part: Part[Item], *, is_needed: bool) -> None:
-        """Take into account what leaving out a part has come to."""
+        """Record whether a part turned out to be needed."""
         part.is_needed = is_needed
         self._settle()
 
     def restrict(self, left: Collection[Item]) -> None:
-        """Forget items that are not ``left``: it holds without them."""
+        """Forget the items that are not in ``left``: the rest holds without them."""
         if all(run.kept.issubset(left) for run in self._runs):
             return
-        self._runs = [rest for run in self._runs if (rest := run.restricted(left)).items]
+        self._runs = [smaller for run in self._runs if (smaller := run.restricted(left)).items]
         self._settle()
 
     def _settle(self) -> None:
-        """Go on with the parts of a run that are needed, once all are known; if none is by itself, it stays whole."""
+        """Replace each run by its needed parts once all parts are known; a run stays if no part alone is needed."""
         runs: list[_Run[Item]] = []
         for run in self._runs:
             is_known = all(part.is_needed is not None for part in run.parts)
@@ -329,7 +326,7 @@ class Scouting(Generic[Item]):
         self._runs = runs
 
     def guess(self, kept: frozenset[Item]) -> bool | None:
-        """Whether some items hold: not without a run of which one is needed. None if they have only parts of runs."""
+        """Whether some items hold: False if a needed run is missing, True if no run is cut, None otherwise."""
         if any(run.kept.isdisjoint(kept) for run in self._runs):
             return False
         return True if all(run.kept.issubset(kept) for run in self._runs) else None

@@ -1,1 +1,1 @@
-"""A search with a check: what is asked, remembered, limited, resumed, and checked at the end."""
+"""A search with a check: what is run, remembered, limited, resumed, and verified at the end."""

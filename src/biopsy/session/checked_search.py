@@ -1,5 +1,5 @@
-"""A search with a check from its beginning to its end, whatever it searches for: its options, what it is set up with,
-whether its failure shows every time, and the identity of its journal.
+"""A search with a check, whatever it searches for: its options and setup, whether its failure is flaky, its course, and
+the identity of its journal.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Protocol
 
 from biopsy import errors, events
 from biopsy.checks.journal import FRESH, OF_A_FILE
-from biopsy.checks.judge import Rules, interval, runs_needed
+from biopsy.checks.judge import CONFIDENCE, Rules, interval, runs_needed
 from biopsy.checks.outcome import Check, Judged, Outcome, UndoError
 from biopsy.checks.task import copies
 from biopsy.model.external import resolve
@@ -24,7 +24,7 @@ from biopsy.model.wire import pieces
 from biopsy.processes.writing import as_private_as
 from biopsy.session.conditions import conditions, states
 from biopsy.session.files import IterationFiles, Iterations, ResultFile, Resume, run_with_journal, write_result
-from biopsy.session.machines import kinds_of, tell_of_machines
+from biopsy.session.machines import OtherMachines, tell_of_machines
 from biopsy.session.oracle import Oracle, Remedy
 from biopsy.session.pool import Parallelism, Pool
 from biopsy.session.trial import Budget, BudgetMeter, BudgetSpentError, FailureJudge, SearchTally, Trial
@@ -32,59 +32,58 @@ from biopsy.session.workspace import Workspace, locked, sources, workspace
 from biopsy.tensors.results import Feed
 
 MOST_TRIES = 16
-"""Runs of which none fails before a failure counts as gone: one that shows in every third run is missed in 0.2 %."""
+"""Runs that may pass before the failure counts as gone: one with a rate of 1 in 3 is missed in 0.2 % of cases."""
 
-_PATIENCE = 30.0  # seconds after which a slow check is not tried for the failure any more
+_PATIENCE = 30.0  # seconds after which a slow check is not repeated any more
 _MORE_OF_THE_ORIGINAL = 2
 _MORE_OF_THE_RESULT = 8
 _NOTE = "flakiness"
 _ENOUGH_FAILURES = 10
 _ENOUGH_RUNS = 40
 _RUNS_FOR_A_RATE = 10
-_Z = 1.0  # the rate is taken at the lower end of an 84 % one-sided interval: too many runs cost less than luck
+_Z = 1.0  # the rate is the lower end of an 84 % one-sided interval: too many runs cost less than a lucky pass
 
 
 @dataclass(frozen=True, kw_only=True)
 class Repeating:
-    """What a person said: ``repeat`` runs for every passing candidate, or, if None, as many as ``confidence`` needs."""
+    """``repeat`` runs for every passing candidate, as the user said; if None, as many as ``confidence`` needs."""
 
     repeat: int | None = None
-    confidence: float = 0.99
+    confidence: float = CONFIDENCE
 
 
 class Flakiness:
-    """What is known of how reliably a failure shows."""
+    """How reliably a failure shows, as far as known."""
 
     def __init__(self, oracle: Oracle, repeating: Repeating = Repeating()) -> None:
         self._oracle = oracle
         self._repeating = repeating
         self.is_flaky = False
-        self._is_from_journal = False  # whether only a file says that it is flaky
+        self._is_from_journal = False  # whether only the journal says that it is flaky
         if repeating.repeat is not None:
             oracle.memory.repetitions = repeating.repeat
 
     def failure(self, trial: Callable[[], Trial], *, at_once: bool = False) -> tuple[Judged, int]:
-        """Check a model until it fails, at most as often as is worth it: the last answer, and how many runs it took.
+        """Check a model until it fails, within reason; returns the last answer and the number of runs.
 
-        ``trial`` makes it anew for each run. ``at_once``: several may run at the same time, for more runs will be asked
-        for if it fails. A check that is a person is asked once, and not at all what they answered before an
-        interruption.
+        ``trial`` is called for each run. ``at_once``: several runs may go on at once, since more will be needed if it
+        fails. A person is asked only once, and not again about what they answered before an interruption.
         """
         oracle, started, tries = self._oracle, time.monotonic(), 0
         if not oracle.check.automatic:
             return oracle.judge(trial()), 1
-        is_said = self._repeating.repeat is not None
-        is_looked_at = at_once and not is_said and oracle.memory.noted(_NOTE) is None
+        is_given = self._repeating.repeat is not None
+        is_measured_next = at_once and not is_given and oracle.memory.noted(_NOTE) is None
         while True:
-            judged = oracle.again(trial(), 1 + _MORE_OF_THE_ORIGINAL if is_looked_at else 1)
+            judged = oracle.again(trial(), 1 + _MORE_OF_THE_ORIGINAL if is_measured_next else 1)
             tries += 1
-            is_patient = not is_said and tries < MOST_TRIES and time.monotonic() - started < _PATIENCE
+            is_patient = not is_given and tries < MOST_TRIES and time.monotonic() - started < _PATIENCE
             is_answer = judged.outcome in {Outcome.REPRODUCES, Outcome.INVALID}
             if is_answer or not (is_patient or tries < oracle.memory.repetitions):
                 return judged, tries
 
     def begin(self, trial: Trial, tries: int) -> None:
-        """Look closer at the original, which has failed once in ``tries`` runs."""
+        """Find out whether the original, which has failed once in ``tries`` runs, is flaky."""
         if self._repeating.repeat is not None or not self._oracle.check.automatic or self._resumed():
             return
         if tries > 1:
@@ -93,10 +92,9 @@ class Flakiness:
             self._note(1 + _MORE_OF_THE_ORIGINAL, 1 + _MORE_OF_THE_ORIGINAL)
 
     def begin_beside(self, trial: Trial, then: Callable[[], None]) -> None:
-        """Look closer at the original, which has failed in its first run, while the search begins.
+        """Find out, while the search begins, whether the original, which failed in its first run, is flaky.
 
-        Only runs that have begun already are waited for. ``then`` is called after a failure was found to be flaky, and
-        measured.
+        Only runs that have begun are waited for. ``then`` is called after a flaky failure has been measured.
         """
         if self._repeating.repeat is not None or self._resumed():
             return
@@ -111,7 +109,7 @@ class Flakiness:
             self._measure(trial, failed, failed + 1)
             then()
 
-        def heed(answer: Judged | errors.CheckError) -> Remedy | None:
+        def on_answer(answer: Judged | errors.CheckError) -> Remedy | None:
             nonlocal failed
             if isinstance(answer, errors.CheckError):
                 return answer
@@ -123,21 +121,21 @@ class Flakiness:
             return None
 
         for _ in range(most - failed):
-            self._oracle.beside.ask(trial, heed)
+            self._oracle.beside.ask(trial, on_answer)
 
     def holds(self, trial: Trial) -> bool:
-        """Whether the result of a search shows its failure again and again.
+        """Whether the result of a search fails again and again.
 
-        False if that was not known before: what passed on the way to it may have been luck.
+        False if that is news: what passed on the way may have been luck.
         """
         if self._repeating.repeat is not None or self.is_flaky or not self._oracle.check.automatic or trial.size == 1:
             return True
         return self._shows_again(trial, _MORE_OF_THE_RESULT)
 
     def noticed_late(self, trial: Trial, tries: int) -> bool:
-        """Whether a trial failed only after several ``tries``, and nobody knew that the failure is flaky.
+        """Whether a trial failed only after several ``tries`` although the failure was not known to be flaky.
 
-        The search must then be run again.
+        The search must then be repeated.
         """
         if tries == 1 or self.is_flaky or self._repeating.repeat is not None:
             return False
@@ -145,10 +143,10 @@ class Flakiness:
         return True
 
     def rarer(self, result: Callable[[], Trial], tries: int, original: Trial) -> tuple[str, str] | None:
-        """Whether a result that has failed once in ``tries`` runs fails more rarely than an original that was steady.
+        """Whether a result that failed once in ``tries`` runs fails more rarely than a steady original.
 
-        Both are run some times more. What they showed, such as "2 of 12" and "12 of 12"; None if their rates may be the
-        same (their intervals meet), if the original is flaky too, or if a person said how often to repeat.
+        Both are run some more. Returns their counts, such as "2 of 12" and "12 of 12"; None if the rates may be equal
+        (their intervals meet), if the original is flaky too, or if the user gave the number of runs.
         """
         if (
             (self.is_flaky and not self._is_from_journal)
@@ -156,15 +154,15 @@ class Flakiness:
             or not self._oracle.check.automatic
         ):
             return None
-        before = [self._oracle.again(original, left).outcome for left in range(_RUNS_FOR_A_RATE, 0, -1)]
-        known = before.count(Outcome.REPRODUCES)
-        if self.is_flaky and known < len(before):
+        original_runs = [self._oracle.again(original, left).outcome for left in range(_RUNS_FOR_A_RATE, 0, -1)]
+        original_failed = original_runs.count(Outcome.REPRODUCES)
+        if self.is_flaky and original_failed < _RUNS_FOR_A_RATE:
             return None
-        again = [self._oracle.again(result()).outcome for _ in range(_RUNS_FOR_A_RATE - 1)]
-        shown, runs = 1 + again.count(Outcome.REPRODUCES), tries + len(again)
-        if interval(shown, runs)[1] >= interval(known, len(before))[0]:
+        more = [self._oracle.again(result()).outcome for _ in range(_RUNS_FOR_A_RATE - 1)]
+        failed, runs = 1 + more.count(Outcome.REPRODUCES), tries + len(more)
+        if interval(failed, runs)[1] >= interval(original_failed, _RUNS_FOR_A_RATE)[0]:
             return None
-        return f"{shown} of {runs}", f"{known} of {len(before)}"
+        return f"{failed} of {runs}", f"{original_failed} of {_RUNS_FOR_A_RATE}"
 
     def _shows_again(self, trial: Trial, times: int) -> bool:
         for done in range(times):
@@ -174,9 +172,9 @@ class Flakiness:
         return True
 
     def _measure(self, trial: Trial, failed: int, runs: int) -> None:
-        """Run until the failure has shown so often that its rate is known, and set the repetitions."""
+        """Run until the failure has shown often enough to know its rate, and set the repetitions."""
         while failed < _ENOUGH_FAILURES and runs < _ENOUGH_RUNS:
-            # About so many if every other one fails. What is begun in vain is not counted, only what is asked in turn.
+            # Enough if every other run fails. Runs begun in vain are not counted, only those asked for.
             wanted = min(2 * (_ENOUGH_FAILURES - failed), _ENOUGH_RUNS - runs)
             failed += self._oracle.again(trial, wanted).outcome is Outcome.REPRODUCES
             runs += 1
@@ -192,7 +190,7 @@ class Flakiness:
         self._oracle.listener(events.FlakyFailure(failed, runs, needed, self._repeating.confidence))
 
     def _resumed(self) -> bool:
-        """Take what an interrupted search found out, if there was one. Raises UsageError if that cannot be."""
+        """Take over the counts that an interrupted search noted, if any. Raises UsageError for unclear ones."""
         memory = self._oracle.memory
         noted = memory.noted(_NOTE)
         if noted is None:
@@ -217,17 +215,17 @@ class Flakiness:
         return True
 
     def _note(self, failed: int, runs: int) -> None:
-        """Write down in how many runs the original failed, and how many a passing candidate needs."""
+        """Note in how many runs the original failed, and how many runs a passing candidate needs."""
         memory = self._oracle.memory
         needed = memory.repetitions if self.is_flaky else 1
         memory.note(_NOTE, json.dumps({"failed": failed, "runs": runs, "needed": needed}))
 
 
 def require_confirmed(oracle: Oracle, trial: Trial, wanted: Outcome, claim: str, kept: str) -> None:
-    """Ask a person about a result that only a journal says they have seen: anybody may have written that.
+    """Ask a person to confirm a result that only the journal says they have seen: somebody may have forged it.
 
-    Raises CheckError, with what is ``kept``, if the answer is not the ``wanted`` outcome; ``claim`` says what the
-    journal does. Checks that are no person are asked about every result, once it is written.
+    Raises CheckError, with what is ``kept``, if the answer is not ``wanted``; ``claim`` is what the journal says. Other
+    checks see every result again once it is written.
     """
     if oracle.check.automatic or oracle.memory.was_asked(trial):
         return
@@ -242,10 +240,10 @@ def require_confirmed(oracle: Oracle, trial: Trial, wanted: Outcome, claim: str,
 
 @dataclass(frozen=True, kw_only=True)
 class SearchOptions:
-    """How a check is asked, where candidates stand, what a search may cost, and what it goes on from.
+    """How a check is run, where candidates are written, what a search may cost, and what it resumes.
 
-    ``candidate`` is the path that every candidate is written to. ``keep_other`` is a folder for one model of each
-    other failure that is met; None to keep none.
+    ``candidate`` is the path of every candidate. ``keep_other`` is a folder for one model of each other failure that is
+    met; None to keep none.
     """
 
     rules: Rules = field(default_factory=Rules)
@@ -258,14 +256,11 @@ class SearchOptions:
     keep_other: Path | None = None
 
 
-# What every search with a check begins with: a place for candidates, an oracle, and perhaps a journal.
-
-
 @contextlib.contextmanager
 def prepared(index: ModelIndex, check: Check, options: SearchOptions, listener: events.Listener) -> Iterator[Workspace]:
-    """Tell of the model, and have a workspace for its candidates meanwhile; files are as private as the model's.
+    """Report the model and give a workspace for its candidates; new files are as private as the model's.
 
-    No other search has the files that its checks read. Raises what ``workspace`` and ``locked`` raise.
+    No other search can have the files that the checks read. Raises what ``workspace`` and ``locked`` raise.
     """
     listener(
         events.ModelRead(
@@ -302,7 +297,7 @@ def oracle_of(
     files: IterationFiles | None = None,
     advances: Outcome | None = Outcome.REPRODUCES,
 ) -> Oracle:
-    """The oracle of a search. ``files`` replace those of the options; see ``Oracle`` for ``advances``."""
+    """The oracle of a search. ``files`` replaces that of the options; ``advances`` is as in ``Oracle``."""
     files = files or options.files
     pool = Pool(check, place.candidate, options.parallelism, listener, keep_last=files.keep_last, read=files.read)
 
@@ -326,7 +321,7 @@ def oracle_of(
 
 
 def run_resumable(search: CheckedSearch, identity: JournalIdentity) -> str | None:
-    """Run a search, from its journal on if there is one; returns the limit that ended it, None if none did.
+    """Run a search, resumed from its journal if there is one; returns the limit that ended it, None if none did.
 
     Raises UsageError if the journal cannot be used, and what the search raises.
     """
@@ -344,58 +339,57 @@ def run_resumable(search: CheckedSearch, identity: JournalIdentity) -> str | Non
         return run_with_journal(search.run, journal, resume, oracle.listener, lambda: task.is_worth_resuming)
 
 
-# A search with a check from its beginning to its end, whatever it searches for.
-#
-# The ends are checked, the search runs within its budget, the best result is written, and the file that was written
-# is checked again in a process of its own. However it ends, the best so far is written first. A room that searches
-# gives a ``SearchTask``: how a candidate is made, which outcome is better, and what is written.
-
-
 class SearchTask(Protocol):
-    """What is searched for. Only the best result that is known to hold may ever be written."""
+    """What a search is for: how candidates are made, which outcome is better, and what is written.
+
+    Only the best result known to hold may be written.
+    """
 
     @property
     def has_result(self) -> bool:
-        """Whether anything is known that could be written, be it only what the search begins with."""
+        """Whether there is anything to write, even if only what the search begins with."""
 
     @property
     def is_worth_resuming(self) -> bool:
-        """Whether a search that goes on from here is spared anything."""
+        """Whether resuming from here would save any work."""
 
     @property
     def progress(self) -> str:
-        """How far the search has come, in words for who has stopped it."""
+        """How far the search has come, in words for the user who stopped it."""
 
     def preflight(self) -> None:
-        """Check what the search begins with. Raises what ends it before it has begun."""
+        """Check what the search begins with. Raises what ends it before it begins."""
 
     def begin(self) -> None:
-        """Prepare the search, once what it begins with has been checked."""
+        """Prepare the search, after the preflight."""
 
     def search(self) -> bool:
-        """Search until nothing better can be found. False if it must be done again, knowing more."""
+        """Search until nothing better can be found. False if the search must be repeated because more is known."""
 
     def undo(self, digest: bytes | None) -> bool:
-        """Begin again after a person took back the answer about a model; whether the preflight must be run again.
+        """Start over after a person took back an answer; returns whether the preflight must be repeated.
 
-        ``digest`` is the model's; None if there was no answer to take back.
+        ``digest`` is that of the model; None if there was no answer to take back.
         """
 
     def write(self) -> None:
         """Write the best result. Raises UsageError if it cannot be written."""
 
     def rescue(self) -> str | None:
-        """Write the best result after an interruption or error; what is kept, in words, None if nothing is."""
+        """Write the best result after an interruption or error; returns what is kept, in words, None if nothing is."""
 
     def verify(self) -> bool:
-        """Check the result as it was written. True if the search must be run again, knowing more.
+        """Check the result as it was written. True if the search must be repeated because more is known.
 
         Raises CheckError if the result does not hold.
         """
 
 
 class CheckedSearch:
-    """Runs a task with an oracle. ``result`` are the files that the task writes."""
+    """Runs a task from preflight to the final check of the written result; ``result`` are the files that it writes.
+
+    However it ends, the best result so far is written first.
+    """
 
     def __init__(self, task: SearchTask, oracle: Oracle, result: ResultFile) -> None:
         self.task = task
@@ -405,14 +399,14 @@ class CheckedSearch:
 
     @property
     def seconds(self) -> float:
-        """Wall time since the search was made."""
+        """Wall time since this object was made."""
         return time.monotonic() - self._started
 
     def run(self) -> str | None:
-        """Search; returns the limit that ended it before its end, None if none did.
+        """Search; returns the limit that ended it early, None if none did.
 
-        Raises Interrupted if it is stopped, with the best result by then written, CheckError if a check cannot be run
-        or the result does not hold, and what the preflight raises.
+        Raises Interrupted if it is stopped, with the best result so far written, CheckError if a check cannot be run or
+        the result does not hold, and what the preflight raises.
         """
         task = self.task
         try:
@@ -438,7 +432,7 @@ class CheckedSearch:
         return stopped
 
     def _preflight(self) -> None:
-        """The preflight, again if the person who is asked takes an answer back in it."""
+        """Run the preflight, again whenever the person takes back an answer."""
         while True:
             try:
                 return self.task.preflight()
@@ -446,13 +440,13 @@ class CheckedSearch:
                 self.task.undo(self.oracle.undo())
 
     def _search(self) -> None:
-        """Search to the end. When a check cannot be run any more, the best so far is written."""
+        """Search to the end. If a check cannot be run any more, write the best result so far."""
         is_done = False
         try:
             while not is_done:
                 try:
                     is_done = self.task.search()
-                except UndoError:  # the search is run again, with every other answer remembered
+                except UndoError:  # repeat the search, with every other answer remembered
                     if self.task.undo(self.oracle.undo()):
                         with self.oracle.budget.enforced():
                             self._preflight()
@@ -463,7 +457,7 @@ class CheckedSearch:
             raise type(error)(error.summary, details=error.details, kept=kept, next_steps=error.next_steps) from error
 
     def _until_spent(self, work: Callable[[], None]) -> str | None:
-        """Do something; returns which limit ended it, None if none did."""
+        """Run ``work``; returns the limit that ended it, None if none did."""
         try:
             work()
         except BudgetSpentError as spent:
@@ -476,10 +470,10 @@ class CheckedSearch:
 def trials_of_file(
     output: Path | None, result: Trial, check: Check, restore: Callable[[], None]
 ) -> Iterator[Callable[[], Trial]]:
-    """Trials of copies of the file that was written, beside it so that they find its weights.
+    """Give a function that makes trials of the written file, on copies beside it so that they find its weights.
 
-    A check may change what it is given, so every trial gets a fresh copy; ``restore`` is called before one is made. A
-    check that knows by itself where candidates stand is given the ``result`` there, and so is any if there is no file.
+    A check may change what it is given, so every trial gets a fresh copy, after a call of ``restore``. If there is no
+    file, or the check only knows the usual path of candidates, the trial is the ``result`` there.
     """
     if output is None or not check.names_candidate or not output.is_file():
         yield lambda: result
@@ -493,15 +487,11 @@ def trials_of_file(
         yield trial
 
 
-# The identity of a journal: it never answers for another model, check, option or version.
-
-
 @dataclass(frozen=True, kw_only=True)
 class JournalIdentity:
-    """Everything that the outcomes of a search, and so the search, depend on.
+    """Everything that the outcomes of a search depend on: a journal answers for no other model, check or version.
 
-    ``options`` are the options of the search by name; ``written`` are the files that it writes, which are no conditions
-    of its own outcomes.
+    ``options`` are the options of the search by name; ``written`` are the files that it writes, which do not count.
     """
 
     index: ModelIndex
@@ -511,7 +501,7 @@ class JournalIdentity:
     written: Sequence[Path] = ()
 
     def entries(self) -> Iterator[tuple[str, str]]:
-        """Names that a person understands, and values."""
+        """Pairs of a name that a user understands and a value."""
         index, search, rules = self.index, self.search, self.search.rules
         digest = hashlib.blake2b(digest_size=16)
         for piece in pieces(index.buffer):
@@ -520,7 +510,7 @@ class JournalIdentity:
         for location in sorted({weight.external.location for weight in index.weights.values() if weight.external}):
             state = next((state for _, state in states(resolve(index.folder, location))), "cannot be read")
             yield f"weights {location}", state
-        # The files that outcomes depend on, also those in folders, but for what the search itself writes.
+        # The files that outcomes depend on, also inside folders, except those that the search itself writes.
         files, resume = search.files, search.resume
         own = (search.candidate, files.info, files.inputs, resume.save, resume.journal)
         written = {path.resolve() for path in (*self.written, *filter(None, own), *files.artifacts.files)}
@@ -538,15 +528,16 @@ class JournalIdentity:
             **self.options,
         }
         yield from ((f"option {name}", str(value)) for name, value in options.items())
-        yield from conditions(kinds_of(search.parallelism.executor))
+        executor = search.parallelism.executor
+        yield from conditions(executor.kinds if isinstance(executor, OtherMachines) else ())
 
 
 def digest_of_feeds(feeds: Sequence[Feed]) -> str:
-    """What tells one set of inputs from another."""
+    """A digest of sets of inputs."""
     digest = hashlib.blake2b(digest_size=16)
     for feed in feeds:
         for name in sorted(feed):
-            value = feed[name]  # one at a time: they may be read from a large file
+            value = feed[name]  # one at a time, since they may be in a large file
             digest.update(f"{name} {value.dtype} {value.shape} ".encode())
             digest.update(repr(value.tolist()).encode() if value.dtype.hasobject else value.tobytes())
     return digest.hexdigest()

@@ -1,6 +1,4 @@
-"""What the answers of a check depend on besides the model: files, packages, the hardware, and whether the check is
-still the program that it was.
-"""
+"""What the answers of a check depend on besides the model: files, packages, hardware, and the check itself."""
 
 from __future__ import annotations
 
@@ -19,25 +17,26 @@ from pathlib import Path
 
 from biopsy import errors
 from biopsy.processes.reading import FileState, state_at
+from biopsy.text import normalized
 
 _MOST_HASHED = 64 << 20  # bytes; of a larger file its size and time are taken
 _MOST_HASHED_OF_A_FOLDER = 256 << 20
 _MOST_FILES = 2_000
-"""Of one folder; what comes after them is counted, in one."""
+"""Files of one folder with a state of their own; the others share one."""
 
 _MOST_WALKED = 20_000
 _NOT_LOOKED_INTO = frozenset({"__pycache__", "node_modules"})
 
 _ENGINES = "biopsy.engines"
 _OF_ENGINES = re.compile(r"(?:biopsy|numpy|ml[_-]dtypes|onnx|openvino|tensorrt|nvidia[_-]).*", re.IGNORECASE)
-"""Distributions that engines of ours load. Names as they stand in the names of folders: ``onnxruntime_gpu``."""
+"""Distributions that our engines load, as spelled in folder names: ``onnxruntime_gpu``."""
 
 _INSTALLED = re.compile(r"(?P<name>[\w.]+?)-(?P<version>[^-]+)\.(?:dist|egg)-info")
 _MOST_PACKAGES = 200
 
 
 def states(path: Path) -> Iterator[tuple[str, str]]:
-    """The path of a file with its state, which changes when the file does; for a folder, those of the files in it.
+    """A file's path and its state, which changes when the file does; for a folder, those of its files.
 
     Nothing for a pipe or a device, which cannot be read twice. Never raises OSError.
     """
@@ -57,14 +56,14 @@ def states(path: Path) -> Iterator[tuple[str, str]]:
                 yield str(file), state_of(file, min(left, _MOST_HASHED))
                 left = max(0, left - size)
         if len(files) > _MOST_FILES:
-            rest = hashlib.blake2b(digest_size=16)
+            others = hashlib.blake2b(digest_size=16)
             for file in files[_MOST_FILES:]:
-                rest.update(f"{file} {state_of(file, 0)}\n".encode("utf-8", "surrogateescape"))
-            yield f"{path}, {len(files) - _MOST_FILES} more files", rest.hexdigest()
+                others.update(f"{file} {state_of(file, 0)}\n".encode("utf-8", "surrogateescape"))
+            yield f"{path}, {len(files) - _MOST_FILES} more files", others.hexdigest()
 
 
 def _files(folder: Path) -> Iterator[Path]:
-    """The plain files in a folder and those below it, but for hidden ones and caches."""
+    """The plain files in a folder and below, except hidden ones and caches."""
     for place, folders, names in os.walk(folder):
         folders[:] = sorted(name for name in folders if name not in _NOT_LOOKED_INTO and not name.startswith("."))
         for name in sorted(names):
@@ -75,11 +74,11 @@ def _files(folder: Path) -> Iterator[Path]:
 
 
 def state_of(path: Path, most: int) -> str:
-    """What tells whether a file has changed: a digest, or its size and time if it is larger than ``most`` bytes."""
+    """The state of a file: a digest, or its size and time if it is larger than ``most`` bytes."""
     try:
         status = path.stat()
         if status.st_size == 0:
-            return "empty"  # or a file of the kernel, whose reader may wait for ever
+            return "empty"  # or a file of the kernel that may block its reader for ever
         if status.st_size > most:
             return f"{status.st_size} bytes of {status.st_mtime_ns}"
         return hashlib.blake2b(path.read_bytes(), digest_size=16).hexdigest()
@@ -88,7 +87,7 @@ def state_of(path: Path, most: int) -> str:
 
 
 def versions() -> Iterator[tuple[str, str]]:
-    """Python, and every package that an engine may load, each with its version; plug-ins with their own code."""
+    """The versions of Python and of every package that an engine may load; of plug-ins, also the code."""
     from importlib.metadata import entry_points
 
     yield "Python", ".".join(map(str, sys.version_info[:3]))
@@ -98,13 +97,13 @@ def versions() -> Iterator[tuple[str, str]]:
             for name in os.listdir(place or "."):  # noqa: PTH208 -- names; reading each one's metadata takes long
                 folder = _INSTALLED.fullmatch(name)
                 if folder is not None and _OF_ENGINES.fullmatch(folder["name"]):
-                    packages[_canonical(folder["name"])] = folder["version"]
+                    packages[normalized(folder["name"])] = folder["version"]
     plug_ins = [entry for entry in entry_points(group=_ENGINES) if entry.dist is None or entry.dist.name != "biopsy"]
     for entry in plug_ins:
         packages.update(_needed(entry.dist.name if entry.dist is not None else "", {}))
     yield from sorted(packages.items())
     for package in sorted({entry.module.partition(".")[0] for entry in plug_ins}):
-        # Its files may be changed without a new version while it is written.
+        # The files may change without a new version while the plug-in is being written.
         spec = None
         with contextlib.suppress(ImportError, ValueError):
             spec = importlib.util.find_spec(package)
@@ -113,10 +112,10 @@ def versions() -> Iterator[tuple[str, str]]:
 
 
 def _needed(name: str, known: dict[str, str]) -> dict[str, str]:
-    """``known`` with a distribution and those that it requires, as far as they are installed."""
+    """Add a distribution and the installed ones that it requires to ``known``."""
     from importlib.metadata import PackageNotFoundError, requires, version
 
-    canonical = _canonical(name)
+    canonical = normalized(name)
     if canonical in known or len(known) >= _MOST_PACKAGES:
         return known
     try:
@@ -131,12 +130,6 @@ def _needed(name: str, known: dict[str, str]) -> dict[str, str]:
     return known
 
 
-def _canonical(name: str) -> str:
-    return re.sub(r"[-_.]+", "-", name).lower()
-
-
-# The hardware of this machine as engines see it, as far as the system tells: processor, graphics cards, driver.
-
 _FEATURES = frozenset(
     {
         *("sse4_2", "avx", "avx2", "fma", "f16c", "avx_vnni", "avx512f", "avx512bw", "avx512vl", "avx512_vnni"),
@@ -144,7 +137,7 @@ _FEATURES = frozenset(
         *("asimd", "asimdhp", "asimddp", "fphp", "bf16", "i8mm", "sve", "sve2", "svebf16"),
     }
 )
-"""Features of a processor by which engines choose their kernels, or round otherwise."""
+"""Processor features by which engines choose kernels or round differently."""
 
 _CPU, _NVIDIA = Path("/proc/cpuinfo"), Path("/proc/driver/nvidia")
 _MOST_READ = 1 << 16
@@ -152,9 +145,10 @@ _MOST_READ = 1 << 16
 
 @dataclass(frozen=True, kw_only=True)
 class Hardware:
-    """``features`` are those of the processor that change how engines compute.
+    """The hardware of a machine as engines see it, as far as the system tells.
 
-    ``graphics`` are the cards of NVIDIA, by the names of their models, ``driver`` is the version of their driver.
+    ``features`` are the processor features that change results. ``graphics`` are the model names of NVIDIA cards,
+    ``driver`` is the version of their driver.
     """
 
     processor: str
@@ -164,7 +158,7 @@ class Hardware:
 
 
 def hardware() -> Hardware:
-    """That of this machine."""
+    """The hardware of this machine."""
     cpu = dict(_facts(_CPU))
     flags = cpu.get("flags") or cpu.get("Features") or ""
     cards = [dict(_facts(path)).get("Model") for path in sorted(_NVIDIA.glob("gpus/*/information"))]
@@ -177,7 +171,7 @@ def hardware() -> Hardware:
 
 
 def _facts(path: Path) -> Iterator[tuple[str, str]]:
-    """The lines ``key : value`` at the beginning of a file, the first of each key; none where it cannot be read."""
+    """The lines ``key : value`` at the beginning of a file, the first per key; none if it cannot be read."""
     try:
         with path.open(encoding="utf-8", errors="replace") as stream:
             lines = stream.read(_MOST_READ).splitlines()
@@ -191,8 +185,6 @@ def _facts(path: Path) -> Iterator[tuple[str, str]]:
             yield key, value.strip()
 
 
-# What kind of machine runs checks: another processor, graphics card, driver or package makes another engine.
-
 _MOST_TOLD = 4
 _LONGEST_TOLD = 80
 _NONE = "none"
@@ -200,9 +192,10 @@ _NONE = "none"
 
 @dataclass(frozen=True, kw_only=True)
 class MachineKind:
-    """``facts`` are what answers of a check depend on there besides the model and its files, by name.
+    """A kind of machine: another processor, graphics card, driver or package makes another engine.
 
-    ``machine`` is the name of the machine, which is none of them.
+    ``facts`` are what answers of a check depend on there besides the model and its files, by name; the name of the
+    ``machine`` does not count.
     """
 
     machine: str
@@ -213,11 +206,11 @@ class MachineKind:
         return f"{self.machine} ({', '.join(part for part in parts if part != _NONE)})"
 
     def differences(self, other: MachineKind) -> str:
-        """How another one differs, in words; "" if it is of the same kind."""
+        """How another kind differs, in words; "" if it does not."""
         names = [name for name in sorted({*self.facts, *other.facts}) if self.facts.get(name) != other.facts.get(name)]
-        told = [f"{name}: {_told(self.facts.get(name), other.facts.get(name))}" for name in names[:_MOST_TOLD]]
+        shown = [f"{name}: {_difference(self.facts.get(name), other.facts.get(name))}" for name in names[:_MOST_TOLD]]
         more = [f"and {len(names) - _MOST_TOLD} more"] if len(names) > _MOST_TOLD else []
-        return "; ".join([*told, *more])
+        return "; ".join([*shown, *more])
 
 
 _PROCESSOR, _PROCESSOR_FEATURES, _GRAPHICS, _DRIVER = "processor", "processor features", "GPU", "GPU driver"
@@ -226,19 +219,19 @@ _HARDWARE = (_PROCESSOR, _PROCESSOR_FEATURES, _GRAPHICS, _DRIVER)
 
 def this_machine() -> MachineKind:
     """The kind of this machine, with the Python and the packages of this process."""
-    found = hardware()
+    here = hardware()
     facts = {
-        _PROCESSOR: found.processor,
-        _PROCESSOR_FEATURES: " ".join(found.features) or _NONE,
-        _GRAPHICS: ", ".join(sorted(set(found.graphics))) or _NONE,
-        _DRIVER: found.driver or _NONE,
+        _PROCESSOR: here.processor,
+        _PROCESSOR_FEATURES: " ".join(here.features) or _NONE,
+        _GRAPHICS: ", ".join(sorted(set(here.graphics))) or _NONE,
+        _DRIVER: here.driver or _NONE,
         **dict(versions()),
     }
     return MachineKind(machine=platform.node() or "this machine", facts=facts)
 
 
 def differing(kinds: Sequence[MachineKind]) -> str:
-    """How machines differ from the first of them, in words; "" if all are of one kind."""
+    """How machines differ from the first of them, in words; "" if they do not."""
     for kind in kinds[1:]:
         words = kinds[0].differences(kind)
         if words:
@@ -247,7 +240,7 @@ def differing(kinds: Sequence[MachineKind]) -> str:
 
 
 def unlike_this_one(kinds: Sequence[MachineKind]) -> str:
-    """How the machines that run checks differ from the one that a search is steered from, in words; "" if none does."""
+    """How machines that run checks differ from this one, which steers the search, in words; "" if they do not."""
     here = this_machine()
     for kind in kinds:
         words = here.differences(kind)
@@ -257,23 +250,23 @@ def unlike_this_one(kinds: Sequence[MachineKind]) -> str:
 
 
 def conditions(kinds: Sequence[MachineKind]) -> Iterator[tuple[str, str]]:
-    """What the answers of a search depend on that runs checks on machines of these kinds; none: on this machine.
+    """What the answers of a search depend on; ``kinds`` are those of the machines that run checks, none for this one.
 
-    Candidates are made here, by packages of ours. The hardware is that which runs the checks. Of machines that differ,
-    a fact has each of their values.
+    Candidates are made here, by our packages; the hardware is that of the machines that run checks. If machines differ,
+    a fact has all their values.
     """
     here = this_machine()
     yield from ((name, value) for name, value in here.facts.items() if not (kinds and name in _HARDWARE))
     for name in sorted({*here.facts, *(name for kind in kinds for name in kind.facts)} if kinds else ()):
-        told = " or ".join(sorted({kind.facts.get(name, _NONE) for kind in kinds}))
+        value = " or ".join(sorted({kind.facts.get(name, _NONE) for kind in kinds}))
         if name in _HARDWARE:
-            yield name, told
-        elif told != here.facts.get(name):
-            yield f"{name} of other machines", told
+            yield name, value
+        elif value != here.facts.get(name):
+            yield f"{name} of other machines", value
 
 
-def _told(one: str | None, other: str | None) -> str:
-    """Two values that differ; of long ones, the words that only one of them has."""
+def _difference(one: str | None, other: str | None) -> str:
+    """Two different values; of long ones, only the words that the other does not have."""
     values = [one or _NONE, other or _NONE]
     if any(len(value) > _LONGEST_TOLD for value in values):
         words = [value.split() for value in values]
@@ -281,15 +274,13 @@ def _told(one: str | None, other: str | None) -> str:
     return ", ".join(value[:_LONGEST_TOLD] for value in values)
 
 
-# Whether a check is still what it was when a search began: somebody may edit its script meanwhile.
-
 _MOST_HASHED_OF_A_PROGRAM = 1 << 20  # bytes; of a larger file the size and time tell
 
 
 class SteadyProgram:
-    """The files that a check runs, as they were when this was made.
+    """The files that a check runs, as they were when this was made: somebody may edit its script meanwhile.
 
-    One that has changed by the end of the first run changes whenever the check runs, and is not watched any more.
+    A file that has changed by the end of the first run is changed by every run, and is not watched any more.
     """
 
     def __init__(self, files: Iterable[Path]) -> None:
@@ -299,10 +290,9 @@ class SteadyProgram:
         self._has_run = False
 
     def after_run(self) -> list[Path]:
-        """The files that change whenever the check runs: found once, when its first run has ended.
+        """The files that every run of the check changes; empty after the first call.
 
-        Raises CheckChanged if one of them holds something else after a later run. One that was written anew with the
-        same may.
+        Raises CheckChanged if another file has a new content after a later run; rewriting the same content is allowed.
         """
         changed = []
         for path, (state, content) in self._seen.items():

@@ -1,6 +1,4 @@
-"""The files of a search: those of each iteration, its result, written whole, and the journal from which it can be
-resumed.
-"""
+"""The files of a search: those of each iteration, its result, and the journal from which it can be resumed."""
 
 from __future__ import annotations
 
@@ -11,7 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from biopsy import errors, events
-from biopsy.checks.journal import Journal, save_polygraphy_replay, save_replay
+from biopsy.checks.journal import Journal, load_replay, save_polygraphy_replay, save_replay
 from biopsy.checks.outcome import Artifacts, Evidence, Outcome, write_iteration
 from biopsy.checks.verdict import VerdictFile
 from biopsy.model import weights_file
@@ -23,14 +21,14 @@ from biopsy.processes import cleanup
 from biopsy.processes.reading import FileState
 from biopsy.processes.writing import write_whole
 from biopsy.recording.reference_run import Recording
-from biopsy.session.pool import Slot
+from biopsy.session.pool import PendingRun
 from biopsy.session.trial import ORIGINAL, PROBE_NAMES, Stage
 from biopsy.tensors.results import Array
 from biopsy.text import count
 
 
 class ResultFile:
-    """``write`` writes the files at ``paths``, each whole; not all of them need come to be."""
+    """The files of a result. ``write`` writes those at ``paths``, each completely; some may be left out."""
 
     def __init__(self, paths: Iterable[Path], write: Callable[[], None], listener: events.Listener) -> None:
         self._paths = list(paths)
@@ -39,13 +37,13 @@ class ResultFile:
         self._stamps: dict[Path, FileState] = {}
 
     def write(self) -> None:
-        """Write them. Raises UsageError if that cannot be done."""
+        """Write the files. Raises UsageError if they cannot be written."""
         self._write()
         stamps = {path: _stamp(path) for path in self._paths}
         self._stamps = {path: stamp for path, stamp in stamps.items() if stamp is not None}
 
     def restore(self) -> None:
-        """Write them again, and say so, if one is not as it was left: a check may remove whatever it finds."""
+        """Write the files again, with a warning, if one has changed: a check may remove whatever it finds."""
         changed = [path for path, stamp in self._stamps.items() if _stamp(path) != stamp]
         if not changed:
             return
@@ -56,15 +54,15 @@ class ResultFile:
 
 
 def files_of(output: Path, external: str | None) -> tuple[Path, Path]:
-    """A result and its weights; those of a large result have a name of their own if ``external`` gives none."""
+    """The paths of a result and its weights, which have a default name if ``external`` is None."""
     return output, output.with_name(external or f"{output.name}.data")
 
 
 def write_result(parts: Iterable[bytes], path: Path, folder: Path, external: str | None, has_external: bool) -> None:
     """Write a model to ``path`` with the weights it needs: inside, or in the file named ``external`` beside it.
 
-    ``parts`` are its bytes, which refer to external weights from ``folder`` if it ``has_external`` ones. Above 1 GB
-    they are put beside it in any case. Raises UsageError if it cannot be written, ModelError if weights are missing.
+    ``parts`` are its bytes; if it ``has_external`` weights, they are found from ``folder``. Weights above 1 GB are
+    written beside it in any case. Raises UsageError if it cannot be written, ModelError if weights are missing.
     """
     if external is None and not has_external:
         write_whole(path, parts)
@@ -79,9 +77,9 @@ def write_result(parts: Iterable[bytes], path: Path, folder: Path, external: str
 
 
 def make_room(path: Path) -> None:
-    """Remove what a check has put in the place of a file that is to be written, if nothing can be lost with it.
+    """Remove what a check has left at a path that is to be written: a link, a pipe or an empty folder.
 
-    It would be written into, or wait for a reader that never comes. A folder that holds something stays.
+    Otherwise writing would follow the link or block. A folder that holds something stays.
     """
     with contextlib.suppress(OSError):
         mode = path.lstat().st_mode
@@ -92,7 +90,7 @@ def make_room(path: Path) -> None:
 
 
 def _stamp(path: Path) -> FileState | None:
-    """What tells whether a plain file is still the one that was written; None for what is no plain file."""
+    """The state of a plain file, to see whether it is still the one that was written; None if it is no plain file."""
     with contextlib.suppress(OSError):
         status = path.lstat()
         if stat.S_ISREG(status.st_mode):
@@ -101,23 +99,20 @@ def _stamp(path: Path) -> FileState | None:
 
 
 def size_of(path: Path) -> int:
-    """Bytes of a result. Raises CheckError if it has gone since."""
+    """The bytes of a result. Raises CheckError if the file is gone."""
     try:
         return path.stat().st_size
     except OSError as error:
         raise errors.CheckError(f"{path} was written, and cannot be found any more: {error.strerror}") from error
 
 
-# What a search leaves on disk so that it can be resumed, what it begins with, and when that goes.
-
-
 @dataclass(frozen=True, kw_only=True)
 class Resume:
-    """``journal`` is the file to resume from, None for none; ``fresh`` sets an old one aside.
+    """How a search can be resumed: ``journal`` is the file to resume from, None for none; ``fresh`` moves it aside.
 
     ``load`` and ``save`` are replays to begin with and to leave; ``polygraphy_form`` saves as Polygraphy does.
-    ``files`` are those that answers depend on too, besides those that the check names; ``about`` is whatever else they
-    depend on, by name. ``search`` is what a person calls what is resumed.
+    ``files`` and ``about`` are further files and facts, by name, that answers depend on. ``search`` is what the user
+    calls the search.
     """
 
     journal: Path | None = None
@@ -130,7 +125,7 @@ class Resume:
     about: Mapping[str, str] = field(default_factory=dict)
 
     def open(self, identity: Mapping[str, str]) -> Journal | None:
-        """The journal, with what a replay adds to it; None if none is wanted.
+        """Open the journal and add the runs of a replay; None if no journal is wanted.
 
         ``identity`` is what outcomes depend on. Raises UsageError if the journal or the replay is of another model,
         check, option or version, or in use.
@@ -141,11 +136,9 @@ class Resume:
         journal = Journal.open(self.journal, identity, fresh=self.fresh, search=self.search)
         try:
             if self.load is not None:
-                from biopsy.checks.journal import load_replay
-
-                journal.found += load_replay(self.load, journal)
+                journal.resumed += load_replay(self.load, journal)
         except BaseException:
-            (journal.close if journal.found else journal.remove)()
+            (journal.close if journal.resumed else journal.remove)()
             raise
         return journal
 
@@ -157,13 +150,13 @@ def run_with_journal(
     listener: events.Listener,
     is_worth_resuming: Callable[[], bool],
 ) -> str | None:
-    """Run a search whose oracle keeps a journal. Returns what the search returns: the limit that ended it.
+    """Run a search whose oracle has a journal. Returns what the search returns: the limit that ended it.
 
-    The journal stays only if the search can be resumed from it. A search that came to its end leaves none: the same
-    command typed again is a new question, since the engine may have been mended meanwhile.
+    The journal stays only if the search can be resumed from it. A finished search leaves none: if the user types the
+    command again, the engine may have been repaired meanwhile.
     """
-    if journal.found:
-        listener(events.Resumed(str(journal.path), journal.found))
+    if journal.resumed:
+        listener(events.Resumed(str(journal.path), journal.resumed))
     is_finished = is_interrupted = False
     try:
         stopped = search()
@@ -181,16 +174,16 @@ def run_with_journal(
             elif resume.save is not None:
                 save_replay(resume.save, journal)
         finally:
-            is_worth = journal.found or is_worth_resuming() or (is_interrupted and journal.count)
-            if is_finished or not is_worth:
+            is_useful = journal.resumed or is_worth_resuming() or (is_interrupted and journal.count)
+            if is_finished or not is_useful:
                 journal.remove()
 
 
 @dataclass(frozen=True, kw_only=True)
 class IterationFiles:
-    """Files that each check may read or leave: see the options of the same names.
+    """Files that each check may read or leave; see the options of the same names.
 
-    ``write_inputs`` writes the recorded values of a model's inputs; it is given with ``inputs``.
+    ``write_inputs`` writes the recorded values of a model's inputs; it is given together with ``inputs``.
     """
 
     artifacts: Artifacts = field(default_factory=Artifacts)
@@ -201,11 +194,11 @@ class IterationFiles:
 
     @property
     def read(self) -> tuple[Path, ...]:
-        """Those that are written before a check, for it to read."""
+        """The files that are written before a check, for it to read."""
         return tuple(file for file in (self.info, self.inputs) if file is not None)
 
     def write(self, iteration: int, parts: Sequence[bytes], places: Mapping[Path, Path]) -> None:
-        """Write them for a model, each where ``places`` says. Raises CannotCompare if it has no inputs to write."""
+        """Write them for a model, at the paths in ``places``. Raises CannotCompare if it has no inputs to write."""
         if self.info is not None:
             write_iteration(places[self.info], iteration)
         if self.inputs is not None and self.write_inputs is not None:
@@ -213,62 +206,62 @@ class IterationFiles:
 
 
 class Iterations:
-    """Numbers the iterations of a search, and has the files of each written before it and sorted after it.
+    """Numbers the iterations of a search, writes the files for each, and sorts its artifacts.
 
-    An iteration has its number from its begin on, so that no two that are judged have the same: one that is abandoned
-    takes its number along. A probe reads that of the iteration before it. ``number`` is the next one.
+    An iteration gets its number when it begins, so no two have the same, and an abandoned one leaves a gap. A probe
+    gets the number of the iteration before it. ``number`` is the next one.
     """
 
     def __init__(self, files: IterationFiles, listener: events.Listener) -> None:
         self.files = files
         self.number = 0
         self._listener = listener
-        self._written: Slot | None = None  # whose files stand where the user knows them
-        self._judged: Slot | None = None
+        self._written: PendingRun | None = None  # whose files are at the paths that the user knows
+        self._judged: PendingRun | None = None
 
     def number_for(self, stage: Stage) -> int:
-        """The number of a run that is about to begin."""
+        """The number for a run that is about to begin."""
         if not stage.is_iteration:
             return max(0, self.number - 1)
         self.number += 1
         return self.number - 1
 
-    def before(self, slot: Slot) -> Evidence | None:
-        """Write what a run will read; if it has no inputs to write, the evidence that nothing can be said of it.
+    def before(self, run: PendingRun) -> Evidence | None:
+        """Write what a run will read; if it has no inputs to write, return the evidence that it is invalid.
 
-        Raises CannotCompare if it looks at the original, for then there never will be any.
+        Raises CannotCompare instead for the original, since later models would have none either.
         """
-        moved = [path for file, path in slot.files.items() if path != file]
-        if len(moved) < len(slot.files):
-            self._written = None  # what stood there is gone, even if only some of the files can be written
+        moved = [path for file, path in run.files.items() if path != file]
+        if len(moved) < len(run.files):
+            self._written = None  # the old files are replaced, even if only some can be written
         try:
-            self.files.write(slot.iteration, slot.trial.parts, slot.files)
+            self.files.write(run.iteration, run.trial.parts, run.files)
         except errors.CannotCompare as error:
-            if slot.trial.stage is ORIGINAL:
+            if run.trial.stage is ORIGINAL:
                 raise
             return Evidence(status=0, verdict=VerdictFile(outcome="invalid", message=error.message))
         for path in moved:
             cleanup.take_what_stands_at(path)
         if not moved:
-            self._written = slot
+            self._written = run
         return None
 
-    def after(self, slot: Slot, outcome: Outcome) -> None:
-        """A run has been judged: sort its artifacts, unless it was a probe."""
-        self._judged = slot
-        stage = slot.trial.stage
+    def after(self, run: PendingRun, outcome: Outcome) -> None:
+        """Sort the artifacts of a run that has been judged, unless it was a probe."""
+        self._judged = run
+        stage = run.trial.stage
         if not stage.is_iteration:
             return
-        for missing in self.files.artifacts.sort(outcome, slot.iteration, stage.name):
-            self._listener(events.Remark(f"the artifact {missing} was not there after iteration {slot.iteration}"))
+        for missing in self.files.artifacts.sort(outcome, run.iteration, stage.name):
+            self._listener(events.Remark(f"the artifact {missing} was not there after iteration {run.iteration}"))
 
     def close(self) -> None:
-        """Leave the files of the run that was judged last where the user knows them, as if no other had begun."""
-        slot, self._judged = self._judged, None
-        if slot is None or slot is self._written:
+        """Leave the files of the run judged last where the user expects them, as if no other run had begun."""
+        run, self._judged = self._judged, None
+        if run is None or run is self._written:
             return
-        with contextlib.suppress(errors.BiopsyError, OSError):  # what went wrong before is told, not this
-            self.files.write(slot.iteration, slot.trial.parts, {file: file for file in self.files.read})
+        with contextlib.suppress(errors.BiopsyError, OSError):  # an earlier error is reported, not this one
+            self.files.write(run.iteration, run.trial.parts, {file: file for file in self.files.read})
 
 
 def write_inputs(
@@ -278,10 +271,10 @@ def write_inputs(
     path: Path,
     vouched: Callable[[int], bool] | None = None,
 ) -> None:
-    """Write the recorded values of what a part of a model must be fed.
+    """Write the recorded values of the tensors that a part of a model must be fed.
 
-    Names that nothing was recorded for are left out. Raises CannotCompare if nothing is recorded for any of them, or if
-    a tensor that a node computes is not ``vouched`` for.
+    Tensors without recorded values are left out. Raises CannotCompare if none has any, or if a computed one is not
+    ``vouched`` for.
     """
     from biopsy.tensors.files import write_feeds
 
@@ -304,7 +297,7 @@ def write_inputs(
 
 
 def write_all(index: ModelIndex, recording: Recording, path: Path) -> bool:
-    """Write the recorded values of every tensor; False, and nothing is written, if none of an inner one is known."""
+    """Write the recorded values of every tensor; returns False, and writes nothing, if no inner one is recorded."""
     from biopsy.tensors.files import write_feeds
 
     has_inner = any(recording.values(index.names[tensor]) is not None for tensor in index.producer)
@@ -315,7 +308,7 @@ def write_all(index: ModelIndex, recording: Recording, path: Path) -> bool:
 
 
 def _recorded_feeds(recording: Recording, names: Sequence[str]) -> list[dict[str, Array]]:
-    """The values that are recorded of some tensors, as so many feeds as there are recordings."""
+    """The recorded values of some tensors, as one feed per sample."""
     feeds: list[dict[str, Array]] = [{} for _ in range(recording.count)]
     for name in names:
         for feed, value in zip(feeds, recording.values(name) or (), strict=False):

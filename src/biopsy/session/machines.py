@@ -1,4 +1,4 @@
-"""Workers on other machines: lent by somebody, borrowed when they are needed, and each may die at any moment."""
+"""Workers on other machines, which are borrowed when needed and may be lost at any moment."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ from biopsy.session.conditions import MachineKind, differing, this_machine, unli
 
 
 class MachineLostError(Exception):
-    """A machine, or our process on it, has died: that says nothing of the model."""
+    """A machine, or our process on it, has died, which says nothing about the model."""
 
 
 class Machine(Protocol):
-    """One place for one check on another machine, which may have several.
+    """A place for one check at a time on another machine, which may have several.
 
-    ``name`` is that of the machine, ``kind`` is what answers depend on there: the same for all that are one engine.
+    ``name`` is that of the machine, ``kind`` is what answers depend on there.
     """
 
     name: str
@@ -38,20 +38,20 @@ class Machine(Protocol):
         """Whether it still answers."""
 
     def run(self, task: PortableTask, files: Mapping[str, Path]) -> Answer:
-        """Do a task and wait for its end; ``files`` has the file of each digest. Raises MachineLostError."""
+        """Run a task and wait for its end; ``files`` has the file for each digest. Raises MachineLostError."""
 
     def stop(self) -> None:
         """End the task that runs, or the next one if none runs, with all that it has started. From any thread."""
 
     def close(self) -> None:
-        """Give it back, with all that runs there."""
+        """Give the machine back, ending all that runs there."""
 
 
 class LentMachines:
-    """Machines that ``borrow`` lends, at most so many as there is ``room`` for.
+    """Machines that ``borrow`` lends, at most ``room`` of them.
 
-    Runs wait for whichever is free first, be it one that was borrowed for another run; one that is stopped waits no
-    more, once ``wake`` was called.
+    A run takes the machine that is free first, even if it was borrowed for another run. A run that is stopped gives up
+    waiting after a call of ``wake``.
     """
 
     def __init__(self, borrow: Callable[[], Machine], room: int) -> None:
@@ -66,23 +66,23 @@ class LentMachines:
         self._borrowers = ThreadPoolExecutor(room, "biopsy-borrow")
 
     @property
-    def names(self) -> frozenset[str]:
-        """The names of the machines that are borrowed now."""
+    def count(self) -> int:
+        """How many machines are borrowed now, by name."""
         with self._changed:
-            return frozenset(machine.name for machine in self._all)
+            return len({machine.name for machine in self._all})
 
     def expect(self, runs: int) -> None:
-        """Borrow machines for so many runs, which will soon begin: some take seconds to get ready."""
+        """Borrow machines for so many runs that will soon begin; some take seconds to get ready."""
         with self._changed:
             self._borrow_for(runs - len(self._free))
 
     def wake(self) -> None:
-        """Have all who wait look whether they still want a machine."""
+        """Let all waiting runs check whether they are stopped."""
         with self._changed:
             self._changed.notify_all()
 
     def close(self) -> None:
-        """Give the machines back, once nobody uses them any more."""
+        """Give the machines back. Nobody may use them any more."""
         self._borrowers.shutdown(wait=True, cancel_futures=True)
         given_back, self._all, self._free = self._all, [], []
         with ThreadPoolExecutor(self._room) as threads:
@@ -90,8 +90,8 @@ class LentMachines:
                 end.result()
 
     @contextmanager
-    def one(self, is_stopped: Callable[[], bool]) -> Iterator[Machine | None]:
-        """A machine for one run; it is given back at once if anything goes wrong there. None if the run is stopped.
+    def lend(self, is_stopped: Callable[[], bool]) -> Iterator[Machine | None]:
+        """Lend a machine for one run; it is given back at once if anything fails there. None if the run is stopped.
 
         Raises what ``borrow`` raises.
         """
@@ -113,7 +113,7 @@ class LentMachines:
             self._changed.notify_all()
 
     def _taken(self, is_stopped: Callable[[], bool]) -> Machine | None:
-        """A machine that is free, or one more, once there is room."""
+        """Take a free machine, or a new one, once there is room."""
         with self._changed:
             self._waiting += 1
             try:
@@ -128,17 +128,17 @@ class LentMachines:
             finally:
                 self._waiting -= 1
                 if not self._waiting:
-                    self._refused.clear()  # who comes later asks anew
+                    self._refused.clear()  # later runs borrow anew
 
     def _borrow_for(self, runs: int) -> None:
-        """Begin to borrow as many machines as so many runs need that have none, as far as there is room."""
+        """Begin to borrow machines for so many runs without one, as far as there is room."""
         room = self._room - len(self._all) - self._borrowing
         for _ in range(min(room, runs - self._borrowing)):
             self._borrowing += 1
             self._borrowers.submit(self._borrow_one)
 
     def _borrow_one(self) -> None:
-        """Have one more machine, or an error in its place: whoever waits for a machine is told of it."""
+        """Borrow one more machine; if that fails, a waiting run raises the error."""
         refused: list[BaseException] = []
         machines: list[Machine] = []
         try:
@@ -153,34 +153,23 @@ class LentMachines:
             self._changed.notify_all()
 
 
-# Workers on other machines, whoever lends them: each does one check at a time, and may die at any moment.
-
-_Task = TypeVar("_Task")
 _Done = TypeVar("_Done")
 
 MOST_LOST = 3
-"""Machines that may die one after the other under the same check, before it is said to kill them."""
+"""Machines that may be lost in a row under the same check before the check is blamed."""
 
 _STOPPED = Evidence(status=-15)
-"""Of a run that nobody waits for any more."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class MachineUse:
-    """What other machines are at: how many have places for checks, and how many checks run there that are wanted."""
-
-    machines: int
-    running: int
+"""The evidence of a stopped run."""
 
 
 class _LostInRunError(MachineLostError):
-    """It was lost while it ran a check, which may be why."""
+    """A machine was lost while it ran a check, which may be the cause."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class PreparedRun:
-    """What came of a prepared task: its evidence, None if the check was not asked; what its preparation ``told``; and
-    ``files``, the bytes of those that came back. ``paths`` has ours for those of the machine.
+    """The result of a task on another machine: its evidence, None if the check was not run; what a preparation
+    ``told``; and ``files``, the bytes of those brought back. ``paths`` maps the machine's paths to ours.
     """
 
     evidence: Evidence | None
@@ -189,21 +178,21 @@ class PreparedRun:
     paths: Mapping[str, str] = field(default_factory=dict)
 
     def with_our_paths(self, text: str) -> str:
-        """A text of the machine with our paths in it."""
+        """A text from the machine with our paths in it."""
         return renamed(text, self.paths)
 
 
 @dataclass(eq=False)
 class _Held:
-    """The machine that does a run now, and whether anybody still waits for the run."""
+    """The machine of a run, and whether the run is stopped."""
 
     lock: threading.Lock = field(default_factory=threading.Lock)
     machine: Machine | None = None
     is_stopped: bool = False
 
     @contextmanager
-    def by(self, machine: Machine) -> Iterator[bool]:
-        """Let a machine do it meanwhile; False if it is stopped, and not to begin."""
+    def by(self, machine: Machine | None) -> Iterator[bool]:
+        """Assign a machine while the run is on it; gives False if the run is stopped and must not begin."""
         with self.lock:
             is_wanted = not self.is_stopped
             self.machine = machine if is_wanted else None
@@ -223,12 +212,12 @@ class _Held:
 class OtherMachines:
     """Workers that run each check on a machine that ``borrow`` lends; see ``session.pool.Workers``.
 
-    A machine is borrowed when no other is free, and given back at the end. If one dies, the check is asked again on
-    another, up to three times; ``lost`` counts them. ``room`` is how many machines are borrowed at most. ``received``
-    counts the bytes of files that were sent to each machine, by its name.
+    A machine is borrowed if none is free, up to ``room`` of them, and given back at the end. If one is lost, the check
+    is run on another, up to three times; ``lost`` counts lost machines. ``received`` counts the bytes of files sent to
+    each machine, by its name.
 
-    ``kinds`` are those that the machines are known to be of, by default that of this one. A machine of a kind
-    that comes later is told, and what it says is kept in no journal.
+    ``kinds`` are the known kinds of the machines, by default that of this one. A remark reports a later machine of
+    another kind, and no journal keeps its answers.
     """
 
     def __init__(self, borrow: Callable[[], Machine], room: int, kinds: Sequence[MachineKind] = ()) -> None:
@@ -236,115 +225,108 @@ class OtherMachines:
         self.kinds = tuple(kinds) or (this_machine(),)
         self.lost = 0
         self.received: Counter[str] = Counter()
-        self._told: list[MachineKind] = []
-        self._lent = LentMachines(borrow, room)
+        self._reported: list[MachineKind] = []
+        self._machines = LentMachines(borrow, room)
         self._packer = TaskPacker()
         self._lock = threading.Lock()
         self._held: dict[Future[Any], _Held] = {}
-        # Some may still be ending while others begin.
+        # Some runs may still be ending while others begin.
         self._threads = ThreadPoolExecutor(2 * room, "biopsy-machine")
 
     def expect(self, runs: int) -> None:
-        """Borrow machines for so many runs, which will soon begin: some take seconds to get ready."""
-        self._lent.expect(runs)
+        """Borrow machines for so many runs that will soon begin; some take seconds to get ready."""
+        self._machines.expect(runs)
 
     @property
-    def use(self) -> MachineUse:
-        """What the machines are at now."""
-        running = sum(held.machine is not None and not held.is_stopped for held in self._held.values())
-        return MachineUse(machines=len(self._lent.names), running=running)
+    def running(self) -> int:
+        """How many checks run on machines now, without stopped ones."""
+        return sum(held.machine is not None and not held.is_stopped for held in self._held.values())
+
+    @property
+    def borrowed(self) -> int:
+        """How many machines are borrowed now."""
+        return self._machines.count
 
     @property
     def remarks(self) -> Sequence[str]:
-        """What a person should know of the machines before a search begins."""
+        """What the user should know about the machines before a search begins."""
         return [text for text in (differing(self.kinds), unlike_this_one(self.kinds)) if text]
 
     def begin(self, task: Task) -> Future[Evidence]:
         """Begin a run, once a machine is free."""
-        return self._begun(self._run, task)
+
+        def run(held: _Held) -> Evidence:
+            evidence = self._run(task, held).evidence
+            assert evidence is not None
+            return evidence
+
+        return self._begun(run)
 
     def begin_prepared(self, task: PreparedTask) -> Future[PreparedRun]:
-        """Begin a run before which something is made on the machine. Stop and wait for it as for any other."""
-        return self._begun(self._run_prepared, task)
+        """Begin a run with a preparation on the machine. Stop and wait for it like any other."""
+        return self._begun(lambda held: self._run(task, held))
 
-    def _begun(self, do: Callable[[_Task, _Held], _Done], task: _Task) -> Future[_Done]:
+    def _begun(self, do: Callable[[_Held], _Done]) -> Future[_Done]:
         for ended in [run for run in self._held if run.done()]:
             del self._held[ended]
         held = _Held()
-        run = self._threads.submit(do, task, held)
+        run = self._threads.submit(do, held)
         self._held[run] = held
         return run
 
     def stop(self, run: Future[Any]) -> None:
-        """Have it never begin, or have its check stopped."""
+        """Keep a run from beginning, or stop its check."""
         held = self._held.get(run)
         if not run.cancel() and held is not None:
             held.stop()
-            self._lent.wake()
+            self._machines.wake()
 
     def wait(self, runs: Collection[Future[Any]], seconds: float | None) -> None:
         """Wait until one has ended."""
         wait(runs, seconds, FIRST_COMPLETED)
 
     def close(self) -> None:
-        """Stop what runs, wait until it has ended, and give the machines back."""
+        """Stop all runs, wait for their end, and give the machines back."""
         for run in list(self._held):
             self.stop(run)
         self._threads.shutdown(wait=True, cancel_futures=True)
-        self._lent.close()
+        self._machines.close()
 
-    def _run(self, task: Task, held: _Held) -> Evidence:
-        found = self._asked(task, held)
-        if found is None:
-            return _STOPPED
-        assert found[0].evidence is not None
-        return found[0].evidence
-
-    def _run_prepared(self, task: PreparedTask, held: _Held) -> PreparedRun:
-        found = self._asked(task, held)
-        if found is None:
-            return PreparedRun(evidence=_STOPPED)
-        answer, portable = found
-        return PreparedRun(
-            evidence=answer.evidence,
-            told=answer.told,
-            files={Path(path): content for path, content in answer.files},
-            paths=our_paths(portable, answer.root),
-        )
-
-    def _asked(self, task: Task, held: _Held) -> tuple[Answer, PortableTask] | None:
-        """What a machine answers; None if the run is stopped. Raises what was raised there."""
+    def _run(self, task: Task, held: _Held) -> PreparedRun:
+        """Run a task on a machine, and on another one if that is lost. Raises what was raised there."""
         portable, files = self._packer.packed(task)
         lost: list[str] = []
         gone, reason = 0, ""
         while not held.is_stopped and len(lost) < MOST_LOST and gone <= self.room:
             try:
-                with self._lent.one(lambda: held.is_stopped) as machine:
-                    if machine is None:
-                        return None
-                    with held.by(machine) as is_wanted:
-                        if not is_wanted:
-                            return None
-                        answer = self._answer(machine, portable, files)
+                with self._machines.lend(lambda: held.is_stopped) as machine, held.by(machine) as is_wanted:
+                    if machine is None or not is_wanted:
+                        continue
+                    answer = self._answer(machine, portable, files)
                 if answer.is_stopped:
-                    continue  # perhaps it was meant for the run before, which had just ended
-                _require_no_error(answer, portable)
-                if answer.evidence is None:
-                    return answer, portable
-                evidence = as_if_here(answer.evidence, our_paths(portable, answer.root))
-                return replace(answer, evidence=self._with_machine(evidence, machine.kind, lost)), portable
+                    continue  # perhaps that was meant for the previous run, which had just ended
+                paths = our_paths(portable, answer.root)
+                if answer.error is not None:
+                    error = from_json(answer.error)
+                    message = renamed(error.message, paths)
+                    raise errors.CheckError(message, kept=error.kept, next_steps=error.next_steps)
+                evidence = answer.evidence
+                if evidence is not None:
+                    evidence = self._with_machine(as_if_here(evidence, paths), machine.kind, lost)
+                back = {Path(path): content for path, content in answer.files}
+                return PreparedRun(evidence=evidence, told=answer.told, files=back, paths=paths)
             except _LostInRunError as error:
                 lost.append(str(error))
             except MachineLostError as error:
                 gone, reason = gone + 1, str(error)
         if held.is_stopped:
-            return None
+            return PreparedRun(evidence=_STOPPED)
         if len(lost) < MOST_LOST:
             raise errors.CheckError(f"the other machines are lost before they run a check: {reason}")
         raise _lost_again_and_again(task, portable, lost[-1])
 
     def _answer(self, machine: Machine, portable: PortableTask, files: Mapping[str, Path]) -> Answer:
-        """What a task has come to. Raises _LostInRunError, or MachineLostError if the machine was lost before."""
+        """The answer of a machine. Raises _LostInRunError, or MachineLostError if the machine was lost before."""
         if not machine.lives():
             raise MachineLostError(f"{machine.kind.machine}: it was lost while no check ran there")
         try:
@@ -358,13 +340,13 @@ class OtherMachines:
         return answer
 
     def _with_machine(self, evidence: Evidence, kind: MachineKind, lost: Sequence[str]) -> Evidence:
-        """What a check has left, with the machine it ran on, and what is to be told of that one and those ``lost``."""
+        """The evidence with its machine, and remarks on a machine of a new kind and on those ``lost``."""
         remarks = [evidence.remark] if evidence.remark else []
         remarks += [f"a machine was lost, so its check was asked again: {reason}" for reason in lost]
         is_known = any(kind.facts == known.facts for known in self.kinds)
         with self._lock:
-            is_news = not is_known and all(kind.facts != told.facts for told in self._told)
-            self._told += [kind] if is_news else []
+            is_news = not is_known and all(kind.facts != reported.facts for reported in self._reported)
+            self._reported += [kind] if is_news else []
         if is_news:
             words = self.kinds[0].differences(kind)
             remarks.append(
@@ -374,23 +356,9 @@ class OtherMachines:
 
 
 def tell_of_machines(executor: object, listener: events.Listener) -> None:
-    """Tell what a person should know of other machines before they run checks; nothing if this one runs them."""
+    """Report what the user should know about other machines before they run checks; nothing if there are none."""
     for text in executor.remarks if isinstance(executor, OtherMachines) else ():
         listener(events.Remark(text))
-
-
-def kinds_of(executor: object) -> Sequence[MachineKind]:
-    """The kinds of the machines that run checks for a search; none if this one does, as far as anybody can tell."""
-    return executor.kinds if isinstance(executor, OtherMachines) else ()
-
-
-def _require_no_error(answer: Answer, task: PortableTask) -> None:
-    """Raise what was raised there, with our paths in it."""
-    if answer.error is None:
-        return
-    error = from_json(answer.error)
-    message = renamed(error.message, our_paths(task, answer.root))
-    raise errors.CheckError(message, kept=error.kept, next_steps=error.next_steps)
 
 
 def _lost_again_and_again(task: Task, portable: PortableTask, reason: str) -> errors.CheckError:

@@ -1,6 +1,4 @@
-"""The oracle of a search: it answers what the check says of a model, from memory or by as many runs as that needs,
-and judges what counts as the failure.
-"""
+"""The oracle of a search: it answers what the check says of a model, from memory or by as many runs as needed."""
 
 from __future__ import annotations
 
@@ -20,14 +18,14 @@ from biopsy.session.pool import PendingRun, Pool
 from biopsy.session.trial import LOOK, BudgetMeter, FailureJudge, SearchTally, Stage, Trial, cannot_run
 
 _FEW = 16
-"""Nodes of a candidate after which bisection needs some five checks more: as long as a process takes to load."""
+"""Nodes of a candidate after which bisection needs about five more checks, as long as a process takes to load."""
 
 
 class Oracle:
-    """Asks a check about models, each as often as its answer needs, several at once, and none twice.
+    """Asks a check about models: each as often as its answer needs, several at once, and none twice.
 
-    ``left`` is the size of the best model so far, for the progress line; an iteration whose outcome is ``advances``
-    sets it. ``model`` is the original's file, which is still there when a person repeats a check.
+    ``left`` is the size of the best model so far, for the progress line; an iteration with the outcome ``advances``
+    sets it. ``model`` is the original's file, which still exists when the user repeats a check.
     """
 
     def __init__(
@@ -57,7 +55,7 @@ class Oracle:
 
     @property
     def check(self) -> Check:
-        """The check as it is asked now."""
+        """The check in use."""
         return self.pool.check
 
     @property
@@ -66,13 +64,13 @@ class Oracle:
         return self.pool.jobs
 
     def judge(self, trial: Trial, *, alone: bool = False, meanwhile: Callable[[], object] | None = None) -> Judged:
-        """The outcome of a model, from memory as far as it was checked before.
+        """The outcome of a model, from memory as far as possible.
 
-        ``alone``: nothing is worth running beside it, so it is handed to no other thread that can do without one.
-        ``meanwhile`` is called while it is waited for, whenever something that was begun ahead has ended.
-        Raises CheckError if the check could not be run, BudgetSpentError if it may not be run any more.
+        ``alone``: nothing runs beside it, so it need not run in another thread. ``meanwhile`` is called while it is
+        waited for, whenever a run begun ahead has ended. Raises CheckError if the check could not be run,
+        BudgetSpentError if it may not be run any more.
         """
-        # A function runs as well in this thread: nobody can stop it anyway.
+        # A function can run in this thread: it cannot be stopped anyway.
         here = alone and not self.pool.is_shared and not (trial.check or self.check).stoppable
         while (judged := self.memory.conclusion(trial)) is None:
             wanted = self.memory.repetitions - len(self.memory.runs(trial))
@@ -84,7 +82,7 @@ class Oracle:
         return judged
 
     def in_turn(self, trials: Iterable[Trial]) -> Generator[Judged, None, None]:
-        """The outcomes of models, one after the other; those that follow are checked meanwhile, until it is closed."""
+        """Yield the outcomes of models in turn; the next ones are checked meanwhile, until the generator is closed."""
         source, waiting = iter(trials), deque[Trial]()
         try:
             while True:
@@ -98,27 +96,27 @@ class Oracle:
             self.pool.abandon_all()
 
     def again(self, trial: Trial, wanted: int = 1) -> Judged:
-        """One more run on a model, whatever is remembered of it; ``wanted`` says how many more will be asked for."""
+        """Run a model once more, whatever is remembered; ``wanted`` is how many runs will be asked for."""
         judged = self._run(trial, wanted)
         if trial.stage.is_remembered:
             self.memory.add(trial, judged)
         return judged
 
     def has_ended(self, trial: Trial) -> bool:
-        """Whether a run of a model that was begun ahead has ended."""
+        """Whether a run of a model begun ahead has ended."""
         return any(run.future.done() for run in self.pool.runs_of(trial))
 
     def foretold(self, trial: Trial) -> Judged | None:
-        """The outcome of a model, by what is known of it or has ended, though nobody may have asked for it yet.
+        """The outcome of a model if it follows from memory and ended runs; None otherwise.
 
-        None where that does not tell. It is good for guesses only: nothing is counted or remembered.
+        For guesses only: nothing is counted or remembered.
         """
         ended = [run.future for run in self.pool.runs_of(trial) if run.future.done() and not run.future.cancelled()]
         runs = [self.failure.judge(future.result(), tells=False) for future in ended if future.exception() is None]
         return concluded([*self.memory.runs(trial), *runs], self.memory.repetitions)
 
     def undo(self) -> bytes | None:
-        """Forget the newest answer: the person who gave it takes it back. The model's digest, None if there is none."""
+        """Forget the newest answer, which the person takes back. Returns the model's digest, None if there is none."""
         undone = self.memory.undo()
         if undone is None:
             self.listener(events.Remark("there is no answer to take back"))
@@ -130,13 +128,13 @@ class Oracle:
         return digest
 
     def ahead(self, trials: Iterator[Trial]) -> None:
-        """Begin checks of models that may be asked about soon, as many as may run at once: each as often as it needs.
+        """Begin checks of models that may be asked about soon, each as often as it needs, while there is room.
 
         Trials are taken from ``trials`` only while there is room.
         """
         self.beside.attend()
         running = len(self.pool.running)
-        room = self.pool.jobs - running  # by now: what ends meanwhile leaves room for what is asked next
+        room = self.pool.jobs - running  # as of now: runs that end meanwhile leave room for what is asked next
         beside = len(self.pool.kept)
         while room > 0:
             trial = next(trials, None)
@@ -153,31 +151,31 @@ class Oracle:
                 room, running = room - 1, running + 1
 
     def keep_going(self, soon: Sequence[Trial]) -> None:
-        """Begin what may be asked about soon, and stop what may not; answers that are there wait to be asked for."""
+        """Begin what may be asked about soon, and stop other runs; ended ones are kept for later."""
         self.pool.abandon_running(but=soon)
         self.ahead(iter(soon))
 
     def close(self) -> None:
-        """End every check, and leave no candidate behind."""
+        """Stop every check, and leave no candidate behind."""
         self.pool.close()
         self._iterations.close()
 
     def _run(
         self, trial: Trial, wanted: int, *, here: bool = False, meanwhile: Callable[[], object] | None = None
     ) -> Judged:
-        """The next run of a model to end; as many as are wanted are begun, if so many may run at once.
+        """Wait for the next run of a model; as many as are ``wanted`` are begun, if so many may run at once.
 
         ``here``: in this thread, one after the other.
         """
         self.beside.attend()
         self.budget.spend()
-        mine = self.pool.runs_of(trial)
-        while not mine or len(mine) < min(wanted, 1 if here else self.pool.jobs):
-            if mine and self.memory.repetitions == 1 and len(self.pool.running) >= self.pool.jobs:
-                break  # one more run of this is worth no more than what was begun ahead
-            self.pool.make_room(kept=mine)
-            mine.append(self.begin(trial, here=here))
-        run = mine[0]
+        runs = self.pool.runs_of(trial)
+        while not runs or len(runs) < min(wanted, 1 if here else self.pool.jobs):
+            if runs and self.memory.repetitions == 1 and len(self.pool.running) >= self.pool.jobs:
+                break  # another run of this model is worth no more than what was begun ahead
+            self.pool.make_room(kept=runs)
+            runs.append(self.begin(trial, here=here))
+        run = runs[0]
         evidence = self.pool.wait(run, self.budget.seconds_left, meanwhile)
         if evidence is None:
             self.pool.abandon_all()
@@ -185,28 +183,28 @@ class Oracle:
         return self.judged(run, evidence)
 
     def begin(self, trial: Trial, *, here: bool = False) -> PendingRun:
-        """Begin a run on a model, for which there must be room; ``here``: it ends before this returns."""
+        """Begin a run of a model; there must be room. ``here``: it ends before this returns."""
         is_small = trial.stage is LOOK or (trial.stage.is_iteration and trial.size <= _FEW)
         if is_small and self.failure.reference is not None:
             self.check.foresee_cold()  # the last check may come soon
-        slot = self.pool.slot(trial, self._iterations.number_for(trial.stage))
+        run = self.pool.new_run(trial, self._iterations.number_for(trial.stage))
         self.listener(
             events.CheckingCandidate(
-                number=slot.number,
+                number=run.number,
                 stage=trial.stage.name,
                 description=trial.description,
-                line=slot.check.line(slot.path),
+                line=run.check.line(run.path),
                 nodes=trial.size,
                 left=self.left,
             )
         )
-        refusal = self._iterations.before(slot)
-        return self.pool.start(slot, self.failure.original, here=here, known=refusal)
+        refusal = self._iterations.before(run)
+        return self.pool.start(run, self.failure.original, here=here, known=refusal)
 
     def judged(self, run: PendingRun, evidence: Evidence) -> Judged:
-        """What a run that has ended says, counted and told. Raises CheckError if the check could not be run.
+        """Judge, count and report a run that has ended. Raises CheckError if the check could not be run.
 
-        Raises CheckChanged if it is another check by now: nobody knows which one has answered.
+        Raises CheckChanged if the check has changed, because it is unknown which version answered.
         """
         changing = self._program.after_run()
         if changing:
@@ -222,7 +220,7 @@ class Oracle:
             self.left = trial.size
         self.listener(
             events.CheckedCandidate(
-                number=run.slot.number,
+                number=run.number,
                 stage=trial.stage.name,
                 outcome=outcome.value,
                 reason=judged.reason,
@@ -233,22 +231,20 @@ class Oracle:
             )
         )
         if outcome is Outcome.INFRASTRUCTURE:
-            raise cannot_run(judged, self.check.line(self._model or run.slot.path))
-        self._iterations.after(run.slot, outcome)
+            raise cannot_run(judged, self.check.line(self._model or run.path))
+        self._iterations.after(run, outcome)
         return judged
 
 
-# The memory of a search: every run of the check on every model, so that no question is asked twice.
-
 _SAID_ONCE = frozenset({Outcome.INVALID, Outcome.TIMED_OUT})
-"""Outcomes that are not asked for again, however flaky the failure is."""
+"""Outcomes that are not repeated, however flaky the failure is."""
 
 
 class OutcomeMemory:
-    """Remembers what a check said of each model, by the digest of its bytes.
+    """The memory of a search: every answer about each model, by the digest of its bytes.
 
-    With a ``journal``, it also holds what an interrupted search was told, and writes down what this one is told.
-    ``repetitions`` is how many runs that do not reproduce make a model pass: one, unless the failure is flaky.
+    A ``journal`` adds the answers of an interrupted search and stores new ones. ``repetitions`` is how many runs that
+    do not reproduce make a model pass: one, unless the failure is flaky.
     """
 
     def __init__(self, tally: SearchTally) -> None:
@@ -260,7 +256,7 @@ class OutcomeMemory:
         self._asked: list[bytes] = []
 
     def runs(self, trial: Trial) -> list[Judged]:
-        """What is remembered of a model, the oldest run first."""
+        """The remembered runs of a model, oldest first."""
         digest = trial.digest
         if digest not in self._runs:
             self._runs[digest] = [] if self.journal is None else self.journal.runs(digest)
@@ -268,7 +264,7 @@ class OutcomeMemory:
         return self._runs[digest]
 
     def conclusion(self, trial: Trial) -> Judged | None:
-        """What the runs on a model say together; None if more are needed."""
+        """The outcome that the runs of a model amount to; None if more are needed."""
         return concluded(self.runs(trial), self.repetitions)
 
     def add(self, trial: Trial, judged: Judged) -> None:
@@ -282,13 +278,13 @@ class OutcomeMemory:
         self._asked.append(trial.digest)
 
     def was_asked(self, trial: Trial) -> bool:
-        """Whether this process asked about a model, rather than one that left a journal."""
+        """Whether this process asked about a model, not only an earlier one that left the journal."""
         return trial.digest in self._asked
 
     def undo(self) -> tuple[bytes, Sequence[tuple[Judged, Stage]]] | None:
-        """Forget the model that was asked about last; None if none was.
+        """Forget the model that was asked about last; None if there is none.
 
-        Returns its digest, and the runs of this process that are forgotten, each with what it was for.
+        Returns its digest, and the forgotten runs of this process, each with its stage.
         """
         if not self._asked:
             return None
@@ -297,27 +293,28 @@ class OutcomeMemory:
         runs = self._runs.pop(digest, [])
         if self.journal is not None:
             self.journal.forget(digest)
-        return digest, list(zip(runs[len(runs) - len(stages) :], stages, strict=True))  # a journal's stand first
+        own_runs = runs[len(runs) - len(stages) :]  # those of the journal come first
+        return digest, list(zip(own_runs, stages, strict=True))
 
     def note(self, key: str, value: str) -> None:
-        """Write a small fact into the journal, if there is one. Raises CheckError if it cannot be written."""
+        """Note a small fact in the journal, if there is one. Raises CheckError if it cannot be written."""
         if self.journal is not None:
             self.journal.note(key, value)
 
     def noted(self, key: str) -> str | None:
-        """What an interrupted search, or this one, wrote down under a key."""
+        """The fact noted under a key by this or an interrupted search; None if there is none."""
         return None if self.journal is None else self.journal.noted(key)
 
     @property
     def journal_path(self) -> Path | None:
-        """Where the journal stands, for a message."""
+        """The path of the journal, for messages."""
         return None if self.journal is None else self.journal.path
 
 
 def concluded(runs: Sequence[Judged], needed: int) -> Judged | None:
-    """What several runs on one model say together; None if more are needed.
+    """The outcome that several runs on one model amount to; None if more are needed.
 
-    One that reproduces is enough. Otherwise ``needed`` of them must not, unless the check cannot say.
+    One run that reproduces is enough. Otherwise, ``needed`` runs must not reproduce, unless the check cannot say.
     """
     for judged in runs:
         if judged.outcome is Outcome.REPRODUCES:
@@ -331,20 +328,18 @@ def concluded(runs: Sequence[Judged], needed: int) -> Judged | None:
     return replace(runs[-1], outcome=Outcome.UNSTABLE, reason=f"{len(runs)} runs: {summary}")
 
 
-# Questions that are asked beside a search that has begun, and that it must not come to an end without.
-#
-# Each has an answer that everybody expects, such as that the original fails once more: nobody waits for it before the
-# search begins. But nothing is concluded from what the search finds before all have been answered as expected.
+# Questions beside the search. Each has an answer that is almost certain, such as that the original fails once more, so
+# the search begins without waiting. But nothing is concluded from it before all are answered as expected.
 
 Remedy: TypeAlias = Callable[[], None] | errors.CheckError
-"""What is to be done after an unexpected answer, once the search has stopped; or the error that ends everything."""
+"""What to do after an unexpected answer, once the search has stopped; or the error that ends everything."""
 
-Heed: TypeAlias = Callable[[Judged | errors.CheckError], Remedy | None]
-"""Takes an answer; None if it is as expected."""
+OnAnswer: TypeAlias = Callable[[Judged | errors.CheckError], Remedy | None]
+"""Takes an answer; returns None if it is as expected."""
 
 
 class SearchInDoubtError(Exception):
-    """An answer was not as expected: what the search has found is worth nothing before the ``remedy`` was taken."""
+    """An answer beside the search was unexpected, so its findings may be wrong until the ``remedy`` is applied."""
 
     def __init__(self, remedy: Remedy) -> None:
         super().__init__("a question beside the search was answered otherwise than expected")
@@ -354,39 +349,39 @@ class SearchInDoubtError(Exception):
 @dataclass
 class _Question:
     trial: Trial
-    heed: Heed
+    on_answer: OnAnswer
     run: PendingRun | None = None
 
 
 @dataclass
 class Beside:
-    """The open questions of an oracle. All but one of its places are theirs, one after the other."""
+    """The open questions of an oracle. They may use all but one of its places."""
 
     oracle: Oracle
     _open: list[_Question] = field(default_factory=list)
 
     @property
     def is_settled(self) -> bool:
-        """Whether all have been answered."""
+        """Whether all questions have been answered."""
         return not self._open
 
-    def ask(self, trial: Trial, heed: Heed) -> None:
-        """Have a model checked once, as soon as there is a place. Raises BudgetSpentError if it may not be checked."""
+    def ask(self, trial: Trial, on_answer: OnAnswer) -> None:
+        """Check a model once, as soon as there is a place. Raises BudgetSpentError if it may not be checked."""
         self.oracle.budget.spend()
-        self._open.append(_Question(replace(trial, is_kept=True), heed))
+        self._open.append(_Question(replace(trial, is_kept=True), on_answer))
 
     def attend(self) -> None:
-        """Take the answers that are there, and begin what there is room for. Raises SearchInDoubtError."""
+        """Take the answers of ended runs, and begin as many as there is room for. Raises SearchInDoubtError."""
         pool = self.oracle.pool
-        for question in [one for one in self._open if one.run is not None and one.run.future.done()]:
+        for question in [each for each in self._open if each.run is not None and each.run.future.done()]:
             self._take(question)
-        waiting = [one for one in self._open if one.run is None]
+        waiting = [question for question in self._open if question.run is None]
         room = min(pool.jobs - 1 - len(pool.kept), pool.jobs - len(pool.running))
         for question in waiting[: max(0, room)]:
             question.run = self.oracle.begin(question.trial)
 
     def settle(self) -> None:
-        """Wait for all answers. Raises SearchInDoubtError, and BudgetSpentError where time is limited."""
+        """Wait for all answers. Raises SearchInDoubtError, and BudgetSpentError if time is limited."""
         while self._open:
             question = self._open[0]
             if question.run is None:
@@ -395,7 +390,7 @@ class Beside:
             self._take(question)
 
     def _take(self, question: _Question) -> None:
-        """Wait for an answer and heed it. Raises BudgetSpentError if there is no time left; the question stays open."""
+        """Wait for an answer and take it. Raises BudgetSpentError if there is no time left; the question stays open."""
         oracle, trial, run = self.oracle, question.trial, question.run
         assert run is not None
         answer: Judged | errors.CheckError
@@ -412,8 +407,8 @@ class Beside:
         except errors.CheckError as error:
             answer = error
         self._open.remove(question)
-        remedy = question.heed(answer)
-        if remedy is not None:  # nobody wants the other answers any more
+        remedy = question.on_answer(answer)
+        if remedy is not None:  # the other answers are not needed any more
             runs = [other.run for other in self._open if other.run is not None]
             self._open.clear()
             oracle.pool.abandon(runs)

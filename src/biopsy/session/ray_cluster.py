@@ -1,8 +1,8 @@
-"""Checks on the machines of a Ray cluster: the only file that knows Ray.
+"""Checks on the machines of a Ray cluster; the only file that imports Ray.
 
-Each place for a check (``_HostActor``) is an actor of Ray, on whichever machine Ray puts it. What it needs of our files
-comes through the object store of Ray, once to each machine. The actor itself stops a check, with all that it has
-started; an actor that does not answer then is killed.
+Each place for a check (``_HostActor``) is a Ray actor, on a machine that Ray chooses. Our files reach it through Ray's
+object store, once per machine. The actor stops a check with all that it has started; an actor that does not answer then
+is killed.
 """
 
 from __future__ import annotations
@@ -37,23 +37,20 @@ from biopsy.text import count, first_line
 
 _ADDRESS = re.compile(r"\s*(?P<client>ray://)?\[?(?P<host>[^/\[\]]+)\]?:(?P<port>\d{1,5})/?\s*")
 _SOON = 10.0
-"""Seconds in which a machine that is there takes a connection."""
+"""Seconds in which a reachable machine accepts a connection."""
 _BEAT = 5.0
 _AWAY = 30.0
-"""Seconds between two looks at the head, and until it counts as gone: with a last look of 10 s, less than Ray's 60."""
+"""Seconds between two looks at the head, and until it counts as gone: with a last look of 10 s, before Ray's 60 s."""
 _MOST_HEARD = 1 << 20
 _START = "ray start --head    on the first machine, then  ray start --address HOST:6379  on the others"
 _PORTS = "--on HOST:6379    on a machine of the cluster, or  --on ray://HOST:10001  from elsewhere"
 _MODE = "RAY_AUTH_MODE"
 _REFUSED = "InvalidAuthToken"
-"""What a cluster says to whoever has not its token."""
+"""The error of a cluster for a client without its token."""
 
 
 def require_listener(address: str) -> None:
-    """Raise UsageError if nothing takes a connection at ``HOST:PORT`` or ``ray://HOST:PORT``.
-
-    Other addresses are left to Ray.
-    """
+    """Raise UsageError if nothing listens at ``HOST:PORT`` or ``ray://HOST:PORT``; other addresses are left to Ray."""
     parts = _ADDRESS.fullmatch(address.strip())
     if parts is None:
         return
@@ -67,13 +64,13 @@ def require_listener(address: str) -> None:
 
 
 def no_answer(address: str, error: Exception, heard: str) -> errors.UsageError:
-    """The error for a cluster that could not be joined; ``heard`` is what Ray has written to stderr meanwhile."""
+    """The error for a cluster that could not be joined; ``heard`` is what Ray wrote to stderr."""
     wants_token = _REFUSED in heard or type(error).__name__ == "AuthenticationError"
     has_mode = _MODE in os.environ
     token = (
         "the token of the cluster belongs into ~/.ray/auth_token, RAY_AUTH_TOKEN_PATH or RAY_AUTH_TOKEN"
         if has_mode
-        else f"export {_MODE}=token    if the cluster wants the token that stands in ~/.ray/auth_token"
+        else f"export {_MODE}=token    if the cluster wants the token in ~/.ray/auth_token"
     )
     if wants_token:
         return errors.UsageError(f"the Ray cluster at {address} wants its token", next_steps=[token])
@@ -92,9 +89,9 @@ def no_answer(address: str, error: Exception, heard: str) -> errors.UsageError:
 
 
 class Pulse:
-    """Whether the head of a cluster that was joined still takes connections; asked by whoever waits for an answer.
+    """Watches whether the head of a joined cluster still accepts connections, whenever an answer is waited for.
 
-    Ray ends this whole process, with status 1 and no word of ours, if the head is away for 60 s.
+    Ray ends this whole process, with status 1 and no message of ours, if the head is away for 60 s.
     """
 
     def __init__(self, head: str) -> None:
@@ -104,7 +101,7 @@ class Pulse:
         self.is_gone = False
 
     def require(self) -> None:
-        """Raise CheckError if the head has been away for so long that it will not come back."""
+        """Raise CheckError if the head has been away for too long."""
         with self._lock:
             now = monotonic()
             if self._head and not self.is_gone and now > self._asked + _BEAT:
@@ -122,11 +119,11 @@ class Pulse:
 
 @contextlib.contextmanager
 def overheard() -> Iterator[list[str]]:
-    """Keep what libraries write to stderr away from the terminal; at the end the list holds it, as one text."""
+    """Keep what libraries write to stderr off the terminal; at the end, the list holds it as one text."""
     heard: list[str] = []
     try:
         before = os.dup(2)
-    except OSError:  # it was closed: nothing leaks, and nothing can be heard
+    except OSError:  # stderr is closed, so there is nothing to hide or hear
         yield heard
         return
     with tempfile.TemporaryFile() as file, warnings.catch_warnings():
@@ -143,7 +140,7 @@ def overheard() -> Iterator[list[str]]:
 
 @dataclass(frozen=True, kw_only=True)
 class Resources:
-    """What each check needs of a machine, as Ray counts it: processors, GPUs, and whatever a cluster calls its own."""
+    """What each check needs on a machine, as Ray counts it: CPUs, GPUs, and custom resources of the cluster."""
 
     cpus: float = 1.0
     gpus: float = 0.0
@@ -151,7 +148,7 @@ class Resources:
 
     @classmethod
     def named(cls, wanted: Mapping[str, float]) -> Resources:
-        """Resources by the names that Ray has for them, such as ``{"GPU": 1, "CPU": 4}``; one CPU if none is said."""
+        """Resources by their names in Ray, such as ``{"GPU": 1, "CPU": 4}``; one CPU by default."""
         others = {name: number for name, number in wanted.items() if name not in ("CPU", "GPU")}
         return cls(cpus=wanted.get("CPU", 1.0), gpus=wanted.get("GPU", 0.0), others=others)
 
@@ -164,45 +161,43 @@ class Resources:
         return {name: number for name, number in every.items() if number}
 
     def places(self, there: Mapping[str, float]) -> int:
-        """How many checks have room at once on a machine with these resources."""
+        """How many checks fit on a machine with these resources."""
         needs = self._wanted.items()
         return min((math.floor(there.get(name, 0.0) / needed) for name, needed in needs), default=1)
 
     def most(self, machines: Collection[Mapping[str, float]]) -> str:
-        """The most that any of these machines has of each of them."""
+        """The most that any of these machines has of each resource."""
         most = {name: max((has.get(name, 0.0) for has in machines), default=0.0) for name in self._wanted}
         return ",".join(f"{name}={number:g}" for name, number in most.items())
 
-
-# A place for checks on this machine, lent to a search that runs on another one.
 
 _PREFIX = "biopsy-host-"
 
 
 _PART = 32 << 20
-"""Bytes of a file that are put into the object store at once."""
+"""Bytes of a file in one object of the object store."""
 
 _LOOK = 0.5  # seconds between two looks at whether a run was stopped
 _GRACE = 4.0
-"""Seconds that an actor may take to stop a check: twice what a check has to clean up."""
+"""Seconds for an actor to stop a check: twice what a check has to clean up."""
 _PATIENCE = 60.0
-"""Seconds that machines may take to say of what kind they are."""
+"""Seconds for machines to report their kind."""
 _INSTALLING = 1800.0
-"""The same, where they install what they need before; Ray itself gives up after some attempts of 600 s."""
+"""The same if they install packages first; Ray itself gives up after some attempts of 600 s."""
 
 
 class RayWorkers(OtherMachines):
-    """Workers on a Ray cluster; see ``session.pool.Workers``. ``room`` is for how many checks it has resources.
+    """Workers on a Ray cluster; see ``session.pool.Workers``. ``room`` is how many checks fit on it.
 
-    ``address`` is one that ``ray.init`` takes, such as "ray://HOST:10001"; None for the cluster that is there, or a new
-    one on this machine. ``runtime_env`` is Ray's: what it installs on each machine before checks run there.
-    ``require_uniform`` refuses machines that differ in processor, GPU or packages: they are different engines.
-    ``dashboard`` is the address of Ray's own page about the cluster; "" if there is none, or somebody else has joined
-    the cluster.
+    ``address`` is as in ``ray.init``, such as "ray://HOST:10001"; None for the cluster that exists, or a new one on
+    this machine. ``runtime_env`` is Ray's: what it installs on each machine before checks run there.
+    ``require_uniform`` refuses machines with different processors, GPUs or packages, because they are different
+    engines. ``dashboard`` is the address of Ray's page about the cluster; "" if there is none, or if this process had
+    joined the cluster before.
 
-    Raises EngineMissing without Ray, UsageError if no cluster answers, none of its machines has the resources, or Ray
-    does not take ``runtime_env``, CheckError if machines may not differ and do, or biopsy cannot run there; and that in
-    the future of a run too, for a machine that comes later.
+    Raises EngineMissing without Ray, UsageError if no cluster answers, no machine has the resources, or Ray refuses
+    ``runtime_env``, CheckError if machines differ and may not, or biopsy cannot run there. For a machine that comes
+    later, CheckError is in the future of a run.
     """
 
     def __init__(
@@ -241,17 +236,17 @@ class RayWorkers(OtherMachines):
 
     @property
     def sent(self) -> int:
-        """How many bytes of files were put into the object store."""
+        """Bytes of files put into the object store."""
         return self._files.bytes
 
     @property
     def machines(self) -> str:
-        """How many machines the cluster has, in words."""
+        """The size of the cluster, in words."""
         alive = count(sum(node["Alive"] for node in imported().nodes()), "machine")
         return f"{alive}{', a new cluster' if self._is_new else ''} (Ray {imported().__version__})"
 
     def close(self) -> None:
-        """End what runs, give the machines back, and leave the cluster if nobody had joined it before."""
+        """Stop all runs, give the machines back, and leave the cluster unless it was joined before."""
         self._ending.set()
         super().close()
         self._leave()
@@ -266,16 +261,16 @@ class RayWorkers(OtherMachines):
     def _actor(self) -> _RayMachine:
         ray = imported()
         wanted = self._resources
-        made = ray.remote(_HostActor).options(
+        actor = ray.remote(_HostActor).options(
             num_cpus=wanted.cpus,
             num_gpus=wanted.gpus,
             resources=dict(wanted.others),
             runtime_env=self._runtime_env,
-            max_concurrency=2,  # a check, and whoever stops it
+            max_concurrency=2,  # a check, and a call that stops it
             max_restarts=0,
             max_task_retries=0,
         )
-        machine = _RayMachine(made.remote(), self._files, self._pulse)
+        machine = _RayMachine(actor.remote(), self._files, self._pulse)
         try:
             machine.settle(self._ending)
             if self._require_uniform:
@@ -287,7 +282,7 @@ class RayWorkers(OtherMachines):
 
 
 def imported() -> Any:
-    """The package ``ray``. Raises EngineMissing, with what to type, where it is not installed."""
+    """The package ``ray``. Raises EngineMissing, with what to type, if it is not installed."""
     require_ray()
     import ray
 
@@ -295,7 +290,7 @@ def imported() -> Any:
 
 
 def require_ray() -> None:
-    """Raise EngineMissing, with what to type, where Ray is not installed. It is not imported for that."""
+    """Raise EngineMissing, with what to type, if Ray is not installed; without importing it."""
     if "ray" not in sys.modules and find_spec("ray") is None:
         raise errors.EngineMissing(
             "checks on other machines need Ray, which is not installed", next_steps=['pip install "biopsy[ray]"']
@@ -303,7 +298,7 @@ def require_ray() -> None:
 
 
 def _environment(runtime_env: Mapping[str, Any]) -> Any:
-    """An environment as Ray takes it. Raises UsageError if it does not."""
+    """The environment as a Ray object. Raises UsageError if Ray refuses it."""
     from ray.runtime_env import RuntimeEnv
 
     try:
@@ -313,16 +308,16 @@ def _environment(runtime_env: Mapping[str, Any]) -> Any:
 
 
 def _connect(address: str | None) -> tuple[str, bool, str]:
-    """Join it; returns where its dashboard is, "" if it has none, whether it is new, its head. Raises UsageError."""
+    """Join a cluster; returns its dashboard ("" for none), whether it is new, and its head. Raises UsageError."""
     named = address or os.environ.get("RAY_ADDRESS", "")
     require_ray()
     require_listener(named)
     if named:
         os.environ.setdefault("RAY_NUM_REDIS_GET_RETRIES", "2")  # 20, each of up to 40 s, by default
     ray = imported()
-    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # models are private, and so is that somebody looks at one
+    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # models are private, and so is the use of this program
     local = {} if named else {"include_dashboard": False}
-    # Ray has its processes import from the current folder first, unless it is told that the job comes from a client.
+    # Ray's processes import from the current folder first, unless the job seems to come from a client.
     elsewhere = ray.job_config.JobConfig(_client_job=True)
     ends_us = signal.getsignal(signal.SIGTERM)
     heard: list[str] = []
@@ -335,21 +330,21 @@ def _connect(address: str | None) -> tuple[str, bool, str]:
         raise no_answer(named or "this machine", error, "".join(heard)) from error
     finally:
         if threading.current_thread() is threading.main_thread():
-            signal.signal(signal.SIGTERM, ends_us)  # Ray puts a handler of its own there, which saves no result
+            signal.signal(signal.SIGTERM, ends_us)  # Ray's own handler saves no result
     session = "" if named else str(joined.address_info.get("session_dir"))
     head = "" if named.startswith("ray://") else str(joined.address_info.get("gcs_address") or "")
-    return joined.dashboard_url or "", session.endswith(f"_{os.getpid()}"), head  # a session is named by who began it
+    return joined.dashboard_url or "", session.endswith(f"_{os.getpid()}"), head  # Ray names a session by its process
 
 
 def _kinds_of(nodes: Sequence[str], runtime_env: Mapping[str, Any]) -> list[MachineKind]:
-    """The kinds of these machines, as far as they answer soon: one that does not may be dead. Raises CheckError.
+    """The kinds of these machines, except those that do not answer soon and may be dead. Raises CheckError.
 
-    With a ``runtime_env`` they install it before they answer, which may take minutes.
+    With a ``runtime_env``, they install it first, which may take minutes.
     """
     ray = imported()
     from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
-    asked = [
+    answers = [
         ray.remote(this_machine)
         .options(
             num_cpus=0,
@@ -360,10 +355,10 @@ def _kinds_of(nodes: Sequence[str], runtime_env: Mapping[str, Any]) -> list[Mach
         .remote()
         for node in nodes
     ]
-    ready, _ = ray.wait(asked, num_returns=len(asked), timeout=_INSTALLING if runtime_env else _PATIENCE)
+    ready, _ = ray.wait(answers, num_returns=len(answers), timeout=_INSTALLING if runtime_env else _PATIENCE)
     kinds = []
-    for answer in (answer for answer in asked if answer in ready):
-        with contextlib.suppress(MachineLostError), _told():
+    for answer in (answer for answer in answers if answer in ready):
+        with contextlib.suppress(MachineLostError), _translated():
             kinds.append(ray.get(answer))
     return kinds
 
@@ -377,7 +372,7 @@ def _require_uniform(kinds: Sequence[MachineKind]) -> None:
 
 
 class _SentFiles:
-    """Files in the object store, each put there once; ``bytes`` counts what was."""
+    """Files in the object store, each put there once; ``bytes`` counts them."""
 
     def __init__(self) -> None:
         self.bytes = 0
@@ -385,7 +380,7 @@ class _SentFiles:
         self._lock = threading.Lock()
 
     def parts(self, digest: str, path: Path) -> list[Any]:
-        """The references to the parts of a file. Raises CheckError if it cannot be read."""
+        """References to the parts of a file. Raises CheckError if it cannot be read."""
         ray = imported()
         with self._lock:
             if digest not in self.references:
@@ -399,7 +394,7 @@ class _SentFiles:
 
 
 class _RayMachine:
-    """A place for one check: an actor, on whichever machine Ray has put it."""
+    """A place for one check: an actor, on a machine that Ray has chosen."""
 
     def __init__(self, actor: Any, files: _SentFiles, pulse: Pulse) -> None:
         self.name = ""
@@ -412,18 +407,18 @@ class _RayMachine:
         self._lock = threading.Lock()
 
     def settle(self, ending: threading.Event) -> None:
-        """Wait until there is a machine for it, unless it is ``ending``. Raises MachineLostError, or CheckError."""
+        """Wait for a machine, unless the search is ``ending``. Raises MachineLostError or CheckError."""
         ray = imported()
-        with _told():
-            asked = self._actor.where.remote()
-            while not ray.wait([asked], timeout=_LOOK)[0]:
+        with _translated():
+            answer = self._actor.where.remote()
+            while not ray.wait([answer], timeout=_LOOK)[0]:
                 self._pulse.require()
                 if ending.is_set():
                     raise MachineLostError("no machine had room for the check when the search ended")
-            self.name, self.kind = ray.get(asked)
+            self.name, self.kind = ray.get(answer)
 
     def lives(self) -> bool:
-        """Whether nobody knows that the actor has died. One that is only slow to answer lives."""
+        """Whether the actor is not known to have died; one that is slow to answer counts as alive."""
         ray = imported()
         try:
             ray.get(self._actor.lives.remote(), timeout=_GRACE)
@@ -434,11 +429,11 @@ class _RayMachine:
         return True
 
     def run(self, task: PortableTask, files: Mapping[str, Path]) -> Answer:
-        """Do a task and wait for its end. Raises MachineLostError if the actor or its machine dies."""
+        """Run a task and wait for its end. Raises MachineLostError if the actor or its machine dies."""
         ray = imported()
         try:
             parts = {digest: self._files.parts(digest, path) for digest, path in files.items()}
-            with _told():
+            with _translated():
                 running = self._actor.run_with.remote(parts, self._number, task)
                 while not ray.wait([running], timeout=_LOOK)[0]:
                     with self._lock:
@@ -460,24 +455,24 @@ class _RayMachine:
             self._actor.stop.remote(self._number)
 
     def close(self) -> None:
-        """End the actor: politely, if it answers."""
+        """Close the actor, and kill it."""
         if self._pulse.is_gone:
             return
         ray = imported()
         with contextlib.suppress(ray.exceptions.RayError):
             ray.get(self._actor.close.remote(), timeout=_GRACE)
-        with contextlib.suppress(Exception):  # it has gone
+        with contextlib.suppress(Exception):  # it is gone already
             ray.kill(self._actor)
 
 
 @contextlib.contextmanager
-def _told() -> Iterator[None]:
-    """What Ray raises, as what we do: a machine is lost, or our own code there has failed."""
+def _translated() -> Iterator[None]:
+    """Turn Ray's exceptions into ours: a machine was lost, or our own code there failed."""
     failures = imported().exceptions
     try:
         yield
     except failures.RayTaskError as error:
-        if isinstance(error.cause, failures.RayError):  # what we sent was lost on its way
+        if isinstance(error.cause, failures.RayError):  # an object was lost on its way
             raise _lost(error.cause) from error
         raise _refused(error) from error
     except (failures.RuntimeEnvSetupError, failures.AuthenticationError) as error:
@@ -492,7 +487,7 @@ def _refused(error: Exception) -> errors.CheckError:
 
 
 def _lost(error: Exception) -> MachineLostError:
-    """What has become of a machine, in words, and in those of Ray."""
+    """The error for a lost machine, in our words or Ray's."""
     failures, text = imported().exceptions, str(error).strip()
     if isinstance(error, failures.OutOfMemoryError):
         used = re.search(r"[\d.]+\w* used / [\d.]+\w* limit", text)
@@ -508,20 +503,17 @@ def _lost(error: Exception) -> MachineLostError:
     return MachineLostError(f"{words} ({type(error).__name__})")
 
 
-# On the other machine
-
-
 class _HostActor:
-    """A task host in a folder of its own, which is the current folder of this process from now on, as Ray asks it.
+    """A task host on the other machine, in a folder of its own that is the current folder of this process.
 
-    The folder, and all that checks have started, go with this process, however it ends. What a machine that died has
-    left is removed by the next that begins there. What is sent is kept in the cache of this user, for all places of
-    this machine.
+    The folder and all processes that checks have started go with this process, however it ends. Folders left by a
+    machine that died are removed by the next actor there. Files that are sent stay in the user's cache, for all actors
+    of the machine.
     """
 
     def __init__(self) -> None:
-        os.environ.pop("PYTHONBREAKPOINT", None)  # Ray's waits for a person
-        cleanup.start(apart=True)  # whoever ends this process may end its children first
+        os.environ.pop("PYTHONBREAKPOINT", None)  # Ray's value waits for a person
+        cleanup.start(apart=True)  # its children may be ended before this process is
         parent = Path(tempfile.gettempdir())
         remove_abandoned(_PREFIX, parent)
         self._leaving = ExitStack()
@@ -532,14 +524,14 @@ class _HostActor:
         self._host = TaskHost(folder, ContentStore((cache or folder) / "contents"))
 
     def where(self) -> tuple[str, MachineKind]:
-        """Which node of the cluster it is on, and of what kind that is."""
+        """The id of its node in the cluster, and the kind of machine."""
         return imported().get_runtime_context().get_node_id(), this_machine()
 
     def lives(self) -> None:
         """Answer."""
 
     def run_with(self, parts: Mapping[str, list[Any]], number: int, task: PortableTask) -> Answer:
-        """Do a task; ``parts`` are references to the parts of each file."""
+        """Run a task; ``parts`` are references to the parts of each file."""
         ray = imported()
         return self._host.run(number, task, lambda digest: map(ray.get, parts[digest]))
 
@@ -548,7 +540,7 @@ class _HostActor:
         self._host.stop(number)
 
     def close(self) -> None:
-        """End what was kept warm, and remove the folder."""
+        """End warm processes, and remove the folder."""
         self._host.close()
         os.chdir("/")
         self._leaving.close()

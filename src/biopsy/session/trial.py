@@ -1,6 +1,4 @@
-"""A model to be checked, what a run of the check is for, what the search may cost and has cost so far, and what counts
-as the failure.
-"""
+"""A model to be checked, the stages of a search, its budget and tally, and the judge of what counts as the failure."""
 
 from __future__ import annotations
 
@@ -14,19 +12,19 @@ from functools import cached_property
 from pathlib import Path
 
 from biopsy import errors, events
-from biopsy.checks.judge import MeasuredRate, Rules, Signature, judge, measured_rate, signature_of
+from biopsy.checks.judge import CONFIDENCE, MeasuredRate, Rules, Signature, judge, measured_rate, signature_of
 from biopsy.checks.outcome import Check, Evidence, Judged, Outcome
 from biopsy.comparison.mismatch import Mismatch, why_not
 
 
 @dataclass(frozen=True, kw_only=True)
 class Trial:
-    """A model to be checked: its bytes, how many nodes it has (or layers that are high), and what the run is for.
+    """A model to be checked: its bytes, its size in nodes (or in layers of high precision), and the purpose of the run.
 
-    ``description`` is shown in the progress line. ``place`` is where the model stands already; None if it is to be
-    written where candidates stand. ``check`` replaces, for this trial alone, the check that all others get.
-    ``is_kept``: it is asked beside the search, which neither answers nor abandons its run. ``inputs`` tells one set of
-    inputs from another, where its check feeds it others than the check of the search does.
+    ``description`` is shown in the progress line. ``place`` is the path of the model if it exists; None to write it
+    where candidates are written. ``check`` replaces the check of the search for this trial. ``is_kept``: it is asked
+    beside the search, which neither uses nor abandons its run. ``inputs`` identifies its inputs, if its check feeds
+    others than the check of the search does.
     """
 
     parts: Sequence[bytes]
@@ -40,7 +38,7 @@ class Trial:
 
     @cached_property
     def digest(self) -> bytes:
-        """What tells one model from another."""
+        """A digest of the model and its inputs."""
         digest = hashlib.blake2b(digest_size=16)
         for part in self.parts:
             digest.update(part)
@@ -52,17 +50,14 @@ class Trial:
         return self.digest == other.digest and self.check is other.check
 
 
-# What a run of a check is for: whether its outcome is remembered, and whether it is an iteration of the search.
-
-
 @dataclass(frozen=True)
 class Stage:
-    """What a run of a check is for. The ``name`` stands in events, in journals and in the names of artifacts.
+    """The purpose of a run of a check. The ``name`` is used in events, in journals and in the names of artifacts.
 
-    ``is_remembered``: the outcome goes into the journal; otherwise every process asks again. ``is_iteration``: the
+    ``is_remembered``: the outcome goes into the journal; otherwise every process runs it again. ``is_iteration``: the
     model is the original or a candidate, so it is counted and its artifacts are sorted; any other model is a probe.
 
-    A pass of a search is a stage under its own name, remembered and an iteration.
+    Each pass of a search is a stage with its own name, remembered and an iteration.
     """
 
     name: str
@@ -80,7 +75,7 @@ LOW = Stage("low")
 """The model with every layer in low precision."""
 
 CONFIRM = Stage("confirm", is_iteration=False)
-"""The best model so far, once more."""
+"""The best model so far, again."""
 
 MARKED = Stage("marked", is_iteration=False)
 """The original with every tensor an output: is a wrong value masked later?"""
@@ -89,10 +84,10 @@ VALUES = Stage("values", is_iteration=False)
 """Changed outputs: does the check compare them with recorded values?"""
 
 IDENTITY = Stage("identity", is_remembered=False, is_iteration=False)
-"""A model of one Identity node, on which a check that means anything passes."""
+"""A model of one Identity node, which any meaningful check passes."""
 
 LOOK = Stage("look", is_remembered=False, is_iteration=False)
-"""The original with every tensor an output: which of them does the check call wrong?"""
+"""The original with every tensor an output: which ones does the check call wrong?"""
 
 ROUNDING = Stage("rounding", is_remembered=False, is_iteration=False)
 """The original, judged against float64."""
@@ -101,7 +96,7 @@ FINAL = Stage("final", is_remembered=False, is_iteration=False)
 """The result as it was written, in a process of its own."""
 
 PROBES = (CONFIRM, MARKED, VALUES, IDENTITY, LOOK, ROUNDING, FINAL)
-"""Every stage that is no iteration."""
+"""Every stage that is not an iteration."""
 
 PROBE_NAMES = frozenset(stage.name for stage in PROBES)
 """The names of the probes, as journals hold them."""
@@ -109,21 +104,21 @@ PROBE_NAMES = frozenset(stage.name for stage in PROBES)
 
 @dataclass(frozen=True, kw_only=True)
 class Budget:
-    """The limits of a search: runs of the check that it waits for, and seconds of wall time; None for no limit."""
+    """The limits of a search: runs of the check that it waits for, and seconds of wall time; None for none."""
 
     checks: int | None = None
     seconds: float | None = None
 
 
 class BudgetSpentError(Exception):
-    """The search must end with the best result so far; the text names the limit that was reached."""
+    """The search must end with the best result so far; the text is the limit that was reached."""
 
 
 class BudgetMeter:
-    """Counts runs of the check and seconds from its creation, and enforces a budget while a search goes on.
+    """Counts runs and seconds, and enforces a budget while a search goes on.
 
-    Runs before and after the search, such as the first check of the original and the last of the result, are counted,
-    but never refused: the limits hold only inside ``enforced``.
+    Runs before and after the search, such as the first check of the original and the last of the result, are counted
+    but never refused: the limits apply only inside ``enforced``.
     """
 
     def __init__(self, budget: Budget = Budget()) -> None:
@@ -134,7 +129,7 @@ class BudgetMeter:
 
     @contextlib.contextmanager
     def enforced(self) -> Iterator[None]:
-        """Enforce the limits inside; may be nested."""
+        """Enforce the limits inside; can be nested."""
         before, self._is_enforced = self._is_enforced, True
         try:
             yield
@@ -142,7 +137,7 @@ class BudgetMeter:
             self._is_enforced = before
 
     def spend(self) -> None:
-        """Count one run of the check. Raises BudgetSpentError if it may not be made."""
+        """Count one run of the check. Raises BudgetSpentError if it exceeds a limit."""
         self._asked += 1
         if not self._is_enforced:
             return
@@ -153,34 +148,32 @@ class BudgetMeter:
 
     @property
     def seconds_spent(self) -> float:
-        """How long the search has gone on."""
+        """Seconds since this object was made."""
         return time.monotonic() - self._started
 
     @property
     def seconds_left(self) -> float | None:
-        """How long a run may be waited for, in seconds; None for no limit."""
+        """Seconds left to wait for a run; None for no limit."""
         if not self._is_enforced or self._budget.seconds is None:
             return None
         return max(0.0, self._budget.seconds - self.seconds_spent)
 
     def allows(self, pending: int) -> bool:
-        """Whether another run may begin ahead of its question while so many are pending."""
+        """Whether one more run may begin ahead of its question while so many are pending."""
         return not self._is_enforced or self._budget.checks is None or self._asked + pending <= self._budget.checks
 
     def time_is_up(self) -> BudgetSpentError:
-        """The error for a search that has reached its time limit."""
+        """The error for a search that reached its time limit."""
         return BudgetSpentError(f"--max-time {self._budget.seconds:g}")
 
 
-# What a search has cost and met.
-
 KeepOther = Callable[[Trial, int], Path | None]
-"""Keeps a model that shows the so manieth other failure; where, or None if it is not kept."""
+"""Keeps a model for the n-th other failure; returns its path, or None if it is not kept."""
 
 
 @dataclass
 class OtherFailure:
-    """A failure that is not the original's: how often it was met, and where one model that shows it was kept."""
+    """A failure other than the original's: how often it was met, and the path of one kept model."""
 
     times: int = 0
     model: Path | None = None
@@ -190,9 +183,9 @@ class OtherFailure:
 class SearchTally:
     """Counts what a search has cost and met.
 
-    ``outcomes`` counts runs of checks that were waited for. ``cannot_say`` counts models of which a check could not
-    say anything, by the reason; ``other_failures`` has the failures that are not the original's, by how they look.
-    ``remembered`` counts runs that the journal gave, ``beside`` those of ``checks`` that the search did not ask for.
+    ``outcomes`` counts runs of checks that were waited for. ``cannot_say`` counts models for which the check had no
+    answer, by reason; ``other_failures`` has the failures that are not the original's, by reason. ``remembered`` counts
+    runs from the journal, ``beside`` those of ``checks`` that the search did not ask for.
     """
 
     outcomes: Counter[Outcome] = field(default_factory=Counter)
@@ -210,18 +203,18 @@ class SearchTally:
 
     @property
     def asked(self) -> int:
-        """Runs of checks that the search asked for and waited for."""
+        """Runs of checks that the search asked and waited for."""
         return self.checks - self.beside
 
     def undo(self, outcome: Outcome) -> bool:
-        """Count one run with this outcome no more; False if none was counted, as for one that the journal gave."""
+        """Uncount one run with this outcome; False if none was counted, as for one from the journal."""
         if not self.outcomes[outcome]:
             return False
         self.outcomes[outcome] -= 1
         return True
 
     def meet(self, trial: Trial, judged: Judged) -> None:
-        """Count a model, once, whose answer is another failure or that the check cannot say."""
+        """Count a model, once, if its outcome is another failure or that the check cannot say."""
         if judged.outcome not in {Outcome.OTHER_FAILURE, Outcome.INVALID} or trial.digest in self._met:
             return
         self._met.add(trial.digest)
@@ -237,8 +230,8 @@ class SearchTally:
 class FailureJudge:
     """Judges evidence by the user's rules.
 
-    ``reference`` is the signature of the original's failure; None while it is not known, when any failure counts.
-    ``original``: how the original's outputs differ, where a candidate's must be comparable.
+    ``reference`` is the signature of the original's failure; None while it is unknown, when any failure counts.
+    ``original`` is how the original's outputs differ, if a candidate's must be comparable.
     """
 
     def __init__(self, rules: Rules, listener: events.Listener = events.ignore) -> None:
@@ -246,19 +239,19 @@ class FailureJudge:
         self.reference: Signature | None = None
         self.original: tuple[Mismatch, ...] = ()
         self._listener = listener
-        self._told_unjudged = False
+        self._has_remarked = False
 
     def judge(self, evidence: Evidence, *, tells: bool = True) -> Judged:
-        """The outcome. The same failure in kind is another one if it is much smaller and only rounding.
+        """The outcome. A failure of the same kind is another one if it is much smaller and only rounding.
 
-        A remark ``tells`` of it, once, where sizes of errors had to decide because float64 could not.
+        If error sizes decide because float64 could not, a remark says so once, if ``tells``.
         """
         judged = judge(evidence, self.rules, self.reference)
         if judged.outcome is not Outcome.REPRODUCES or not self.original:
             return judged
         rounding = evidence.verdict.rounding
-        if tells and rounding is not None and rounding.verdict == "unknown" and not self._told_unjudged:
-            self._told_unjudged = True
+        if tells and rounding is not None and rounding.verdict == "unknown" and not self._has_remarked:
+            self._has_remarked = True
             self._listener(events.Remark(f"rounding   float64 could not judge; error sizes decide: {rounding.reason}"))
         reason = why_not(evidence.verdict.mismatches, self.original, rounding)
         if reason is None:
@@ -267,7 +260,7 @@ class FailureJudge:
 
 
 def judge_any_failure(evidence: Evidence, rules: Rules) -> Judged:
-    """The outcome where any failure counts, since there is no first one to be like. No answer in time is none."""
+    """The outcome if any failure counts because there is no first one to compare with; a timeout does not count."""
     judged = judge(evidence, rules, None)
     if evidence.timed_out and judged.outcome is Outcome.REPRODUCES:
         return replace(judged, outcome=Outcome.TIMED_OUT, reason=f"no answer after {evidence.seconds:.3g} s")
@@ -275,18 +268,18 @@ def judge_any_failure(evidence: Evidence, rules: Rules) -> Judged:
 
 
 def cannot_run(judged: Judged, line: str, kept: str | None = None) -> errors.CheckError:
-    """The error for a check that could not be run, with its ``line``."""
+    """The error for a check that could not be run; ``line`` repeats it."""
     return errors.CheckError(
         f"the check could not be run: {judged.reason}", kept=kept, next_steps=[f"run it by hand: {line}"]
     )
 
 
 class CheckRuns:
-    """Runs of a check that a question asks for, one after the other: each is counted, told and judged.
+    """The runs of a check for one question, one after the other: each is counted, reported and judged.
 
-    ``stage`` names the question in events, in which runs are numbered from ``first``. ``failure`` judges: any failure
-    counts until ``take_failure`` was told of the first one. ``rate`` is how often it shows, as far as that is known: a
-    pass is believed after ``rate.needed`` runs. ``checks`` counts the runs.
+    ``stage`` names the question in events, which number runs from ``first``. ``failure`` judges them: any failure
+    counts until ``take_failure``. ``rate`` is how often it shows, as far as known: a pass is believed after
+    ``rate.needed`` runs. ``checks`` counts the runs.
     """
 
     def __init__(
@@ -300,7 +293,7 @@ class CheckRuns:
         self._listener = listener
 
     def on_another_model(self, listener: events.Listener | None = None) -> CheckRuns:
-        """Runs on another model, counted apart, which are compared with the same failure."""
+        """Runs on another model, counted separately and compared with the same failure."""
         other = CheckRuns(self._stage, self.failure.rules, listener or self._listener, first=self._first)
         other.failure.reference, other.rate = self.failure.reference, self.rate
         return other
@@ -314,7 +307,7 @@ class CheckRuns:
         number: int | None = None,
         judged_by: Callable[[Evidence], Judged] | None = None,
     ) -> Judged:
-        """One run. ``line`` is what a person types for it; ``judged_by`` judges, if not ``failure``.
+        """Make one run. ``line`` is what a person types for it; ``judged_by`` judges instead of ``failure``.
 
         Raises what ``run`` raises.
         """
@@ -328,30 +321,30 @@ class CheckRuns:
         return judged
 
     def take_failure(self, judged: Judged) -> Signature:
-        """Make this the failure that all later ones are compared with. Returns its signature."""
+        """Compare all later failures with this one. Returns its signature."""
         self.failure.reference = signature = signature_of(judged.evidence)
         self._listener(events.OriginalFails(str(signature), judged.reason, judged.evidence.seconds))
         return signature
 
     def measure(self, first: Judged, again: Callable[[str], Judged], expect: Callable[[int], None]) -> MeasuredRate:
-        """How often the failure shows; the arguments are those of ``measured_rate``."""
+        """Measure how often the failure shows; the arguments are those of ``measured_rate``."""
         rate = measured_rate(first, again, expect=expect)
         self.believe(rate)
         return rate
 
     def believe(self, rate: MeasuredRate) -> None:
-        """Take this as how often the failure shows, and report it if that is not every time."""
+        """Set how often the failure shows, and report it if that is not every time."""
         self.rate = rate
         if rate.needed > 1:
-            self._listener(events.FlakyFailure(rate.failed, rate.runs, rate.needed, 0.99))
+            self._listener(events.FlakyFailure(rate.failed, rate.runs, rate.needed, CONFIDENCE))
 
 
 def until_no_pass(
     once: Callable[[], Judged], times: int, expect: Callable[[int], None] = lambda times: None
 ) -> tuple[Judged, int]:
-    """The first of up to ``times`` runs that does not pass, else the last one; and how many runs that took.
+    """The first of up to ``times`` runs that does not pass, else the last one; and the number of runs.
 
-    ``expect`` is told, after a first pass, how many more runs there may be.
+    ``expect`` is called after a first pass with the number of further runs there may be.
     """
     judged, runs = once(), 1
     if judged.outcome is Outcome.PASSES:

@@ -1,6 +1,4 @@
-"""Where candidates stand on disk with their weights, and the right to write to a path where something may stand that
-is not ours.
-"""
+"""Where candidates and their weights are on disk, and the right to write to a path where another file may be."""
 
 from __future__ import annotations
 
@@ -26,10 +24,10 @@ from biopsy.text import line_of
 
 @dataclass(frozen=True)
 class Workspace:
-    """``candidate`` is the path that every candidate is written to; ``places`` are weights referred to from there.
+    """``candidate`` is the path that every candidate is written to; ``places`` are its references to external weights.
 
-    ``claim`` keeps others from using the same path. ``copied`` is a folder of copied weights to be removed at the end,
-    None if none had to be copied.
+    ``claim`` keeps other processes from using the path. ``copied`` is a folder of copied weights to be removed at the
+    end; None if there is none.
     """
 
     claim: Claim
@@ -38,14 +36,14 @@ class Workspace:
     copied: TransientFolder | None = None
 
     def leave(self) -> str | None:
-        """Remove the copied weights, and let others use the path. Returns what to tell of it, None if nothing."""
+        """Remove the copied weights and release the path. Returns a warning to show, None if there is none."""
         if self.copied is not None:
             self.copied.remove()
         return self.claim.release()
 
 
 def sources(index: ModelIndex) -> Iterator[Path]:
-    """The files that a model stands in: its own, and those of its weights."""
+    """The files of a model: its own, and those of its weights."""
     if index.path is not None:
         yield index.path
     for location in {weight.external.location for weight in index.weights.values() if weight.external}:
@@ -55,11 +53,10 @@ def sources(index: ModelIndex) -> Iterator[Path]:
 def workspace(index: ModelIndex, wanted: Path, *, may_move: bool) -> Workspace:
     """The workspace for candidates at ``wanted``.
 
-    ONNX allows external data only in the model's folder or below it. So a candidate stands at ``wanted`` if that is in
-    the folder of the weights or in a parent of it; else, if it ``may_move``, in the folder of the weights; else the
-    weights are copied, once, to a folder beside it. If another reduction writes its candidates to the same path, this
-    one writes them beside it, if they may move. Raises ModelError if weights are missing, UsageError if it cannot
-    write there.
+    ONNX allows external data only in the model's folder or below it. So a candidate is written to ``wanted`` if that is
+    in the folder of the weights or in a parent of it; else, if it ``may_move``, to the folder of the weights; else the
+    weights are copied, once, to a folder beside ``wanted``. If another reduction uses the same path, a candidate that
+    may move is written beside it. Raises ModelError if weights are missing, UsageError if it cannot be written there.
     """
     other = wanted.with_name(f"{wanted.stem}.{os.getpid()}{wanted.suffix}")
     for path in [wanted, other] if may_move else [wanted]:
@@ -83,7 +80,7 @@ def workspace(index: ModelIndex, wanted: Path, *, may_move: bool) -> Workspace:
 def _with_weights(
     index: ModelIndex, wanted: Path, *, may_move: bool
 ) -> tuple[Path, dict[int, bytes], TransientFolder | None]:
-    """Where candidates stand, how they refer to external weights from there, and the folder of copies of these, if any.
+    """The path of candidates, their references to external weights, and the folder of copied weights, if any.
 
     Raises ModelError if a weight is not in its file.
     """
@@ -94,12 +91,12 @@ def _with_weights(
             size = path.stat().st_size
         except OSError as error:
             raise errors.ModelError(
-                f"the weight {index.names[tensor]!r} stands in {path}, which cannot be read: {error.strerror}",
+                f"the weight {index.names[tensor]!r} is stored in {path}, which cannot be read: {error.strerror}",
                 next_steps=["give the folder of the weights by --external-data-dir"],
             ) from error
         if place.offset + (place.length or 0) > size:
             raise errors.ModelError(
-                f"the weight {index.names[tensor]!r} should stand in {path}, but the file is too short"
+                f"the weight {index.names[tensor]!r} should be stored in {path}, but the file is too short"
             )
     here, copied = wanted.parent.resolve(), None
     if not external or here == index.folder:
@@ -121,11 +118,10 @@ def _with_weights(
 
 
 def _copied(index: ModelIndex, locations: Iterable[str], wanted: Path) -> TransientFolder:
-    """Weights in a folder that is made now: nothing is written where somebody may have put a link.
+    """Copy weights to a new folder, so that nothing is written through a link that somebody has made.
 
-    Its name stands in the candidates' bytes, by which the journal knows them: it is the same when a reduction is
-    resumed, unless something else stands there. Then nothing that is remembered is of these candidates, which costs
-    time and no more.
+    The folder's name is part of the candidates' bytes, which identify them in the journal. So it is the same when a
+    reduction is resumed, unless something else has that name; then nothing is remembered, which only costs time.
     """
     copied = None
     try:
@@ -153,22 +149,19 @@ _COPIED_AT_ONCE = 8 << 20
 _MOST_NAMES = 100
 
 
-# The right to write candidates to a path, and what stands there that is not ours.
-
 _PATIENCE_WITH_THE_LIVING = 0.3
-"""Seconds until a path is somebody else's: others look at a lock for a moment, or clean up after one that was killed.
-"""
+"""Seconds until a path counts as in use: other processes hold a lock briefly to look at it or to clean up."""
 _PATIENCE_WITH_THE_DEAD = 1.0
-"""Seconds to wait for who cleans up after a process that was killed; perhaps nobody does."""
+"""Seconds to wait for the process, if any, that cleans up after one that was killed."""
 
 
 class Lock:
-    """The right to write to a path, held by one process at a time. It ends with the process, however."""
+    """The right to write to a path, held by one process at a time. It ends with the process at the latest."""
 
     def __init__(self, path: Path) -> None:
-        """Raises InUseError if another process has it, OSError if that cannot be told or the folder not written.
+        """Raises InUseError if another process has it, OSError if that is unknown or the folder cannot be written.
 
-        Its words name the file that stands in the way, if it is not ``path``.
+        The OSError names the file in the way, if that is not ``path``.
         """
         self._path = path.with_name(f".{path.name}.lock")
         self._descriptor = _locked(self._path)
@@ -185,11 +178,10 @@ class Lock:
 
 
 class Claim:
-    """The right to write candidates to a path, held by one process at a time. It ends with the process, however.
+    """The right to write candidates to a path, held by one process at a time. It ends with the process at the latest.
 
-    Whatever stands at the path before is somebody else's, for nothing tells that it is not: it is set ``aside`` until
-    the end; None if nothing did. If this process is killed, the shell of ``cleanup`` puts it back, unless another one
-    has claimed the path by then.
+    An existing file may be somebody else's, so it is moved ``aside`` until the end; None if there is none. If this
+    process is killed, the shell of ``cleanup`` puts it back, unless another process has claimed the path by then.
     """
 
     def __init__(self, path: Path) -> None:
@@ -201,29 +193,29 @@ class Claim:
         try:
             self._set_aside()
         except BaseException:
-            self._let_go()
+            self._unlock()
             raise
 
     def remark(self, work: str) -> str | None:
-        """What a person should know: that something stood there, and where it is until the ``work`` ends."""
+        """A remark on where an existing file is until the ``work`` ends; None if there was none."""
         if self.aside is None:
             return None
         return f"{self.path} already exists: moved to {self.aside} until the {work} ends"
 
     def release(self) -> str | None:
-        """Give the path free, and put back what was set aside. Returns the words to tell of it if that cannot be."""
+        """Release the path and put the file aside back. Returns a warning if that fails."""
         if self.aside is not None:
             if os.path.lexists(self.aside) and not os.path.lexists(self.path):
                 with contextlib.suppress(OSError):
                     self.aside.rename(self.path)
             if not os.path.lexists(self.aside):
                 self.aside = None
-        self._let_go()
+        self._unlock()
         if self.aside is None:
             return None
         return f"{self.path} holds the last candidate: what stood there before is still {self.aside}"
 
-    def _let_go(self) -> None:
+    def _unlock(self) -> None:
         cleanup.keep(self.path)
         for entry in self._entries:
             cleanup.strike(*entry)
@@ -235,24 +227,24 @@ class Claim:
         except OSError:
             return
         if stat.S_ISDIR(status.st_mode) or stat.S_ISCHR(status.st_mode) or stat.S_ISBLK(status.st_mode):
-            return  # folders are refused elsewhere; devices are nobody's
+            return  # folders are refused elsewhere; devices belong to nobody
         number, aside = 0, self.path.with_name(f"{self.path.stem}.aside{self.path.suffix}")
         while os.path.lexists(aside):
             number += 1
             aside = self.path.with_name(f"{self.path.stem}.aside.{number}{self.path.suffix}")
         entry = ("back", reaper.identity(status), str(aside.absolute()), str(self.path.absolute()))
         self._entries.append(entry)
-        cleanup.register(*entry)  # first: whoever is killed in between has lost nothing
+        cleanup.register(*entry)  # first, so that nothing is lost if the process is killed in between
         self.path.rename(aside)
         self.aside = aside
 
 
 @contextlib.contextmanager
 def set_aside(path: Path | None, work: str, warn: Callable[[str], None]) -> Iterator[str | None]:
-    """Claim a path while ``work`` is done; gives the words to tell of what stood there and is aside, None if none.
+    """Claim a path while ``work`` is done; gives the remark on an existing file that is moved aside, None if none is.
 
-    ``warn`` is told at the end if that cannot be put back. Raises UsageError if another process has the path. Nothing
-    is done without one.
+    ``warn`` is called at the end if the file cannot be put back. Raises UsageError if another process has the path.
+    Does nothing if ``path`` is None.
     """
     if path is None:
         yield None
@@ -273,9 +265,9 @@ def set_aside(path: Path | None, work: str, warn: Callable[[str], None]) -> Iter
 
 @contextlib.contextmanager
 def locked(paths: Iterable[Path]) -> Iterator[None]:
-    """Keep others from writing to files that checks read meanwhile. Raises UsageError if another process has one.
+    """Keep other processes from writing to files that checks read. Raises UsageError if another process has one.
 
-    Where no lock can be made, none is: whether the files themselves can be written is told elsewhere.
+    A lock that cannot be made is left out: whether the files can be written is reported elsewhere.
     """
     with contextlib.ExitStack() as locks:
         for path in dict.fromkeys(paths):
@@ -292,7 +284,7 @@ def locked(paths: Iterable[Path]) -> Iterator[None]:
 
 
 def cannot_claim(path: Path, error: OSError) -> errors.UsageError:
-    """The error for a ``path`` that cannot be claimed, and what to do if something stands where its lock belongs."""
+    """The error for a ``path`` that cannot be claimed, and what to do if another file has the name of its lock."""
     problem = cannot_write(path, error)
     lock_path = str(error.filename or "")
     if not lock_path.endswith(".lock") or not os.path.lexists(lock_path):
@@ -308,10 +300,10 @@ def cannot_claim(path: Path, error: OSError) -> errors.UsageError:
 
 
 def _locked(path: Path) -> int:
-    """The descriptor of a lock that is had, and still stands where it stood when it was opened.
+    """Take a lock and return its descriptor, once the file is known to be still at its path.
 
-    One that stands there and is free was had by a process that was killed: whoever cleans up after it needs it first.
-    Raises OSError with words that name the lock where something else stands there.
+    If the file existed and was free, its process was killed, and the one that cleans up needs the lock first. Raises
+    OSError that names the lock if something else is at its path.
     """
     begun = free = time.monotonic()
     while True:
@@ -324,8 +316,8 @@ def _locked(path: Path) -> int:
             if time.monotonic() > free + _PATIENCE_WITH_THE_LIVING:
                 raise
         except OSError as error:
-            told = f"{path} is in the way: {error.strerror}" if os.path.lexists(path) else error.strerror
-            raise OSError(error.errno, told, str(path)) from error
+            reason = f"{path} is in the way: {error.strerror}" if os.path.lexists(path) else error.strerror
+            raise OSError(error.errno, reason, str(path)) from error
         if descriptor is not None:
             if not was_there or free > begun + _PATIENCE_WITH_THE_DEAD:
                 return descriptor

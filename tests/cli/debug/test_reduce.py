@@ -587,7 +587,7 @@ def test_an_artifact_that_is_a_folder_already_is_not_moved_away(here: Path, caps
     (here / "precious").mkdir()
     assert reduce("m.onnx", "--artifacts", "precious", "--check", "false", "{}") == 2
     assert (here / "precious").is_dir()
-    assert "a folder that stands there already" in told(capsys)
+    assert "is an existing folder" in told(capsys)
 
 
 @pytest.mark.parametrize("seconds", ["-1", "0", "nan", "inf", "1e300", "9999999999h", "soon"])

@@ -13,7 +13,7 @@ import biopsy
 from biopsy import errors
 from biopsy.checks.command import CommandCheck
 from biopsy.checks.outcome import Evidence
-from biopsy.checks.warm import WarmCheck
+from biopsy.checks.warm import command_check
 from biopsy.engines.registry import create
 from biopsy.processes.reaper import processes
 from support.command_line import is_alive, started, typed, wait_until
@@ -65,10 +65,8 @@ def nothing_left(python: Path) -> Iterator[None]:
 
 def asked(python: Path, what: str, candidate: Path, kind: str, **limits: float) -> Evidence:
     words = ["biopsy", "run", "{}", "--engine", spec(python, what)]
-    cold = CommandCheck(words, NAME, limits.get("timeout"), int(limits["memory"]) if "memory" in limits else None)
-    if kind == "cold":
-        return cold.run(candidate)
-    check = WarmCheck(cold)
+    given = words, NAME, limits.get("timeout"), int(limits["memory"]) if "memory" in limits else None
+    check = CommandCheck(*given) if kind == "cold" else command_check(*given)
     try:
         return check.run(candidate)
     finally:
@@ -103,7 +101,7 @@ def test_memory_of_the_release_is_memory_of_the_check(python: Path, candidate: P
 
 
 def test_a_warm_check_asks_a_fork_of_a_loaded_interpreter(python: Path, candidate: Path) -> None:
-    check = WarmCheck(CommandCheck(["biopsy", "run", "{}", "--engine", spec(python, "do.run=hang")], NAME, 1.0))
+    check = command_check(["biopsy", "run", "{}", "--engine", spec(python, "do.run=hang")], NAME, 1.0)
     try:
         check.start()
         assert wait_until(lambda: helpers(python)), "no interpreter is warm before a check is asked"

@@ -7,8 +7,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from biopsy import errors
-from biopsy.processes.environments.interpreter import Interpreter, normalized, parsed, pinned
+from biopsy.processes.environments.interpreter import Interpreter, parsed, pinned
 from biopsy.processes.environments.prepared import Plan
+from biopsy.text import normalized
 
 HERE = Interpreter(path=Path("/usr/bin/python3"), version="3.11.7", tags=())
 names = st.from_regex(r"[A-Za-z][A-Za-z0-9]{0,8}([-_.]{1,2}[A-Za-z0-9]{1,4}){0,2}", fullmatch=True)

@@ -199,5 +199,5 @@ def test_python_gives_the_machines_as_an_executor(plan: BuildPlan, machines: Mac
     Path("weights").mkdir()
     source = with_external_weight(Path("with_weights"))
     (source.parent / "w.bin").rename("weights/w.bin")
-    with pytest.raises(errors.UsageError, match=r"the weights of .* stand in another folder"):
+    with pytest.raises(errors.UsageError, match=r"the weights of .* are in another folder"):
         biopsy.build(source, "onnxrt", until=1, executor=workers, folder="weights")

@@ -14,8 +14,7 @@ from biopsy import errors
 from biopsy.cli.arguments import types
 from biopsy.cli.arguments.declared import Options, option, several, switch
 from biopsy.cli.console import Console
-from biopsy.processes.environments.interpreter import normalized
-from biopsy.text import did_you_mean, printable
+from biopsy.text import did_you_mean, normalized, printable
 
 if TYPE_CHECKING:
     from biopsy.engines.base import Engine

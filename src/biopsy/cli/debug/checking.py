@@ -125,10 +125,10 @@ class CheckedOptions(
 
     def note_on(self, check: Check, console: Console) -> None:
         """Say so if its words do not name the candidate that it is to judge; with -v, if it is warm or cold."""
-        from biopsy.checks.command import CommandCheck, ServedCheck
+        from biopsy.checks.command import CommandCheck
 
-        if isinstance(check, ServedCheck) and check.is_served:
-            console.detail(f"checks     forks of {check.served_by} (warm) · the last one is a fresh process")
+        if isinstance(check, CommandCheck) and check.starter.is_served:
+            console.detail(f"checks     forks of {check.starter.served_by} (warm) · the last one is a fresh process")
         elif isinstance(check, CommandCheck):
             console.detail("checks     run cold: each is a process of its own")
         if isinstance(check, CommandCheck) and not check.names_candidate:

@@ -295,11 +295,7 @@ class RepeatProgress(Progress):
             self(events.Remark(f"the artifact {file} was not there after iteration {run.number}"))
         if tally.runs == until:
             return
-        use = (
-            ""
-            if self._machines is None
-            else f" · {running_text(self._machines.use.running, self._machines.use.machines)}"
-        )
+        use = "" if self._machines is None else f" · {running_text(self._machines.running, self._machines.borrowed)}"
         each = (time.monotonic() - self._started) / tally.runs
         if isinstance(until, int):
             left = time_left(each * (until - tally.runs))

@@ -24,12 +24,11 @@ from biopsy.engines.base import RELEASE_SETTINGS, Engine, Imports
 from biopsy.engines.other_release import wire
 from biopsy.engines.other_release.wire import GoneError, Incoming, Outgoing, WireError
 from biopsy.processes import forks, own_process
-from biopsy.processes.environments.interpreter import normalized
 from biopsy.processes.process import CannotStartError, Process, undisturbed
 from biopsy.processes.reaper import VERDICT_VARIABLE
 from biopsy.processes.warm import Connection, ServerGoneError
 from biopsy.processes.watch import signal_name
-from biopsy.text import first_line, printable
+from biopsy.text import first_line, normalized, printable
 
 _SECONDS_OF_TRIAL = 20.0
 

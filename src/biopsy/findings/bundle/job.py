@@ -116,14 +116,13 @@ class Observation:
 
 def observe(job: BundleJob, model: Path, scratch: Path) -> Observation:
     """Run the check on ``model`` until it fails. Raises CheckError if it does not, or cannot be run."""
-    _, default_name, timeout, memory = job.check.given
     inputs, outputs = scratch / "fed.safetensors", scratch / "given.safetensors"
     check, place = job.check.cold(), f"{model.parent}{os.sep}"
     if job.run is not None:
         own = own_words(job)
         if not job.run.build_only:
             own = own.with_options("--save-inputs", str(inputs), "--save-outputs", str(outputs), ARBITER)
-        check = CommandCheck(own.words, default_name, timeout, memory)
+        check = CommandCheck(own.words, job.check.default_name, job.check.timeout, job.check.memory)
     for run in range(1, _MOST_TRIES + 1):
         evidence = check.run(model)
         evidence = replace(  # without the folder that the model stands in for a while

@@ -26,7 +26,7 @@ from biopsy import errors
 from biopsy.processes.process import CannotStartError, run, undisturbed
 from biopsy.processes.reading import read_plain
 from biopsy.processes.watch import Ended, Limits
-from biopsy.text import printable, shortened
+from biopsy.text import normalized, printable, shortened
 
 if TYPE_CHECKING:
     from packaging.requirements import Requirement
@@ -259,11 +259,6 @@ def parsed(requirements: Iterable[str]) -> tuple[WantedPackage, ...]:
     if not wanted:
         raise errors.UsageError("no package is named", next_steps=["onnxruntime==1.20.1"])
     return tuple(sorted(wanted.values(), key=lambda each: (each.name, each.text)))
-
-
-def normalized(name: str) -> str:
-    """The name of a distribution as an index knows it: small letters, and a dash between its words (PEP 503)."""
-    return re.sub(r"[-_.]+", "-", name).lower()
 
 
 def _parsed(text: str) -> WantedPackage:

@@ -26,13 +26,12 @@ from biopsy.processes.environments.interpreter import (
     WantedPackage,
     configured,
     interpreter_of,
-    normalized,
     pinned,
     shown,
     without_secrets,
 )
 from biopsy.processes.reading import read_plain
-from biopsy.text import first_line, first_of, printable, series, shortened
+from biopsy.text import first_line, first_of, normalized, printable, series, shortened
 
 if TYPE_CHECKING:
     from pypi_simple import DistributionPackage

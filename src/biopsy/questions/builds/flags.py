@@ -166,7 +166,7 @@ class SettingProbe:
 
         def run() -> Evidence:
             if self._ahead is not None:
-                evidence = self._ahead.found(change)[1]
+                evidence = self._ahead.result(change)[1]
             else:
                 with self._check.template.environment(change):
                     evidence = check.run(self._model)

@@ -16,7 +16,6 @@ from biopsy.checks.command_line import OwnRun, parse
 from biopsy.checks.judge import Rules
 from biopsy.checks.outcome import Outcome
 from biopsy.engines.registry import EngineSpec, find_class
-from biopsy.processes.environments.interpreter import normalized
 from biopsy.processes.environments.releases import Release, releases
 from biopsy.questions.releases.findings import ReleaseBorder, ReleaseFindings, TriedRelease
 from biopsy.questions.releases.probe import STAGE, ReleaseProbe
@@ -42,6 +41,7 @@ from biopsy.search.borders import (
     first_that_holds,
 )
 from biopsy.search.drive import drive
+from biopsy.text import normalized
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -21,11 +21,11 @@ from biopsy.checks.judge import Rules
 from biopsy.checks.outcome import Evidence
 from biopsy.engines.registry import EngineSpec, engines_of_distribution, release_settings
 from biopsy.model.index import index_file
-from biopsy.processes.environments.interpreter import Interpreter, normalized, parsed
+from biopsy.processes.environments.interpreter import Interpreter, parsed
 from biopsy.processes.environments.prepared import Environment
 from biopsy.processes.environments.releases import Release
 from biopsy.questions.builds.settings import ENGINE_PLACE, SETTINGS_PLACE, VARIABLE, CheckTemplate, SettingChange
-from biopsy.text import printable
+from biopsy.text import normalized, printable
 
 PYTHON_PLACE = "{python}"
 """What stands in a command for the interpreter of the environment that holds a release."""

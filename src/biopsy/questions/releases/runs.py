@@ -174,9 +174,9 @@ class RunsElsewhere:
 
     def run(self, run: ReleaseRun) -> tuple[Evidence, Environment]:
         """What came of a run, of one that was begun ahead if there is one. Raises CheckError, CannotInstall."""
-        begun, prepared_run = self._runs.found(run)
+        begun, prepared_run = self._runs.result(run)
         while begun.original != run.original and prepared_run.evidence and prepared_run.evidence.verdict.mismatches:
-            begun, prepared_run = self._runs.found(run)  # it was not known yet what it is to be compared with
+            begun, prepared_run = self._runs.result(run)  # it was not known yet what it is to be compared with
         told, evidence = prepared_run.told, prepared_run.evidence
         if "failure" in told:
             raise from_json(told["failure"])

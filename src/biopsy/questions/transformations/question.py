@@ -17,12 +17,11 @@ from biopsy import errors, events
 from biopsy.comparison.tolerance import MetricLimits, Stats, Tolerances
 from biopsy.engines.registry import PLAIN
 from biopsy.model.index import ModelIndex
-from biopsy.processes.environments.interpreter import normalized
 from biopsy.processes.watch import Limits
 from biopsy.questions.transformations.tools import TOOLS, Rounds, Tool, WrongSettingError
 from biopsy.session.trial import Budget
 from biopsy.tensors.results import Feed
-from biopsy.text import ask_for, similar
+from biopsy.text import ask_for, normalized, similar
 
 
 @dataclass(frozen=True, kw_only=True)
