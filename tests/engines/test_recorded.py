@@ -55,7 +55,7 @@ def test_values_of_other_inputs_are_refused(tmp_path: Path) -> None:
 
 def test_several_samples_of_unknown_inputs_are_refused(tmp_path: Path) -> None:
     session = engine(tmp_path, [sample(1), sample(2)]).build(MODEL)
-    with pytest.raises(errors.CannotCompare, match="nobody can tell which belong to it"):
+    with pytest.raises(errors.CannotCompare, match="which sample belongs to them is not known"):
         session.run(fed(2))
 
 
