@@ -133,7 +133,8 @@ def compare_output(
     else:
         measured = _measured(actual, expected, tolerance, criteria, detail)
         judged = tuple(judge(name, actual, expected, limit) for limit in criteria.limits)
-        figures = Figures(**differences.figures(actual, expected)) if detail == "full" else None
+        if detail == "full":
+            figures = Figures(**{name: figure(actual, expected) for name, figure in differences.FIGURES.items()})
         has_no_rank = any(figure.limit.metric == "indices" and figure.ranks == 0 for figure in judged)
         if has_no_rank and actual.size and not measured.broken:  # a comparison of no ranks must not pass
             raise errors.DoesNotFit(

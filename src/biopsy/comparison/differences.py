@@ -201,11 +201,6 @@ FIGURES: Mapping[str, Callable[[Array, Array], float]] = {
 """Metric -> the function that computes it from two numeric tensors of one shape."""
 
 
-def figures(actual: Array, expected: Array) -> dict[str, float]:
-    """All metrics of ``FIGURES``, by name."""
-    return {name: figure(actual, expected) for name, figure in FIGURES.items()}
-
-
 def _scaled_norm(values: Floats) -> tuple[float, float]:
     """The greatest magnitude, and the Euclidean norm divided by it, so that squares neither overflow nor vanish."""
     largest = float(np.abs(values).max(initial=0))

@@ -349,7 +349,9 @@ def is_doubtful(plain: RunnerResult, exact: RunnerResult) -> bool:
     )
 
 
-def excused(output: NoiseComparison, sides: tuple[Array, Array, Array], moved: Sequence[Array]) -> NoiseComparison:
+def without_flips(
+    output: NoiseComparison, sides: tuple[Array, Array, Array], moved: Sequence[Array]
+) -> NoiseComparison:
     """Judge an output again without the elements that rounding alone can flip; unchanged if it still fails.
 
     ``sides`` are the suspect, the plain and the exact values, ``moved`` those of plain runs on slightly changed inputs.

@@ -108,7 +108,7 @@ class Fake(Engine):
                 faulty = self._with_wrong_layers(model, proto)
         self.fail("load", faults)
         self.fail("build", faults)
-        with _in_its_name():
+        with _as_own_failure():
             return FakeSession(create(_INSIDE).build(faulty), self, faults)
 
     def _faults(self, proto: onnx.ModelProto) -> _Faults:
@@ -173,12 +173,12 @@ class FakeSession(BuiltModel):
         """Run once, after the delay, or fail."""
         time.sleep(self._engine.options["sleep_ms"] / 1000)
         self._engine.fail("run", self._faults)
-        with _in_its_name():
+        with _as_own_failure():
             return self._session.run(feed)
 
 
 @contextmanager
-def _in_its_name() -> Iterator[None]:
+def _as_own_failure() -> Iterator[None]:
     """Turn failures of the ONNX Runtime inside into failures of this engine, the one that the user named."""
     try:
         yield

@@ -89,7 +89,7 @@ class Reference(Engine):
         self.version()
         proto = load.parse(model.data, model.path)
         index = index_bytes(model.data, model.folder)
-        weights = taken_out(proto, model.folder) if self.imports.is_here else {}
+        weights = mapped_weights(proto, model.folder) if self.imports.is_here else {}
         external.load_into(proto, model.folder)
         if not self.imports.is_here:
             self._require_types(index)
@@ -232,7 +232,7 @@ _MAPPED_ELEMS = frozenset({1, 2, 3, 4, 5, 6, 7, 9, 10, 11, 12, 13, 14, 15, 16})
 """Element types whose raw bytes are those of NumPy's type, or of ml_dtypes' bfloat16."""
 
 
-def taken_out(model: onnx.ModelProto, folder: Path) -> dict[str, Array]:
+def mapped_weights(model: onnx.ModelProto, folder: Path) -> dict[str, Array]:
     """Remove external weights from the main graph; returns them by name, as arrays that map their files.
 
     Mapped weights are not copied. In the model, they would be in memory three times, and protobuf cannot write 2 GB.

@@ -67,7 +67,7 @@ def temporary_folder(prefix: str, parent: Path | None = None) -> Iterator[Path]:
             shutil.rmtree(folder, ignore_errors=True)
     finally:
         _folders.discard(str(folder))
-        strike(*entry)
+        unregister(*entry)
 
 
 _folders: set[str] = set()
@@ -91,7 +91,7 @@ class TransientFolder:
 
     def keep(self) -> None:
         """Let it stay if this process is killed from now on."""
-        strike(*self._entry)
+        unregister(*self._entry)
 
 
 class _List:
@@ -175,7 +175,7 @@ class _Watcher:
         if self._list is not None:
             self._list.add(entry)
 
-    def strike(self, *entry: str) -> None:
+    def unregister(self, *entry: str) -> None:
         """Remove an entry, if it is on the list."""
         if self._list is not None:
             self._list.remove(entry)
@@ -227,7 +227,7 @@ class _Watcher:
 
 
 _watcher = _Watcher()
-start, register, strike, watches = _watcher.start, _watcher.register, _watcher.strike, _watcher.watches
+start, register, unregister, watches = _watcher.start, _watcher.register, _watcher.unregister, _watcher.watches
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_watcher.leave)
 
@@ -241,7 +241,7 @@ def _is_in_temporary_folder(path: str) -> bool:
     return os.path.dirname(path) in _folders  # noqa: PTH120 -- a string
 
 
-def take_along(status: os.stat_result, path: Path, temporary: Path | None = None) -> None:
+def mark_transient(status: os.stat_result, path: Path, temporary: Path | None = None) -> None:
     """Have the file with this ``status`` removed if this process is killed while the file is at ``path``.
 
     Or at ``temporary``, where it is until it is complete. The same still holds for earlier files at ``path``, until
@@ -264,14 +264,14 @@ def _let_go(path: Path, kept: int) -> None:
         if entries[len(dropped) :]:
             _transient[key] = entries[len(dropped) :]
     for entry in dropped:
-        strike(*entry)
+        unregister(*entry)
 
 
 @contextmanager
 def about_to_make(temporary: Path) -> Iterator[None]:
     """Meanwhile, have whatever is made at this random name removed if this process is killed.
 
-    ``take_along`` needs the inode of the file, which is known only after it was made; the process may be killed in
+    ``mark_transient`` needs the inode of the file, which is known only after it was made; the process may be killed in
     between.
     """
     entry = ("new", str(temporary.absolute()))
@@ -282,18 +282,18 @@ def about_to_make(temporary: Path) -> Iterator[None]:
     try:
         yield
     finally:
-        strike(*entry)
+        unregister(*entry)
 
 
-def take_what_stands_at(path: Path) -> None:
-    """As ``take_along``, for a file that another process of biopsy has just written, if there is one."""
+def mark_existing_transient(path: Path) -> None:
+    """As ``mark_transient``, for a file that another process of biopsy has just written, if there is one."""
     with suppress(OSError):
-        take_along(path.lstat(), path)
+        mark_transient(path.lstat(), path)
         replaced(path)
 
 
 def replaced(path: Path) -> None:
-    """Say that the last file of ``take_along`` is at ``path`` now, in place of the earlier ones."""
+    """Say that the last file of ``mark_transient`` is at ``path`` now, in place of the earlier ones."""
     _let_go(path, 1)
 
 

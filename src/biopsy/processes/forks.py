@@ -79,7 +79,7 @@ def end_with(alive: int) -> None:
             pass  # then it ends when its own work does
 
 
-def is_parted_fork(lifeline: int) -> bool:
+def is_detached_fork(lifeline: int) -> bool:
     """Fork; returns whether this is the fork, which leads a session of its own, prints nowhere and is not waited for.
 
     It is killed when the other end of ``lifeline``, a socket, is closed; the parent must close its own copy.

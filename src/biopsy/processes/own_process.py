@@ -225,6 +225,14 @@ def leave(status: int) -> NoReturn:
         os._exit(status)
 
 
+def end_by_signal(number: int) -> None:
+    """End this process by a signal; returns only if that fails, as in the first process of a container."""
+    with suppress(OSError, ValueError):
+        signal.signal(number, signal.SIG_DFL)
+        os.kill(os.getpid(), number)
+        time.sleep(0.1)
+
+
 _UNKNOWN = 1 << 62
 _PAGE = os.sysconf("SC_PAGE_SIZE") if hasattr(os, "sysconf") else 4096
 
@@ -358,7 +366,7 @@ def last_call(page: mmap) -> LastCall | None:
     return LastCall(words[0], words[1], words[2], bool(page[_OPEN])) if len(words) == 3 else None
 
 
-settings_heard: dict[str, None] = {}
+settings_of_checks: dict[str, None] = {}
 """The options from settings files of commands inside checks, which affect the answers of these checks."""
 
 _MOST_WARNINGS = 20

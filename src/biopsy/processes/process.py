@@ -71,12 +71,12 @@ class Process:
                     start_new_session=True,
                 )
         except (OSError, ValueError) as error:
-            cleanup.strike("marked", mark)
+            cleanup.unregister("marked", mark)
             raise CannotStartError(error) from error
         self.pid = self._popen.pid
         self._entry = cleanup.group(self.pid)
         cleanup.register(*self._entry)
-        cleanup.strike("marked", mark)
+        cleanup.unregister("marked", mark)
         self._end: int | None = None
         try:
             self._end = os.pidfd_open(self.pid) if hasattr(os, "pidfd_open") else None
@@ -127,7 +127,7 @@ class Process:
             self._popen.kill()
         elif not (by_itself and keeps_processes()):
             end_group(self.pid)
-        cleanup.strike(*self._entry)
+        cleanup.unregister(*self._entry)
         return self._popen.wait()
 
     def close(self) -> None:
@@ -173,7 +173,7 @@ class PrintingProcess:
         except BaseException:
             pipe.close()
             raise
-        pipe.handed_on()
+        pipe.close_writing()
 
     def watched(self, limits: Callable[[], Limits], stop: Stop | None = None, *, kept: int = KEPT_OUTPUT) -> Ended:
         """Watch it to its end; see ``attend``. Raises StillRunningError."""
@@ -203,7 +203,7 @@ def run_marked(mark: str, run: Callable[[], _EndedOrNot]) -> _EndedOrNot:
     finally:
         if not lets_processes_stay(ended):
             left = end_marked([mark], begun.younger)
-        cleanup.strike("marked", mark)
+        cleanup.unregister("marked", mark)
     return ended if ended is None or not left else replace(ended, left=ended.left + len(left))
 
 
@@ -238,7 +238,7 @@ _HARMLESS = frozenset({
 _OTHERS = ("VIRTUAL_ENV", "CONDA_PREFIX")
 
 
-def undisturbed() -> dict[str, str | None]:
+def isolating_variables() -> dict[str, str | None]:
     """Changes of the environment, for ``Process``, so that another environment's Python uses only its own packages.
 
     They remove PYTHONPATH and settings of pip and uv, except harmless ones and names and passwords for indexes.

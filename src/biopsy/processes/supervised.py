@@ -92,11 +92,7 @@ def run(task: Callable[[], int], limits: Limits = NO_LIMITS) -> int:
         if received.killed:
             raise errors.Interrupted("interrupted")
     if status < 0 and -status in received.signals:
-        # End by the same signal as the task, which the parent of this process then sees.
-        with suppress(OSError, ValueError):
-            signal.signal(-status, signal.SIG_DFL)
-            os.kill(os.getpid(), -status)
-            time.sleep(0.1)  # the signal ends this process, unless it is the first one of a container
+        own_process.end_by_signal(-status)  # the parent of this process then sees how the task has ended
         return 128 - status
     if finished is not None:
         return finished
@@ -221,7 +217,7 @@ _AT_ONCE = 1 << 20
 _forking = threading.Lock()
 
 
-class EndedApartError(Exception):
+class ForkEndedError(Exception):
     """The fork has ended, or was ended, before it was done. ``answers`` are those that it gave before."""
 
     def __init__(self, cause: Cause, status: int, answers: list[bytes]) -> None:
@@ -231,12 +227,12 @@ class EndedApartError(Exception):
         self.answers = answers
 
 
-def is_apart_possible() -> bool:
-    """Whether ``call_apart`` works here: on Linux, where a fork of a process with several threads can do much."""
+def can_call_in_fork() -> bool:
+    """Whether ``call_in_fork`` works here: on Linux, where a fork of a process with several threads can do much."""
     return hasattr(os, "fork") and sys.platform.startswith("linux")
 
 
-def call_apart(work: Callable[[], Iterable[bytes]], limits: Limits) -> list[bytes]:
+def call_in_fork(work: Callable[[], Iterable[bytes]], limits: Limits) -> list[bytes]:
     """Do ``work``, one call of native code, in a fork; returns its answers, in their order.
 
     The fork takes milliseconds, and does nothing but this call. Other threads may be running, since it never returns to
@@ -244,7 +240,7 @@ def call_apart(work: Callable[[], Iterable[bytes]], limits: Limits) -> list[byte
     lock while it works, as onnx does, fulfils that.
 
     ``limits.memory`` is for the memory that the fork allocates in addition, without mapped files. Raises
-    EndedApartError if it dies, raises or reaches a limit, and OSError if it cannot be made.
+    ForkEndedError if it dies, raises or reaches a limit, and OSError if it cannot be made.
     """
     child, lifeline, status = 0, -1, None
     held = HeldSignals()
@@ -283,7 +279,7 @@ def call_apart(work: Callable[[], Iterable[bytes]], limits: Limits) -> list[byte
         if len(answer := stream.read(length)) == length:
             answers.append(answer)
     if status != 0:
-        raise EndedApartError(cause, status, answers)
+        raise ForkEndedError(cause, status, answers)
     return answers
 
 

@@ -104,7 +104,7 @@ class ForkServer:
             with Pipe() as pipe:
                 pid, generation = connection.ask({**request, MARK: mark}, pipe.writing)
                 fork = _Fork(pid, connection)
-                pipe.handed_on()
+                pipe.close_writing()
                 begun(generation)
                 try:
                     return attend(fork, pipe.reading, limits, stop)
@@ -226,7 +226,7 @@ class _Fork:
 
     def close(self) -> None:
         """Take it off the list: it has ended, and its number may soon be another process's."""
-        cleanup.strike(*self._entry)
+        cleanup.unregister(*self._entry)
 
 
 _HERE = str(Path(__file__).with_name("script_start"))

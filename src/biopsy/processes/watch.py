@@ -37,9 +37,9 @@ class Pipe:
     def close(self) -> None:
         """Close both ends."""
         os.close(self.reading)
-        self.handed_on()
+        self.close_writing()
 
-    def handed_on(self) -> None:
+    def close_writing(self) -> None:
         """Close our copy of ``writing``, since the child has its own now."""
         if self.writing >= 0:
             os.close(self.writing)

@@ -102,7 +102,7 @@ def _replacement(path: Path, *, transient: bool) -> Iterator[BinaryIO]:
     with cleanup.about_to_make(temporary) if is_listed else contextlib.nullcontext():
         stream = create_new(temporary)
         if is_listed:  # to be removed, here or at ``path``, if this process is killed
-            cleanup.take_along(os.fstat(stream.fileno()), (path if transient else temporary), temporary)
+            cleanup.mark_transient(os.fstat(stream.fileno()), (path if transient else temporary), temporary)
     try:
         with stream:
             yield stream

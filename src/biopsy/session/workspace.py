@@ -177,7 +177,7 @@ class Lock:
 
     def release(self) -> None:
         """Let another process have it."""
-        cleanup.strike(*self._entry)
+        cleanup.unregister(*self._entry)
         with contextlib.suppress(OSError):
             if stands_at(self._path, self._descriptor):
                 self._path.unlink()
@@ -226,7 +226,7 @@ class Claim:
     def _let_go(self) -> None:
         cleanup.keep(self.path)
         for entry in self._entries:
-            cleanup.strike(*entry)
+            cleanup.unregister(*entry)
         self._lock.release()
 
     def _set_aside(self) -> None:

@@ -8,12 +8,10 @@ import builtins
 import json
 import os
 import re
-import signal
 import socket
 import sys
-import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -25,7 +23,7 @@ from biopsy.engines.other_release import wire
 from biopsy.engines.other_release.wire import GoneError, Incoming, Outgoing, WireError
 from biopsy.processes import forks, own_process
 from biopsy.processes.environments.interpreter import normalized
-from biopsy.processes.process import CannotStartError, Process, undisturbed
+from biopsy.processes.process import CannotStartError, Process, isolating_variables
 from biopsy.processes.reaper import VERDICT_VARIABLE
 from biopsy.processes.warm import Connection, ServerGoneError
 from biopsy.processes.watch import signal_name
@@ -289,12 +287,12 @@ class RunnerProcess:
         self.connection, runner_end = socket.socketpair()
         self.inviting, listening = socket.socketpair(type=socket.SOCK_DGRAM)
         self._lifeline, runner_lifeline = socket.socketpair()
-        handed_on = [runner_end.fileno(), listening.fileno(), runner_lifeline.fileno()]
+        inherited = [runner_end.fileno(), listening.fileno(), runner_lifeline.fileno()]
         files = (str(_RUNNER), mode, str(wire.__file__), str(forks.__file__))
-        words = [str(python), "-I", *files, *map(str, handed_on), str(os.getsid(0))]
+        words = [str(python), "-I", *files, *map(str, inherited), str(os.getsid(0))]
         try:
             self._process = Process(
-                words, stdout=2, stderr=2, environment=undisturbed(), descriptors=handed_on, patient=False
+                words, stdout=2, stderr=2, environment=isolating_variables(), descriptors=inherited, patient=False
             )
         except CannotStartError as error:
             raise errors.EngineMissing(f"the interpreter {python} cannot be started: {error.reason}") from error
@@ -554,10 +552,7 @@ def ended_like(status: int, where: str) -> errors.BiopsyError:
     if VERDICT_VARIABLE in os.environ or own_process.is_watched():
         if status >= 0:
             os._exit(status)
-        with suppress(OSError, ValueError):
-            signal.signal(-status, signal.SIG_DFL)
-            os.kill(os.getpid(), -status)
-            time.sleep(0.1)  # the signal ends this process, unless it is the first one of a container
+        own_process.end_by_signal(-status)
         os._exit(128 - status)
     kind = signal_name(-status) if status < 0 else "ProcessEnded"
     how = kind if status < 0 else f"status {status}"

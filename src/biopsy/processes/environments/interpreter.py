@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit, urlunsplit
 
 from biopsy import errors
-from biopsy.processes.process import CannotStartError, run, undisturbed
+from biopsy.processes.process import CannotStartError, isolating_variables, run
 from biopsy.processes.reading import read_plain
 from biopsy.processes.watch import Ended, Limits
 from biopsy.text import printable, shortened
@@ -157,7 +157,7 @@ def _own_facts() -> dict[str, Any]:
 
 def _run(words: list[str]) -> Ended | None:
     try:
-        return run(words, lambda: Limits(seconds=_SECONDS), environment=undisturbed())
+        return run(words, lambda: Limits(seconds=_SECONDS), environment=isolating_variables())
     except CannotStartError:
         return None
 
@@ -194,7 +194,7 @@ class Installer:
         return self._run([*words, "--", *requirements], lock, INSTALLING_SECONDS)
 
     def _run(self, words: Sequence[str], lock: int, seconds: float) -> Ended:
-        changes, limits = {**undisturbed(), **self.variables}, Limits(seconds=seconds)
+        changes, limits = {**isolating_variables(), **self.variables}, Limits(seconds=seconds)
         return run(words, lambda: limits, environment=changes, descriptors=[lock], kept=_KEPT_OUTPUT)
 
 

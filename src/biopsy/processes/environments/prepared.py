@@ -36,7 +36,7 @@ from biopsy.processes.environments.interpreter import (
 )
 from biopsy.processes.environments.releases import available
 from biopsy.processes.own_files import InUseError
-from biopsy.processes.process import CannotStartError, run, undisturbed
+from biopsy.processes.process import CannotStartError, isolating_variables, run
 from biopsy.processes.watch import Ended, Limits, signal_name
 from biopsy.text import count, printable, series, shortened, size_text
 
@@ -63,7 +63,7 @@ class Environment:
     @property
     def variables(self) -> dict[str, str | None]:
         """Changes of the environment variables for a process that runs in it, for ``Process``."""
-        return undisturbed()
+        return isolating_variables()
 
 
 @contextmanager
@@ -211,7 +211,7 @@ def _kept_if_finished(plan: Plan, cache: Cache) -> Iterator[cleanup.TransientFol
         cache.discard(plan.key)
         raise cache.unusable(error) from error
     finally:
-        cleanup.strike(*listed)
+        cleanup.unregister(*listed)
 
 
 def _filled(
@@ -323,7 +323,7 @@ def tried(python: Path, distributions: Sequence[str]) -> ImportTrial:
     """Import the main module of each distribution in an interpreter. Raises CannotStartError."""
     token = f"{os.urandom(8).hex()} "
     words = [str(python), "-I", "-c", _SCRIPT, token, *distributions]
-    ended = run(words, lambda: Limits(seconds=_SECONDS), environment=undisturbed(), kept=_KEPT_OUTPUT)
+    ended = run(words, lambda: Limits(seconds=_SECONDS), environment=isolating_variables(), kept=_KEPT_OUTPUT)
     progress: dict[str, Any] = {"packages": {}, "importing": "", "failed": "", "done": False}
     printed = []
     for line in ended.output.decode(errors="replace").splitlines():
