@@ -282,8 +282,10 @@ def judge(name: str, actual: Array, expected: Array, limit: Limit) -> JudgedLimi
                 ) from error
         moved = differences.rank_mismatches(left, right, int(limit.value))
         if moved.first is not None:
-            pair = (metrics.element(side.reshape(moved.shape), moved.first) for side in (left, right))
-            worst = Element(moved.first, *pair, 1.0)
+            actual_index, expected_index = (
+                metrics.element(side.reshape(moved.shape), moved.first) for side in (left, right)
+            )
+            worst = Element(moved.first, actual_index, expected_index, 1.0)
         return JudgedLimit(limit=limit, value=moved.count, passed=not moved.count, worst=worst, ranks=moved.ranks)
     is_equal = not metrics.differing(actual, expected).any()
     if limit.metric == "ulp":

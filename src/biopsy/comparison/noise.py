@@ -118,8 +118,9 @@ def compare_noise(
             if not all(name in iteration.outputs for iteration in iterations):
                 only_suspect[name] = None
                 continue
-            sides = [iteration.outputs[name] for iteration in iterations]
-            judged.append(judge_noise(name, number, *sides, limits.get(name, limits.get("", DEFAULT_RATIO))))
+            of_suspect, of_plain, of_exact = sides = [iteration.outputs[name] for iteration in iterations]
+            limit = limits.get(name, limits.get("", DEFAULT_RATIO))
+            judged.append(judge_noise(name, number, of_suspect, of_plain, of_exact, limit))
             release(*sides)
     if not judged:
         raise errors.CannotCompare(
