@@ -252,17 +252,13 @@ def _reason(
         if not (absolute <= tolerance.atol or relative <= tolerance.rtol):
             sizes = f"absolute {absolute:.3g}, relative {relative:.3g}"
             reasons.append(f"{criteria.stat} errors are outside the tolerances: {sizes}")
-    reasons += [_limit_reason(figure, elements(measured.differing)) for figure in judged if not figure.passed]
+    for limit, figure in ((figure.limit, figure) for figure in judged if not figure.passed):
+        ranked = f"indices of the top {limit.top.k}" if limit.top else "indices"
+        texts = {"indices": f"{figure.value:.0f} of {figure.ranks} {ranked} are out of place"}
+        if limit.value >= STRICTEST["cosine"]:
+            texts["cosine"] = f"{elements(measured.differing)} not equal, which cosine 1 asks for"
+        reasons.append(texts.get(limit.metric, f"{limit.metric} is outside its limit"))
     return "; ".join(reasons) or None
-
-
-def _limit_reason(figure: JudgedLimit, differing: str) -> str:
-    metric, top = figure.limit.metric, figure.limit.top
-    if metric == "indices":
-        return f"{figure.value:.0f} of {figure.ranks} indices{f' of the top {top.k}' if top else ''} are out of place"
-    if metric == "cosine" and figure.limit.value >= STRICTEST["cosine"]:
-        return f"{differing} not equal, which cosine 1 asks for"
-    return f"{metric} is outside its limit"
 
 
 def judge(name: str, actual: Array, expected: Array, limit: Limit) -> JudgedLimit:
@@ -282,10 +278,8 @@ def judge(name: str, actual: Array, expected: Array, limit: Limit) -> JudgedLimi
                 ) from error
         moved = differences.rank_mismatches(left, right, int(limit.value))
         if moved.first is not None:
-            actual_index, expected_index = (
-                metrics.element(side.reshape(moved.shape), moved.first) for side in (left, right)
-            )
-            worst = Element(moved.first, actual_index, expected_index, 1.0)
+            actual_at, expected_at = (metrics.element(side.reshape(moved.shape), moved.first) for side in (left, right))
+            worst = Element(moved.first, actual_at, expected_at, 1.0)
         return JudgedLimit(limit=limit, value=moved.count, passed=not moved.count, worst=worst, ranks=moved.ranks)
     is_equal = not metrics.differing(actual, expected).any()
     if limit.metric == "ulp":

@@ -240,9 +240,7 @@ def ulps(actual: Array, expected: Array) -> Floats:
     with np.errstate(over="ignore"):
         left, right = (side.astype(dtype, copy=False).reshape(-1) for side in (actual, expected))
     (left_ordinals, left_negative), (right_ordinals, right_negative) = _ordinals(left), _ordinals(right)
-    difference = np.where(
-        left_ordinals > right_ordinals, left_ordinals - right_ordinals, right_ordinals - left_ordinals
-    )
+    difference = np.maximum(left_ordinals, right_ordinals) - np.minimum(left_ordinals, right_ordinals)
     is_same_sign = left_negative == right_negative
     distance = np.where(is_same_sign, difference, left_ordinals + right_ordinals).astype(np.float64)
     nan = [np.isnan(numeric(side)) for side in (left, right)]

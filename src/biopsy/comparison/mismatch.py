@@ -146,14 +146,11 @@ def _errs_as_much(candidate: Mismatch, originals: Sequence[Mismatch]) -> bool:
         known = [each for each in sizes if each is not None]
         return size is None or len(known) < len(sizes) or size * COMPARABLE >= max(known)
 
-    return (
-        not _is_rarer(candidate, originals)
-        and is_within(candidate.times_tolerance, [each.times_tolerance for each in originals])
-        and (
-            _surely_more_than_rounding(candidate)
-            or is_within(candidate.times_rounding, [each.times_rounding for each in originals])
-        )
-    )
+    if _is_rarer(candidate, originals):
+        return False
+    by_rounding = is_within(candidate.times_rounding, [each.times_rounding for each in originals])
+    by_tolerance = is_within(candidate.times_tolerance, [each.times_tolerance for each in originals])
+    return by_tolerance and (by_rounding or _surely_more_than_rounding(candidate))
 
 
 def why_not(mismatches: Sequence[Mismatch], original: Sequence[Mismatch], rounding: Rounding | None) -> str | None:

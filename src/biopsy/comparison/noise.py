@@ -111,12 +111,12 @@ def compare_noise(
     """
     limits = limits or {}
     judged = []
-    only_suspect: dict[str, None] = {}
+    alone: dict[str, None] = {}  # outputs of the suspect run only
     runs = zip(suspect.iterations, plain.iterations, exact.iterations, strict=False)
     for number, iterations in enumerate(runs):
         for name in iterations[0].outputs:
             if not all(name in iteration.outputs for iteration in iterations):
-                only_suspect[name] = None
+                alone[name] = None
                 continue
             of_suspect, of_plain, of_exact = sides = [iteration.outputs[name] for iteration in iterations]
             limit = limits.get(name, limits.get("", DEFAULT_RATIO))
@@ -127,11 +127,7 @@ def compare_noise(
             f"there is nothing to compare: {suspect.runner}, {plain.runner} and {exact.runner} have no output in common"
         )
     return NoiseReport(
-        suspect=suspect.runner,
-        plain=plain.runner,
-        exact=exact.runner,
-        outputs=tuple(judged),
-        only_suspect=tuple(only_suspect),
+        suspect=suspect.runner, plain=plain.runner, exact=exact.runner, outputs=tuple(judged), only_suspect=tuple(alone)
     )
 
 
@@ -184,17 +180,8 @@ def judge_noise(
         half = plain.dtype.name == "float16"
         least = np.finfo("float16").smallest_subnormal if half else np.finfo("float32").tiny
         arrays = (*(np.where(trusted, side, 0) for side in errors_of), sizes)
-        suspect_errors, plain_errors, values = (
-            array.astype(np.float64, copy=False).reshape(exact.shape) for array in arrays
-        )
-        parts = PartErrors(
-            suspect=suspect_errors,
-            plain=plain_errors,
-            sizes=values,
-            limit=limit,
-            roundoff=roundoff,
-            least=float(least),
-        )
+        errs, noises, values = (array.astype(np.float64, copy=False).reshape(exact.shape) for array in arrays)
+        parts = PartErrors(suspect=errs, plain=noises, sizes=values, limit=limit, roundoff=roundoff, least=float(least))
         ratio, part = parts.wrong_part() or (ratio, None)
     reason = _reason(deviation, ratio, limit, part)
     verdict: Verdict = "rounding" if reason is None else "bug"

@@ -190,12 +190,8 @@ class OnnxRuntime(Engine):
 
         Another release gets a file if the model has external weights: old releases find them only beside it.
         """
-        may_have_external_data = _LOCATION_KEY in model.data
-        if (
-            not self.imports.is_here
-            and may_have_external_data
-            and index_bytes(model.data, model.folder).has_external_data
-        ):
+        may_need_file = not self.imports.is_here and _LOCATION_KEY in model.data
+        if may_need_file and index_bytes(model.data, model.folder).has_external_data:
             with placed(model) as path:
                 yield str(path)
         elif len(model.data) > _LARGEST_MESSAGE and model.path is not None:

@@ -95,19 +95,6 @@ def _widen(node: Any) -> None:
     node.run = run
 
 
-def _erf(node: Any, x: Array) -> tuple[Array]:
-    del node
-    return (np.vectorize(math.erf, otypes=["d"])(x),)
-
-
-def _celu(node: Any, x: Array) -> tuple[Array]:
-    return (np.maximum(x, 0) + np.minimum(0, node.alpha * np.expm1(x / node.alpha)),)
-
-
-def _layer_normalization(node: Any, x: Array, scale: Array, bias: Array | None = None) -> tuple[Array, ...]:
-    return _normalized(x, node.axis, node.epsilon, scale, bias)
-
-
 def _normalized(x: Array, axis: int, epsilon: float, scale: Array, shift: Array | None) -> tuple[Array, Array, Array]:
     """The layer normalization over the axes from ``axis`` on, the mean, and the inverse standard deviation."""
     axes = tuple(range(axis % x.ndim, x.ndim))
@@ -115,10 +102,6 @@ def _normalized(x: Array, axis: int, epsilon: float, scale: Array, shift: Array 
     inverse = 1 / np.sqrt(np.square(x - mean).mean(axis=axes, keepdims=True) + epsilon)
     result = (x - mean) * inverse * scale
     return (result if shift is None else result + shift, mean, inverse)
-
-
-def _rms_normalization(node: Any, x: Array, scale: Array) -> tuple[Array]:
-    return simplified_layer_normalization(x, scale, node.axis, node.epsilon)[:1]
 
 
 def _bit_cast(node: Any, x: Array) -> tuple[Array]:
@@ -133,10 +116,10 @@ def _bit_cast(node: Any, x: Array) -> tuple[Array]:
 
 _REPLACEMENTS: Mapping[str, Callable[..., tuple[Array, ...]]] = {
     "BitCast": _bit_cast,
-    "Celu": _celu,
-    "Erf": _erf,
-    "LayerNormalization": _layer_normalization,
-    "RMSNormalization": _rms_normalization,
+    "Celu": lambda node, x: (np.maximum(x, 0) + np.minimum(0, node.alpha * np.expm1(x / node.alpha)),),
+    "Erf": lambda _, x: (np.vectorize(math.erf, otypes=["d"])(x),),
+    "LayerNormalization": lambda node, x, scale, bias=None: _normalized(x, node.axis, node.epsilon, scale, bias),
+    "RMSNormalization": lambda node, x, scale: simplified_layer_normalization(x, scale, node.axis, node.epsilon)[:1],
 }
 """Operators that some version of onnx computes in float32 inside."""
 

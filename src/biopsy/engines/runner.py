@@ -87,11 +87,9 @@ def checked_feed(feed: Feed, inputs: Mapping[str, ValueType | None], iteration: 
             fed[name] = _fitting(name, feed[name], type_)
         elif type_ is not None:
             kinds = parts(feed, name, type_)
-            duplicate = next((part for part in kinds if part != name and part in inputs), None)
-            if duplicate is not None:
-                raise errors.CannotCompare(
-                    f"two inputs are called {duplicate!r}: one is a tensor, one a part of {name!r}"
-                )
+            clash = next((part for part in kinds if part != name and part in inputs), None)
+            if clash is not None:
+                raise errors.CannotCompare(f"two inputs are called {clash!r}: one is a tensor, one a part of {name!r}")
             fed |= marks(feed, name, type_)
             fed |= {part: _fitting(part, feed[part], kind) for part, kind in kinds.items()}
     return fed
